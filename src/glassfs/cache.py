@@ -1,0 +1,237 @@
+"""Decoded blocks, kept up to a budget of bytes.
+
+One decode however many readers wait for it. A block that is too large to keep is decoded as a stream into an
+unlinked spool file, a stretch ahead of its readers, and served from there while it grows; the kernel frees the
+file however the process ends. Every function may be called from any thread. What a recipe raises reaches every
+reader of that block, and nobody else.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from glassfs.errors import Damaged
+
+DEFAULT_BUDGET = 256 << 20
+LARGEST_KEPT = 64 << 20
+READ_AHEAD = 32 << 20
+SPOOLS = 16
+WORKERS = max(2, os.cpu_count() or 1)
+
+
+class Recipe(Protocol):
+    """How a block is made. ``key`` is the same for the same bytes and for no others."""
+
+    @property
+    def key(self) -> Hashable: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def whole(self) -> bytes:
+        """All ``size`` bytes. Raises Damaged or Changed."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """The same bytes in pieces of a few MiB at most; an error is raised before the last byte is given."""
+
+
+class BlockCache:
+    """At most ``budget`` bytes of decoded blocks in memory; larger ones in files under ``spool_directory``."""
+
+    def __init__(self, budget: int = DEFAULT_BUDGET, spool_directory: str | None = None) -> None:
+        self.budget = budget
+        self.spool_directory = spool_directory
+        self.hits = self.misses = 0
+        self._used = 0
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._pending: dict[Hashable, _Pending] = {}
+        self._spools: OrderedDict[Hashable, _Spool] = OrderedDict()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def used(self) -> int:
+        """Bytes of decoded blocks in memory."""
+        return self._used
+
+    @property
+    def largest_kept(self) -> int:
+        """Blocks up to this size are held in memory."""
+        return min(LARGEST_KEPT, self.budget // 2)
+
+    def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
+        """Fills ``buffer`` with the block's bytes from ``offset`` on."""
+        if recipe.size > self.largest_kept:
+            self._spool(recipe).read_into(buffer, offset)
+        else:
+            buffer[:] = memoryview(self.block(recipe))[offset : offset + len(buffer)]
+
+    def block(self, recipe: Recipe) -> bytes:
+        """The whole block. For blocks that are small enough to be kept."""
+        key = recipe.key
+        with self._lock:
+            found = self._blocks.get(key)
+            if found is not None:
+                self._blocks.move_to_end(key)
+                self.hits += 1
+                return found
+            pending = self._pending.get(key)
+            if pending is None:
+                self.misses += 1
+                pending = self._pending[key] = _Pending(recipe)
+            is_mine = pending.claim()
+        if is_mine:
+            self._make(pending)
+        return pending.future.result()
+
+    def prefetch(self, recipe: Recipe) -> None:
+        """Starts making a block that somebody will soon ask for, unless the workers are busy."""
+        with self._lock:
+            if recipe.size > self.largest_kept or recipe.key in self._blocks or recipe.key in self._pending:
+                return
+            if len(self._pending) > WORKERS:
+                return
+            pending = self._pending[recipe.key] = _Pending(recipe)
+        self.run(lambda: self._make_unclaimed(pending))
+
+    def run(self, task: Callable[[], object]) -> None:
+        """Runs ``task``, which must not wait for another task, on one of the few threads that decode ahead."""
+        with self._lock:
+            # Made on first use: a thread must not be there when the daemon forks.
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(WORKERS, "glassfs-ahead")
+        self._pool.submit(task)
+
+    def forget(self) -> None:
+        """Drops everything that is kept."""
+        with self._lock:
+            self._blocks.clear()
+            self._spools.clear()
+            self._used = 0
+
+    def _make_unclaimed(self, pending: _Pending) -> None:
+        with self._lock:
+            is_mine = pending.claim()
+        if is_mine:
+            self._make(pending)
+
+    def _make(self, pending: _Pending) -> None:
+        key = pending.recipe.key
+        try:
+            raw = pending.recipe.whole()
+        except BaseException as error:
+            with self._lock:
+                del self._pending[key]
+            pending.future.set_exception(error)
+            return
+        with self._lock:
+            del self._pending[key]
+            self._keep(key, raw)
+        pending.future.set_result(raw)
+
+    def _keep(self, key: Hashable, raw: bytes) -> None:
+        self._blocks[key] = raw
+        self._used += len(raw)
+        while self._used > self.budget:
+            _, dropped = self._blocks.popitem(last=False)
+            self._used -= len(dropped)
+
+    def _spool(self, recipe: Recipe) -> _Spool:
+        with self._lock:
+            spool = self._spools.get(recipe.key)
+            if spool is None:
+                self.misses += 1
+                spool = self._spools[recipe.key] = _Spool(recipe, self)
+                if len(self._spools) > SPOOLS:
+                    self._spools.popitem(last=False)
+            else:
+                self.hits += 1
+                self._spools.move_to_end(recipe.key)
+            return spool
+
+
+class _Pending:
+    """A block to be made by whoever claims it first, so that one that is queued never holds up a reader."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.future: Future[bytes] = Future()
+        self._is_claimed = False
+
+    def claim(self) -> bool:
+        """True for the first caller. Called under the cache's lock."""
+        was_claimed, self._is_claimed = self._is_claimed, True
+        return not was_claimed
+
+
+class _Spool:
+    """A large block in an unlinked file. It is decoded as far as its readers need it, and ahead on another thread."""
+
+    def __init__(self, recipe: Recipe, cache: BlockCache) -> None:
+        self._recipe = recipe
+        self._cache = cache
+        self._file = tempfile.TemporaryFile(dir=cache.spool_directory, buffering=0)  # noqa: SIM115
+        self._pieces = recipe.pieces()
+        self._written = 0
+        self._is_busy = False
+        self._error: BaseException | None = None
+        self._progress = threading.Condition()
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        end = offset + len(buffer)
+        self._decode(end)
+        ahead = min(end + READ_AHEAD, self._recipe.size)
+        if self._written < min(end + READ_AHEAD // 2, self._recipe.size) and not self._is_busy:
+            self._cache.run(lambda: self._decode_ahead(ahead))
+        got = 0
+        while got < len(buffer):
+            more = os.preadv(self._file.fileno(), (buffer[got:],), offset + got)
+            if more == 0:
+                raise Damaged("the spool file was cut")
+            got += more
+
+    def _decode_ahead(self, end: int) -> None:
+        with self._progress:
+            if self._is_busy or self._error is not None:
+                return
+        try:
+            self._decode(end)
+        except Exception:  # kept in _error for the readers
+            return
+
+    def _decode(self, end: int) -> None:
+        """Returns when the block is there up to ``end``, decoded here if no other thread is at it."""
+        while True:
+            with self._progress:
+                self._progress.wait_for(lambda: self._written >= end or self._error is not None or not self._is_busy)
+                if self._error is not None:
+                    raise type(self._error)(*self._error.args)
+                if self._written >= end:
+                    return
+                self._is_busy = True
+            error = None
+            try:
+                self._write_next_piece()
+            except BaseException as caught:
+                error = caught
+            with self._progress:
+                self._error = error
+                self._is_busy = False
+                self._progress.notify_all()
+
+    def _write_next_piece(self) -> None:
+        piece = next(self._pieces, None)
+        if piece is None:
+            raise Damaged(f"gives {self._written} bytes, declared are {self._recipe.size}")
+        view, position = memoryview(piece), self._written
+        while view:
+            written = os.pwrite(self._file.fileno(), view, position)
+            position += written
+            view = view[written:]
+        self._written = position

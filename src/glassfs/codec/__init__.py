@@ -1,0 +1,1 @@
+"""From stored bytes to raw bytes, and the checks on both."""

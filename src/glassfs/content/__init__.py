@@ -1,0 +1,68 @@
+"""What a container holds: groups of arrays, images, documents and so on. No files, and no format.
+
+``model`` has the kinds of content, ``data`` the bytes behind them.
+"""
+
+from glassfs.content.data import (
+    Blocked,
+    Concatenated,
+    Converted,
+    Data,
+    Decoded,
+    Extent,
+    Gathered,
+    Location,
+    Memory,
+    Rendered,
+    Slice,
+)
+from glassfs.content.model import (
+    Array,
+    Blob,
+    Container,
+    Content,
+    Document,
+    Fault,
+    Group,
+    Image,
+    Json,
+    Member,
+    Null,
+    Picture,
+    RaggedText,
+    Records,
+    Scalar,
+    Series,
+    Text,
+)
+
+__all__ = [
+    "Array",
+    "Blob",
+    "Blocked",
+    "Concatenated",
+    "Container",
+    "Content",
+    "Converted",
+    "Data",
+    "Decoded",
+    "Document",
+    "Extent",
+    "Fault",
+    "Gathered",
+    "Group",
+    "Image",
+    "Json",
+    "Location",
+    "Member",
+    "Memory",
+    "Null",
+    "Picture",
+    "RaggedText",
+    "Records",
+    "Rendered",
+    "Scalar",
+    "Series",
+    "Slice",
+    "Text",
+]

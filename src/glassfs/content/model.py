@@ -1,0 +1,225 @@
+"""The kinds of content. A format makes them, a view shows them as files.
+
+A name is a tuple of components, bytes as the container has them: the format decides whether its names are paths.
+Everything here is cheap to make; what costs reading hides behind ``Data`` or a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from glassfs.content.data import Data
+from glassfs.source import Source
+
+Name = tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Content:
+    """Base of all kinds. ``key`` is the exact original name."""
+
+    key: bytes
+
+    def attributes(self) -> dict[str, str]:
+        """What a curious reader wants to know, as text: dtype, shape, codec, stored_bytes, offset, checksum."""
+        return {}
+
+
+@dataclass(slots=True)
+class Stored(Content):
+    """A content that is made of bytes."""
+
+    data: Data
+
+    def attributes(self) -> dict[str, str]:
+        place = self.data.location()
+        if place is None:
+            return {}
+        found = {"codec": place.codec, "stored_bytes": str(place.stored), "offset": str(place.offset)}
+        if place.checksum:
+            found["checksum"] = place.checksum
+        return found
+
+
+@dataclass(slots=True)
+class Array(Stored):
+    """An array in C order, little-endian: ``data`` has product(shape) items of ``dtype``.
+
+    ``dtype`` is NumPy's descr string (``<f4``, ``|b1``, ``<M8[100ns]``), ``type_name`` what the container calls it.
+    ``modality`` is ``rgb`` or ``depth`` where metadata say that it is an image. The shape may be a function where it
+    takes a pass over the data to find out, as then does ``data.size``.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | Callable[[], tuple[int, ...]]
+    type_name: str = ""
+    modality: str | None = None
+
+    def attributes(self) -> dict[str, str]:
+        shape = self.shape if isinstance(self.shape, tuple) else self.shape()
+        found = {"dtype": self.type_name or self.dtype, "shape": str(list(shape))}
+        return found | Stored.attributes(self)
+
+
+@dataclass(slots=True)
+class Image(Stored):
+    """Raw pixels, row by row: width x height x channels of 8 or 16 bits, little-endian.
+
+    Channels (1 grey, 2 grey and alpha, 3 RGB, 4 RGBA) are interleaved, or one plane after another if ``is_planar``.
+    """
+
+    width: int
+    height: int
+    channels: int
+    bits: int = 8
+    is_planar: bool = False
+
+    def attributes(self) -> dict[str, str]:
+        shape = [self.height, self.width, self.channels]
+        if self.is_planar:
+            shape = [self.channels, self.height, self.width]
+        return {"dtype": f"uint{self.bits}", "shape": str(shape)} | Stored.attributes(self)
+
+
+@dataclass(slots=True)
+class Picture(Stored):
+    """A picture stored compressed; ``media`` is ``jpeg`` or ``png``."""
+
+    media: str
+
+
+@dataclass(slots=True)
+class Json(Stored):
+    """A JSON document that the container stores, bytes unchanged."""
+
+
+@dataclass(slots=True)
+class Document(Content):
+    """A value that becomes JSON: dict, list, str, bytes (text that may not be UTF-8), int, float, bool or None.
+
+    ``value`` is asked when the document is first looked at, and may raise. ``identity`` tells this document from all
+    others in this process, for the cache.
+    """
+
+    value: Callable[[], Any]
+    identity: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Scalar(Content):
+    """One integer, double or boolean."""
+
+    value: int | float | bool
+
+
+@dataclass(slots=True)
+class Null(Content):
+    """A value that is present and null."""
+
+
+@dataclass(slots=True)
+class Text(Stored):
+    """Text, bytes unchanged."""
+
+
+@dataclass(slots=True)
+class RaggedText(Content):
+    """Text by row: row i is ``text[offsets[i]:offsets[i + 1]]``.
+
+    ``offsets`` holds ``rows + 1`` integers of ``offset_dtype``; that they do not rise from 0 to the text's size is found
+    when they are read (Damaged). ``is_json`` says that each row is a JSON document.
+    """
+
+    text: Data
+    offsets: Data
+    offset_dtype: str
+    rows: int
+    is_json: bool = False
+
+
+@dataclass(slots=True)
+class Records(Content):
+    """Values by row, to be shown a line each: str, None, or a list of these.
+
+    ``block(i)`` decodes block i of ``blocks`` into its rows. ``identity`` is as in Document.
+    """
+
+    blocks: int
+    block: Callable[[int], Sequence[Any]]
+    identity: tuple[Any, ...]
+    type_name: str = ""
+
+    def attributes(self) -> dict[str, str]:
+        return {"dtype": self.type_name} if self.type_name else {}
+
+
+@dataclass(slots=True)
+class Blob(Stored):
+    """Bytes that nobody described."""
+
+
+class Member(NamedTuple):
+    """A content and its name inside a group; leading components are directories."""
+
+    name: Name
+    content: Content
+
+
+@dataclass(slots=True)
+class Group(Content):
+    """Contents under names. ``members`` is asked when somebody looks inside, and may raise Damaged.
+
+    Order decides who keeps a name that several want: the first. ``subgroups`` is the number of directories right
+    below, where it is known without asking. ``error`` says why some of the group could not be shown.
+    """
+
+    members: Callable[[], Iterable[Member]]
+    subgroups: int | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Series(Content):
+    """``count`` contents named ``0``, ``1`` … with at least ``digits`` digits, each made when asked for.
+
+    All are groups or none is; those that are not have one view each, all under the same suffix.
+    """
+
+    count: int
+    item: Callable[[int], Content]
+    digits: int = 1
+    has_groups: bool = False
+
+
+class Fault(NamedTuple):
+    """Something wrong in a container: where (a path or a part's name) and what."""
+
+    place: str
+    reason: str
+
+
+def no_faults() -> Iterator[Fault]:
+    return iter(())
+
+
+@dataclass(slots=True)
+class Container:
+    """An opened container.
+
+    ``facts`` are what its header and index tell (JSON values, in the order to show them). ``sources`` are all files it
+    is made of, its own first. ``check`` goes through what reading all contents does not cover (holes, overlaps,
+    cross-references) and yields what is wrong.
+    """
+
+    format: str
+    version: str
+    root: Group
+    sources: list[Source]
+    facts: dict[str, Any] = field(default_factory=dict)
+    check: Callable[[], Iterator[Fault]] = no_faults
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()

@@ -1,0 +1,78 @@
+"""A bounded cursor for parsing. Not for the hot path, and for one thread.
+
+It reads a window at a time, so that a chain of small fields costs one read of the source, and a long skip
+costs none.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Any
+
+from glassfs.errors import Damaged
+from glassfs.source.base import Source
+
+WINDOW = 4096
+_structs = lru_cache(struct.Struct)
+
+
+class Reader:
+    """Reads ``source`` from ``start`` up to ``end``; ``what`` names that part in messages.
+
+    Every method raises Damaged, naming ``what``, when the part is too short. Nothing larger than the part is
+    ever allocated.
+    """
+
+    def __init__(self, source: Source, start: int, end: int, what: str, window: int = WINDOW) -> None:
+        if not 0 <= start <= end <= source.size:
+            raise Damaged(f"{source.name}: {what} lies outside the file ({start} to {end} of {source.size} bytes)")
+        self.source = source
+        self.position = start
+        self.end = end
+        self.what = what
+        self._window = window
+        self._data = b""
+        self._data_start = start
+
+    @property
+    def remaining(self) -> int:
+        return self.end - self.position
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        start = self.position
+        self.skip(size)
+        first = start - self._data_start
+        if not 0 <= first <= len(self._data) - size:
+            self._data = self.source.read(start, min(max(size, self._window), self.end - start))
+            self._data_start, first = start, 0
+        return self._data[first : first + size]
+
+    def peek(self, size: int) -> bytes:
+        """The next bytes, at most ``size`` and fewer at the end, without moving on."""
+        start = self.position
+        data = self.take(min(size, self.remaining))
+        self.position = start
+        return data
+
+    def skip(self, size: int) -> None:
+        if not 0 <= size <= self.end - self.position:
+            raise self.damage(f"needs {size} bytes at {self.position}, but ends at {self.end}")
+        self.position += size
+
+    def unpack(self, layout: str) -> tuple[Any, ...]:
+        """The fields of a ``struct`` layout."""
+        compiled = _structs(layout)
+        return compiled.unpack(self.take(compiled.size))
+
+    def u8(self) -> int:
+        return self.take(1)[0]
+
+    def integer(self, size: int, signed: bool = False) -> int:
+        """A little-endian integer of ``size`` bytes."""
+        return int.from_bytes(self.take(size), "little", signed=signed)
+
+    def damage(self, reason: str) -> Damaged:
+        """An exception that names the source and the part."""
+        return Damaged(f"{self.source.name}: {self.what} {reason}")
