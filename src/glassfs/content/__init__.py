@@ -15,6 +15,7 @@ from glassfs.content.data import (
     Memory,
     Rendered,
     Slice,
+    Unreadable,
 )
 from glassfs.content.model import (
     Array,
@@ -65,4 +66,5 @@ __all__ = [
     "Series",
     "Slice",
     "Text",
+    "Unreadable",
 ]

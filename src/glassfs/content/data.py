@@ -10,7 +10,6 @@ import bisect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache, Recipe
@@ -105,6 +104,23 @@ class Extent(Data):
 
     def location(self) -> Location:
         return Location(self.offset, self._size)
+
+
+class Unreadable(Data):
+    """``size`` bytes that are missing or cannot be trusted: every read raises Damaged with ``reason``."""
+
+    __slots__ = ("_reason", "_size")
+
+    def __init__(self, size: int, reason: str) -> None:
+        self._size = size
+        self._reason = reason
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        raise Damaged(self._reason)
 
 
 class Slice(Data):
@@ -420,24 +436,31 @@ class Blocked(Data):
         self._make_bounds = bounds
         self._block = block
         self._is_sized = is_sized
+        self._bounds: Sequence[int] | None = None
+        self._lock = threading.Lock()
         self._last = -1
 
-    @cached_property
-    def _bounds(self) -> Sequence[int]:
-        return self._make_bounds()
+    @property
+    def bounds(self) -> Sequence[int]:
+        """Where the blocks begin, and where the last one ends."""
+        if self._bounds is None:
+            with self._lock:
+                if self._bounds is None:
+                    self._bounds = self._make_bounds()
+        return self._bounds
 
     @property
     def size(self) -> int:
-        return self._bounds[-1]
+        return self.bounds[-1]
 
     @property
     def is_sized(self) -> bool:
-        return self._is_sized or "_bounds" in self.__dict__
+        return self._is_sized or self._bounds is not None
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        index = bisect.bisect_right(self._bounds, offset) - 1
+        index = bisect.bisect_right(self.bounds, offset) - 1
         while buffer:
-            start, end = self._bounds[index], self._bounds[index + 1]
+            start, end = self.bounds[index], self.bounds[index + 1]
             taken = min(len(buffer), end - offset)
             if taken:
                 self._read_block(index, buffer[:taken], offset - start)
@@ -445,7 +468,7 @@ class Blocked(Data):
 
     def _read_block(self, index: int, buffer: memoryview, offset: int) -> None:
         # Read-ahead requests come in parallel and out of order: one step back or forth is still sequential.
-        if self._last >= 0 and 0 <= index - self._last <= 1 and index + 2 < len(self._bounds):
+        if self._last >= 0 and 0 <= index - self._last <= 1 and index + 2 < len(self.bounds):
             self._cache.prefetch(self._block(index + 1))
         self._last = index
         self._cache.read_into(self._block(index), buffer, offset)

@@ -49,13 +49,15 @@ class Array(Stored):
 
     ``dtype`` is NumPy's descr string (``<f4``, ``|b1``, ``<M8[100ns]``), ``type_name`` what the container calls it.
     ``modality`` is ``rgb`` or ``depth`` where metadata say that it is an image. The shape may be a function where it
-    takes a pass over the data to find out, as then does ``data.size``.
+    takes a pass over the data to find out, as then does ``data.size``. ``label`` tells arrays of one name apart:
+    ``.offset_minutes``, for one.
     """
 
     dtype: str
     shape: tuple[int, ...] | Callable[[], tuple[int, ...]]
     type_name: str = ""
     modality: str | None = None
+    label: str = ""
 
     def attributes(self) -> dict[str, str]:
         shape = self.shape if isinstance(self.shape, tuple) else self.shape()
@@ -128,7 +130,7 @@ class Text(Stored):
 class RaggedText(Content):
     """Text by row: row i is ``text[offsets[i]:offsets[i + 1]]``.
 
-    ``offsets`` holds ``rows + 1`` integers of ``offset_dtype``; that they do not rise from 0 to the text's size is found
+    ``offsets`` holds ``rows + 1`` integers of ``offset_dtype``; that they do not rise from 0 to the end is found
     when they are read (Damaged). ``is_json`` says that each row is a JSON document.
     """
 

@@ -72,7 +72,8 @@ def built_in() -> tuple[Format, ...]:
     """The formats of this package, in the order in which they are tried."""
     from importlib import import_module
 
-    return tuple(import_module(f"glassfs.formats.{name}").FORMAT for name in _BUILT_IN)
+    import importlib.util as u  # TEMPORARY
+    return tuple(import_module(f"glassfs.formats.{name}").FORMAT for name in _BUILT_IN if u.find_spec(f"glassfs.formats.{name}"))
 
 
 @cache

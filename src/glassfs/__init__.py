@@ -1,0 +1,31 @@
+"""glassfs: data containers as read-only directories.
+
+``glassfs.open(source)`` gives the tree of a container, of several, or of a folder to Python programs; the command
+line is ``glassfs --help``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glassfs.tree import Tree
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "open"]
+
+
+def open(  # noqa: A001 - reads as glassfs.open
+    *sources: str | os.PathLike[str], cache_size: int | None = None, spool: str | None = None,
+) -> Tree:
+    """The tree of one container, of one folder, or of several of either side by side.
+
+    ``cache_size`` bounds the decoded blocks in memory, in bytes; blocks too large for it go through unlinked files in the
+    folder ``spool``. Raises ``glassfs.errors.Refused`` for what is no container or a broken one, and OSError.
+    """
+    from glassfs.cache import DEFAULT_BUDGET, BlockCache
+    from glassfs.tree import Places, open_tree
+
+    cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
+    return open_tree([os.fspath(source) for source in sources], Places(cache))

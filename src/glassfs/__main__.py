@@ -1,0 +1,5 @@
+"""``python -m glassfs``."""
+
+from glassfs.cli import main
+
+main()

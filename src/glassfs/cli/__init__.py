@@ -1,0 +1,83 @@
+"""The command line: one module a command, loaded when used. Errors are one line; exit status 1, or 2 for usage."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from glassfs import __version__
+
+COMMANDS = {
+    "mount": "Mount containers or a folder of them as a read-only directory.",
+    "umount": "Unmount what 'glassfs mount' has mounted.",
+    "ls": "List what is in a container.",
+    "tree": "Show what is in a container as a tree.",
+    "cat": "Write files of a container to the standard output.",
+    "info": "Tell what a container is and what is in it.",
+    "export": "Copy the tree of a container, or parts of it, to a folder.",
+}
+
+
+class _Commands(click.Group):
+    """Sub-commands whose modules are imported only when they run."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"glassfs.cli.{name}").command
+        command.help = COMMANDS[name] + (f"\n\n{command.help}" if command.help else "")
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, "-V", "--version", message="glassfs %(version)s")
+def glassfs() -> None:
+    """Data containers as read-only directories: KinoDB, WShard, kastore and tskit, iKv, ML.NET IDV."""
+
+
+def main() -> None:
+    """The entry point of the program."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command; its exit status."""
+    from glassfs.errors import GlassfsError
+
+    try:
+        status = glassfs.main(arguments, "glassfs", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        return 2
+    except click.UsageError as error:
+        where = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
+        return _failed(f"{error.format_message()}{where}", 2)
+    except click.ClickException as error:
+        return _failed(error.format_message(), 1)
+    except (KeyboardInterrupt, click.Abort):
+        return _failed("interrupted", 130)
+    except BrokenPipeError:
+        # Whoever read the output has gone; Python must not flush into the pipe again when it ends.
+        sys.stdout = None
+        return 1
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _failed(str(error) if isinstance(error, GlassfsError) else f"{name}{error.strerror or error}", 1)
+    except GlassfsError as error:
+        return _failed(str(error), 1)
+    return status if isinstance(status, int) else 0
+
+
+def _failed(message: str, status: int) -> int:
+    click.echo(f"glassfs: {' '.join(message.split())}", err=True)
+    return status

@@ -1,0 +1,98 @@
+"""``glassfs ls``"""
+
+from __future__ import annotations
+
+import grp
+import pwd
+import stat
+import time
+from collections.abc import Sequence
+from functools import cache
+
+import click
+
+import glassfs
+from glassfs.cli.common import human_size, lookup, normal, printable, report
+from glassfs.errors import GlassfsError
+from glassfs.tree import Directory, File, Node, Symlink
+
+HALF_A_YEAR = 182 * 86_400
+
+
+@click.command()
+@click.argument("source", type=click.Path())
+@click.argument("path", default="/")
+@click.option("-l", "--long", "is_long", is_flag=True, help="Modes, owners, sizes and times as well.")
+@click.option("-R", "--recursive", is_flag=True, help="Everything below, too.")
+@click.option("-H", "--human-readable", is_flag=True, help="Sizes such as 1.5K.")
+def command(source: str, path: str, is_long: bool, recursive: bool, human_readable: bool) -> int:
+    """SOURCE is a container or a folder, PATH a directory or file inside it."""
+    tree = glassfs.open(source)
+    node = lookup(tree, path)
+    if not isinstance(node, Directory):
+        return _show([node], is_long, human_readable)
+    failures = 0
+    waiting = [normal(path)]
+    while waiting:
+        place = waiting.pop()
+        try:
+            nodes = sorted(tree.directory(place).listing(), key=lambda node: node.name)
+        except GlassfsError as error:
+            report(place, error)
+            failures += 1
+            continue
+        if recursive:
+            click.echo(f"{'' if place == normal(path) else chr(10)}{printable(place)}:")
+        failures += _show(nodes, is_long, human_readable)
+        if recursive:
+            waiting += [f"{place.rstrip('/')}/{node.name}" for node in reversed(nodes) if isinstance(node, Directory)]
+    return 1 if failures else 0
+
+
+def _show(nodes: Sequence[Node], is_long: bool, is_human: bool) -> int:
+    if not is_long:
+        marked = [printable(node.name) + ("/" if isinstance(node, Directory) else "") for node in nodes]
+        click.echo("".join(f"{name}\n" for name in marked), nl=False)
+        return 0
+    failures = 0
+    rows = []
+    for node in nodes:
+        try:
+            rows.append(_row(node, is_human))
+        except GlassfsError as error:
+            report(node.name, error)
+            failures += 1
+    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
+    for mode, links, user, group, size, when, name in rows:
+        click.echo(
+            f"{mode} {links:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} {size:>{widths[4]}} {when} {name}"
+        )
+    return failures
+
+
+def _row(node: Node, is_human: bool) -> tuple[str, str, str, str, str, str, str]:
+    origin = node.origin
+    size = node.size if isinstance(node, File) else 0
+    seconds = origin.mtime_ns // 10**9
+    is_recent = 0 <= time.time() - seconds < HALF_A_YEAR
+    when = time.strftime("%b %e %H:%M" if is_recent else "%b %e  %Y", time.localtime(seconds))
+    links = node.link_count if isinstance(node, Directory) else 1
+    name = printable(node.name) + (f" -> {node.target}" if isinstance(node, Symlink) else "")
+    shown_size = human_size(size) if is_human else str(size)
+    return stat.filemode(node.mode), str(links), _user(origin.uid), _group(origin.gid), shown_size, when, name
+
+
+@cache
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+@cache
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)

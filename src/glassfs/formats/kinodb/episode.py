@@ -1,0 +1,208 @@
+"""An episode: its index entry (§3), metadata (§4) and state/action records (§5).
+
+Any thread. Making an episode reads nothing; Damaged comes from the content that lies in the bad section.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from glassfs.content import (
+    Array,
+    Converted,
+    Data,
+    Document,
+    Extent,
+    Fault,
+    Gathered,
+    Group,
+    Member,
+    Memory,
+    Unreadable,
+)
+from glassfs.errors import Damaged
+from glassfs.formats.kinodb.images import Images
+from glassfs.source import Reader, Source
+
+STEP_SIZE = 5  # reward and is_terminal behind the state and the action of a record
+TEXT_WRAP = 1 << 16  # where the length field of a string starts again from 0
+_AS_BOOL = b"\0" + b"\1" * 255
+
+
+class Entry(NamedTuple):
+    """An index entry (§3). ``actions`` is the section of states and actions."""
+
+    episode_id: int
+    num_frames: int
+    action_dim: int
+    state_dim: int
+    actions_offset: int
+    actions_length: int
+    images_offset: int
+    images_length: int
+    meta_offset: int
+    meta_length: int
+
+    @property
+    def record_size(self) -> int:
+        """Bytes of one frame in the state/action section (§5)."""
+        return 4 * (self.state_dim + self.action_dim) + STEP_SIZE
+
+    @property
+    def has_images(self) -> bool:
+        """Whether the image section holds more than a camera count of zero for each frame."""
+        return self.num_frames > 0 and self.images_length != 2 * self.num_frames
+
+    def sections(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, offset and length of each, in the writer's order."""
+        return (
+            ("metadata", self.meta_offset, self.meta_length),
+            ("state/action section", self.actions_offset, self.actions_length),
+            ("image section", self.images_offset, self.images_length),
+        )
+
+
+class Metadata(NamedTuple):
+    """A metadata blob (§4). ``surplus`` counts the bytes behind its last field."""
+
+    embodiment: str
+    task: str
+    fps: float
+    success: int
+    reward_flag: int
+    total_reward: float | None
+    surplus: int
+
+
+class Episode:
+    """The episode at ``position`` of the index, as its entry describes it."""
+
+    def __init__(self, source: Source, position: int, entry: Entry) -> None:
+        self.source = source
+        self.position = position
+        self.entry = entry
+        self.place = f"episodes/{position}"
+
+    def group(self) -> Group:
+        return Group(b"%d" % self.position, self.members, subgroups=1 + self.entry.has_images)
+
+    def members(self) -> Iterator[Member]:
+        entry, frames = self.entry, self.entry.num_frames
+        state, action = 4 * entry.state_dim, 4 * entry.action_dim
+        identity = (self.source.identity, "kinodb", self.position)
+        yield Member((b"meta", b"episode"), Document(b"episode", self._document, identity))
+        for name, offset, shape in (
+            (b"state", 0, (frames, entry.state_dim)), (b"action", state, (frames, entry.action_dim)),
+            (b"reward", state + action, (frames,)),
+        ):
+            width = 4 * shape[1] if len(shape) == 2 else 4
+            yield Member((name,), Array(name, self._field(offset, width), "<f4", shape, "f32"))
+        stored = self._field(state + action + 4, 1)
+        is_terminal = Converted(stored, 1, 1, frames, lambda raw: raw.translate(_AS_BOOL))
+        yield Member((b"is_terminal",), Array(b"is_terminal", is_terminal, "|b1", (frames,), "u8"))
+        if entry.has_images:
+            yield Member((b"images",), Images(self).group)
+
+    def metadata(self) -> Metadata:
+        """Raises Damaged where the blob is cut, is not UTF-8, or its length fields cannot be right."""
+        offset, length = self.entry.meta_offset, self.entry.meta_length
+        reader = Reader(self.source, offset, offset + length, f"the metadata of episode {self.position}")
+        embodiment, task = (self._text(reader, field) for field in ("embodiment", "task"))
+        fps = shortest(reader.take(4))
+        success, flag = reader.u8(), reader.u8()
+        total_reward = shortest(reader.take(4)) if flag == 1 else None
+        # The writer wraps the length of a string of 65536 bytes or more, and what follows is then read from the middle
+        # of that string (§4). The wrap is what is left over, give or take a total_reward.
+        if reader.remaining >= TEXT_WRAP - 4:
+            raise reader.damage(f"leaves {reader.remaining} bytes over: a text is longer than its length field can say")
+        return Metadata(embodiment, task, fps, success, flag, total_reward, reader.remaining)
+
+    def records_fault(self) -> str | None:
+        """Why the state/action section does not hold what the index says, or None.
+
+        A surplus of whole floats is what states of other lengths than state_dim leave, and then every number may be
+        shifted (§5). Any other surplus cannot come from that and is ignored, as KinoDB does.
+        """
+        entry = self.entry
+        if entry.actions_offset + entry.actions_length > self.source.size:
+            return "lies outside the file"
+        surplus = entry.actions_length - entry.num_frames * entry.record_size
+        if surplus < 0:
+            return f"is {-surplus} bytes too short for {entry.num_frames} frames"
+        if surplus and surplus % 4 == 0:
+            return f"has {surplus // 4} floats too many: its states are not all of state_dim {entry.state_dim}"
+        return None
+
+    def check(self) -> Iterator[Fault]:
+        entry, place = self.entry, self.place
+        for section, offset, length in entry.sections():
+            if offset + length > self.source.size:
+                yield Fault(place, f"the {section} lies outside the file")
+        if not entry.num_frames:
+            yield Fault(place, "has no frames, which the writer never makes")
+        yield from self._metadata_faults()
+        surplus = entry.actions_length - entry.num_frames * entry.record_size
+        reason = self.records_fault() or (f"has {surplus} bytes that nothing describes" if surplus else None)
+        if reason and reason != "lies outside the file":
+            yield Fault(place, f"the state/action section {reason}")
+        if entry.images_offset + 2 <= self.source.size:
+            yield from Images(self).check()
+
+    def _field(self, offset: int, width: int) -> Data:
+        """One field of all records; ``offset`` and ``width`` in bytes of a record."""
+        entry = self.entry
+        size = width * entry.num_frames
+        reason = self.records_fault()
+        if reason:
+            place = f"{self.source.name}: the state/action section of episode {self.position}"
+            return Unreadable(size, f"{place} {reason}")
+        if not size:
+            return Memory(b"")
+        records = Extent(self.source, entry.actions_offset, entry.actions_length)
+        return Gathered(records, offset, width, entry.record_size, entry.num_frames)
+
+    def _document(self) -> dict[str, Any]:
+        entry, metadata = self.entry, self.metadata()
+        return {
+            "position": self.position,
+            "episode_id": entry.episode_id,
+            "embodiment": metadata.embodiment,
+            "language_instruction": metadata.task,
+            "fps": metadata.fps,
+            "success": {1: False, 2: True}.get(metadata.success),
+            "total_reward": metadata.total_reward,
+            "num_frames": entry.num_frames,
+            "state_dim": entry.state_dim,
+            "action_dim": entry.action_dim,
+        }
+
+    def _text(self, reader: Reader, field: str) -> str:
+        try:
+            return reader.take(reader.integer(2)).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise reader.damage(f"has an {field} that is not UTF-8") from error
+
+    def _metadata_faults(self) -> Iterator[Fault]:
+        try:
+            metadata = self.metadata()
+        except Damaged:
+            return  # its document says so when it is read
+        place = f"{self.place}/meta/episode"
+        if metadata.surplus:
+            yield Fault(place, f"{metadata.surplus} bytes follow the last field")
+        if metadata.success > 2:
+            yield Fault(place, f"success is {metadata.success}, which is none of unknown (0), false (1), true (2)")
+        if metadata.reward_flag > 1:
+            yield Fault(place, f"the reward flag is {metadata.reward_flag}, neither 0 nor 1")
+
+
+def shortest(stored: bytes) -> float:
+    """A stored float32 as the float with the fewest digits that is read as the same float32 (29.97, not 29.969999…)."""
+    (value,) = struct.unpack("<f", stored)
+    for digits in (6, 7, 8):
+        candidate = float(f"{value:.{digits}g}")
+        if struct.pack("<f", candidate) == stored:
+            return candidate
+    return float(value)

@@ -1,0 +1,267 @@
+"""The image section of an episode (§6): found by hopping over it, since it has no table of offsets.
+
+Any thread; a scan belongs to the thread that makes it. Heads and names are read, pixels are not.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from glassfs.content import Blob, Content, Data, Extent, Fault, Group, Image, Member, Picture
+from glassfs.errors import Damaged
+from glassfs.source import Source
+
+MOST_IMAGES = 400_000  # listed in one episode
+MOST_NAME_BYTES = 16 << 20  # of camera names in one episode
+FAR = 4096  # images of more bytes are hopped over, smaller ones are read along
+NEAR_WINDOW, WINDOW = 512, 64 << 10
+IMAGE_HEAD = 256  # bytes that hold the fields of most images and the signature of their data
+
+DECODED_BYTES = 16 << 20  # of a stored picture that are read to see whether it decodes
+DECODED_PIXELS = 16 << 20  # of a picture that is decoded for that
+DECODED_PIXELS_IN_ALL = 64 << 20  # of one listing
+
+_MEDIA = (None, "jpeg", "png")
+_LENGTH = struct.Struct("<I")
+_ZEROS = re.compile(rb"\0+")
+
+log = logging.getLogger(__name__)
+
+
+class Look(NamedTuple):
+    """What an image has in common with others. ``raw_size`` is width x height x channels."""
+
+    camera: bytes
+    width: int
+    height: int
+    channels: int
+    format: int
+    raw_size: int
+
+
+class Scan:
+    """One pass over an image section (§6), up to ``end``: heads and names are read, pixels are not.
+
+    Images are kept as numbers, 21 bytes each. ``error`` says why the pass ended before the last frame; of the frame
+    where it did, only those images are kept that their own size or signature confirms: a wrong count or length may have
+    led anywhere. ``position`` is the end of the last whole frame.
+    """
+
+    def __init__(self, source: Source, start: int, end: int, num_frames: int, has_format: bool) -> None:
+        self.looks: list[Look] = []
+        self.look_of, self.frames, self.sizes = array("I"), array("I"), array("I")
+        self.starts, self.media = array("Q"), array("B")
+        self.end = end
+        self.position = start
+        self.error: str | None = None
+        self._shape = struct.Struct("<IIBB" if has_format else "<IIB")
+        self._run(source, num_frames)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all frames are there and nothing else is."""
+        return self.error is None and self.position == self.end
+
+    def is_confirmed(self, image: int) -> bool:
+        """Whether the stored bytes are what the image's fields say, as far as can be told without decoding."""
+        return self.media[image] != 0 or 0 < self.sizes[image] == self.looks[self.look_of[image]].raw_size
+
+    def _run(self, source: Source, num_frames: int) -> None:
+        # One loop over local names: it runs for every image of a section.
+        read, end, shape_size, known = source.read, self.end, self._shape.size, dict[bytes, int]()
+        position, base, window, limit, ahead = self.position, self.position, b"", 0, WINDOW
+        frame = name_bytes = 0
+        while frame < num_frames:
+            at = position - base
+            if at + IMAGE_HEAD > limit and base + limit < end:
+                window = read(position, min(ahead, end - position))
+                base, at, limit = position, 0, len(window)
+            if limit - at < 2:
+                return self._stop(frame, num_frames, len(self.frames))
+            cameras = window[at] | window[at + 1] << 8
+            if not cameras:
+                empty = _ZEROS.match(window, at)
+                count = min((empty.end() - at) // 2 if empty else 0, num_frames - frame)
+                frame, position = frame + count, position + 2 * count
+                self.position = position
+                continue
+            position += 2
+            first = len(self.frames)
+            for _ in range(cameras):
+                at = position - base
+                if at + IMAGE_HEAD > limit and base + limit < end:
+                    window = read(position, min(ahead, end - position))
+                    base, at, limit = position, 0, len(window)
+                if limit - at < 2:
+                    return self._stop(frame, num_frames, first)
+                tail = at + 2 + (window[at] | window[at + 1] << 8) + shape_size
+                if tail + 8 > limit and base + limit < end:
+                    window = read(position, min(tail - at + 8, end - position))
+                    base, at, tail, limit = position, 0, tail - at, len(window)
+                if tail + 4 > limit:
+                    return self._stop(frame, num_frames, first)
+                head = window[at:tail]
+                (stored,) = _LENGTH.unpack_from(window, tail)
+                tail += 4
+                position = base + tail + stored
+                if position > end:
+                    return self._stop(frame, num_frames, first)
+                look = known.get(head)
+                if look is None:
+                    name_bytes += len(head)
+                    look = known[head] = self._add_look(head)
+                if len(self.frames) >= MOST_IMAGES or name_bytes > MOST_NAME_BYTES:
+                    self.error = f"only the first {len(self.frames)} images are shown, the section has more"
+                    return None
+                media = 0
+                if self.looks[look].format:
+                    signature = window[tail : tail + min(4, stored)]
+                    media = 1 if signature[:3] == b"\xff\xd8\xff" else 2 if signature == b"\x89PNG" else 0
+                self.look_of.append(look)
+                self.frames.append(frame)
+                self.sizes.append(stored)
+                self.starts.append(base + tail)
+                self.media.append(media)
+                ahead = NEAR_WINDOW if stored > FAR else WINDOW
+            frame += 1
+            self.position = position
+        return None
+
+    def _add_look(self, head: bytes) -> int:
+        width, height, channels, *rest = self._shape.unpack_from(head, len(head) - self._shape.size)
+        camera = head[2 : len(head) - self._shape.size]
+        self.looks.append(Look(camera, width, height, channels, rest[0] if rest else 0, width * height * channels))
+        return len(self.looks) - 1
+
+    def _stop(self, frame: int, num_frames: int, first: int) -> None:
+        self.error = f"the image section breaks off in frame {frame} of {num_frames}"
+        confirmed = [image for image in range(first, len(self.frames)) if self.is_confirmed(image)]
+        for column in (self.look_of, self.frames, self.sizes, self.starts, self.media):
+            column[first:] = array(column.typecode, [column[image] for image in confirmed])
+
+
+class Images:
+    """The images of an episode, as a group."""
+
+    def __init__(self, episode: Episode) -> None:
+        self.group = Group(b"images", self.members)
+        self._source = episode.source
+        self._entry = episode.entry
+        self._place = f"{episode.place}/images"
+
+    def members(self) -> Iterator[Member]:
+        """Raises Damaged where a section that should hold images shows none."""
+        scan = self._scan()
+        if scan.error and scan.error != self.group.error:
+            log.warning("%s: %s: %s", self._source.name, self._place, scan.error)
+        self.group.error = scan.error
+        if scan.error and not scan.frames:
+            raise Damaged(f"{self._source.name}: {self._place}: {scan.error}")
+        return self._members(scan)
+
+    def check(self) -> Iterator[Fault]:
+        scan = self._scan()
+        surplus = self._entry.images_offset + self._entry.images_length - scan.position
+        if scan.error:
+            yield Fault(self._place, scan.error)
+        elif surplus:
+            yield Fault(self._place, f"{surplus} bytes follow the last frame")
+        for image, frame in enumerate(scan.frames):
+            reason = self._image_fault(scan, image)
+            if reason:
+                camera = scan.looks[scan.look_of[image]].camera.decode("utf-8", "backslashreplace")
+                yield Fault(f"{self._place}/{camera}/{frame:06d}", reason)
+
+    def _scan(self) -> Scan:
+        """The section in the layout that it is written in.
+
+        Files from before the format byte say 0.1 as well. Only the right layout ends where the section does (§8); of a
+        section that is cut, the older layout explains more images, all of them raw and of the right length.
+        """
+        start, source = self._entry.images_offset, self._source
+        if start > source.size:
+            raise Damaged(f"{source.name}: {self._place}: the image section lies outside the file")
+        end = min(start + self._entry.images_length, source.size)
+        scan = Scan(source, start, end, self._entry.num_frames, has_format=True)
+        if scan.is_exact:
+            return scan
+        older = Scan(source, start, end, self._entry.num_frames, has_format=False)
+        is_better = len(older.frames) > len(scan.frames) and all(map(older.is_confirmed, range(len(older.frames))))
+        return older if older.is_exact or is_better else scan
+
+    def _members(self, scan: Scan) -> Iterator[Member]:
+        paths = [tuple(look.camera.split(b"/")) for look in scan.looks]
+        pixels_left = DECODED_PIXELS_IN_ALL
+        latest: dict[bytes, int] = {}
+        repeats: dict[bytes, int] = {}
+        for index, frame, start, size, kind in zip(
+            scan.look_of, scan.frames, scan.starts, scan.sizes, scan.media, strict=True,
+        ):
+            look = scan.looks[index]
+            camera, data = look.camera, Extent(self._source, start, size)
+            media = _MEDIA[kind]
+            if media and size == look.raw_size:
+                # Raw pixels may begin like a signature; data that decode are no raw pixels (§6).
+                found = _decoded_size(data, pixels_left)
+                pixels_left -= found[0] * found[1] if found else 0
+                media = media if found else None
+            content: Content
+            if media:
+                content = Picture(camera, data, media)
+            elif 0 < size == look.raw_size and look.channels <= 4:
+                content = Image(camera, data, look.width, look.height, look.channels)
+            else:
+                content = Blob(camera, data)
+            number = b"%06d" % frame
+            if latest.get(camera) == frame:
+                repeats[camera] += 1
+                number += b"~%d" % repeats[camera]
+            else:
+                latest[camera], repeats[camera] = frame, 1
+            yield Member((*paths[index], number), content)
+
+    def _image_fault(self, scan: Scan, image: int) -> str | None:
+        """What KinoDB's own tools drop or trip over in one image, all of it shown by glassfs nevertheless."""
+        look, size = scan.looks[scan.look_of[image]], scan.sizes[image]
+        if _is_not_utf8(look.camera):
+            return "the camera's name is not UTF-8"
+        fits = size == look.raw_size
+        if not look.format:
+            return None if fits else f"holds {size} raw bytes, {look.width} x {look.height} x {look.channels} are declared"
+        found = _decoded_size(Extent(self._source, scan.starts[image], size), DECODED_PIXELS)
+        if found is None:
+            held = "raw pixels" if fits else "what is no whole JPEG or PNG"
+            return f"is marked as compressed, but holds {held}: KinoDB leaves it out"
+        if found != (look.width, look.height):
+            return f"is {found[0]} x {found[1]} pixels, {look.width} x {look.height} are declared"
+        return None
+
+
+def _decoded_size(data: Data, most_pixels: int) -> tuple[int, int] | None:
+    """Width and height of a JPEG or PNG, None for what does not decode. A picture of more pixels, or a very long one,
+    is judged by its head alone."""
+    import io
+
+    from PIL import Image as Decoder
+
+    stored = data.read(0, min(data.size, DECODED_BYTES))
+    try:
+        with Decoder.open(io.BytesIO(stored), formats=("JPEG", "PNG")) as picture:
+            if data.size <= DECODED_BYTES and picture.width * picture.height <= min(most_pixels, DECODED_PIXELS):
+                picture.load()
+            return picture.size
+    except Exception:  # bytes of any kind: decoders raise whatever comes
+        return None
+
+
+def _is_not_utf8(name: bytes) -> bool:
+    try:
+        name.decode("utf-8")
+    except UnicodeDecodeError:
+        return True
+    return False

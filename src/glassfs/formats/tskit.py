@@ -1,0 +1,287 @@
+"""tskit tree sequences: what the keys of a kastore mean when they are one (formats/kastore.md §6).
+
+The text among the columns becomes text beside the arrays, and the columns are checked against one another, a stretch
+in memory at a time. Nothing here knows how arrays are stored. Every function may be called from any thread; reading
+raises what the data raise, rules that are broken leave text out or are told as faults, and never raise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from glassfs.content import Content, Data, Json, Member, RaggedText, Text
+
+# The columns of the tables: element type; a ragged one has a column of offsets beside it.
+TABLES = {
+    "individuals": {
+        "flags": "uint32", "location": "float64 ragged", "parents": "int32 ragged optional", "metadata": "uint8 ragged",
+    },
+    "nodes": {
+        "time": "float64", "flags": "uint32", "population": "int32", "individual": "int32", "metadata": "uint8 ragged",
+    },
+    "edges": {
+        "left": "float64", "right": "float64", "parent": "int32", "child": "int32", "metadata": "uint8 ragged optional",
+    },
+    "migrations": {
+        "left": "float64", "right": "float64", "time": "float64", "node": "int32", "source": "int32", "dest": "int32",
+        "metadata": "uint8 ragged optional",
+    },
+    "sites": {"position": "float64", "ancestral_state": "uint8 ragged", "metadata": "uint8 ragged"},
+    "mutations": {
+        "site": "int32", "node": "int32", "parent": "int32", "time": "float64 optional",
+        "derived_state": "uint8 ragged", "metadata": "uint8 ragged",
+    },
+    "populations": {"metadata": "uint8 ragged"},
+    "provenances": {"timestamp": "uint8 ragged", "record": "uint8 ragged"},
+}
+INDEXES = ("indexes/edge_insertion_order", "indexes/edge_removal_order")
+SCHEMAS = {"metadata_schema": "int8", "reference_sequence/metadata_schema": "uint8"} | {
+    f"{table}/metadata_schema": "uint8" for table in TABLES if table != "provenances"
+}
+METADATA = {"metadata": "int8", "reference_sequence/metadata": "uint8"}
+TEXTS = {
+    "format/name": "int8", "uuid": "int8", "time_units": "int8",
+    "reference_sequence/data": "uint8", "reference_sequence/url": "uint8",
+}
+TEXT_COLUMNS = ("sites/ancestral_state", "mutations/derived_state", "provenances/timestamp", "provenances/record")
+NUMBERS = {"format/version": "uint32", "sequence_length": "float64", **dict.fromkeys(INDEXES, "int32")}
+COLUMNS = {f"{table}/{column}": kind for table, columns in TABLES.items() for column, kind in columns.items()}
+OFFSETS = {f"{column}_offset" for column, kind in COLUMNS.items() if "ragged" in kind}
+KEYS = frozenset(key.encode() for key in {*SCHEMAS, *METADATA, *TEXTS, *NUMBERS, *COLUMNS, *OFFSETS})
+LENGTHS = {"format/version": 2, "sequence_length": 1, "uuid": 36}
+NAME = b"tskit.trees"
+MAJOR = 12
+UNKNOWN_TIME = 0x7FF874736B697421  # one particular NaN
+# Columns of row numbers: the table they point into, and the lowest value (-1 is "none").
+REFERENCES = {
+    "individuals/parents": ("individuals", -1), "nodes/population": ("populations", -1),
+    "nodes/individual": ("individuals", -1), "edges/parent": ("nodes", 0), "edges/child": ("nodes", 0),
+    "migrations/node": ("nodes", 0), "migrations/source": ("populations", 0), "migrations/dest": ("populations", 0),
+    "mutations/site": ("sites", 0), "mutations/node": ("nodes", 0), "mutations/parent": ("mutations", -1),
+    INDEXES[0]: ("edges", 0), INDEXES[1]: ("edges", 0),
+}
+LARGEST_SCHEMA = 4 << 20  # parsed for its codec
+
+
+class Column(NamedTuple):
+    """One array: its bytes, element type by name and as NumPy's descr string, number of elements."""
+
+    data: Data
+    type: str
+    dtype: str
+    length: int
+
+
+class KeyFault(NamedTuple):
+    """Something wrong with what stands under a key."""
+
+    key: str
+    reason: str
+
+
+def recognise(columns: Mapping[bytes, Column]) -> TreeSequence | None:
+    """The tree sequence that these columns are, by ``format/name``; only KEYS are looked at."""
+    name = columns.get(b"format/name")
+    if name is None or name.data.size != len(NAME) or name.data.whole() != NAME:
+        return None
+    return TreeSequence(columns)
+
+
+class TreeSequence:
+    """The columns of a tree sequence, by key. What is missing or of the wrong type counts as not there."""
+
+    def __init__(self, columns: Mapping[bytes, Column]) -> None:
+        self._columns = columns
+
+    def facts(self) -> dict[str, Any]:
+        """Version, sequence length and rows a table; None where they are not there."""
+        version = self._numbers("format/version")
+        length = self._sequence_length()
+        return {
+            "tskit_version": ".".join(map(str, version)) or None,
+            "sequence_length": length if math.isfinite(length) else None,
+            "rows": {table: self.rows(table) for table in TABLES},
+        }
+
+    def rows(self, table: str) -> int | None:
+        """The number of rows, from the first column that tells it."""
+        for name, kind in TABLES[table].items():
+            is_ragged = "ragged" in kind
+            column = self._column(f"{table}/{name}_offset" if is_ragged else f"{table}/{name}")
+            if column is not None:
+                return max(0, column.length - is_ragged)
+        return None
+
+    def members(self) -> Iterator[Member]:
+        """The text; left out where its type is not tskit's, or its rows are not those of its table."""
+        for key, kind in TEXTS.items():
+            text = self._column(key, kind)
+            if text is not None:
+                yield _member(Text(key.encode(), text.data))
+        for key, kind in SCHEMAS.items():
+            schema = self._column(key, kind)
+            if schema is not None and schema.length:
+                yield _member(Json(key.encode(), schema.data))
+        for key, kind in METADATA.items():
+            metadata = self._column(key, kind)
+            if metadata is not None and metadata.length and self._codec(self._column(f"{key}_schema", kind)) == "json":
+                yield _member(Json(key.encode(), metadata.data))
+        for key in TEXT_COLUMNS:
+            text, offsets = self._column(key, "uint8"), self._offsets(key)
+            if text is not None and offsets is not None:
+                rows, is_json = offsets.length - 1, key == "provenances/record"
+                yield _member(RaggedText(key.encode(), text.data, offsets.data, offsets.dtype, rows, is_json))
+
+    def faults(self) -> Iterator[KeyFault]:
+        """What breaks tskit's rules; of the values of a column only the first that does."""
+        for key, kind in {**TEXTS, **SCHEMAS, **METADATA, **NUMBERS}.items():
+            column = self._column(key)
+            if column is not None and column.type != kind:
+                yield KeyFault(key, f"is {column.type}, expected {kind}")
+        for key, length in LENGTHS.items():
+            column = self._column(key)
+            if column is None or column.length != length:
+                yield KeyFault(key, "is missing" if column is None else f"has {column.length} elements, not {length}")
+        if self._numbers("format/version")[:1] != (MAJOR,):
+            return  # the tables of other versions are not known here
+        if not 0 < self._sequence_length() < math.inf:
+            yield KeyFault("sequence_length", "is not a positive number")
+        for key, kind in COLUMNS.items():
+            yield from self._column_faults(key, *kind.split())
+        yield from self._index_faults()
+        yield from self._value_faults()
+
+    def _column_faults(self, key: str, kind: str, *traits: str) -> Iterator[KeyFault]:
+        column = self._column(key)
+        offsets = self._column(f"{key}_offset") if "ragged" in traits else None
+        if column is None:
+            if offsets is not None or "optional" not in traits:
+                yield KeyFault(key, "is missing")
+            return
+        if column.type != kind:
+            yield KeyFault(key, f"is {column.type}, expected {kind}")
+        rows = self.rows(_table(key)) or 0
+        if "ragged" not in traits:
+            if column.length != rows:
+                yield KeyFault(key, f"has {column.length} rows, its table has {rows}")
+        elif offsets is None:
+            yield KeyFault(f"{key}_offset", "is missing")
+        elif self._offsets(key) is None:
+            found = f"{offsets.type} [{offsets.length}]"
+            yield KeyFault(f"{key}_offset", f"is {found}, expected uint32 or uint64 [{rows + 1}]")
+        elif not _rises(offsets, column.length):
+            yield KeyFault(f"{key}_offset", f"does not rise from 0 to {column.length}, the length of its column")
+
+    def _index_faults(self) -> Iterator[KeyFault]:
+        found = [(key, column) for key in INDEXES if (column := self._column(key)) is not None]
+        if len(found) == 1:
+            yield KeyFault(found[0][0], "is there without the other index")
+        for key, column in found:
+            if column.length != self.rows("edges"):
+                yield KeyFault(key, f"has {column.length} rows, edges has {self.rows('edges')}")
+
+    def _value_faults(self) -> Iterator[KeyFault]:
+        import numpy as np
+
+        for key, (table, lowest) in REFERENCES.items():
+            rows = self.rows(table) or 0
+            yield from self._first_wrong(
+                [key], partial(_is_within, lowest=lowest, end=rows), f"is no row of {table}, which has {rows}"
+            )
+        for key in ("nodes/time", "migrations/time"):
+            yield from self._first_wrong([key], np.isfinite, "is not finite")
+        yield from self._first_wrong(
+            ["mutations/time"],
+            lambda time: np.isfinite(time) | (time.view("<u8") == UNKNOWN_TIME),
+            "is neither finite nor tskit's unknown time",
+        )
+        length = self._sequence_length()
+        yield from self._first_wrong(
+            ["sites/position"], partial(_is_within, lowest=0, end=length), "is outside the sequence"
+        )
+        for table in ("edges", "migrations"):
+            yield from self._first_wrong(
+                [f"{table}/left", f"{table}/right"],
+                lambda left, right: (left >= 0) & (left < right) & (right <= length),
+                "is no interval of the sequence",
+            )
+
+    def _first_wrong(self, keys: Sequence[str], are_right: Callable[..., Any], reason: str) -> Iterator[KeyFault]:
+        """The first row of columns of one type, read side by side, whose values are not right."""
+        import numpy as np
+
+        kinds = {**COLUMNS, **NUMBERS}
+        columns = [column for key in keys if (column := self._column(key, kinds[key].split()[0])) is not None]
+        if len(columns) < len(keys) or len({column.length for column in columns}) > 1:
+            return
+        position = 0
+        for pieces in zip(*(column.data.pieces() for column in columns), strict=True):
+            values = [np.frombuffer(piece, column.dtype) for piece, column in zip(pieces, columns, strict=True)]
+            wrong = np.flatnonzero(~are_right(*values))
+            if wrong.size:
+                found = " to ".join(str(column[wrong[0]]) for column in values)
+                yield KeyFault(keys[0], f"value {position + wrong[0]}, {found}, {reason}")
+                return
+            position += len(values[0])
+
+    def _column(self, key: str, kind: str | None = None) -> Column | None:
+        column = self._columns.get(key.encode())
+        return column if column is not None and kind in (None, column.type) else None
+
+    def _offsets(self, key: str) -> Column | None:
+        """The offsets of a ragged column, where they are of a type and a number that fit."""
+        offsets = self._column(f"{key}_offset")
+        if offsets is None or offsets.type not in ("uint32", "uint64") or offsets.length == 0:
+            return None
+        return offsets if offsets.length - 1 == self.rows(_table(key)) else None
+
+    def _sequence_length(self) -> float:
+        return next(iter(self._numbers("sequence_length")), math.nan)
+
+    def _numbers(self, key: str) -> tuple[Any, ...]:
+        """The numbers of a property; none where there are not as many as there should be."""
+        column = self._column(key, NUMBERS[key])
+        if column is None or column.length != LENGTHS[key]:
+            return ()
+        return struct.unpack(f"<{column.length}{'I' if column.type == 'uint32' else 'd'}", column.data.whole())
+
+    def _codec(self, schema: Column | None) -> Any:
+        if schema is None or schema.length > LARGEST_SCHEMA:
+            return None
+        try:
+            parsed = json.loads(schema.data.whole())
+        except (ValueError, RecursionError):
+            return None
+        return parsed.get("codec") if isinstance(parsed, dict) else None
+
+
+def _table(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def _member(content: Content) -> Member:
+    return Member(tuple(content.key.split(b"/")), content)
+
+
+def _is_within(values: Any, lowest: float, end: float) -> Any:
+    return (values >= lowest) & (values < end)
+
+
+def _rises(offsets: Column, end: int) -> bool:
+    """Whether offsets go from 0 to ``end`` without a step back."""
+    import numpy as np
+
+    last = None
+    for piece in offsets.data.pieces():
+        values = np.frombuffer(piece, offsets.dtype)
+        if last is None and values[0] != 0 or last is not None and values[0] < last:
+            return False
+        if (values[1:] < values[:-1]).any():
+            return False
+        last = values[-1]
+    return last is not None and int(last) == end

@@ -1,0 +1,234 @@
+"""From contents to nodes, through the views: paths, collisions, lazy directories (README, "Names").
+
+Names that still meet after escaping are settled within one directory: directories merge; of files the first in the
+container's order keeps the name, and the others get ``~2``, ``~3`` … before the extension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, cast, overload
+
+from glassfs.content import Content, Data, Group, Series
+from glassfs.errors import NotFound
+from glassfs.tree.names import RESERVED, component
+from glassfs.tree.nodes import XATTR_PREFIX, Directory, File, Node, Origin, inode
+from glassfs.view import file_of, folder_of
+
+
+def container_root(group: Group, origin: Origin, name: str = "", is_mount_root: bool = False) -> Directory:
+    """The directory that shows a container's contents."""
+    return ContentDirectory(name, inode(origin.identity, 0), origin, Draft([group]), is_mount_root)
+
+
+class _Leaf(NamedTuple):
+    """A file that wants the name ``component(name, suffix)``."""
+
+    name: bytes
+    suffix: str
+    data: Data
+    content: Content
+
+
+class Draft:
+    """What a directory is made of: groups to be opened, and what members with longer names put into it."""
+
+    __slots__ = ("directories", "groups", "leaves")
+
+    def __init__(self, groups: Sequence[Content] = ()) -> None:
+        self.groups = list(groups)
+        self.directories: dict[str, Draft] = {}
+        self.leaves: list[_Leaf] = []
+
+    @property
+    def only_series(self) -> Series | None:
+        if len(self.groups) == 1 and not self.directories and not self.leaves and isinstance(self.groups[0], Series):
+            return self.groups[0]
+        return None
+
+    def opened(self, origin: Origin) -> Draft:
+        """The same with the members of its groups in place."""
+        if not self.groups:
+            return self
+        whole = Draft()
+        whole.leaves += self.leaves
+        whole.directories = {name: draft.copy() for name, draft in self.directories.items()}
+        for group in self.groups:
+            for names, content in _members(group):
+                place = whole
+                for part in names[:-1]:
+                    place = place.directories.setdefault(component(part), Draft())
+                place.add(names[-1], content, origin)
+        return whole
+
+    def copy(self) -> Draft:
+        copied = Draft(self.groups)
+        copied.leaves = list(self.leaves)
+        copied.directories = {name: draft.copy() for name, draft in self.directories.items()}
+        return copied
+
+    def add(self, name: bytes, content: Content, origin: Origin) -> None:
+        if isinstance(content, (Group, Series)):
+            self.directories.setdefault(component(name), Draft()).groups.append(content)
+            return
+        self.leaves.append(_Leaf(name, *file_of(content, origin.cache), content))
+        folder = folder_of(content)
+        if folder is not None:
+            self.directories.setdefault(component(name), Draft()).groups.append(folder)
+
+
+def _members(group: Content) -> Iterator[tuple[tuple[bytes, ...], Content]]:
+    if isinstance(group, Series):
+        for number in range(group.count):
+            yield (b"%0*d" % (group.digits, number),), group.item(number)
+    else:
+        yield from cast(Group, group).members()
+
+
+class ContentDirectory(Directory):
+    """A directory of a container."""
+
+    __slots__ = ("_draft", "_is_mount_root")
+
+    def __init__(self, name: str, ino: int, origin: Origin, draft: Draft, is_mount_root: bool = False) -> None:
+        super().__init__(name, ino, origin)
+        self._draft = draft
+        self._is_mount_root = is_mount_root
+
+    def listing(self) -> Sequence[Node]:
+        return list(self._children().values())
+
+    def child(self, name: str) -> Node:
+        try:
+            return self._children()[name]
+        except KeyError:
+            raise NotFound(name) from None
+
+    @property
+    def is_counted(self) -> bool:
+        return self._known_subdirectories() is not None
+
+    @property
+    def link_count(self) -> int:
+        known = self._known_subdirectories()
+        return super().link_count if known is None else 2 + known
+
+    def xattrs(self) -> dict[str, bytes]:
+        groups = [group for group in self._draft.groups if isinstance(group, Group)]
+        if not groups:
+            return {}
+        found = {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": groups[0].key}
+        reasons = [group.error for group in groups if group.error]
+        if reasons:
+            found[XATTR_PREFIX + "error"] = "; ".join(reasons).encode("utf-8", "replace")
+        return found
+
+    def _known_subdirectories(self) -> int | None:
+        draft = self._draft
+        if not draft.groups:
+            return len(draft.directories)
+        if len(draft.groups) > 1 or draft.directories:
+            return None
+        group = draft.groups[0]
+        if isinstance(group, Series):
+            return group.count if group.has_groups else 0
+        return group.subgroups if isinstance(group, Group) else None
+
+    def _children(self) -> Mapping[str, Node]:
+        return self.origin.listings.children(self, self._make)
+
+    def _make(self) -> dict[str, Node]:
+        draft = self._draft.opened(self.origin)
+        children: dict[str, Node] = {}
+        for name, below in draft.directories.items():
+            name = self._free_name(name)
+            children[name] = directory(name, inode(name, self.ino), self.origin, below)
+        waiting = []
+        for leaf in draft.leaves:
+            name = self._free_name(component(leaf.name, leaf.suffix))
+            if name in children:
+                waiting.append(leaf)
+            else:
+                children[name] = File(name, inode(name, self.ino), self.origin, leaf.data, leaf.content)
+        numbers: dict[tuple[bytes, str], int] = {}
+        for leaf in waiting:
+            number = numbers.get((leaf.name, leaf.suffix), 2)
+            while (name := component(leaf.name, f"~{number}{leaf.suffix}")) in children:
+                number += 1
+            numbers[leaf.name, leaf.suffix] = number + 1
+            children[name] = File(name, inode(name, self.ino), self.origin, leaf.data, leaf.content)
+        return children
+
+    def _free_name(self, name: str) -> str:
+        return f"%2E{name[1:]}" if self._is_mount_root and name == RESERVED else name
+
+
+class SeriesDirectory(Directory):
+    """A directory of numbered contents, none of which is kept."""
+
+    __slots__ = ("_series", "_suffix")
+
+    def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
+        super().__init__(name, ino, origin)
+        self._series = series
+        self._suffix = ""
+        if series.count and not series.has_groups:
+            self._suffix = file_of(series.item(0), origin.cache).suffix
+
+    def listing(self) -> Sequence[Node]:
+        return _Numbered(self)
+
+    @property
+    def count(self) -> int:
+        return self._series.count
+
+    @property
+    def link_count(self) -> int:
+        return 2 + (self._series.count if self._series.has_groups else 0)
+
+    def child(self, name: str) -> Node:
+        digits = name.removesuffix(self._suffix)
+        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
+            number = int(digits)
+            if number < self._series.count and self._name(number) == name:
+                return self.node(number)
+        raise NotFound(name)
+
+    def node(self, number: int) -> Node:
+        name = self._name(number)
+        content = self._series.item(number)
+        ino = inode(name, self.ino)
+        if isinstance(content, (Group, Series)):
+            return directory(name, ino, self.origin, Draft([content]))
+        return File(name, ino, self.origin, file_of(content, self.origin.cache).data, content)
+
+    def _name(self, number: int) -> str:
+        return f"{number:0{self._series.digits}d}{self._suffix}"
+
+
+class _Numbered(Sequence[Node]):
+    """The listing of a series."""
+
+    __slots__ = ("_directory",)
+
+    def __init__(self, directory: SeriesDirectory) -> None:
+        self._directory = directory
+
+    def __len__(self) -> int:
+        return self._directory.count
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Node]: ...
+    def __getitem__(self, index: int | slice) -> Node | Sequence[Node]:
+        if isinstance(index, slice):
+            return [self._directory.node(number) for number in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._directory.node(index)
+
+
+def directory(name: str, ino: int, origin: Origin, draft: Draft) -> Directory:
+    series = draft.only_series
+    return ContentDirectory(name, ino, origin, draft) if series is None else SeriesDirectory(name, ino, origin, series)

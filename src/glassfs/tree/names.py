@@ -1,0 +1,46 @@
+"""From the names in a container to path components: a total, injective rule (README, "Names").
+
+Pure functions; a component is a str that encodes to at most 255 bytes of UTF-8.
+"""
+
+from __future__ import annotations
+
+import re
+
+import xxhash
+
+LONGEST = 255
+RESERVED = ".glassfs"
+_UNSAFE = re.compile("[\x00-\x1f\x7f%/\udc80-\udcff]")
+_TOKEN = re.compile("%[0-9A-F]{2}|.", re.DOTALL)
+_PLAIN = re.compile(rb"[ !-$&-.0-~]+")  # ASCII without control characters, percent sign and slash
+
+
+def escape(name: bytes) -> str:
+    """A name as a component of any length."""
+    if name in (b".", b".."):
+        return "%2E" * len(name)
+    if _PLAIN.fullmatch(name):
+        return name.decode("ascii")
+    return _UNSAFE.sub(_escaped, name.decode("utf-8", "surrogateescape")) or "%"
+
+
+def component(name: bytes, tail: str = "") -> str:
+    """``name`` escaped, and ``tail`` (a number, an extension) behind it; where too long it is cut and has a hash."""
+    text = escape(name)
+    if len(text) * 4 + len(tail) <= LONGEST or len((text + tail).encode()) <= LONGEST:
+        return text + tail
+    mark = f"~{xxhash.xxh64_hexdigest(name)}{tail}"
+    room = LONGEST - len(mark.encode())
+    kept = []
+    for token in _TOKEN.findall(text):
+        room -= len(token.encode())
+        if room < 0:
+            break
+        kept.append(token)
+    return "".join(kept) + mark
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"%{code - 0xDC00 if code > 0xFF else code:02X}"

@@ -1,0 +1,231 @@
+"""Directories, files and symbolic links: names, sizes, inode numbers and attributes.
+
+Nodes are immutable and cheap; a directory's children are made when somebody looks into it, kept in the ``Listings``
+of the tree, and made again after they were dropped. Any thread. What a content raises goes through unchanged.
+"""
+
+from __future__ import annotations
+
+import stat
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from glassfs.cache import BlockCache
+from glassfs.content import Content, Data
+from glassfs.errors import GlassfsError, NotFound
+from glassfs.source import Source
+
+XATTR_PREFIX = "user.glassfs."
+KEPT_NODES = 200_000
+LOCKS = 64
+
+
+class Listings:
+    """The children of directories that were looked into lately, up to a number of nodes in all."""
+
+    def __init__(self, limit: int = KEPT_NODES) -> None:
+        self._limit = limit
+        self._count = 0
+        self._kept: OrderedDict[tuple[Origin, int], Mapping[str, Node]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._making = tuple(threading.Lock() for _ in range(LOCKS))
+
+    def children(self, directory: Directory, make: Callable[[], Mapping[str, Node]]) -> Mapping[str, Node]:
+        """What ``make`` gives for this directory, made by one thread and remembered."""
+        key = (directory.origin, directory.ino)
+        found = self._find(key)
+        if found is None:
+            with self._making[directory.ino % LOCKS]:
+                found = self._find(key)
+                if found is None:
+                    found = make()
+                    self._keep(key, found)
+        return found
+
+    def forget(self, origin: Origin) -> None:
+        """Drops all that belongs to a container, a folder or a file."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] is origin]:
+                self._count -= len(self._kept.pop(key)) + 1
+
+    def _find(self, key: tuple[Origin, int]) -> Mapping[str, Node] | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def _keep(self, key: tuple[Origin, int], children: Mapping[str, Node]) -> None:
+        with self._lock:
+            self._kept[key] = children
+            self._count += len(children) + 1
+            while self._count > self._limit and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._count -= len(dropped) + 1
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """What all nodes of one container, or of one file or folder, share. Times are nanoseconds since 1970."""
+
+    identity: str
+    file_mode: int
+    directory_mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    cache: BlockCache
+    listings: Listings
+    format: str = ""
+
+    @classmethod
+    def of(cls, source: Source, cache: BlockCache, listings: Listings, format_name: str = "") -> Origin:
+        """Modes are 0444 and 0555 less what the source's own mode forbids."""
+        identity = source.identity
+        return cls(
+            ":".join(map(str, identity)), *modes(source.mode), source.uid, source.gid, identity.mtime_ns,
+            cache, listings, format_name,
+        )
+
+
+def modes(source_mode: int) -> tuple[int, int]:
+    """The modes of files and of directories that show a source of this mode."""
+    readable = stat.S_IMODE(source_mode) & 0o444
+    return stat.S_IFREG | readable, stat.S_IFDIR | readable | readable >> 2
+
+
+def inode(name: str, parent: int) -> int:
+    """The inode number of ``name`` in the directory with number ``parent``; the root of a container has parent 0."""
+    return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogateescape"), parent) or 1
+
+
+class Node(ABC):
+    """``name`` is the path component, ``ino`` the inode number."""
+
+    __slots__ = ("ino", "name", "origin")
+
+    def __init__(self, name: str, ino: int, origin: Origin) -> None:
+        self.name = name
+        self.ino = ino
+        self.origin = origin
+
+    @property
+    @abstractmethod
+    def mode(self) -> int:
+        """Type and permissions, as in st_mode."""
+
+    def xattrs(self) -> dict[str, bytes]:
+        """Extended attributes by their full names."""
+        return {}
+
+
+class File(Node):
+    """A regular file. The size may take a pass over the data the first time, and that may raise Damaged."""
+
+    __slots__ = ("content", "data")
+
+    def __init__(self, name: str, ino: int, origin: Origin, data: Data, content: Content | None = None) -> None:
+        super().__init__(name, ino, origin)
+        self.data = data
+        self.content = content
+
+    @property
+    def mode(self) -> int:
+        return self.origin.file_mode
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fills the buffer from ``offset`` on, as far as the file goes; returns the number of bytes."""
+        count = min(len(buffer), self.data.size - offset)
+        if count <= 0:
+            return 0
+        self.data.read_into(buffer[:count], offset)
+        return count
+
+    def read(self, offset: int, size: int) -> bytes:
+        buffer = bytearray(max(0, min(size, self.data.size - offset)))
+        self.read_into(memoryview(buffer), offset)
+        return bytes(buffer)
+
+    def xattrs(self) -> dict[str, bytes]:
+        if self.content is None:
+            return {}
+        try:
+            described = self.content.attributes()
+        except GlassfsError as error:
+            described = {"error": str(error)}
+        found = {"format": self.origin.format} | described
+        encoded = {XATTR_PREFIX + name: text.encode("utf-8", "replace") for name, text in found.items()}
+        return {XATTR_PREFIX + "key": self.content.key} | encoded
+
+
+class Symlink(Node):
+    """A symbolic link."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, name: str, ino: int, origin: Origin, target: str) -> None:
+        super().__init__(name, ino, origin)
+        self.target = target
+
+    @property
+    def mode(self) -> int:
+        return stat.S_IFLNK | 0o777
+
+
+class Directory(Node):
+    """A directory. ``listing`` and ``child`` may raise Damaged where the children cannot be found out."""
+
+    __slots__ = ()
+
+    @property
+    def mode(self) -> int:
+        return self.origin.directory_mode
+
+    @abstractmethod
+    def listing(self) -> Sequence[Node]:
+        """All children, in a fixed order."""
+
+    @abstractmethod
+    def child(self, name: str) -> Node:
+        """Raises NotFound."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the number of sub-directories is known without looking into the container."""
+        return True
+
+    @property
+    def link_count(self) -> int:
+        """2 and the number of sub-directories, or 1 where the children cannot be found out."""
+        try:
+            return 2 + sum(isinstance(node, Directory) for node in self.listing())
+        except GlassfsError:
+            return 1
+
+
+class FixedDirectory(Directory):
+    """A directory whose children are given."""
+
+    __slots__ = ("_children",)
+
+    def __init__(self, name: str, ino: int, origin: Origin, children: Mapping[str, Node]) -> None:
+        super().__init__(name, ino, origin)
+        self._children = children
+
+    def listing(self) -> Sequence[Node]:
+        return list(self._children.values())
+
+    def child(self, name: str) -> Node:
+        try:
+            return self._children[name]
+        except KeyError:
+            raise NotFound(name) from None

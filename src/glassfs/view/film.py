@@ -1,0 +1,44 @@
+"""Arrays that are films as a series of images, one a frame.
+
+A film is uint8 [T, H, W, C] with 1, 3 or 4 channels, or what the metadata call an image: uint8 [T, 3, H, W] and
+[T, H, W], for depth also uint16 [T, H, W].
+"""
+
+from __future__ import annotations
+
+from glassfs.content import Array, Content, Image, Series, Slice
+
+DIGITS = 6
+LARGEST_SIDE = (1 << 31) - 1
+CHANNELS = (1, 3, 4)
+
+
+def frames(array: Array) -> Series | None:
+    """The frames of a film, or None where the array is none."""
+    shape = array.shape
+    if not isinstance(shape, tuple) or 0 in shape or array.dtype not in ("|u1", "<u2"):
+        return None
+    layout = _frame_layout(array.dtype, shape, array.modality)
+    if layout is None or max(layout[:2]) > LARGEST_SIDE:
+        return None
+    height, width, channels, is_planar = layout
+    bits = 8 if array.dtype == "|u1" else 16
+    frame_size = height * width * channels * bits // 8
+
+    def frame(number: int) -> Content:
+        pixels = Slice(array.data, number * frame_size, frame_size)
+        return Image(array.key, pixels, width, height, channels, bits, is_planar)
+
+    return Series(array.key, shape[0], frame, DIGITS)
+
+
+def _frame_layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> tuple[int, int, int, bool] | None:
+    """Height, width, channels, and whether these are planes."""
+    is_image = modality in ("rgb", "depth")
+    if dtype == "|u1" and len(shape) == 4 and shape[3] in CHANNELS:
+        return shape[1], shape[2], shape[3], False
+    if dtype == "|u1" and len(shape) == 4 and shape[1] == 3 and is_image:
+        return shape[2], shape[3], 3, True
+    if len(shape) == 3 and (modality == "depth" or (dtype == "|u1" and is_image)):
+        return shape[1], shape[2], 1, False
+    return None

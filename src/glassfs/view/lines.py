@@ -1,0 +1,153 @@
+"""Rows as lines: records as JSON lines, ragged text as plain lines.
+
+Plain lines have a size by formula, the text and a newline a row. The size of JSON lines takes one pass over the blocks,
+made when it is first asked for, a block in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json as standard_json
+import struct
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from glassfs.cache import BlockCache
+from glassfs.content import Blocked, Data, RaggedText, Records
+from glassfs.errors import Damaged
+from glassfs.view import json
+
+ROWS_AT_ONCE = 4096
+
+
+def records(content: Records, cache: BlockCache) -> tuple[str, Data]:
+    def lines(block: int) -> Iterator[bytes]:
+        for value in content.block(block):
+            yield json.line(value) + b"\n"
+
+    return ".jsonl", _measured(cache, content.blocks, lines, (*content.identity, "jsonl"))
+
+
+def ragged_text(content: RaggedText, cache: BlockCache) -> tuple[str, Data]:
+    rows = _Rows(content)
+    if not content.is_json:
+        return ".txt", PlainLines(rows, cache)
+
+    def lines(block: int) -> Iterator[bytes]:
+        for row in rows.block(block):
+            yield _json_line(row) + b"\n"
+
+    return ".jsonl", _measured(cache, rows.blocks, lines, (rows, "jsonl"))
+
+
+class PlainLines(Data):
+    """The rows of ragged text, each followed by a newline."""
+
+    def __init__(self, rows: _Rows, cache: BlockCache) -> None:
+        self._rows = rows
+        self._blocked = Blocked(cache, rows.line_bounds, self._block, is_sized=True)
+
+    @property
+    def size(self) -> int:
+        return self._rows.content.text.size + self._rows.content.rows
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._blocked.read_into(buffer, offset)
+
+    def _block(self, block: int) -> _Lines:
+        bounds = self._rows.line_bounds()
+        size = bounds[block + 1] - bounds[block]
+        return _Lines((self._rows, block), size, lambda: (row + b"\n" for row in self._rows.block(block)))
+
+
+class _Rows:
+    """Ragged text, read a block of rows at a time."""
+
+    def __init__(self, content: RaggedText) -> None:
+        self.content = content
+        self.blocks = -(-content.rows // ROWS_AT_ONCE)
+        self._item = int(content.offset_dtype[2:])
+        self._bounds: list[int] | None = None
+
+    def block(self, block: int) -> Iterator[bytes]:
+        """The rows of a block. Raises Damaged."""
+        first = block * ROWS_AT_ONCE
+        count = min(ROWS_AT_ONCE, self.content.rows - first)
+        offsets = self._offsets(first, count + 1)
+        start = offsets[0]
+        if any(a > b for a, b in pairwise(offsets)) or offsets[-1] > self.content.text.size:
+            raise Damaged("the offsets of ragged text do not rise within the text")
+        if offsets[-1] - start <= ROWS_AT_ONCE * ROWS_AT_ONCE:
+            text = self.content.text.read(start, offsets[-1] - start)
+            for a, b in pairwise(offsets):
+                yield text[a - start : b - start]
+        else:
+            for a, b in pairwise(offsets):
+                yield self.content.text.read(a, b - a)
+
+    def line_bounds(self) -> Sequence[int]:
+        """Where the lines of each block begin, and the end."""
+        if self._bounds is None:
+            rows, size = self.content.rows, self.content.text.size
+            firsts = [*range(0, rows, ROWS_AT_ONCE), rows]
+            bounds = [self._offsets(row, 1)[0] + row for row in firsts]
+            if bounds[0] != 0 or bounds[-1] != size + rows or sorted(bounds) != bounds:
+                raise Damaged("the offsets of ragged text do not rise from 0 to its end")
+            self._bounds = bounds
+        return self._bounds
+
+    def _offsets(self, first: int, count: int) -> Sequence[int]:
+        raw = self.content.offsets.read(first * self._item, count * self._item)
+        return struct.unpack(f"<{count}{'I' if self._item == 4 else 'Q'}", raw)
+
+
+class _Lines(NamedTuple):
+    """The recipe of a block of lines."""
+
+    key: Hashable
+    size: int
+    lines: Callable[[], Iterator[bytes]]
+
+    def whole(self) -> bytes:
+        made = b"".join(self.lines())
+        if len(made) != self.size:
+            raise Damaged(f"a block of rows gives {len(made)} bytes of lines, expected {self.size}")
+        return made
+
+    def pieces(self) -> Iterator[bytes]:
+        return self.lines()
+
+
+def _measured(cache: BlockCache, blocks: int, lines: Callable[[int], Iterator[bytes]], identity: Hashable) -> Blocked:
+    """Blocks of lines whose sizes are found by making them once."""
+
+    def bounds() -> Sequence[int]:
+        return list(accumulate((sum(map(len, lines(block))) for block in range(blocks)), initial=0))
+
+    def block(number: int) -> _Lines:
+        starts = blocked.bounds
+        return _Lines((identity, number), starts[number + 1] - starts[number], partial(lines, number))
+
+    blocked = Blocked(cache, bounds, block)
+    return blocked
+
+
+def _json_line(row: bytes) -> bytes:
+    """A JSON document on one line, unchanged where it already is one; a row that is no JSON becomes a string."""
+    try:
+        value = standard_json.loads(row.decode(), parse_constant=_no_constant, object_pairs_hook=_unrepeated)
+    except (ValueError, RecursionError):
+        return json.line(row)
+    return json.line(value) if b"\n" in row or b"\r" in row else row.strip()
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return members
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

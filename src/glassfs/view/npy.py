@@ -1,0 +1,68 @@
+"""Arrays as NPY files, byte for byte what ``numpy.save`` writes.
+
+The format is NumPy's own, ``numpy/lib/format.py``. NumPy itself is not needed: any range is header or array bytes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Data, Location
+
+MAGIC = b"\x93NUMPY"
+ALIGNMENT = 64
+GROWTH_DIGITS = 21  # NumPy leaves room for the first axis to grow to this many digits
+LONGEST_1_0 = 0xFFFF
+
+
+def view(array: Array, cache: BlockCache) -> tuple[str, Data]:
+    return f"{array.label}.npy", Npy(array)
+
+
+class Npy(Data):
+    """Header and items of an array."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    @property
+    def is_sized(self) -> bool:
+        return isinstance(self._array.shape, tuple) and self._array.data.is_sized
+
+    @property
+    def size(self) -> int:
+        return len(self._header()) + self._array.data.size
+
+    def location(self) -> Location | None:
+        return self._array.data.location()
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        header = self._header()
+        if offset < len(header):
+            taken = min(len(buffer), len(header) - offset)
+            buffer[:taken] = header[offset : offset + taken]
+            buffer, offset = buffer[taken:], offset + taken
+        if buffer:
+            self._array.data.read_into(buffer, offset - len(header))
+
+    def _header(self) -> bytes:
+        shape = self._array.shape
+        return header(self._array.dtype, shape if isinstance(shape, tuple) else shape())
+
+
+@lru_cache(4096)
+def header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The header that ``numpy.save`` writes for a C-ordered array; ``dtype`` is its descr."""
+    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    if shape:
+        text += " " * (GROWTH_DIGITS - len(repr(shape[0])))
+    for version, length_size in ((b"\x01\x00", 2), (b"\x02\x00", 4)):
+        prefix = len(MAGIC) + len(version) + length_size
+        padding = ALIGNMENT - (prefix + len(text) + 1) % ALIGNMENT
+        length = len(text) + padding + 1
+        if length <= LONGEST_1_0 or length_size == 4:
+            break
+    return MAGIC + version + length.to_bytes(length_size, "little") + text.encode("latin1") + b" " * padding + b"\n"

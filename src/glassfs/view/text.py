@@ -1,0 +1,13 @@
+"""Scalars as text: the value and a newline."""
+
+from __future__ import annotations
+
+from glassfs.cache import BlockCache
+from glassfs.content import Data, Memory, Scalar
+
+
+def scalar(content: Scalar, cache: BlockCache) -> tuple[str, Data]:
+    """Integers in full, doubles with the fewest digits that give them back, always with a point or an exponent."""
+    value = content.value
+    text = ("true" if value else "false") if isinstance(value, bool) else repr(value)
+    return ".txt", Memory(text.encode() + b"\n")
