@@ -12,8 +12,9 @@ from functools import cache
 import click
 
 import glassfs
-from glassfs.cli.common import human_size, lookup, normal, printable, report
+from glassfs.cli.common import lookup, normal, printable, report
 from glassfs.errors import GlassfsError
+from glassfs.sizes import human_size
 from glassfs.tree import Directory, File, Node, Symlink
 
 HALF_A_YEAR = 182 * 86_400

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 import glassfs
-from glassfs.cli.common import human_size, lookup, printable, report
+from glassfs.cli.common import lookup, printable, report
 from glassfs.errors import GlassfsError, NotADirectory
+from glassfs.sizes import human_size
 from glassfs.tree import Directory, File, Node
 
 MANY = 40

@@ -65,12 +65,17 @@ class Item(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What one walk over the index tells. ``known`` are the items whose keys tskit knows, of equal keys the last."""
+    """What one walk over the index tells.
+
+    ``known`` are the items whose keys tskit knows, of equal keys the last. Where the keys all rise no two are equal;
+    ``first_falling`` is the first that is below the one before it.
+    """
 
     known: dict[bytes, Item]
     keys_end: int
     array_bytes: int
-    first_unsorted: bytes | None
+    all_rise: bool
+    first_falling: bytes | None
 
 
 class Store:
@@ -89,7 +94,7 @@ class Store:
             raise self._damage(f"is of version {self.major}.{self.minor}, glassfs reads version 1")
         self._first_key = HEADER.size + DESCRIPTOR.size * self.count
         if self.size < self._first_key or (self.count == 0 and self.size != HEADER.size):
-            raise self._damage(f"{self.count} items do not fit the {self.size} bytes that the header declares")
+            raise self._damage(f"the header declares {self.count} items and {self.size} bytes, which do not fit together")
         if self.size > there:
             raise self._damage(f"is cut short: the header declares {self.size} bytes, {there} are there")
 
@@ -133,18 +138,20 @@ class Store:
     @cached_property
     def survey(self) -> Survey:
         known = {}
-        previous, first_unsorted = b"", None
         keys_size = array_bytes = 0
+        previous, first_falling, all_rise = b"", None, True
         for item in self.items():
             key = item.key
             keys_size += len(key)
             array_bytes += item.size
-            if key <= previous and first_unsorted is None:
-                first_unsorted = key
+            if key <= previous:
+                all_rise = False
+                if key != previous and first_falling is None:
+                    first_falling = key
             previous = key
             if key in tskit.KEYS:
                 known[key] = item
-        return Survey(known, self.start + self._first_key + keys_size, array_bytes, first_unsorted)
+        return Survey(known, self.start + self._first_key + keys_size, array_bytes, all_rise, first_falling)
 
     @cached_property
     def tree_sequence(self) -> tskit.TreeSequence | None:
@@ -157,9 +164,10 @@ class Store:
     def hidden(self) -> bytes | None:
         """A byte an item, 1 where a later item has the same key; None where all keys differ.
 
-        Found by 64-bit hashes, as the keys themselves would take too much room.
+        Found by 64-bit hashes, as the keys themselves would take too much room. Two keys that share a hash cost the
+        earlier one its turn in ``members``, no more.
         """
-        if self.survey.first_unsorted is None:
+        if self.survey.all_rise:
             return None
         import numpy as np
 
@@ -171,7 +179,7 @@ class Store:
         if not is_hidden.any():
             return None
         log.warning(
-            "%s: %d keys occur again later on; the last of equal keys keeps the name",
+            "%s: %d items share their key with a later one, which keeps the name",
             self._name, np.count_nonzero(is_hidden),
         )
         return is_hidden.tobytes()
@@ -190,9 +198,9 @@ class Store:
             yield from self.tree_sequence.members()
 
     def check(self) -> Iterator[Fault]:
-        unsorted = self.survey.first_unsorted
-        if unsorted is not None:
-            yield Fault(self._path(unsorted), "stands out of order among the keys: the C library may not find it")
+        falling = self.survey.first_falling
+        if falling is not None:
+            yield Fault(self._path(falling), "stands out of order among the keys: the C library may not find it")
         if self.hidden is not None:
             for number, item in enumerate(self.items()):
                 if self.hidden[number]:
@@ -275,7 +283,7 @@ def _open(source: Source, cache: BlockCache) -> Container:
             except Damaged as damage:
                 yield Fault(_place(number), str(damage).removeprefix(f"{source.name}: {_place(number)}: "))
         if trailing:
-            yield Fault("", f"{trailing} bytes follow the last store")
+            yield Fault("", error or f"{trailing} bytes follow the last store")
 
     root = Group(b"", members, error=error)
     return Container("kastore", f"{first.major}.{first.minor}", root, [source], facts, check)

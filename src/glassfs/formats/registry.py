@@ -7,9 +7,10 @@ A third party adds a format by an entry point in the group ``glassfs.formats``: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
@@ -67,13 +68,10 @@ def recognise(head: bytes) -> Format | None:
     return None
 
 
-@cache
-def built_in() -> tuple[Format, ...]:
-    """The formats of this package, in the order in which they are tried."""
-    from importlib import import_module
-
-    import importlib.util as u  # TEMPORARY
-    return tuple(import_module(f"glassfs.formats.{name}").FORMAT for name in _BUILT_IN if u.find_spec(f"glassfs.formats.{name}"))
+def built_in() -> Iterator[Format]:
+    """The formats of this package, in the order in which they are tried; each is imported when its turn comes."""
+    for name in _BUILT_IN:
+        yield import_module(f"glassfs.formats.{name}").FORMAT
 
 
 @cache

@@ -189,10 +189,11 @@ class TreeSequence:
         import numpy as np
 
         for key, (table, lowest) in REFERENCES.items():
-            rows = self.rows(table) or 0
-            yield from self._first_wrong(
-                [key], partial(_is_within, lowest=lowest, end=rows), f"is no row of {table}, which has {rows}"
-            )
+            rows = self.rows(table)
+            if rows is not None:
+                yield from self._first_wrong(
+                    [key], partial(_is_within, lowest=lowest, end=rows), f"is no row of {table}, which has {rows}"
+                )
         for key in ("nodes/time", "migrations/time"):
             yield from self._first_wrong([key], np.isfinite, "is not finite")
         yield from self._first_wrong(
@@ -201,6 +202,8 @@ class TreeSequence:
             "is neither finite nor tskit's unknown time",
         )
         length = self._sequence_length()
+        if not length > 0:
+            length = math.inf
         yield from self._first_wrong(
             ["sites/position"], partial(_is_within, lowest=0, end=length), "is outside the sequence"
         )
@@ -276,12 +279,10 @@ def _rises(offsets: Column, end: int) -> bool:
     """Whether offsets go from 0 to ``end`` without a step back."""
     import numpy as np
 
-    last = None
-    for piece in offsets.data.pieces():
+    last = 0
+    for number, piece in enumerate(offsets.data.pieces()):
         values = np.frombuffer(piece, offsets.dtype)
-        if last is None and values[0] != 0 or last is not None and values[0] < last:
+        if values[0] < last or (number == 0 and values[0] != 0) or (values[1:] < values[:-1]).any():
             return False
-        if (values[1:] < values[:-1]).any():
-            return False
-        last = values[-1]
-    return last is not None and int(last) == end
+        last = int(values[-1])
+    return last == end

@@ -82,6 +82,8 @@ class Origin:
     cache: BlockCache
     listings: Listings
     format: str = ""
+    is_replaced: bool = False
+    """Another file has taken the place of the one that this shows."""
 
     @classmethod
     def of(cls, source: Source, cache: BlockCache, listings: Listings, format_name: str = "") -> Origin:
@@ -138,9 +140,16 @@ class File(Node):
     def mode(self) -> int:
         return self.origin.file_mode
 
+    is_volatile = False
+    """Whether the bytes differ from one opening to the next."""
+
     @property
     def size(self) -> int:
         return self.data.size
+
+    def opened(self) -> File:
+        """What somebody who opens the file reads."""
+        return self
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fills the buffer from ``offset`` on, as far as the file goes; returns the number of bytes."""

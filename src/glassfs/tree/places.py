@@ -92,7 +92,7 @@ class Places:
         """Closes a container that changed."""
         with self._lock:
             self._open.pop(place, None)
-        place.close()
+        place.close(is_replaced=os.path.exists(place.path))
         self.forget_paths()
 
     def forget_paths(self) -> None:
@@ -167,11 +167,12 @@ class ContainerPlace(Directory):
         except OSError:
             return False
 
-    def close(self) -> None:
-        """Forgets the container. Its files stay readable for whoever has one open."""
+    def close(self, is_replaced: bool = False) -> None:
+        """Forgets the container. Its files stay readable for whoever has one open, unless another took its place."""
         with self._lock:
             shown, self._shown = self._shown, None
         if shown is not None:
+            shown.root.origin.is_replaced = is_replaced
             self._places.listings.forget(shown.root.origin)
 
     def _root(self) -> Directory:
@@ -268,6 +269,7 @@ class FolderPlace(Directory):
                 return known[1]
             if isinstance(known[1], ContainerPlace):
                 self._places.closed(known[1])
+            known[1].origin.is_replaced = True
         node = self._made(name, path, status)
         if node is not None:
             with self._lock:

@@ -64,6 +64,11 @@ class Tree:
                     inner.append(below)
             waiting += reversed(inner)
 
+    def replace_root(self, root: Directory) -> None:
+        """Puts another root, which shows more, in the place of the root."""
+        self.root = root
+        self.forget()
+
     def forget(self) -> None:
         """Looks every path up anew from now on."""
         with self._lock:

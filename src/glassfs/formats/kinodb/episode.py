@@ -103,7 +103,7 @@ class Episode:
         is_terminal = Converted(stored, 1, 1, frames, lambda raw: raw.translate(_AS_BOOL))
         yield Member((b"is_terminal",), Array(b"is_terminal", is_terminal, "|b1", (frames,), "u8"))
         if entry.has_images:
-            yield Member((b"images",), Images(self).group)
+            yield Member((b"images",), self._images().group)
 
     def metadata(self) -> Metadata:
         """Raises Damaged where the blob is cut, is not UTF-8, or its length fields cannot be right."""
@@ -147,8 +147,8 @@ class Episode:
         reason = self.records_fault() or (f"has {surplus} bytes that nothing describes" if surplus else None)
         if reason and reason != "lies outside the file":
             yield Fault(place, f"the state/action section {reason}")
-        if entry.images_offset + 2 <= self.source.size:
-            yield from Images(self).check()
+        if entry.images_offset <= self.source.size:
+            yield from self._images().check()
 
     def _field(self, offset: int, width: int) -> Data:
         """One field of all records; ``offset`` and ``width`` in bytes of a record."""
@@ -162,6 +162,12 @@ class Episode:
             return Memory(b"")
         records = Extent(self.source, entry.actions_offset, entry.actions_length)
         return Gathered(records, offset, width, entry.record_size, entry.num_frames)
+
+    def _images(self) -> Images:
+        entry = self.entry
+        return Images(
+            self.source, f"{self.place}/images", entry.images_offset, entry.images_length, entry.num_frames,
+        )
 
     def _document(self) -> dict[str, Any]:
         entry, metadata = self.entry, self.metadata()
@@ -201,7 +207,8 @@ class Episode:
 def shortest(stored: bytes) -> float:
     """A stored float32 as the float with the fewest digits that is read as the same float32 (29.97, not 29.969999…)."""
     (value,) = struct.unpack("<f", stored)
-    for digits in (6, 7, 8):
+    # Any six digits survive in a float32; only where it is subnormal fewer may do.
+    for digits in range(1 if abs(value) < 1 else 6, 9):
         candidate = float(f"{value:.{digits}g}")
         if struct.pack("<f", candidate) == stored:
             return candidate

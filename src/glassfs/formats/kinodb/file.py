@@ -45,9 +45,9 @@ class Header(NamedTuple):
 
 def open_kinodb(source: Source, cache: BlockCache) -> Container:
     """Reads header and index. Raises Refused where they are wrong, and Damaged or Changed like ``source``."""
-    if source.size < _HEADER.size:
-        raise Refused(source.name, f"is cut: {source.size} bytes, a KinoDB header has {_HEADER.size}")
-    header = Header(*_HEADER.unpack(source.read(0, _HEADER.size)))
+    if source.size < HEADER_SIZE:
+        raise Refused(source.name, f"is cut: {source.size} bytes, a KinoDB header has {HEADER_SIZE}")
+    header = Header(*_HEADER.unpack(source.read(0, HEADER_SIZE)))
     version = f"{header.major}.{header.minor}"
     if header.major > NEWEST_MAJOR:
         raise Refused(source.name, f"is of KinoDB version {version}; versions up to {NEWEST_MAJOR}.x can be read")
@@ -57,11 +57,8 @@ def open_kinodb(source: Source, cache: BlockCache) -> Container:
         raise Refused(source.name, f"the index has {header.index_length} bytes, which is no multiple of {_ENTRY.size}")
     opened = _File(source, header)
     if opened.count != header.num_episodes:
-        log.warning("%s: the header counts %d episodes, the index has %d", source.name, header.num_episodes, opened.count)
-    facts = {
-        "num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created),
-        "index_bytes": header.index_length,
-    }
+        log.warning("%s: its header counts %d episodes, its index %d", source.name, header.num_episodes, opened.count)
+    facts = {"num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created)}
     return Container("kinodb", version, Group(b"", opened.members, subgroups=2), [source], facts, opened.check)
 
 
@@ -86,7 +83,8 @@ class _File:
             yield from self.episode(position).check()
 
     def episode(self, position: int) -> Episode:
-        return Episode(self.source, position, Entry(*_ENTRY.unpack(self._index.read(position * _ENTRY.size, _ENTRY.size))))
+        packed = self._index.read(position * _ENTRY.size, _ENTRY.size)
+        return Episode(self.source, position, Entry(*_ENTRY.unpack(packed)))
 
     def entries(self) -> Iterator[Entry]:
         for piece in self._index.pieces():  # pieces end between entries
@@ -122,7 +120,7 @@ def _header_faults(opened: _File) -> Iterator[Fault]:
 def _layout_faults(opened: _File) -> Iterator[Fault]:
     """Overlaps, and bytes that belong to nothing. Neither is an error to KinoDB (§1)."""
     source, header = opened.source, opened.header
-    runs = [(0, _HEADER.size, "the header")]
+    runs = [(0, HEADER_SIZE, "the header")]
     index = (header.index_offset, header.index_offset + header.index_length, "the index")
     sections = (
         (offset, offset + length, f"the {section} of episode {position}")
@@ -130,11 +128,13 @@ def _layout_faults(opened: _File) -> Iterator[Fault]:
         for section, offset, length in entry.sections()
     )
     for start, end, what in chain(sections, (index,)):
+        if not start < end <= source.size:
+            continue
         if start == runs[-1][1]:  # as the writer does it: one run, however many episodes
             runs[-1] = (runs[-1][0], end, what)
-        elif start < end <= source.size:
+        else:
             runs.append((start, end, what))
-        if len(runs) > MOST_IMAGES:
+        if len(runs) > MOST_RUNS:
             yield Fault("file", "its sections are too scattered to look for holes and overlaps")
             return
     reached, before = 0, "the start of the file"

@@ -33,7 +33,7 @@ _ZEROS = re.compile(rb"\0+")
 log = logging.getLogger(__name__)
 
 
-class Look(NamedTuple):
+class _Look(NamedTuple):
     """What an image has in common with others. ``raw_size`` is width x height x channels."""
 
     camera: bytes
@@ -44,7 +44,7 @@ class Look(NamedTuple):
     raw_size: int
 
 
-class Scan:
+class _Scan:
     """One pass over an image section (§6), up to ``end``: heads and names are read, pixels are not.
 
     Images are kept as numbers, 21 bytes each. ``error`` says why the pass ended before the last frame; of the frame
@@ -53,7 +53,7 @@ class Scan:
     """
 
     def __init__(self, source: Source, start: int, end: int, num_frames: int, has_format: bool) -> None:
-        self.looks: list[Look] = []
+        self.looks: list[_Look] = []
         self.look_of, self.frames, self.sizes = array("I"), array("I"), array("I")
         self.starts, self.media = array("Q"), array("B")
         self.end = end
@@ -135,7 +135,7 @@ class Scan:
     def _add_look(self, head: bytes) -> int:
         width, height, channels, *rest = self._shape.unpack_from(head, len(head) - self._shape.size)
         camera = head[2 : len(head) - self._shape.size]
-        self.looks.append(Look(camera, width, height, channels, rest[0] if rest else 0, width * height * channels))
+        self.looks.append(_Look(camera, width, height, channels, rest[0] if rest else 0, width * height * channels))
         return len(self.looks) - 1
 
     def _stop(self, frame: int, num_frames: int, first: int) -> None:
@@ -146,13 +146,14 @@ class Scan:
 
 
 class Images:
-    """The images of an episode, as a group."""
+    """The images of an episode, as a group. ``place`` names them in messages; ``offset`` and ``length`` may be any."""
 
-    def __init__(self, episode: Episode) -> None:
+    def __init__(self, source: Source, place: str, offset: int, length: int, num_frames: int) -> None:
         self.group = Group(b"images", self.members)
-        self._source = episode.source
-        self._entry = episode.entry
-        self._place = f"{episode.place}/images"
+        self._source = source
+        self._place = place
+        self._offset, self._length = offset, length
+        self._num_frames = num_frames
 
     def members(self) -> Iterator[Member]:
         """Raises Damaged where a section that should hold images shows none."""
@@ -166,7 +167,7 @@ class Images:
 
     def check(self) -> Iterator[Fault]:
         scan = self._scan()
-        surplus = self._entry.images_offset + self._entry.images_length - scan.position
+        surplus = self._offset + self._length - scan.position
         if scan.error:
             yield Fault(self._place, scan.error)
         elif surplus:
@@ -177,24 +178,23 @@ class Images:
                 camera = scan.looks[scan.look_of[image]].camera.decode("utf-8", "backslashreplace")
                 yield Fault(f"{self._place}/{camera}/{frame:06d}", reason)
 
-    def _scan(self) -> Scan:
+    def _scan(self) -> _Scan:
         """The section in the layout that it is written in.
 
         Files from before the format byte say 0.1 as well. Only the right layout ends where the section does (§8); of a
         section that is cut, the older layout explains more images, all of them raw and of the right length.
         """
-        start, source = self._entry.images_offset, self._source
-        if start > source.size:
+        source, start, end = self._source, self._offset, min(self._offset + self._length, self._source.size)
+        if start > end:
             raise Damaged(f"{source.name}: {self._place}: the image section lies outside the file")
-        end = min(start + self._entry.images_length, source.size)
-        scan = Scan(source, start, end, self._entry.num_frames, has_format=True)
+        scan = _Scan(source, start, end, self._num_frames, has_format=True)
         if scan.is_exact:
             return scan
-        older = Scan(source, start, end, self._entry.num_frames, has_format=False)
+        older = _Scan(source, start, end, self._num_frames, has_format=False)
         is_better = len(older.frames) > len(scan.frames) and all(map(older.is_confirmed, range(len(older.frames))))
         return older if older.is_exact or is_better else scan
 
-    def _members(self, scan: Scan) -> Iterator[Member]:
+    def _members(self, scan: _Scan) -> Iterator[Member]:
         paths = [tuple(look.camera.split(b"/")) for look in scan.looks]
         pixels_left = DECODED_PIXELS_IN_ALL
         latest: dict[bytes, int] = {}
@@ -207,7 +207,7 @@ class Images:
             media = _MEDIA[kind]
             if media and size == look.raw_size:
                 # Raw pixels may begin like a signature; data that decode are no raw pixels (§6).
-                found = _decoded_size(data, pixels_left)
+                found = _decoded_size(data, media, pixels_left)
                 pixels_left -= found[0] * found[1] if found else 0
                 media = media if found else None
             content: Content
@@ -225,37 +225,42 @@ class Images:
                 latest[camera], repeats[camera] = frame, 1
             yield Member((*paths[index], number), content)
 
-    def _image_fault(self, scan: Scan, image: int) -> str | None:
+    def _image_fault(self, scan: _Scan, image: int) -> str | None:
         """What KinoDB's own tools drop or trip over in one image, all of it shown by glassfs nevertheless."""
         look, size = scan.looks[scan.look_of[image]], scan.sizes[image]
         if _is_not_utf8(look.camera):
             return "the camera's name is not UTF-8"
         fits = size == look.raw_size
+        declared = f"{look.width} x {look.height}"
         if not look.format:
-            return None if fits else f"holds {size} raw bytes, {look.width} x {look.height} x {look.channels} are declared"
-        found = _decoded_size(Extent(self._source, scan.starts[image], size), DECODED_PIXELS)
+            return None if fits else f"holds {size} raw bytes, {declared} x {look.channels} are declared"
+        media, data = _MEDIA[scan.media[image]], Extent(self._source, scan.starts[image], size)
+        found = _decoded_size(data, media, DECODED_PIXELS) if media else None
         if found is None:
             held = "raw pixels" if fits else "what is no whole JPEG or PNG"
             return f"is marked as compressed, but holds {held}: KinoDB leaves it out"
         if found != (look.width, look.height):
-            return f"is {found[0]} x {found[1]} pixels, {look.width} x {look.height} are declared"
+            return f"is {found[0]} x {found[1]} pixels, {declared} are declared"
         return None
 
 
-def _decoded_size(data: Data, most_pixels: int) -> tuple[int, int] | None:
-    """Width and height of a JPEG or PNG, None for what does not decode. A picture of more pixels, or a very long one,
-    is judged by its head alone."""
+def _decoded_size(data: Data, media: str, most_pixels: int) -> tuple[int, int] | None:
+    """Width and height of a picture, None where it does not decode.
+
+    A picture of more pixels, or a very long one, is judged by its head alone: these are bytes of a stranger.
+    """
     import io
 
-    from PIL import Image as Decoder
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PngImagePlugin import PngImageFile
 
     stored = data.read(0, min(data.size, DECODED_BYTES))
     try:
-        with Decoder.open(io.BytesIO(stored), formats=("JPEG", "PNG")) as picture:
+        with (JpegImageFile if media == "jpeg" else PngImageFile)(io.BytesIO(stored)) as picture:
             if data.size <= DECODED_BYTES and picture.width * picture.height <= min(most_pixels, DECODED_PIXELS):
                 picture.load()
             return picture.size
-    except Exception:  # bytes of any kind: decoders raise whatever comes
+    except Exception:  # decoders raise whatever comes
         return None
 
 

@@ -1,0 +1,30 @@
+"""``glassfs mount``"""
+
+from __future__ import annotations
+
+import click
+
+from glassfs.mount.options import DESCRIPTIONS, MountOptions
+
+
+def _described() -> str:
+    width = max(map(len, DESCRIPTIONS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in DESCRIPTIONS.items()]
+    return "\n".join(["\b", "Options for -o, separated by commas:", *lines])
+
+
+@click.command(epilog=_described())
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
+@click.argument("mountpoint", type=click.Path())
+@click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C and SIGTERM unmount.")
+@click.option("-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.")
+@click.option("--log-file", type=click.Path(dir_okay=False), help="Where the daemon logs to, instead of syslog.")
+def command(
+    sources: tuple[str, ...], mountpoint: str, foreground: bool, options: tuple[str, ...], log_file: str | None,
+) -> int:
+    """One SOURCE that is a container: MOUNTPOINT shows its contents. A folder: it is mirrored, and every container in
+    it is a directory. Several: MOUNTPOINT has one directory for each.
+    """
+    from glassfs.mount.daemon import mount
+
+    return mount(sources, mountpoint, MountOptions.parse(options), foreground, log_file)

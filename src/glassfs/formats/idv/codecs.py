@@ -1,0 +1,194 @@
+"""Value codecs: what a column's type is (§7).
+
+A codec is a name and parameters, and may be nested: a vector of keys of UInt32. What is unknown or malformed raises
+Damaged, whose text goes behind the name of what has the codec.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from glassfs.errors import Damaged
+from glassfs.formats.idv.runs import Bits, Offsets, OldBits, Run, Take, Texts, Times, ZonedTimes, varint
+
+LARGEST_SIZE = (1 << 31) - 1
+
+
+def shown(name: bytes) -> str:
+    """A name as messages quote it."""
+    return repr(name[:80].decode("utf-8", "replace"))
+
+
+def string(take: Take) -> bytes:
+    """A string: its length and its bytes, UTF-8 as a rule."""
+    return take(varint(take, 5))
+
+
+@dataclass(frozen=True)
+class Item:
+    """A primitive type: how ML.NET prints it, its NumPy dtype (``""``: text), and the codec of its runs.
+
+    A value is ``tail`` items of the dtype, ``width`` bytes. ``parts`` are the items that show it, where one array
+    cannot; ``label`` is the name of such a part. ``count`` is the number of values of a key.
+    """
+
+    type_name: str
+    dtype: str
+    width: int
+    run: type[Run] = Run
+    tail: tuple[int, ...] = ()
+    label: str = ""
+    parts: tuple[Item, ...] = ()
+    count: int | None = None
+
+    @property
+    def is_text(self) -> bool:
+        return self.run is Texts
+
+    @property
+    def unit(self) -> str:
+        """The dtype in which values are moved about, bit by bit."""
+        if self.is_text:
+            return "O"
+        return "V16" if self.width == 16 else f"<i{self.width}"
+
+    @property
+    def arrays(self) -> tuple[Item, ...]:
+        """The items to show, one array each."""
+        return self.parts or (self,)
+
+
+def _zoned() -> Item:
+    utc = Item("DateTimeOffset", "<M8[100ns]", 8, ZonedTimes)
+    return replace(utc, parts=(utc, Item("DateTimeOffset", "<i2", 2, Offsets, label=".offset_minutes")))
+
+
+_DATE_TIME = Item("DateTime", "<M8[100ns]", 8, Times)
+_TIME_SPAN = Item("TimeSpan", "<m8[100ns]", 8)
+_ZONED = _zoned()
+
+_ITEMS = {
+    b"SByte": Item("SByte", "|i1", 1),
+    b"Byte": Item("Byte", "|u1", 1),
+    b"Int16": Item("Int16", "<i2", 2),
+    b"UInt16": Item("UInt16", "<u2", 2),
+    b"Int32": Item("Int32", "<i4", 4),
+    b"UInt32": Item("UInt32", "<u4", 4),
+    b"Int64": Item("Int64", "<i8", 8),
+    b"UInt64": Item("UInt64", "<u8", 8),
+    b"Single": Item("Single", "<f4", 4),
+    b"Double": Item("Double", "<f8", 8),
+    b"TimeSpan": _TIME_SPAN,
+    b"DateTime": _DATE_TIME,
+    b"DateTimeOffset": _ZONED,
+    b"DataViewRowId": Item("DataViewRowId", "<u8", 16, tail=(2,)),
+    b"Boolean": Item("Boolean", "|b1", 1, Bits),
+    b"TextSpan": Item("String", "", 0, Texts),
+    b"DvBool": Item("Boolean", "|b1", 1, OldBits),
+    b"DvTimeSpan": _TIME_SPAN,
+    b"DvDateTime": _DATE_TIME,
+    b"DvDateTimeZone": _ZONED,
+}
+_KEY_TYPES = (b"Byte", b"UInt16", b"UInt32", b"UInt64")
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A column's type: single values (``dimensions`` is None), or vectors of which 0 marks an unknown dimension."""
+
+    item: Item
+    dimensions: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """The slots of a vector, 0 if rows differ; 1 for single values."""
+        return 1 if self.dimensions is None else math.prod(self.dimensions)
+
+    @property
+    def type_name(self) -> str:
+        """As ML.NET prints it."""
+        name = self.item.type_name
+        if self.dimensions is None:
+            return name
+        if self.dimensions == (0,):
+            return f"Vector<{name}>"
+        return f"Vector<{name}, {', '.join(str(size or '*') for size in self.dimensions)}>"
+
+
+@lru_cache(4096)
+def describe(name: bytes, parameters: bytes) -> Codec:
+    """The codec of that name with these parameters. Raises Damaged if it is unknown or its parameters are wrong."""
+    if name != b"VBuffer":
+        return Codec(_item(name, parameters))
+    fields = _Fields(parameters)
+    codec = Codec(_item(*fields.codec()), _dimensions(fields))
+    if fields.rest():
+        raise Damaged(f"has parameters that its codec {shown(name)} does not know")
+    return codec
+
+
+def _dimensions(fields: _Fields) -> tuple[int, ...]:
+    rank = fields.integer(4)
+    if not 0 <= rank <= len(fields.data) // 4:
+        raise Damaged(f"has vectors of {rank} dimensions")
+    dimensions = tuple(fields.integer(4) for _ in range(rank)) or (0,)
+    if min(dimensions) < 0 or math.prod(dimensions) > LARGEST_SIZE:
+        raise Damaged(f"has vectors of impossible dimensions {list(dimensions)}")
+    return dimensions
+
+
+def _item(name: bytes, parameters: bytes) -> Item:
+    if name in (b"Key", b"Key2"):
+        return _key(name, _Fields(parameters))
+    item = _ITEMS.get(name)
+    if item is None:
+        raise Damaged(f"has the unknown codec {shown(name)}")
+    if parameters:
+        raise Damaged(f"has parameters that its codec {shown(name)} does not know")
+    return item
+
+
+def _key(name: bytes, fields: _Fields) -> Item:
+    codec, parameters = fields.codec()
+    if codec not in _KEY_TYPES or parameters:
+        raise Damaged(f"has keys of {shown(codec)}, which is no unsigned integer")
+    item = _ITEMS[codec]
+    most = (1 << 8 * item.width) - 1
+    if name == b"Key2":
+        count = fields.integer(8, signed=False)
+    else:
+        is_contiguous, minimum, count = fields.integer(1), fields.integer(8), fields.integer(4)
+        if is_contiguous != 1 or minimum != 0:
+            raise Damaged("has keys that are not contiguous from 0 on")
+        count = count or most
+    if not 0 < count <= most or fields.rest():
+        raise Damaged(f"has keys of which {count} values do not fit {shown(codec)}")
+    return replace(item, type_name=f"Key<{item.type_name}, 0-{count - 1}>", count=count)
+
+
+class _Fields:
+    """The parameters of a codec, read one after another."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._position = 0
+
+    def take(self, size: int) -> bytes:
+        taken = self.data[self._position : self._position + size]
+        if len(taken) != size:
+            raise Damaged("has a codec whose parameters are cut")
+        self._position += size
+        return taken
+
+    def integer(self, size: int, signed: bool = True) -> int:
+        return int.from_bytes(self.take(size), "little", signed=signed)
+
+    def codec(self) -> tuple[bytes, bytes]:
+        """A nested codec: its name and parameters."""
+        return string(self.take), self.take(varint(self.take))
+
+    def rest(self) -> bytes:
+        """What is left; nothing is left afterwards."""
+        return self.take(len(self.data) - self._position)

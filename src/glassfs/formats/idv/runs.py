@@ -1,0 +1,323 @@
+"""The values of a block, as runs: any range of them, decoded in memory that follows from the range.
+
+A run is an unbroken row of values of one item codec: all of a block of single values, or all stored elements of a block
+of vectors. Only text has to be gone through once before the first of it is given (§8.1 to §8.3, §8.5).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from glassfs.content import Data
+from glassfs.errors import Damaged, TooLarge
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from glassfs.formats.idv.codecs import Item
+
+EPOCH = 621_355_968_000_000_000  # 1970-01-01, in ticks of 100 ns since 0001-01-01
+LAST_TICK = 3_155_378_975_999_999_999
+TICKS_PER_MINUTE = 600_000_000
+LONGEST_OFFSET = 840  # minutes
+NO_TIME = -(1 << 63)
+NO_OFFSET = -(1 << 15)
+TEXT_PIECE = 64 << 10
+TEXT_AT_ONCE = 1 << 20
+LONGEST_TEXT = 24 << 20
+ENDS_AT_ONCE = 1 << 18
+
+Take = Callable[[int], bytes]
+
+
+def varint(take: Take, longest: int = 10) -> int:
+    """An unsigned LEB128 integer of 64 bits, or of 31 in 5 bytes as .NET reads the length of a string."""
+    value = 0
+    for position in range(longest):
+        byte = take(1)[0]
+        value |= (byte & 0x7F) << 7 * position
+        if byte < 0x80:
+            if value >> (64 if longest == 10 else 31):
+                break
+            return value
+    raise Damaged("has a variable-length integer that is too large")
+
+
+class Block:
+    """The decompressed bytes of a block: ``size`` of them, in any range. ``place`` names it in messages."""
+
+    __slots__ = ("_data", "place", "rows", "size")
+
+    def __init__(self, data: Data, size: int, rows: int, place: str) -> None:
+        self._data = data
+        self.size = size
+        self.rows = rows
+        self.place = place
+
+    def read(self, offset: int, size: int) -> bytearray:
+        self.demand(offset + size)
+        buffer = bytearray(size)
+        self._data.read_into(memoryview(buffer), offset)
+        return buffer
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self.demand(offset + len(buffer))
+        self._data.read_into(buffer, offset)
+
+    def integers(self, offset: int, count: int, dtype: str = "<i4") -> NDArray[Any]:
+        import numpy as np
+
+        return np.frombuffer(self.read(offset, count * np.dtype(dtype).itemsize), dtype)
+
+    def integer(self, offset: int) -> int:
+        """The signed 32-bit integer at ``offset``."""
+        return int.from_bytes(self.read(offset, 4), "little", signed=True)
+
+    def demand(self, end: int) -> None:
+        """Raises Damaged if the block ends before ``end``."""
+        if end > self.size:
+            raise self.damage(f"has {self.size} bytes, its values need {end}")
+
+    def damage(self, reason: str) -> Damaged:
+        return Damaged(f"{self.place} {reason}")
+
+
+class Run:
+    """``total`` values of one item codec in a block, from ``base`` on. This one: values shown as they are stored."""
+
+    fill: Any = 0
+    is_plain = True
+
+    def __init__(self, item: Item, block: Block, base: int, total: int) -> None:
+        block.demand(base + self.stored_size(item, total))
+        self.item = item
+        self.block = block
+        self.base = base
+        self.total = total
+
+    @staticmethod
+    def stored_size(item: Item, count: int) -> int:
+        """The bytes of a run of ``count`` values, as far as that can be told."""
+        return count * item.width
+
+    def values(self, first: int, count: int) -> NDArray[Any]:
+        """The values ``[first, first + count)``: units of ``item.width`` bytes as they are shown."""
+        return self.block.integers(self.base + first * self.item.width, count, self.item.unit)
+
+    def filled(self, count: int) -> NDArray[Any]:
+        """``count`` times what an element that is not stored stands for."""
+        import numpy as np
+
+        return np.full(count, self.fill, self.item.unit) if self.fill else np.zeros(count, self.item.unit)
+
+
+class Bits(Run):
+    """One bit a value, from bit 0 on."""
+
+    is_plain = False
+
+    @staticmethod
+    def stored_size(item: Item, count: int) -> int:
+        return -(-count // 8)
+
+    def values(self, first: int, count: int) -> NDArray[Any]:
+        import numpy as np
+
+        start, skipped = divmod(first, 8)
+        packed = self.block.integers(self.base + start, -(-(skipped + count) // 8), "u1")
+        return np.unpackbits(packed, count=skipped + count, bitorder="little")[skipped:]
+
+
+class OldBits(Run):
+    """Two bits a value, 16 values in a word of 32 bits: 0 false, 1 true, 2 missing, which ML.NET takes for false."""
+
+    is_plain = False
+
+    @staticmethod
+    def stored_size(item: Item, count: int) -> int:
+        return 4 * -(-count // 16)
+
+    def values(self, first: int, count: int) -> NDArray[Any]:
+        import numpy as np
+
+        start, skipped = divmod(first, 4)
+        packed = self.block.integers(self.base + start, -(-(skipped + count) // 4), "u1")
+        pairs = (packed[:, None] >> np.array([0, 2, 4, 6], "u1") & 3).reshape(-1)[skipped : skipped + count]
+        if (pairs == 3).any():
+            raise self.block.damage("has a boolean that is none of false, true and missing")
+        return (pairs == 1).view("u1")
+
+
+class Times(Run):
+    """Ticks since the year 1, shown as ticks since 1970; the most negative integer is a missing one."""
+
+    fill = -EPOCH
+    is_plain = False
+
+    def values(self, first: int, count: int) -> NDArray[Any]:
+        ticks = self.block.integers(self.base + first * 8, count, "<i8")
+        return _since_1970(self.block, ticks, ticks == NO_TIME)
+
+
+class ZonedTimes(Run):
+    """Offsets in minutes, then local ticks, of which UTC is made here."""
+
+    fill = -EPOCH
+    is_plain = False
+
+    @staticmethod
+    def stored_size(item: Item, count: int) -> int:
+        return count * 10
+
+    def values(self, first: int, count: int) -> NDArray[Any]:
+        import numpy as np
+
+        minutes = self._minutes(first, count).astype(np.int64)
+        local = self.block.integers(self.base + 2 * self.total + 8 * first, count, "<i8")
+        is_missing = (local == NO_TIME) | (minutes == NO_OFFSET)
+        if (abs(minutes[~is_missing]) > LONGEST_OFFSET).any():
+            raise self.block.damage(f"has a time zone further than {LONGEST_OFFSET} minutes from UTC")
+        _check_ticks(self.block, local, is_missing)
+        utc = np.where(is_missing, 0, local) - np.where(is_missing, 0, minutes) * TICKS_PER_MINUTE
+        return _since_1970(self.block, utc, is_missing)
+
+    def _minutes(self, first: int, count: int) -> NDArray[Any]:
+        return self.block.integers(self.base + 2 * first, count, "<i2")
+
+
+class Offsets(ZonedTimes):
+    """The offsets alone, after the same checks."""
+
+    fill = 0
+
+    def values(self, first: int, count: int) -> NDArray[Any]:
+        super().values(first, count)
+        return self._minutes(first, count)
+
+
+def _check_ticks(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> None:
+    if (((ticks < 0) | (ticks > LAST_TICK)) & ~is_missing).any():
+        raise block.damage("has a time outside the years 1 to 9999")
+
+
+def _since_1970(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> NDArray[Any]:
+    import numpy as np
+
+    _check_ticks(block, ticks, is_missing)
+    return np.where(is_missing, NO_TIME, np.where(is_missing, 0, ticks) - EPOCH)
+
+
+class Texts(Run):
+    """Where each text ends, and all of them in one string. Missing ones are None.
+
+    The ends count UTF-16 units, so the string is gone through once, a piece at a time, to find where each piece starts
+    in units. A surrogate pair that two texts share leaves each a lone surrogate.
+    """
+
+    fill = ""
+    is_plain = False
+
+    def __init__(self, item: Item, block: Block, base: int, total: int) -> None:
+        super().__init__(item, block, base, total)
+        if block.integer(base) != total:
+            raise block.damage(f"says it has {block.integer(base)} texts, not {total}")
+        position = base + 4 + 4 * total
+
+        def take(size: int) -> bytes:
+            nonlocal position
+            position += size
+            return bytes(block.read(position - size, size))
+
+        self._size = varint(take, 5)
+        self._start = position
+        block.demand(position + self._size)
+        self._piece_units: list[int] = []
+        self._piece_bytes: list[int] = []
+        if self._check_ends() != self._measure():
+            raise block.damage("has texts that do not end where their string ends")
+
+    @staticmethod
+    def stored_size(item: Item, count: int) -> int:
+        return 5 + 4 * count
+
+    def values(self, first: int, count: int) -> NDArray[Any]:
+        import numpy as np
+
+        texts = np.empty(count, object)
+        if count:
+            stored = self.block.integers(self.base + 4 + 4 * first, count, "<u4")
+            start = int(self._ends(first - 1, 1)[0]) if first else 0
+            bounds = [start, *(stored & 0x7FFFFFFF).tolist()]
+            if bounds[-1] - start > LONGEST_TEXT:
+                raise TooLarge(f"{self.block.place} has texts of more than {LONGEST_TEXT} characters")
+            texts[:] = self._between(bounds)
+            texts[stored >> 31 != 0] = None
+        return texts
+
+    def _ends(self, first: int, count: int) -> NDArray[Any]:
+        return self.block.integers(self.base + 4 + 4 * first, count, "<u4") & 0x7FFFFFFF
+
+    def _check_ends(self) -> int:
+        """The last end. Raises Damaged if the ends fall, or if a missing text is not empty."""
+        import numpy as np
+
+        last = 0
+        for first in range(0, self.total, ENDS_AT_ONCE):
+            count = min(ENDS_AT_ONCE, self.total - first)
+            stored = self.block.integers(self.base + 4 + 4 * first, count, "<u4")
+            lengths = np.diff((stored & 0x7FFFFFFF).astype(np.int64), prepend=last)
+            if (lengths < 0).any() or lengths[stored >> 31 != 0].any():
+                raise self.block.damage("has texts whose ends do not rise, or a missing text that is not empty")
+            last = int(stored[-1] & 0x7FFFFFFF)
+        return last
+
+    def _measure(self) -> int:
+        """The string's length in UTF-16 units. Remembers where each piece starts."""
+        position = units = 0
+        while position < self._size:
+            piece = self.block.read(self._start + position, min(TEXT_PIECE, self._size - position))
+            if position + len(piece) < self._size:
+                piece = piece[: _character_border(piece)]
+            self._piece_units.append(units)
+            self._piece_bytes.append(position)
+            units += len(piece) if piece.isascii() else len(_utf16(piece.decode("utf-8", "replace"))) // 2
+            position += len(piece)
+        self._piece_units.append(units)
+        self._piece_bytes.append(position)
+        return units
+
+    def _between(self, bounds: list[int]) -> list[str]:
+        """The texts between units ``bounds[0]`` and ``bounds[1]``, ``bounds[1]`` and ``bounds[2]`` …"""
+        if bounds[-1] - bounds[0] > TEXT_AT_ONCE and len(bounds) > 2:
+            middle = len(bounds) // 2
+            return self._between(bounds[: middle + 1]) + self._between(bounds[middle:])
+        if bounds[0] == bounds[-1]:
+            return [""] * (len(bounds) - 1)
+        piece = bisect_right(self._piece_units, bounds[0]) - 1
+        end = bisect_left(self._piece_units, bounds[-1])
+        start = self._piece_bytes[piece]
+        raw = self.block.read(self._start + start, self._piece_bytes[end] - start)
+        text = raw.decode("utf-8", "replace")
+        begin = self._piece_units[piece]
+        spans = pairwise(bounds)
+        if len(text) == self._piece_units[end] - begin:
+            return [text[a - begin : b - begin] for a, b in spans]
+        units = _utf16(text)
+        return [units[2 * (a - begin) : 2 * (b - begin)].decode("utf-16-le", "surrogatepass") for a, b in spans]
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-le", "surrogatepass")
+
+
+def _character_border(piece: bytearray) -> int:
+    """Where to cut so that no character is divided."""
+    for back in (1, 2, 3):
+        if piece[-back] >= 0xC0:
+            return len(piece) - back
+        if piece[-back] < 0x80:
+            break
+    return len(piece)

@@ -1,0 +1,247 @@
+"""The vectors of a block, dense and sparse, row by row or spread out (§8.4).
+
+Nothing is held decoded: elements are spread out for the range that is asked for and no more, so that a row of 2^31
+slots and one entry costs as little as any other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from glassfs.formats.idv.codecs import Codec, Item
+from glassfs.formats.idv.runs import Block, Run
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROWS_AT_ONCE = 16384
+INDICES_AT_ONCE = 1 << 18
+
+
+class Vectors:
+    """The vectors of a block: lengths and counts, indices, and one run of the elements that are stored.
+
+    Only sums are kept, for every ROWS_AT_ONCE rows. With ``is_header``, the block may end behind the counts, and only
+    the sums can be asked for.
+    """
+
+    def __init__(self, block: Block, codec: Codec, is_header: bool = False) -> None:
+        self.block = block
+        self._codec = codec
+        self._length = block.integer(4)
+        if block.integer(0) != block.rows:
+            raise block.damage(f"says it has {block.integer(0)} vectors, not {block.rows}")
+        if self._length < 0 or (codec.size and self._length != codec.size):
+            raise block.damage(f"says its vectors have {self._length} slots, not {codec.size}")
+        self._counts_at = 8 if self._length else 8 + 4 * block.rows
+        self._indices_at = self._counts_at + 4 * block.rows + 4
+        self._sums = [(0, 0, 0)]
+        self._last: tuple[int, _Rows] | None = None
+        self._runs: dict[str, Run] = {}
+        self.is_dense = True
+        block.demand(self._indices_at)
+        for number in range(-(-block.rows // ROWS_AT_ONCE)):
+            rows = self._rows(number)
+            self.is_dense = self.is_dense and not rows.is_sparse.any()
+            self._sums.append((int(rows.ends[-1]), int(rows.stored_ends[-1]), int(rows.index_ends[-1])))
+        self.elements, self.stored, indices = self._sums[-1]
+        total = block.integer(self._indices_at - 4)
+        if total < indices:
+            raise block.damage(f"says it has {total} indices, not {indices}")
+        self.base = self._indices_at + 4 * total
+        block.demand(self.base + codec.item.run.stored_size(codec.item, self.stored))
+        if self.is_dense:
+            self._last = None
+        elif not is_header:
+            for number in range(len(self._sums) - 1):
+                self._check_indices(self._rows(number))
+
+    def run(self, item: Item) -> Run:
+        """The stored elements as values of ``item``."""
+        run = self._runs.get(item.label)
+        if run is None:
+            run = self._runs[item.label] = item.run(item, self.block, self.base, self.stored)
+        return run
+
+    def elements_before(self, row: int, count: int) -> NDArray[Any]:
+        """For ``count`` rows from ``row`` on, the elements of the block before each."""
+        return self._before(row, count, lambda rows: rows.starts)
+
+    def stored_before(self, row: int, count: int) -> NDArray[Any]:
+        """The same of the stored elements."""
+        return self._before(row, count, lambda rows: rows.stored_ends - rows.stored)
+
+    def spread(self, run: Run, first: int, count: int) -> NDArray[Any]:
+        """The elements ``[first, first + count)`` of all rows of the block, those not stored filled in."""
+        shown = run.filled(count)
+        end, position = first + count, first
+        while position < end:
+            number = bisect_right(self._sums, position, key=lambda sums: sums[0]) - 1
+            stop = min(end, self._sums[number + 1][0])
+            self._spread_rows(self._rows(number), run, shown[position - first : stop - first], position, stop)
+            position = stop
+        return shown
+
+    def indices(self, first: int, count: int) -> NDArray[Any]:
+        """The slots of the stored elements ``[first, first + count)``, as int32."""
+        import numpy as np
+
+        shown = np.zeros(count, np.int32)
+        end, position = first + count, first
+        while position < end:
+            number = bisect_right(self._sums, position, key=lambda sums: sums[1]) - 1
+            stop = min(end, self._sums[number + 1][1])
+            shown[position - first : stop - first] = self._slots(self._rows(number), position, stop)
+            position = stop
+        return shown
+
+    def _before(self, row: int, count: int, starts: Callable[[_Rows], NDArray[Any]]) -> NDArray[Any]:
+        import numpy as np
+
+        found, end = [], row + count
+        while row < end:
+            number, inside = divmod(row, ROWS_AT_ONCE)
+            taken = min(end - row, ROWS_AT_ONCE - inside)
+            found.append(starts(self._rows(number))[inside : inside + taken])
+            row += taken
+        return np.concatenate(found)
+
+    def _rows(self, number: int) -> _Rows:
+        last = self._last
+        if last is not None and last[0] == number:
+            return last[1]
+        rows = self._read_rows(number)
+        self._last = number, rows
+        return rows
+
+    def _read_rows(self, number: int) -> _Rows:
+        import numpy as np
+
+        first = number * ROWS_AT_ONCE
+        count = min(ROWS_AT_ONCE, self.block.rows - first)
+        counts = self.block.integers(self._counts_at + 4 * first, count).astype(np.int64)
+        if self._length:
+            lengths = np.full(count, self._length, np.int64)
+        else:
+            lengths = self.block.integers(8 + 4 * first, count).astype(np.int64)
+        if (lengths < 0).any() or (counts < -1).any():
+            raise self.block.damage("has a vector of negative length")
+        if (counts >= lengths).any():
+            raise self.block.damage("has a sparse vector with as many entries as slots")
+        is_sparse = counts >= 0
+        stored = np.where(is_sparse, counts, lengths)
+        indices = np.where(is_sparse, counts, 0)
+        elements, stored_elements, index = self._sums[number]
+        return _Rows(
+            is_sparse, lengths, np.cumsum(lengths) + elements, stored, np.cumsum(stored) + stored_elements,
+            indices, np.cumsum(indices) + index,
+        )
+
+    def _check_indices(self, rows: _Rows) -> None:
+        """Raises Damaged unless the indices of each row rise within its length."""
+        import numpy as np
+
+        has_indices = rows.indices > 0
+        ends, lengths = rows.index_ends[has_indices], rows.lengths[has_indices]
+        starts = ends - rows.indices[has_indices]
+        if not len(starts):
+            return
+        for first in range(int(starts[0]), int(ends[-1]), INDICES_AT_ONCE):
+            end = min(first + INDICES_AT_ONCE, int(ends[-1]))
+            before = max(first - 1, int(starts[0]))
+            slots = self._stored_indices(before, end)
+            is_right = slots[1:] > slots[:-1]
+            a, b = np.searchsorted(starts, (first, end))
+            firsts = starts[a:b] - before
+            is_right[firsts[firsts > 0] - 1] = True
+            c, d = np.searchsorted(ends, (first, end), "right")
+            lasts = ends[c:d] - 1 - before
+            if not is_right.all() or (slots[firsts] < 0).any() or (slots[lasts] >= lengths[c:d]).any():
+                raise self.block.damage("has a sparse vector whose indices do not rise within its length")
+
+    def _stored_indices(self, first: int, end: int) -> NDArray[Any]:
+        return self.block.integers(self._indices_at + 4 * first, end - first)
+
+    def _spread_rows(self, rows: _Rows, run: Run, shown: NDArray[Any], first: int, end: int) -> None:
+        import numpy as np
+
+        row = int(np.searchsorted(rows.ends, first, "right"))
+        last = int(np.searchsorted(rows.ends, end, "left"))
+        if row < last and rows.starts[row] < first:
+            stop = int(rows.ends[row])
+            self._spread_part(rows, row, run, shown[: stop - first], first, stop)
+            shown, first, row = shown[stop - first :], stop, row + 1
+        if rows.starts[last] < first or rows.ends[last] > end:
+            start = max(first, int(rows.starts[last]))
+            self._spread_part(rows, last, run, shown[start - first :], start, end)
+            last -= 1
+        if row <= last:
+            self._spread_whole(rows, slice(row, last + 1), run, shown, first)
+
+    def _spread_part(self, rows: _Rows, row: int, run: Run, shown: NDArray[Any], first: int, end: int) -> None:
+        """The elements ``[first, end)`` of the block, all in one row, into ``shown``."""
+        first, end = first - int(rows.starts[row]), end - int(rows.starts[row])
+        stored = int(rows.stored_ends[row] - rows.stored[row])
+        if not rows.is_sparse[row]:
+            shown[:] = run.values(stored + first, end - first)
+            return
+        index_end = int(rows.index_ends[row])
+        start = index_end - int(rows.indices[row])
+        a = bisect_left(range(index_end), first, start, key=self._stored_index)
+        b = bisect_left(range(index_end), end, a, key=self._stored_index)
+        shown[self._stored_indices(a, b) - first] = run.values(stored + a - start, b - a)
+
+    def _stored_index(self, position: int) -> int:
+        return self.block.integer(self._indices_at + 4 * position)
+
+    def _spread_whole(self, rows: _Rows, taken: slice, run: Run, shown: NDArray[Any], first: int) -> None:
+        """Whole rows into the beginning of ``shown``, which is the element ``first`` of the block."""
+        import numpy as np
+
+        stored, is_sparse, starts = rows.stored[taken], rows.is_sparse[taken], rows.starts[taken] - first
+        end = int(rows.stored_ends[taken][-1])
+        begin = end - int(stored.sum())
+        values = run.values(begin, end - begin)
+        if not is_sparse.any():
+            shown[: len(values)] = values
+            return
+        index_end = int(rows.index_ends[taken][-1])
+        counts = rows.indices[taken]
+        slots = self._stored_indices(index_end - int(counts.sum()), index_end) + np.repeat(starts, counts)
+        if is_sparse.all():
+            shown[slots] = values
+            return
+        stored_starts = np.cumsum(stored) - stored
+        places = np.arange(end - begin) + np.repeat(starts - stored_starts, stored)
+        places[np.repeat(is_sparse, stored)] = slots
+        shown[places] = values
+
+    def _slots(self, rows: _Rows, first: int, end: int) -> NDArray[Any]:
+        import numpy as np
+
+        starts = rows.stored_ends - rows.stored
+        counts = np.clip(rows.stored_ends, first, end) - np.clip(starts, first, end)
+        slots = np.arange(first, end) - np.repeat(starts, counts)
+        is_index = np.repeat(rows.is_sparse, counts)
+        if is_index.any():
+            index = np.repeat(rows.index_ends - rows.indices, counts)[is_index] + slots[is_index]
+            slots[is_index] = self._stored_indices(int(index[0]), int(index[-1]) + 1)
+        return slots
+
+
+class _Rows(NamedTuple):
+    """Up to ROWS_AT_ONCE rows of vectors. Ends count from the beginning of the block."""
+
+    is_sparse: NDArray[Any]
+    lengths: NDArray[Any]
+    ends: NDArray[Any]
+    stored: NDArray[Any]
+    stored_ends: NDArray[Any]
+    indices: NDArray[Any]
+    index_ends: NDArray[Any]
+
+    @property
+    def starts(self) -> NDArray[Any]:
+        return self.ends - self.lengths

@@ -1,0 +1,530 @@
+"""Nodes of an iKv document: reading fields, checking whole nodes, decoding them (formats/ikv.md §2, §3, §7).
+
+``measure`` goes through a node without building anything: everything that is shown was measured first. ``Cursor`` reads
+single fields and ``Decoder`` builds values; both check every bound again. All are for one thread each and hold one
+window of the file. What contradicts the format is Damaged, a value that is too much to show at once is TooLarge.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
+
+from glassfs.cache import BlockCache
+from glassfs.content import Data, Location
+from glassfs.errors import Damaged, TooLarge
+
+NULL, STRING, INTEGER, DOUBLE, BOOLEAN, OBJECT, ARRAY = range(7)
+TYPE_NAMES = ("null", "string", "integer", "double", "boolean", "object", "array")
+
+DEEPEST = 256
+LONGEST_NAME = 1 << 20
+LARGEST_RENDERING = 64 << 20
+LARGEST_VALUE = 128 << 20
+SMALL = 64
+MOST_MARKS = 1 << 22
+MOST_KEYS_COMPARED = 1_000_000
+
+_SMALLEST_ITEM = (1, 1, 1, 8, 1, 1, 1)
+_FIRST_WINDOW, _LARGEST_WINDOW = 256, 256 << 10
+_MARGIN = 32
+_SHORT = 16
+_CONTINUED = bytes(range(0x80, 0x100))
+_TOO_LARGE_INTEGER = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")
+_NULLS = re.compile(rb"\x00*")
+
+
+class Body(NamedTuple):
+    """The bytes that nodes stand in: ``part(offset, size)`` of the container called ``name``."""
+
+    name: str
+    identity: tuple[Any, ...]
+    part: Callable[[int, int], Data]
+
+
+class Marks:
+    """Where the larger objects and arrays end that are members of objects, by where their payloads start."""
+
+    __slots__ = ("ends", "starts")
+
+    def __init__(self) -> None:
+        self.starts = array("Q")
+        self.ends = array("Q")
+
+    def end_of(self, start: int) -> int | None:
+        index = bisect_left(self.starts, start)
+        if index < len(self.starts) and self.starts[index] == start:
+            return self.ends[index]
+        return None
+
+
+class Cursor:
+    """Reads fields one after another from ``start``, never past ``end``; ``what`` names the part in messages."""
+
+    __slots__ = ("_base", "_data", "_index", "_window", "body", "end", "what")
+
+    def __init__(self, body: Body, start: int, end: int, what: str, window: int = 4096) -> None:
+        self.body = body
+        self.end = end
+        self.what = what
+        self._window = window
+        self._base, self._index, self._data = start, 0, b""
+
+    @property
+    def position(self) -> int:
+        return self._base + self._index
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        if self._index + size > len(self._data):
+            self._load(size)
+        self._index += size
+        return self._data[self._index - size : self._index]
+
+    def u8(self) -> int:
+        if self._index >= len(self._data):
+            self._load(1)
+        self._index += 1
+        return self._data[self._index - 1]
+
+    def peek(self) -> int:
+        """The next byte, without moving on."""
+        byte = self.u8()
+        self._index -= 1
+        return byte
+
+    def u32(self) -> int:
+        return int.from_bytes(self.take(4), "little")
+
+    def varint(self, bits: int = 32) -> int:
+        value = self.u8()
+        shift = 7
+        byte = value
+        value &= 0x7F
+        while byte >= 0x80:
+            byte = self.u8()
+            if shift + 7 > bits and byte >> (bits - shift):
+                raise self.damage(f"has a number of more than {bits} bits before {self.position}")
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        return value
+
+    def integer(self) -> int:
+        """A signed number of 64 bits."""
+        value = self.varint(64)
+        return value >> 1 ^ -(value & 1)
+
+    def name(self) -> bytes:
+        """A key or the root's name."""
+        return self.take(self._name_size())
+
+    def skip_name(self) -> None:
+        self.skip(self._name_size())
+
+    def count(self, smallest: int) -> int:
+        """A number of items, none of which takes less than ``smallest`` bytes."""
+        count = self.varint()
+        if count * smallest > self.end - self.position:
+            raise self.damage(f"says that it has {count} items, which do not fit in it")
+        return count
+
+    def skip(self, size: int) -> None:
+        self.go_to(self.position + size)
+
+    def go_to(self, position: int) -> None:
+        """Moves forward to ``position``."""
+        if position > self.end:
+            raise self.damage(f"ends at {self.end}, inside something that ends at {position}")
+        index = position - self._base
+        if index > len(self._data):
+            self._base, index, self._data = position, 0, b""
+        self._index = index
+
+    def damage(self, reason: str) -> Damaged:
+        """An exception that names the container and the part."""
+        return Damaged(f"{self.body.name}: {self.what} {reason}")
+
+    def _name_size(self) -> int:
+        size = self.varint()
+        if size > LONGEST_NAME:
+            raise self.damage(f"has a name of {size} bytes at {self.position}")
+        return size
+
+    def _load(self, size: int) -> None:
+        position = self.position
+        if size > self.end - position:
+            raise self.damage(f"ends at {self.end}, inside something that ends at {position + size}")
+        self._data = self.body.part(position, min(max(size, self._window), self.end - position)).whole()
+        self._base, self._index = position, 0
+
+
+def measure(body: Body, tag: int, start: int, end: int, what: str, marks: Marks | None = None, around: int = 0) -> int:
+    """Checks the whole node of type ``tag`` whose payload starts at ``start``; returns where the payload ends.
+
+    That is at ``end`` at the latest. ``around`` is the number of containers that the node is in. ``marks`` are filled.
+    Raises Damaged.
+    """
+    try:
+        return _Measure(body, end, marks, around).node(tag, start)
+    except ValueError as error:
+        raise Damaged(f"{body.name}: {what} {error}") from None
+
+
+class _Measure:
+    """One pass over a node. Raises ValueError with the rest of a sentence.
+
+    A window is followed by at least _MARGIN bytes (of the file, or zeros), so that no field that starts inside
+    ``limit`` needs a check of its own; what a field runs over is found when the next window is loaded.
+    """
+
+    def __init__(self, body: Body, end: int, marks: Marks | None, around: int) -> None:
+        self._part = body.part
+        self._end = end
+        self._marks = marks
+        self._around = around
+        self._window = _FIRST_WINDOW
+
+    def _load(self, position: int) -> tuple[bytes, int]:
+        """A window from ``position`` on, and the last index at which something may start."""
+        left = self._end - position
+        if left < 0:
+            raise ValueError(f"ends at {self._end}, inside something that ends at {position} or later")
+        size = min(self._window, left)
+        self._window = min(self._window * 4, _LARGEST_WINDOW)
+        data = self._part(position, size).whole()
+        return (data + bytes(_MARGIN), size) if size == left else (data, size - _MARGIN)
+
+    def node(self, tag: int, start: int) -> int:
+        base, pos = start, 0
+        data, limit = self._load(start)
+        left, kind, mark, marking = 0, NULL, -1, self._marks is not None
+        starts, ends = (self._marks.starts, self._marks.ends) if self._marks else (array("Q"), array("Q"))
+        stack: list[tuple[int, int, int, bool]] = []
+        while True:
+            if tag == STRING:
+                size = data[pos]
+                pos += 1
+                if size >= 0x80:
+                    size, pos = _varint32(data, pos - 1)
+                pos += size
+            elif tag == INTEGER:
+                pos = pos + 1 if data[pos] < 0x80 else _end_of_integer(data, pos)
+            elif tag == DOUBLE:
+                pos += 8
+            elif tag == BOOLEAN:
+                pos += 1
+            elif tag in (OBJECT, ARRAY):
+                if len(stack) + self._around >= DEEPEST:
+                    raise ValueError(f"is nested more than {DEEPEST} deep")
+                begin, element = base + pos, OBJECT
+                if tag == ARRAY:
+                    element = data[pos]
+                    pos += 1
+                    if element > ARRAY:
+                        raise ValueError(f"has an array of unknown type {element} at {begin}")
+                count, pos = _varint32(data, pos)
+                if count * (2 if tag == OBJECT else _SMALLEST_ITEM[element]) > self._end - base - pos:
+                    raise ValueError(f"says at {begin} that {count} items follow, which do not fit")
+                if tag == OBJECT or element in (NULL, OBJECT, ARRAY):
+                    if count:
+                        stack.append((left, kind, mark, marking))
+                        left, kind, mark = count, tag if tag == OBJECT else -element, -1
+                        if marking and len(starts) < MOST_MARKS:
+                            mark = len(starts)
+                            starts.append(begin)
+                            ends.append(0)
+                        marking = marking and tag == OBJECT
+                elif element in (DOUBLE, BOOLEAN):
+                    pos += count * _SMALLEST_ITEM[element]
+                else:
+                    pass_items = _pass_strings if element == STRING else _pass_integers
+                    count, pos = pass_items(data, pos, limit, count)
+                    while count:
+                        base += pos
+                        data, limit = self._load(base)
+                        count, pos = pass_items(data, 0, limit, count)
+                    if marking and base + pos - begin >= SMALL and len(starts) < MOST_MARKS:
+                        starts.append(begin)
+                        ends.append(base + pos)
+            elif tag != NULL:
+                raise ValueError(f"has a node of unknown type {tag} before {base + pos}")
+            while not left:
+                if base + pos > self._end:
+                    self._load(base + pos)
+                if not stack:
+                    return base + pos
+                if mark >= 0:
+                    if base + pos - starts[mark] < SMALL:  # then it is the last one
+                        del starts[mark], ends[mark]
+                    else:
+                        ends[mark] = base + pos
+                left, kind, mark, marking = stack.pop()
+            left -= 1
+            if pos > limit:
+                base, (data, limit), pos = base + pos, self._load(base + pos), 0
+            if kind == OBJECT:
+                size = data[pos]
+                pos += 1
+                if size >= 0x80:
+                    size, pos = _varint32(data, pos - 1)
+                    if size > LONGEST_NAME:
+                        raise ValueError(f"has a name of {size} bytes at {base + pos}")
+                pos += size
+                if pos > limit:
+                    base, (data, limit), pos = base + pos, self._load(base + pos), 0
+                tag = data[pos]
+                pos += 1
+                continue
+            tag = data[pos]
+            pos += 1
+            if tag == NULL:
+                run = _NULLS.match(data, pos, pos + min(left, limit - pos)) if left and pos < limit else None
+                if run:
+                    left -= run.end() - pos
+                    pos = run.end()
+            elif kind and tag != -kind:
+                raise ValueError(f"has a node of type {tag} before {base + pos}, in an array of {TYPE_NAMES[-kind]}s")
+
+
+def varint(value: int) -> bytes:
+    """A number that is not negative as it stands in a document."""
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _varint32(data: bytes, pos: int) -> tuple[int, int]:
+    """The number at ``pos``, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        if shift == 28 and byte > 0x0F:
+            raise ValueError("has a number of more than 32 bits")
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+        shift += 7
+
+
+def _end_of_integer(data: bytes, pos: int) -> int:
+    for end in range(pos, pos + 9):
+        if data[end] < 0x80:
+            return end + 1
+    if data[pos + 9] > 1:
+        raise ValueError("has an integer of more than 64 bits")
+    return pos + 10
+
+
+def _pass_strings(data: bytes, pos: int, limit: int, count: int) -> tuple[int, int]:
+    """Passes strings as far as the window goes; how many are left, and from where."""
+    while count and pos <= limit:
+        size = data[pos]
+        pos += 1
+        if size >= 0x80:
+            size, pos = _varint32(data, pos - 1)
+        pos += size
+        count -= 1
+    return count, pos
+
+
+def _pass_integers(data: bytes, pos: int, limit: int, count: int) -> tuple[int, int]:
+    """Passes integers as far as the window goes; how many are left, and from where."""
+    first = pos
+    while count > _SHORT and limit - pos > _SHORT:
+        # So many integers take at least so many bytes: the last of them does not end before these do.
+        piece = data[pos : min(pos + count, limit)]
+        pos += len(piece)
+        count -= len(piece.translate(None, _CONTINUED))
+    if pos > first:
+        if _TOO_LARGE_INTEGER.search(data, first, pos):
+            raise ValueError("has an integer of more than 64 bits")
+        while pos > first and data[pos - 1] >= 0x80:
+            pos -= 1
+    while count and pos <= limit:
+        pos = pos + 1 if data[pos] < 0x80 else _end_of_integer(data, pos)
+        count -= 1
+    return count, pos
+
+
+class Decoder:
+    """Builds the values of one document: dict, list, str, int, float, bool, None, and bytes for what is not UTF-8.
+
+    Raises TooLarge before a value takes much more than LARGEST_VALUE bytes of memory, or would surely be longer than
+    LARGEST_RENDERING as JSON with indent 2.
+    """
+
+    def __init__(self, body: Body, what: str) -> None:
+        self.rendered = 0
+        self._body = body
+        self._what = what
+        self._taken = 0
+        self._keys: dict[bytes, str | bytes] = {}
+
+    def value(self, tag: int, start: int, end: int, depth: int = 0) -> Any:
+        """The value of a node that was measured; ``depth`` is the number of containers around it."""
+        return self._value(Cursor(self._body, start, end, self._what, 64 << 10), tag, depth)
+
+    def spend(self, rendered: int, taken: int) -> None:
+        """Notes that so many bytes more will be rendered at least, and so many are taken in memory."""
+        self.rendered += rendered
+        self._taken += taken
+        if self.rendered > LARGEST_RENDERING or self._taken > LARGEST_VALUE:
+            raise TooLarge(f"{self._body.name}: {self._what} is too large to be shown as one JSON document")
+
+    def key(self, raw: bytes) -> str | bytes:
+        """A key, the same object for the same bytes."""
+        found = self._keys.get(raw)
+        if found is None:
+            found = self._keys[raw] = _text(raw)
+            self.spend(0, 2 * len(raw) + 200)
+        return found
+
+    def _value(self, cursor: Cursor, tag: int, depth: int) -> Any:
+        if tag == NULL:
+            return None
+        if tag == STRING:
+            return self._string(cursor)
+        if tag == INTEGER:
+            self.spend(0, 32)
+            return cursor.integer()
+        if tag == DOUBLE:
+            self.spend(2, 24)
+            return struct.unpack("<d", cursor.take(8))[0]
+        if tag == BOOLEAN:
+            return cursor.u8() != 0
+        if depth >= DEEPEST:
+            raise cursor.damage(f"is nested more than {DEEPEST} deep")
+        item = 2 * depth + 5  # a line break, the indent, a comma, and one character at least
+        if tag == OBJECT:
+            count = cursor.count(2)
+            self.spend(count * (item + 4), 240 + count * 60)
+            members: dict[str | bytes, Any] = {}
+            for _ in range(count):
+                raw = cursor.name()
+                self.spend(len(raw), 0)
+                key = self.key(raw)
+                members[key] = self._value(cursor, cursor.u8(), depth + 1)
+            return members
+        if tag == ARRAY:
+            element = cursor.u8()
+            if element > ARRAY:
+                raise cursor.damage(f"has an array of unknown type {element} before {cursor.position}")
+            count = cursor.count(_SMALLEST_ITEM[element])
+            self.spend(count * item, 80 + count * 8)
+            if element in (INTEGER, DOUBLE, BOOLEAN):
+                return self._numbers(cursor, element, count)
+            if element == STRING:
+                return [self._string(cursor) for _ in range(count)]
+            return [self._value(cursor, cursor.u8(), depth + 1) for _ in range(count)]
+        raise cursor.damage(f"has a node of unknown type {tag} before {cursor.position}")
+
+    def _string(self, cursor: Cursor) -> str | bytes:
+        size = cursor.varint()
+        self.spend(size + 1, size + 60)
+        return _text(cursor.take(size))
+
+    def _numbers(self, cursor: Cursor, element: int, count: int) -> list[Any]:
+        if element == BOOLEAN:
+            return [byte != 0 for byte in cursor.take(count)]
+        self.spend(0, count * 32)
+        if element == DOUBLE:
+            return list(struct.unpack(f"<{count}d", cursor.take(8 * count)))
+        return [cursor.integer() for _ in range(count)]
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def repeated_keys(cursor: Cursor, tag: int, what: str) -> Iterator[tuple[str, int, bytes]]:
+    """Goes through a node that was measured; objects that have a key more than once: where, how many, the first."""
+    if tag == OBJECT:
+        seen: set[bytes] = set()
+        repeats, first = 0, b""
+        for _ in range(cursor.count(2)):
+            key = cursor.name()
+            if key in seen:
+                repeats, first = repeats + 1, first if repeats else key
+            elif len(seen) < MOST_KEYS_COMPARED:
+                seen.add(key)
+            yield from repeated_keys(cursor, cursor.u8(), f"{what}/{shown(key)}")
+        if repeats:
+            yield what, repeats, first
+    elif tag == ARRAY and cursor.peek() in (NULL, OBJECT, ARRAY):
+        cursor.u8()
+        for number in range(cursor.count(1)):
+            yield from repeated_keys(cursor, cursor.u8(), f"{what}/{number}")
+    else:
+        cursor.go_to(measure(cursor.body, tag, cursor.position, cursor.end, what))
+
+
+class Integers(Data):
+    """The items of an array of integers as little-endian 64-bit numbers; ``start`` and ``end`` are where they stand."""
+
+    __slots__ = ("_body", "_cache", "_count", "_end", "_start", "key")
+
+    def __init__(self, body: Body, cache: BlockCache, start: int, end: int, count: int) -> None:
+        self._body, self._cache = body, cache
+        self._start, self._end, self._count = start, end, count
+        self.key: Hashable = (*body.identity, "integers", start, count)
+
+    @property
+    def size(self) -> int:
+        return 8 * self._count
+
+    def location(self) -> Location | None:
+        place = self._body.part(self._start, self._end - self._start).location()
+        return place and place._replace(codec="varint")
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._cache.read_into(self, buffer, offset)
+
+    def whole(self) -> bytes:
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        position, left = self._start, self._count
+        while left:
+            chunk = self._body.part(position, min(_LARGEST_WINDOW, self._end - position)).whole()
+            items, used = _integers(chunk, left)
+            if not items:
+                raise Damaged(f"{self._body.name}: the integers at {self._start} are not what they were")
+            yield items
+            position += used
+            left -= len(items) // 8
+
+
+def _integers(chunk: bytes, most: int) -> tuple[bytes, int]:
+    """The integers that end in ``chunk``, at most so many, as 8 bytes each; and how many bytes they take there."""
+    import numpy as np
+
+    raw = np.frombuffer(chunk, np.uint8)
+    ends = np.flatnonzero(raw < 0x80)[:most]
+    if not len(ends):
+        return b"", 0
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    lengths = ends - starts + 1
+    values = (raw[starts] & 0x7F).astype(np.uint64)
+    for position in range(1, min(10, int(lengths.max()))):
+        longer = np.flatnonzero(lengths > position)
+        septets = (raw[starts[longer] + position] & 0x7F).astype(np.uint64)
+        values[longer] |= septets << np.uint64(7 * position)
+    signed = (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))
+    return signed.astype("<u8").tobytes(), int(ends[-1]) + 1
+
+
+def shown(raw: bytes) -> str:
+    """A name as it appears in messages."""
+    text = raw[:60].decode("utf-8", "backslashreplace")
+    return (text if text.isprintable() else repr(text)[1:-1]) + ("…" if len(raw) > 60 else "")

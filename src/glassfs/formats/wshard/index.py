@@ -1,0 +1,198 @@
+"""Header, index and names of a Shard container, as WShard uses it (formats/wshard.md §2, §3, §5).
+
+The index stays packed: an ``Entry`` is made when one is asked for. Immutable after opening; any thread. Opening
+raises Damaged or Refused where the index cannot be trusted as a whole; what is wrong with one block is told by
+``Index.impossible`` and costs that block.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from glassfs.codec import compression
+from glassfs.errors import Damaged, Refused
+from glassfs.source import Source
+
+MAGIC = b"SHRD"
+VERSION = 2
+WSHARD_ROLE, MANIFEST_ROLE = 5, 4
+ROLES = {
+    0: "unknown", 1: "MoSH", 2: "Sample", 3: "GemmPanel", MANIFEST_ROLE: "manifest", WSHARD_ROLE: "WShard", 6: "UMSH",
+    8: "ColumnShard",
+}
+CODECS = {1: compression.ZSTD, 2: compression.LZ4}
+
+COMPRESSED, ZSTD, LZ4 = 0x1, 0x2, 0x4
+
+MOST_ENTRIES = 1 << 17
+MOST_NAME_BYTES = 16 << 20
+MOST_COMPONENTS = 1 << 19
+DEEPEST = 256
+
+# How many raw bytes one stored byte can stand for: a zstd block of 4 bytes gives at most 128 KiB.
+_REACH = {compression.ZSTD: 32768, compression.LZ4: compression.LZ4_RATIO}
+
+_HEADER = struct.Struct("<4sBBHBBHIQQQQ16x")
+_ENTRY = struct.Struct("<QIHHQQQII")
+
+
+class Header(NamedTuple):
+    """The first 64 bytes."""
+
+    magic: bytes
+    version: int
+    role: int
+    flags: int
+    alignment: int
+    compression: int
+    entry_size: int
+    entry_count: int
+    names_offset: int
+    data_offset: int
+    schema_offset: int
+    total_size: int
+
+    @property
+    def role_name(self) -> str:
+        return f"role {self.role} ({ROLES.get(self.role, 'not known')})"
+
+
+class Entry(NamedTuple):
+    """One block: ``stored`` bytes at ``offset`` that give ``size`` raw bytes.
+
+    ``name`` is None where the index gives no usable one, ``codec`` where nobody knows it. ``original`` is the raw size
+    that the entry declares, which does not matter for blocks stored raw. ``crc`` 0 means that there is none.
+    """
+
+    number: int
+    name: bytes | None
+    name_hash: int
+    flags: int
+    offset: int
+    stored: int
+    original: int
+    crc: int
+    codec: str | None
+
+    @property
+    def size(self) -> int:
+        return self.stored if self.codec == compression.NONE else self.original
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.stored
+
+    @property
+    def is_metadata(self) -> bool:
+        return self.name is not None and self.name.startswith(b"meta/")
+
+    @property
+    def label(self) -> str:
+        return f"block {self.number}" if self.name is None else label(self.name)
+
+
+class Index:
+    """Header and index of ``source``."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        if source.size < _HEADER.size:
+            raise Damaged(f"{source.name}: is shorter than its header")
+        self.header = header = Header(*_HEADER.unpack(source.read(0, _HEADER.size)))
+        if header.magic != MAGIC:
+            raise Refused(source.name, "is not a Shard container")
+        if header.version != VERSION:
+            raise Refused(source.name, f"version {header.version} of the Shard container is not known, only {VERSION}")
+        if header.entry_size != _ENTRY.size:
+            raise Refused(source.name, f"index entries of {header.entry_size} bytes, only {_ENTRY.size} are known")
+        self.end = _HEADER.size + header.entry_count * _ENTRY.size
+        if self.end > source.size:
+            raise Damaged(f"{source.name}: an index of {header.entry_count} blocks does not fit in the file")
+        if not self.end <= header.names_offset <= header.data_offset <= source.size:
+            raise Damaged(
+                f"{source.name}: names at {header.names_offset} to {header.data_offset} do not lie between the end of "
+                f"the index at {self.end} and that of the file at {source.size}"
+            )
+        if header.entry_count > MOST_ENTRIES:
+            raise Refused(source.name, f"{header.entry_count} blocks, at most {MOST_ENTRIES} are read")
+        self._packed = source.read(_HEADER.size, self.end - _HEADER.size)
+        self._names = self._read_names()
+
+    def _read_names(self) -> bytes:
+        table_size = self.header.data_offset - self.header.names_offset
+        used = total = 0
+        for _, start, length, *_ in _ENTRY.iter_unpack(self._packed):
+            if start + length <= table_size:
+                used = max(used, start + length)
+                total += length
+        if max(used, total) > MOST_NAME_BYTES:
+            raise Refused(self.source.name, f"names of {max(used, total)} bytes, at most {MOST_NAME_BYTES} are read")
+        names = self.source.read(self.header.names_offset, used)
+        components = 0
+        for _, start, length, *_ in _ENTRY.iter_unpack(self._packed):
+            if start + length <= used:
+                components += 1 + names.count(b"/", start, start + length)
+        if components > MOST_COMPONENTS:
+            raise Refused(self.source.name, f"names of {components} parts, at most {MOST_COMPONENTS} are read")
+        return names
+
+    def __len__(self) -> int:
+        return self.header.entry_count
+
+    def __getitem__(self, number: int) -> Entry:
+        return self._entry(number, _ENTRY.unpack_from(self._packed, number * _ENTRY.size))
+
+    def __iter__(self) -> Iterator[Entry]:
+        for number, fields in enumerate(_ENTRY.iter_unpack(self._packed)):
+            yield self._entry(number, fields)
+
+    def _entry(self, number: int, fields: tuple[int, ...]) -> Entry:
+        name_hash, start, length, flags, offset, stored, original, crc, _ = fields
+        name: bytes | None = None
+        if start + length <= len(self._names):
+            name = self._names[start : start + length]
+            if name.count(b"/") >= DEEPEST:
+                name = None
+        return Entry(
+            number, name, name_hash, flags, offset, stored, original, crc, self._codec(flags, stored, original)
+        )
+
+    def _codec(self, flags: int, stored: int, original: int) -> str | None:
+        if not flags & COMPRESSED or stored == original:
+            return compression.NONE
+        if flags & LZ4:
+            return compression.LZ4
+        if flags & ZSTD:
+            return compression.ZSTD
+        return CODECS.get(self.header.compression)
+
+    def find(self, *names: bytes) -> dict[bytes, Entry]:
+        """The first entry of each of these names that there is."""
+        found: dict[bytes, Entry] = {}
+        for entry in self:
+            if entry.name in names and entry.name not in found:
+                found[entry.name] = entry
+        return found
+
+    def impossible(self, entry: Entry) -> str | None:
+        """Why the block cannot be where or what its entry says, or None."""
+        if entry.end > self.source.size:
+            return f"bytes {entry.offset} to {entry.end} lie outside the file of {self.source.size} bytes"
+        if entry.stored and entry.offset < self.end:
+            return f"its bytes at {entry.offset} lie in the header or the index"
+        if entry.codec == compression.NONE:
+            return None
+        reach = entry.stored * _REACH.get(entry.codec or "", _REACH[compression.ZSTD]) + compression.SMALLEST_FRAME
+        if entry.size > reach:
+            return f"{entry.stored} stored bytes cannot give the declared {entry.size} bytes"
+        if entry.stored > 2 * entry.size + (1 << 16):
+            return f"{entry.stored} stored bytes are too many for the declared {entry.size} bytes"
+        return None
+
+
+def label(name: bytes) -> str:
+    """A name in a message: short, and on one line."""
+    text = name.decode("utf-8", "backslashreplace")
+    return (text if text.isprintable() and text else repr(text))[:200]

@@ -1,0 +1,194 @@
+"""What is wrong in a container although every block reads well, and what there is to tell about it.
+
+Names the traps of formats/wshard.md §17 that no checksum covers: header against file, names, overlaps, holes,
+descriptions against sizes, and the identity block of later writers (§16).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, pairwise
+from typing import Any
+
+from glassfs.codec import compression
+from glassfs.content import Array, Fault
+from glassfs.errors import GlassfsError
+from glassfs.formats.wshard.episode import CHANNELS, EPISODE, WSHARD, Episode
+from glassfs.formats.wshard.index import CODECS, COMPRESSED, LZ4, ROLES, ZSTD, Entry, label
+
+IDENTITY = b"meta/identity"
+ALIGNMENTS = (0, 16, 32, 64)
+LARGEST_GAP = 64  # alignment
+CHUNKED, BIG_ENDIAN = 0x8, 0x4
+_KNOWN_FLAGS = COMPRESSED | ZSTD | LZ4 | CHUNKED
+
+
+def facts(episode: Episode) -> dict[str, Any]:
+    """Header, and what meta/episode says of the whole."""
+    header = episode.index.header
+    told: dict[str, Any] = {
+        "version": header.version,
+        "role": ROLES[header.role],
+        "flags": f"0x{header.flags:04x}",
+        "alignment": header.alignment,
+        "compression_default": CODECS.get(header.compression, header.compression or compression.NONE),
+        "blocks": len(episode.index),
+        "total_file_size": header.total_size,
+    }
+    described = episode.metadata.episode
+    named = {"episode_id": described.get("episode_id", described.get("id")), "env_id": described.get("env_id")}
+    told |= {key: text(value) for key, value in named.items() if isinstance(value, str)}
+    if episode.metadata.length is not None:
+        told["length_T"] = episode.metadata.length
+    return told
+
+
+def text(value: str) -> str:
+    """A string of JSON as one that can be encoded."""
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
+def faults(episode: Episode) -> Iterator[Fault]:
+    """Everything wrong that reading all blocks does not reveal."""
+    return chain(
+        _header_faults(episode), _name_faults(episode), _entry_faults(episode), _extent_faults(episode),
+        _metadata_faults(episode), _identity_faults(episode),
+    )
+
+
+def _header_faults(episode: Episode) -> Iterator[Fault]:
+    header, size = episode.index.header, episode.index.source.size
+    if header.total_size != size:
+        yield Fault("header", f"total_file_size is {header.total_size}, the file has {size} bytes")
+    if header.alignment not in ALIGNMENTS:
+        yield Fault("header", f"alignment is {header.alignment}")
+    if header.compression not in (0, *CODECS):
+        yield Fault("header", f"compression_default {header.compression} is not known")
+    if header.flags & BIG_ENDIAN:
+        yield Fault("header", "is flagged as big-endian, which no reader heeds")
+    if header.schema_offset > size or 0 < header.schema_offset < episode.index.end:
+        yield Fault("header", f"schema_offset {header.schema_offset} lies outside the data")
+
+
+def _name_faults(episode: Episode) -> Iterator[Fault]:
+    import xxhash
+
+    numbers: Counter[bytes] = Counter()
+    for entry in episode.index:
+        if entry.name is None:
+            yield Fault(entry.label, "its name lies outside the names, or is too deep")
+            continue
+        numbers[entry.name] += 1
+        if numbers[entry.name] == 2:
+            yield Fault(entry.label, "is the name of several blocks")
+        if not entry.name:
+            yield Fault(f"block {entry.number}", "has an empty name")
+        try:
+            readable = entry.name.decode()
+        except ValueError:
+            yield Fault(entry.label, "its name is not UTF-8")
+            continue
+        if entry.name_hash not in (xxhash.xxh64_intdigest(entry.name), _fnv1a(readable)):
+            yield Fault(entry.label, "name_hash is not that of its name")
+
+
+def _fnv1a(name: str) -> int:
+    """The 64-bit hash that the TypeScript writer stores: FNV-1a over UTF-16 units."""
+    value = 14695981039346656037
+    units = name.encode("utf-16-le", "surrogatepass")
+    for position in range(0, len(units), 2):
+        unit = int.from_bytes(units[position : position + 2], "little")
+        value = (value ^ unit) * 1099511628211 & 0xFFFF_FFFF_FFFF_FFFF
+    return value
+
+
+def _entry_faults(episode: Episode) -> Iterator[Fault]:
+    for entry in episode.index:
+        if entry.flags & ZSTD and entry.flags & LZ4:
+            yield Fault(entry.label, "is flagged both as zstd and as lz4")
+        if entry.flags & CHUNKED:
+            yield Fault(entry.label, "is flagged as chunked, which no writer does")
+        if entry.flags & ~_KNOWN_FLAGS:
+            yield Fault(entry.label, f"has unknown flags 0x{entry.flags:04x}")
+        if entry.codec == compression.NONE and entry.original != entry.stored:
+            yield Fault(entry.label, f"declares {entry.original} bytes, but {entry.stored} are stored, uncompressed")
+
+
+def _extent_faults(episode: Episode) -> Iterator[Fault]:
+    overlaps, index = episode.overlaps, episode.index
+    if overlaps.repaired:
+        yield Fault("index", "the blocks are interleaved, but indexed as if each were in one piece; they are repaired")
+    for number in sorted(overlaps.refused | overlaps.doubtful):
+        yield Fault(index[number].label, "shares bytes with other blocks")
+    entries = [entry for entry in index if entry.stored and index.impossible(entry) is None]
+    entries.sort(key=lambda entry: (entry.offset, entry.end))
+    end = None
+    for entry in entries:
+        if end is not None and entry.offset - end > LARGEST_GAP and not overlaps.repaired:
+            yield Fault("data", f"bytes {end} to {entry.offset} belong to no block")
+        end = entry.end if end is None else max(end, entry.end)
+    for before, after in pairwise(entries):
+        if (before.offset, before.end) == (after.offset, after.end):
+            yield Fault(after.label, f"is stored in the same bytes as {before.label}")
+    last = index.header.schema_offset or min(index.header.total_size, index.source.size)
+    if end is not None and last - end > LARGEST_GAP:
+        yield Fault("data", f"bytes {end} to {last} belong to no block")
+
+
+def _metadata_faults(episode: Episode) -> Iterator[Fault]:
+    present = {entry.name: entry for entry in reversed(list(episode.index)) if entry.name is not None}
+    for name in (WSHARD, CHANNELS, EPISODE, IDENTITY):
+        if name in present:
+            episode.json(name)
+    for name, reason in episode.damaged_metadata.items():
+        yield Fault(label(name), reason)
+    for place, reason in episode.metadata.faults:
+        yield Fault(place, reason)
+    length = episode.metadata.length
+    for name, descriptions in episode.metadata.blocks.items():
+        action = name.replace(b"signal/", b"action/", 1)
+        if name not in present and action not in present and length != 0:
+            yield Fault(label(name), "is described in meta/channels, but missing")
+        elif name in present and not name.startswith(b"meta/") and (fault := _shape_fault(episode, present[name])):
+            yield Fault(label(name), fault if descriptions else "has a dtype or shape that nobody knows")
+
+
+def _shape_fault(episode: Episode, entry: Entry) -> str | None:
+    content, length = episode.content(entry), episode.metadata.length
+    if not isinstance(content, Array) or not isinstance(content.shape, tuple):
+        return f"{entry.size} bytes are not a number of whole steps"
+    if length is not None and content.shape[0] != length:
+        return f"has {content.shape[0]} steps, the episode has {length}"
+    return None
+
+
+def _identity_faults(episode: Episode) -> Iterator[Fault]:
+    """The SHA-256 of every block, where later writers have stored it."""
+    identity = episode.json(IDENTITY)
+    if identity is None:
+        return
+    listed = identity.get("entries") if isinstance(identity, dict) else None
+    if not isinstance(listed, dict):
+        yield Fault(label(IDENTITY), "lists no entries")
+        return
+    unseen = {name.encode("utf-8", "surrogatepass") for name in listed}
+    for entry in episode.index:
+        if entry.name is None or entry.name == IDENTITY:
+            continue
+        unseen.discard(entry.name)
+        expected = listed.get(entry.name.decode("utf-8", "surrogateescape"))
+        if expected is None:
+            yield Fault(entry.label, "is not listed in meta/identity")
+            continue
+        digest = hashlib.sha256()
+        try:
+            for piece in episode.raw(entry).pieces():
+                digest.update(piece)
+        except GlassfsError:
+            continue  # reading the block tells
+        if digest.hexdigest() != expected:
+            yield Fault(entry.label, "its SHA-256 is not the one in meta/identity")
+    for name in sorted(unseen):
+        yield Fault(label(name), "is listed in meta/identity, but missing")

@@ -1,0 +1,82 @@
+"""From the exceptions of the core to errno values, in this one place, and a log that repeated errors do not flood."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+
+from glassfs.errors import (
+    Changed,
+    Damaged,
+    GlassfsError,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    Refused,
+    TooLarge,
+)
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = 1000
+
+_ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
+    (NotFound, errno.ENOENT),
+    (NotADirectory, errno.ENOTDIR),
+    (IsADirectory, errno.EISDIR),
+    (TooLarge, errno.EFBIG),
+    (Changed, errno.ESTALE),
+    (Damaged, errno.EIO),
+    (Refused, errno.EIO),
+)
+
+
+class MountError(GlassfsError):
+    """Mounting or unmounting failed; one sentence with what to do about it."""
+
+
+class Answer(Exception):
+    """An errno that a callback answers with on purpose; not logged."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.errno = number
+
+
+class Failures:
+    """Turns what a callback raises into an errno, and logs it: each sentence once, then counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seen: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def errno_of(self, error: BaseException) -> int:
+        if isinstance(error, Answer):
+            return error.errno
+        number = next((number for kind, number in _ERRNO if isinstance(error, kind)), None)
+        if number in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
+            return number
+        if number is None:
+            self._note(f"{type(error).__name__}: {error}", error)
+            return errno.EIO
+        self._note(str(error), None)
+        return number
+
+    def repeated(self) -> dict[str, int]:
+        """The sentences that were logged, and how often each came."""
+        with self._lock:
+            return dict(self._seen)
+
+    def _note(self, sentence: str, unexpected: BaseException | None) -> None:
+        with self._lock:
+            self.count += 1
+            times = self._seen.get(sentence, 0) + 1
+            if times == 1 and len(self._seen) >= REMEMBERED:
+                self._seen.pop(next(iter(self._seen)))
+            self._seen[sentence] = times
+        # 1, 10, 100 … times: a damaged block that somebody reads in a loop must not fill the log.
+        if times == 10 ** (len(str(times)) - 1):
+            suffix = "" if times == 1 else f" ({times} times)"
+            log.error("%s%s", sentence, suffix, exc_info=unexpected)

@@ -1,0 +1,27 @@
+"""Numbers of bytes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def parse_size(text: str) -> int:
+    """``64M`` → 67108864. Raises ValueError."""
+    match = re.fullmatch(r"(\d+)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size such as 512M")
+    return int(match[1]) << _SHIFTS[match[2].upper()]
+
+
+def human_size(size: int) -> str:
+    """``1536`` → ``1.5K``, as ``ls -h`` writes it."""
+    value = float(size)
+    for unit in _SHIFTS:
+        if value < 1024 or unit == "T":
+            break
+        value /= 1024
+    if not unit:
+        return str(size)
+    return f"{value:.1f}{unit}" if value < 10 else f"{value:.0f}{unit}"

@@ -1,0 +1,482 @@
+"""kastore stores, against the kastore package, the samples, and hostile bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import struct
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import kastore
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from writers.kastore import TYPES, KastoreWriter
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Container, Content, Fault, Group
+from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
+from glassfs.formats.registry import open_container
+from tests.helpers import CountingSource, contents_of, open_bytes, open_path, read_in_parts, walk
+
+HEADER, DESCRIPTOR = 64, 64
+KEY_START, KEY_LENGTH, ARRAY_START, ARRAY_LENGTH = 8, 16, 24, 32  # fields of a descriptor
+
+
+def store(items: dict[Any, Any] | list[tuple[Any, Any]], folder: Path, name: str = "made.kas", **options: Any) -> Path:
+    path = folder / name
+    with KastoreWriter(path, **options) as writer:
+        for key, values in items.items() if isinstance(items, dict) else items:
+            writer.add(key, values)
+    return path
+
+
+def arrays_of(container: Container) -> dict[bytes, Array]:
+    return {name: content for name, content in walk(container.root) if isinstance(content, Array)}
+
+
+def values(content: Content) -> Any:
+    assert isinstance(content, Array)
+    array = np.frombuffer(content.data.whole(), content.dtype)
+    assert array.shape == content.shape
+    return array
+
+
+def patched(path: Path, place: int, layout: str, *numbers: int) -> bytes:
+    data = bytearray(path.read_bytes())
+    struct.pack_into(layout, data, place, *numbers)
+    return bytes(data)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """Two items: `a` (3 uint8, so that padding follows) and `bb` (2 int32)."""
+    return store({"a": np.array([1, 2, 3], "u1"), "bb": np.array([4, 5], "i4")}, tmp_path)
+
+
+# --- the real packages -------------------------------------------------------------------------------------------
+
+
+def extremes() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in TYPES:
+        dtype = np.dtype(name)
+        if dtype.kind == "f":
+            found[name] = np.array([np.nan, np.inf, -np.inf, -0.0, np.finfo(dtype).max], dtype)
+        else:
+            found[name] = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max, 1], dtype)
+        found[f"empty/{name}"] = np.array([], dtype)
+    return found
+
+
+@pytest.mark.parametrize("engine", ["python", "c"])
+def test_what_kastore_writes_has_the_same_keys_types_and_values(tmp_path: Path, engine: str) -> None:
+    written = extremes()
+    kastore.dump(written, str(tmp_path / "x.kas"), engine={"python": kastore.PY_ENGINE, "c": kastore.C_ENGINE}[engine])
+    container = open_path(tmp_path / "x.kas")
+    found = arrays_of(container)
+    assert [content.key.decode() for content in found.values()] == sorted(written)
+    for key, array in written.items():
+        content = found[key.encode()]
+        assert content.type_name == array.dtype.name
+        assert values(content).dtype == array.dtype
+        assert content.data.whole() == array.tobytes()
+    assert list(container.check()) == []
+
+
+def test_the_writer_writes_what_kastore_writes_byte_for_byte(tmp_path: Path) -> None:
+    written = extremes() | {"ключ/é": np.arange(5), "z": np.arange(7, dtype="u1")}
+    kastore.dump(written, str(tmp_path / "theirs.kas"))
+    ours = store(dict(reversed(written.items())), tmp_path)
+    assert ours.read_bytes() == (tmp_path / "theirs.kas").read_bytes()
+
+
+def test_the_writer_takes_arrays_in_chunks(tmp_path: Path) -> None:
+    with KastoreWriter(tmp_path / "x.kas") as writer:
+        writer.add_chunks("x", "int32", 10, (np.arange(start, start + 5) for start in (0, 5)))
+    assert kastore.load(str(tmp_path / "x.kas"))["x"].tolist() == list(range(10))
+    with pytest.raises(ValueError, match="announced"), KastoreWriter(tmp_path / "y.kas") as writer:
+        writer.add_chunks("x", "int32", 10, [np.arange(3)])
+
+
+# --- what verify finds -------------------------------------------------------------------------------------------
+
+
+def faults_of(data: bytes) -> list[Fault]:
+    return list(open_bytes(data).check())
+
+
+def test_verify_finds_nonzero_padding(pair: Path) -> None:
+    data = bytearray(pair.read_bytes())
+    start = struct.unpack_from("<Q", data, HEADER + DESCRIPTOR + ARRAY_START)[0]
+    data[start - 1] = 1
+    assert faults_of(bytes(data)) == [Fault("bb", "the padding in front of the array is not zero")]
+
+
+@pytest.mark.parametrize(("place", "words"), [
+    (24, "of the header"), (63, "of the header"), (HEADER + 1, "of the descriptors"),
+    (HEADER + 7, "of the descriptors"), (HEADER + DESCRIPTOR + 40, "of the descriptors"),
+    (HEADER + DESCRIPTOR + 63, "of the descriptors"),
+])
+def test_verify_finds_nonzero_reserved_bytes(pair: Path, place: int, words: str) -> None:
+    (fault,) = faults_of(patched(pair, place, "B", 1))
+    assert words in fault.reason
+
+
+def test_a_later_minor_version_may_use_the_reserved_bytes(pair: Path) -> None:
+    data = bytearray(patched(pair, 24, "B", 1))
+    struct.pack_into("<H", data, 10, 7)
+    container = open_bytes(bytes(data))
+    assert container.version == "1.7"
+    assert list(container.check()) == []
+
+
+def test_verify_finds_keys_out_of_order(tmp_path: Path) -> None:
+    path = store([("b", [1.0]), ("c", [2.0]), ("a", [3.0])], tmp_path, sort=False)
+    container = open_path(path)
+    assert list(arrays_of(container)) == [b"b", b"c", b"a"]
+    (fault,) = container.check()
+    assert fault.place == "a"
+    assert "order" in fault.reason
+
+
+# --- keys --------------------------------------------------------------------------------------------------------
+
+
+def test_keys_are_paths_and_stay_bytes(tmp_path: Path) -> None:
+    keys = [
+        b"a", b"a/b", b"a/", b"/a", b"a//b", b"/", b"..", b"p/../q", b"\xff\xfe/x", b"nul\0key", b"new\nline",
+        "é".encode(), "e\u0301".encode(), b"%2F", b"k" * 5000, b"appended/1/x",
+    ]  # fmt: skip
+    container = open_path(store({key: [number] for number, key in enumerate(keys)}, tmp_path))
+    members = {member.content.key: member for member in container.root.members()}
+    assert set(members) == set(keys)
+    for number, key in enumerate(keys):
+        assert members[key].name == tuple(key.split(b"/"))
+        assert values(members[key].content).tolist() == [number]
+
+
+def test_a_key_of_endless_depth_ends_in_one_component(tmp_path: Path) -> None:
+    key = b"/".join([b"d"] * 100_000)
+    (member,) = open_path(store({key: [1]}, tmp_path)).root.members()
+    assert b"/".join(member.name) == key
+    assert len(member.name) == 256
+
+
+def test_of_equal_keys_the_last_comes_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    items = [("a", [1]), ("b", [2]), ("a", [3]), ("c", [4]), ("b", [5]), ("a", [6])]
+    container = open_path(store(items, tmp_path, sort=False))
+    with caplog.at_level(logging.WARNING):
+        found = {name: [values(content).tolist() for content in same]
+                 for name, same in contents_of(container.root).items()}
+        list(container.root.members())
+    assert found == {b"a": [[6], [1], [3]], b"b": [[5], [2]], b"c": [[4]]}
+    assert len(caplog.records) == 1
+    reasons = [fault for fault in container.check() if "same key" in fault.reason]
+    assert [(fault.place, fault.reason.split()[1]) for fault in reasons] == [("a", "0"), ("b", "1"), ("a", "2")]
+
+
+def test_equal_neighbours_are_no_keys_out_of_order(tmp_path: Path) -> None:
+    container = open_path(store([("a", [1]), ("a", [2])], tmp_path, sort=False))
+    assert [values(content).tolist() for _, content in walk(container.root)] == [[2], [1]]
+    assert [fault.place for fault in container.check()] == ["a"]
+
+
+def test_empty_keys_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="empty"):
+        open_path(store({b"": [1], b"a": [2]}, tmp_path))
+
+
+def test_more_bytes_of_keys_than_names_should_take_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="64 MiB"):
+        open_path(store({b"k" * (65 << 20): [1]}, tmp_path))
+
+
+# --- stores behind stores ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    store({"x": np.array([1], "u1")}, tmp_path)
+    store({}, tmp_path, append=True)
+    return store({"y/z": np.array([2.5])}, tmp_path, append=True)
+
+
+def test_appended_stores_have_numbered_directories(chain: Path) -> None:
+    container = open_path(chain)
+    groups = {member.name: member.content for member in container.root.members()}
+    assert list(groups) == [(b"x",), (b"appended", b"1"), (b"appended", b"2")]
+    assert list(contents_of(groups[b"appended", b"1"])) == []
+    found = arrays_of(container)
+    assert values(found[b"appended/2/y/z"]).tolist() == [2.5]
+    assert found[b"appended/2/y/z"].key == b"y/z"
+    assert container.facts["appended_stores"] == 2
+    assert list(container.check()) == []
+    with open(chain, "rb") as file:
+        theirs = [dict(kastore.load(file, read_all=True)) for _ in range(3)]
+    assert theirs[2]["y/z"].tolist() == [2.5]
+
+
+def test_an_appended_store_that_is_damaged_costs_itself_only(chain: Path) -> None:
+    data = bytearray(chain.read_bytes())
+    third = data.rindex(b"\x89KAS")
+    data[third + HEADER] = 99  # the element type
+    container = open_bytes(bytes(data) + chain.read_bytes())
+    members = {member.name: member.content for member in container.root.members()}
+    broken = members[b"appended", b"2"]
+    assert isinstance(broken, Group)
+    with pytest.raises(Damaged, match="made: appended/2: item 0: element type 99"):
+        list(broken.members())
+    assert list(contents_of(members[b"appended", b"5"])) == [b"y/z"]
+    assert list(container.check()) == [Fault("appended/2", "item 0: element type 99 is unknown")]
+
+
+@pytest.mark.parametrize("left", [8, 20, 64, 100])
+def test_an_appended_store_that_is_cut_says_so(pair: Path, left: int) -> None:
+    data = pair.read_bytes()
+    container = open_bytes(data + data[:left])
+    members = {member.name: member.content for member in container.root.members()}
+    assert list(members) == [(b"a",), (b"bb",), (b"appended", b"1")]
+    with pytest.raises(Damaged, match="cut short"):
+        contents_of(members[b"appended", b"1"])
+    (fault,) = container.check()
+    assert fault.place == "appended/1"
+
+
+@pytest.mark.parametrize("junk", [b"\0" * 4096, b"hello", b"\x89KAS", b"x" * 100])
+def test_junk_behind_the_last_store_is_ignored_and_logged(
+    pair: Path, junk: bytes, caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        container = open_bytes(pair.read_bytes() + junk)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"made: {len(junk)} bytes after the last store are ignored"
+    ]
+    assert list(arrays_of(container)) == [b"a", b"bb"]
+    assert list(container.check()) == [Fault("", f"{len(junk)} bytes follow the last store")]
+
+
+def test_endlessly_many_stores_are_cut_off_with_a_word(tmp_path: Path) -> None:
+    data = store({}, tmp_path).read_bytes()
+    begun = time.monotonic()
+    container = open_bytes(data * 100_000)
+    assert container.root.error
+    assert sum(1 for _ in container.root.members()) == container.facts["appended_stores"] == 65_536
+    assert time.monotonic() - begun < 10
+
+
+# --- damage ------------------------------------------------------------------------------------------------------
+
+
+FIELDS = [
+    (8, "<H", 0), (8, "<H", 2), (12, "<I", 3), (12, "<I", 2**32 - 1), (12, "<I", 0), (16, "<Q", 63),
+    (16, "<Q", 2**64 - 1),
+    (HEADER, "B", 10), (HEADER + KEY_START, "<Q", 193), (HEADER + KEY_START, "<Q", 2**64 - 1),
+    (HEADER + KEY_LENGTH, "<Q", 0), (HEADER + KEY_LENGTH, "<Q", 2), (HEADER + KEY_LENGTH, "<Q", 2**64 - 192),
+    (HEADER + ARRAY_START, "<Q", 192), (HEADER + ARRAY_START, "<Q", 208), (HEADER + ARRAY_START, "<Q", 2**64 - 8),
+    (HEADER + ARRAY_LENGTH, "<Q", 9), (HEADER + ARRAY_LENGTH, "<Q", 2**64 - 1),
+    (HEADER + DESCRIPTOR + ARRAY_START, "<Q", 201), (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 1),
+    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 2**62 + 2), (HEADER + DESCRIPTOR, "B", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "layout", "value"), FIELDS)
+def test_an_index_that_contradicts_itself_is_refused_in_one_line(
+    pair: Path, place: int, layout: str, value: int,
+) -> None:
+    with pytest.raises(Refused) as caught:
+        open_bytes(patched(pair, place, layout, value), "made.kas")
+    assert str(caught.value).startswith("made.kas: ")
+    assert str(caught.value).count("made.kas") == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_every_truncation_is_refused(pair: Path) -> None:
+    data = pair.read_bytes()
+    for size in range(len(data)):
+        with pytest.raises(Refused):
+            open_bytes(data[:size])
+    open_bytes(data)
+
+
+@pytest.mark.parametrize(("head", "words"), [
+    (b"\x89HDF\r\n\x1a\n" + bytes(100), r"HDF5 .*\.trees .*tskit upgrade"),
+    (b"\x89KAS\n\x1a\n" + bytes(100), "text mode"),
+])
+def test_files_that_one_might_take_for_kastore_are_explained(head: bytes, words: str) -> None:
+    with pytest.raises(Unrecognised, match=words):
+        open_bytes(head, "old.trees")
+
+
+def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
+    path = store({"a": np.arange(1000)}, tmp_path)
+    container = open_path(path)
+    (array,) = arrays_of(container).values()
+    store({"a": np.arange(2000)}, tmp_path)
+    with pytest.raises(Changed):
+        array.data.whole()
+    with pytest.raises(Changed):
+        list(container.root.members())
+
+
+# --- cost --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_but_the_index_is_read_before_an_array_is(tmp_path: Path) -> None:
+    path = store({"big": np.arange(1 << 20), "small": np.arange(10)}, tmp_path)
+    source = CountingSource(path)
+    container = open_container(source, BlockCache())
+    index = HEADER + 2 * DESCRIPTOR + len("bigsmall")
+    big = arrays_of(container)[b"big"]
+    before = [place for place, size in source.reads if place + size > index]
+    assert before == [0]  # the first bytes, by which the registry recognises a format
+    source.reads.clear()
+    assert big.data.read(800, 16) == np.array([100, 101]).tobytes()
+    place = big.data.location()
+    assert place is not None
+    assert source.reads == [(place.offset + 800, 16)]
+    assert place.stored == 8 << 20
+
+
+def test_more_keys_than_kastore_can_write_cost_little(tmp_path: Path) -> None:
+    count = 70_000
+    path = tmp_path / "many.kas"
+    with KastoreWriter(path, sort=False) as writer:
+        for number in range(count):
+            writer.add_chunks(b"group/%06d" % number, "int8", 0, ())
+    tracemalloc.start()
+    begun = time.monotonic()
+    container = open_path(path)
+    assert time.monotonic() - begun < 10
+    assert sum(1 for _ in container.root.members()) == count
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 << 20
+    assert list(container.check()) == []
+
+
+# --- samples -----------------------------------------------------------------------------------------------------
+
+
+def key_map(expected: dict[str, Any]) -> dict[bytes, dict[str, Any]]:
+    if "keys_by_hex" in expected:
+        return {bytes.fromhex(key): array for key, array in expected["keys_by_hex"].items()}
+    return {key.encode("utf-8", "surrogatepass"): array for key, array in expected["keys"].items()}
+
+
+def check_against(container: Container, expected: dict[str, Any]) -> None:
+    # Of equal keys the first shown counts; appended stores have tests of their own.
+    found: dict[bytes, Content] = {}
+    for member in container.root.members():
+        if isinstance(member.content, Array):
+            found.setdefault(member.content.key, member.content)
+    keys = key_map(expected)
+    assert set(found) == set(keys)
+    for key, array in keys.items():
+        content = found[key]
+        assert isinstance(content, Array)
+        assert (content.type_name, list(content.shape)) == (array["dtype"], array["shape"])  # type: ignore[arg-type]
+        assert hashlib.sha256(read_in_parts(content.data)).hexdigest() == array["sha256"]
+
+
+def test_samples(samples: Path) -> None:
+    places = [*samples.glob("kastore/*.expected.json"), *samples.glob("kastore/upstream-v1/*.expected.json")]
+    assert len(places) > 20
+    for place in places:
+        expected = json.loads(place.read_text())
+        container = open_path(str(place).removesuffix(".expected.json"))
+        check_against(container, expected)
+        assert list(container.check()) == []
+        assert container.facts["appended_stores"] == max(0, len(expected.get("stores", [])) - 1)
+
+
+def test_odd_samples_are_decided_as_agreed(samples: Path) -> None:
+    for place in samples.glob("kastore/odd/*.expected.json"):
+        expected, path = json.loads(place.read_text()), str(place).removesuffix(".expected.json")
+        if expected["decision"] == "reject":
+            with pytest.raises(Refused):
+                open_path(path)
+        else:
+            check_against(open_path(path), expected)
+
+
+def test_malformed_samples_are_refused(samples: Path) -> None:
+    places = list(samples.glob("kastore/malformed/*.kas"))
+    assert len(places) > 40
+    for place in places:
+        with pytest.raises(Refused):
+            open_path(place)
+
+
+# --- hostile bytes -----------------------------------------------------------------------------------------------
+
+
+def survives(data: bytes) -> None:
+    """Opens, lists, reads and verifies; only glassfs's own exceptions may come out."""
+    try:
+        container = open_bytes(data)
+        for _, content in itertools.islice(walk(container.root), 500):
+            if isinstance(content, Array):
+                assert content.data.size <= len(data)
+                content.data.whole()
+    except GlassfsError:
+        return
+    for fault in itertools.islice(container.check(), 500):
+        assert fault.reason
+
+
+@pytest.fixture(scope="module")
+def victims(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("victims")
+    plain = store({"a/b": np.arange(3, dtype="u1"), "c": np.arange(2.0), "d": np.array([], "i2")}, folder).read_bytes()
+    return [plain, plain + plain + b"junk"]
+
+
+EXTREME = st.sampled_from([2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 8, 2**64 - 1])
+NUMBERS = st.one_of(st.integers(0, 300), EXTREME, st.integers(0, 2**64 - 1))
+EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), NUMBERS, st.sampled_from("BHIQ")), max_size=4)
+KEYS = st.one_of(st.binary(max_size=12), st.sampled_from([b"a", b"format/name", b"uuid", b"nodes/time"]))
+
+
+@settings(max_examples=400, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(choice=st.integers(0, 1), edits=EDITS)
+def test_mutated_containers(victims: list[bytes], choice: int, edits: list[tuple[int, int, str]]) -> None:
+    data = bytearray(victims[choice])
+    for place, number, code in edits:
+        size = struct.calcsize(code)
+        struct.pack_into(f"<{code}", data, place % (len(data) - size), number & (256**size - 1))
+    survives(bytes(data))
+
+
+@settings(max_examples=300, deadline=2000)
+@given(
+    keys=st.lists(KEYS, max_size=6),
+    kinds=st.lists(st.integers(0, 9), min_size=6, max_size=6),
+    lengths=st.lists(st.one_of(st.integers(0, 20), NUMBERS), min_size=6, max_size=6),
+    tail=st.binary(max_size=300),
+)
+def test_generated_stores_with_lengths_that_lie(
+    keys: list[bytes], kinds: list[int], lengths: list[int], tail: bytes,
+) -> None:
+    key_start = HEADER + DESCRIPTOR * len(keys)
+    array_start = (key_start + sum(map(len, keys)) + 7) & ~7
+    index = b""
+    for key, kind, length in zip(keys, kinds, lengths, strict=False):
+        index += struct.pack("<B7xQQQQ24x", kind, key_start, len(key), array_start & (2**64 - 1), length)
+        key_start += len(key)
+        end = array_start + length * np.dtype(TYPES[kind]).itemsize
+        array_start = (end + 7) & ~7
+    size = HEADER + len(index) + len(b"".join(keys)) + len(tail)
+    survives(struct.pack("<8sHHIQ40x", b"\x89KAS\r\n\x1a\n", 1, 0, len(keys), size) + index + b"".join(keys) + tail)
+
+
+@settings(max_examples=200, deadline=2000)
+@given(st.binary(max_size=400))
+def test_noise_behind_the_magic(noise: bytes) -> None:
+    survives(b"\x89KAS\r\n\x1a\n\x01\0" + noise)

@@ -1,0 +1,362 @@
+"""KinoDB: what damage costs, what `check` finds, and that no bytes bring the parser down."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from writers.kinodb import KinoWriter, Stored, jpeg
+
+from glassfs.content import Array, Container, Content, Document, Group, Series
+from glassfs.errors import Damaged, GlassfsError
+from glassfs.formats.kinodb import images
+from tests.formats.kinodb_files import (
+    ARRAYS,
+    ENTRY,
+    FRAME_COUNT,
+    FRONT,
+    array_of,
+    document,
+    faults,
+    floats,
+    frames,
+    image_group,
+    index_entry,
+    one,
+    patched,
+    pictures,
+    three_episodes,
+    written,
+)
+from tests.helpers import contents_of, open_bytes, open_path
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> bytearray:
+    return three_episodes(tmp_path)
+
+
+def damaged(data: bytes) -> set[str]:
+    """The names of all contents that cannot be read, and of groups that cannot be listed, in all three episodes."""
+    found = set()
+
+    def visit(content: Content, name: str) -> None:
+        if isinstance(content, Series):
+            for number in range(content.count):
+                visit(content.item(number), f"{name}/{number}")
+        elif isinstance(content, Group):
+            try:
+                members = list(content.members())
+            except Damaged:
+                found.add(f"{name}/")
+                return
+            for member in members:
+                visit(member.content, f"{name}/" + b"/".join(member.name).decode("utf-8", "backslashreplace"))
+        else:
+            try:
+                if isinstance(content, Document):
+                    content.value()
+                else:
+                    size = content.data.size  # type: ignore[attr-defined]
+                    content.data.read(0, min(size, 1 << 20))  # type: ignore[attr-defined]
+            except Damaged as error:
+                assert str(error).startswith("made: ")
+                found.add(name)
+
+    visit(open_bytes(data).root, "")
+    return {name.removeprefix("/") for name in found}
+
+
+def all_of(*names: str, position: int = 0) -> set[str]:
+    return {f"episodes/{position}/{name}" for name in names}
+
+
+FAR_AWAY = 2**64 - 8
+
+
+@pytest.mark.parametrize(("fields", "expected"), [
+    ({"images_offset": 1 << 20}, all_of("images/", position=1)),
+    ({"images_offset": FAR_AWAY}, all_of("images/", position=1)),
+    ({"images_length": 0}, all_of("images/", position=1)),
+    ({"images_length": FAR_AWAY}, set()),
+    ({"actions_offset": 1 << 20}, all_of(*ARRAYS, position=1)),
+    ({"actions_offset": FAR_AWAY}, all_of(*ARRAYS, position=1)),
+    ({"actions_length": FAR_AWAY}, all_of(*ARRAYS, position=1)),
+    ({"meta_offset": 1 << 20}, all_of("meta/episode", position=1)),
+    ({"meta_offset": FAR_AWAY}, all_of("meta/episode", position=1)),
+    ({"meta_length": 9}, all_of("meta/episode", position=1)),
+    ({"meta_length": FAR_AWAY}, all_of("meta/episode", position=1)),
+    ({"num_frames": 2**32 - 1}, all_of(*ARRAYS, position=1)),
+    ({"state_dim": 5}, all_of(*ARRAYS, position=1)),
+    ({"state_dim": 1}, all_of(*ARRAYS, position=1)),
+    ({"state_dim": 65_535, "action_dim": 65_535}, all_of(*ARRAYS, position=1)),
+    ({"num_frames": 2}, set()),
+    ({"num_frames": 0}, set()),
+])
+def test_a_bad_entry_costs_only_what_it_describes(good: bytearray, fields: dict[str, int], expected: set[str]) -> None:
+    assert damaged(good) == set()
+    assert damaged(patched(good, 1, **fields)) == expected
+    assert faults(patched(good, 1, **fields))
+
+
+def test_header_as_an_entry(good: bytearray) -> None:
+    assert damaged(patched(good, index_offset=0, index_length=64)) >= all_of("meta/episode", *ARRAYS)
+
+
+def test_sizes_follow_from_the_index_even_where_the_data_are_missing(good: bytearray) -> None:
+    huge = patched(good, 0, num_frames=2**32 - 1)
+    state = one(huge, "episodes/0/state")
+    assert isinstance(state, Array)
+    assert state.shape == (2**32 - 1, 2) and state.data.size == 8 * (2**32 - 1)
+    with pytest.raises(Damaged, match=r"state/action section of episode 0 is .* bytes too short"):
+        state.data.read(1 << 32, 10)
+
+
+def test_surplus_of_the_state_action_section(good: bytearray) -> None:
+    """Whole floats are what states of other lengths leave; anything else is ignored."""
+    length = index_entry(good, 0).actions_length
+    for surplus in (1, 2, 3, 7, 50):
+        changed = patched(good, 0, actions_length=length + surplus)
+        assert array_of(changed, "episodes/0/state").tolist() == floats(4, 2).tolist()
+        assert any("nothing describes" in fault for fault in faults(changed))
+    for surplus in (4, 28):
+        assert damaged(patched(good, 0, actions_length=length + surplus)) == all_of(*ARRAYS)
+    assert damaged(patched(good, 0, actions_length=length - 1)) == all_of(*ARRAYS)
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    data = written(tmp_path, {"state": floats(2, 1), "action": floats(2, 1), "task": b"a\xff", "images": frames(2)})
+    assert damaged(data) == all_of("meta/episode")
+
+
+def test_text_longer_than_its_length_field(tmp_path: Path) -> None:
+    for task, reward in (("x" * 70_000, None), ("x" * 65_536, 1.0), ("\1" * 70_000, None)):
+        data = written(tmp_path, {"state": floats(2, 1), "action": floats(2, 1), "task": task, "total_reward": reward})
+        assert damaged(data) == all_of("meta/episode")
+    data = written(tmp_path, {"state": floats(2, 1), "action": floats(2, 1), "task": "x" * 65_535})
+    assert damaged(data) == set()
+
+
+def test_metadata_oddities_that_are_accepted(good: bytearray) -> None:
+    entry = index_entry(good, 0)
+    success = entry.meta_offset + entry.meta_length - 6
+    assert good[success : success + 2] == b"\0\1"
+    good[success : success + 2] = b"\7\2"
+    shown = document(good, "episodes/0/meta/episode")
+    assert shown["success"] is None and shown["total_reward"] is None
+    found = " ".join(faults(good))
+    assert "success is 7" in found and "reward flag is 2" in found and "4 bytes follow the last field" in found
+
+
+def test_a_cut_image_section_shows_the_whole_images(good: bytearray) -> None:
+    """Cut at every byte: what is listed is a beginning of what was there, and its bytes are right."""
+    whole = [(name, content.data.whole()) for name, content in pictures(good).items()]  # type: ignore[attr-defined]
+    entry = index_entry(good, 0)
+    ends = []
+    position = entry.images_offset
+    for name, pixels in whole:
+        position += 16 + len(name.split("/")[0]) + len(pixels) + (2 if name.startswith("front") else 0)
+        ends.append(position - entry.images_offset)
+    assert ends[-1] == entry.images_length
+    for length in range(entry.images_length):
+        if length == 2 * FRAME_COUNT:
+            continue  # there is no group then: the section looks like four empty frames
+        group = image_group(open_bytes(patched(good, 0, images_length=length)))
+        count = sum(end <= length for end in ends)
+        if not count:
+            with pytest.raises(Damaged, match="breaks off"):
+                group.members()
+            continue
+        found = [(b"/".join(m.name).decode(), m.content.data.whole()) for m in group.members()]  # type: ignore[attr-defined]
+        assert found == whole[:count]
+        assert group.error and "breaks off in frame" in group.error
+
+
+def image_field(data: bytes, camera: bytes, offset: int) -> int:
+    """Where in the first image of `camera` the field lies that starts `offset` bytes behind the name."""
+    return bytes(data).index(struct.pack("<H", len(camera)) + camera) + 2 + len(camera) + offset
+
+
+@pytest.mark.parametrize(("offset", "layout", "value"), [
+    (-7, "<H", 65_535),  # the length of the name "front"
+    (10, "<I", 2**32 - 1),  # the length of the data
+    (10, "<I", 71),
+])
+def test_a_bad_image_head_fails_the_images(good: bytearray, offset: int, layout: str, value: int) -> None:
+    struct.pack_into(layout, good, image_field(good, b"front", offset), value)
+    assert damaged(good) in (all_of("images/"), set())
+    for name, content in contents_of(open_bytes(patched(good, 0, num_frames=0)).root).items():
+        assert name and content  # the neighbours are listed
+    if damaged(good) == set():
+        group = image_group(open_bytes(good))
+        shown = list(group.members())
+        assert group.error and [m.content.key for m in shown] == [b"front"]
+
+
+def test_too_many_cameras_show_only_confirmed_images(good: bytearray) -> None:
+    struct.pack_into("<H", good, index_entry(good, 0).images_offset, 65_535)
+    group = image_group(open_bytes(good))
+    shown = {b"/".join(member.name): member.content for member in group.members()}
+    assert set(shown) == {b"front/000000", b"wrist/000000"}
+    assert group.error
+
+
+def test_a_break_is_logged_once_with_the_reason(good: bytearray, caplog: pytest.LogCaptureFixture) -> None:
+    length = index_entry(good, 0).images_length
+    group = image_group(open_bytes(patched(good, 0, images_length=length - 30)))
+    with caplog.at_level(logging.WARNING):
+        group.members()
+        group.members()
+    assert [record.getMessage() for record in caplog.records] == [
+        "made: episodes/0/images: the image section breaks off in frame 3 of 4"
+    ]
+
+
+def test_listings_are_bounded(good: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MOST_IMAGES", 5)
+    group = image_group(open_bytes(good))
+    assert len(list(group.members())) == 5
+    assert group.error and "only the first 5 images" in group.error
+
+
+# check
+
+
+def test_a_sound_file_has_no_faults(good: bytearray) -> None:
+    assert faults(good) == []
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (lambda data: data + b"tail", "4 bytes at .* behind the index, belong to nothing"),
+    (lambda data: patched(data, num_frames=12), "header: counts 12 frames, the index has 9"),
+    (lambda data: patched(data, 1, episode_id=0), "episodes/1: its id 0 comes after 0"),
+    (lambda data: patched(data, 1, meta_offset=64), "overlaps"),
+    (lambda data: patched(data, 2, num_frames=0), "episodes/2: has no frames"),
+    (lambda data: data[:50] + b"x" + data[51:], "reserved"),
+    (lambda data: patched(data, 0, num_frames=3), "episodes/0/images: .* follow the last frame"),
+    (lambda data: data.replace(b"front", b"\xffront", 1), "name is not UTF-8"),
+])
+def test_faults(good: bytearray, change: Any, reason: str) -> None:
+    found = faults(change(bytes(good)))
+    assert any(re.search(reason, fault) for fault in found), found
+
+
+def test_faults_of_images(tmp_path: Path) -> None:
+    photo = jpeg(FRONT)
+    shot = {
+        "short": Stored(bytes(71), 6, 4), "size": Stored(photo, 5, 4), "cut": Stored(photo[:-30], 6, 4),
+        "what": Stored(b"????", 6, 4, format=1), "fine": Stored(photo, 6, 4), "seven": Stored(bytes(7), 1, 1, 7),
+    }
+    found = faults(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]}))
+    assert [fault.split(":")[0] for fault in found] == [
+        f"episodes/0/images/{camera}/000000" for camera in ("short", "size", "cut", "what")
+    ]
+
+
+def test_a_hole_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "hole.kdb"
+    with KinoWriter(path) as writer:
+        writer.add_episode(floats(2, 2), floats(2, 2))
+        writer.write_hole(33)
+        writer.add_episode(floats(2, 2), floats(2, 2))
+    (fault,) = open_path(path).check()
+    assert "33 bytes" in fault.reason and "episode 0" in fault.reason
+
+
+# No bytes bring it down
+
+
+def exercise(data: bytes) -> None:
+    """Opens, lists and reads in bounded ranges, and checks. Only errors of glassfs may come out."""
+    try:
+        container = open_bytes(data)
+    except GlassfsError:
+        return
+    visited = 0
+
+    def visit(content: Content) -> None:
+        nonlocal visited
+        visited += 1
+        if visited > 300:
+            return
+        try:
+            if isinstance(content, Series):
+                for number in range(min(content.count, 5)):
+                    visit(content.item(number))
+            elif isinstance(content, Group):
+                for member in itertools.islice(content.members(), 100):
+                    visit(member.content)
+            elif isinstance(content, Document):
+                content.value()
+            else:
+                size = content.data.size  # type: ignore[attr-defined]
+                for offset in {0, size // 2, max(0, size - 100)}:
+                    content.data.read(offset, min(100, size - offset))  # type: ignore[attr-defined]
+        except GlassfsError:
+            pass
+
+    visit(container.root)
+    for _ in itertools.islice(faults_or_errors(container), 100):
+        pass
+
+
+def faults_or_errors(container: Container) -> Iterator[object]:
+    try:
+        yield from container.check()
+    except GlassfsError as error:
+        yield error
+
+
+@given(st.data())
+@settings(max_examples=250, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_mutated_files(good: bytearray, data: st.DataObject) -> None:
+    changed = bytearray(good)
+    values = st.one_of(st.sampled_from([0, 1, 2, 255, 2**16 - 1, 2**32 - 1, 2**63, 2**64 - 1, len(good), 64]),
+                       st.integers(0, 2**64 - 1))
+    for _ in range(data.draw(st.integers(1, 4))):
+        width = data.draw(st.sampled_from([1, 2, 4, 8]))
+        start = data.draw(st.integers(0, len(changed) - width))
+        changed[start : start + width] = (data.draw(values) % 256**width).to_bytes(width, "little")
+    if data.draw(st.booleans()):
+        changed = changed[: data.draw(st.integers(0, len(changed)))]
+    exercise(bytes(changed))
+
+
+@given(st.data())
+@settings(max_examples=250, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_forged_entries(good: bytearray, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(ENTRY)))
+    bits = 8 * struct.calcsize(ENTRY[name][1])
+    near = st.integers(-40, 40).map(lambda step: (getattr(index_entry(good, 0), name) + step) % 2**bits)
+    exercise(patched(good, 0, **{name: data.draw(st.one_of(near, st.integers(0, 2**bits - 1)))}))
+
+
+@given(st.binary(max_size=400), st.integers(0, 2**32 - 1))
+@settings(max_examples=250, deadline=2000)
+def test_random_image_sections(section: bytes, num_frames: int) -> None:
+    index = struct.pack("<QIHHQQQQQQ", 0, num_frames, 0, 0, 0, 0, 64, len(section), 0, 64)
+    header = struct.pack("<4sHHQQQQQ16x", b"KINO", 0, 1, 1, num_frames, 64 + len(section), 64, 0)
+    exercise(header + section + index)
+
+
+def test_a_sparse_section_of_empty_frames_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.kdb"
+    length = 1 << 28
+    index = struct.pack("<QIHHQQQQQQ", 0, 2**32 - 1, 0, 0, 64, 0, 64, length, 64, 0)
+    with open(path, "wb") as sparse:
+        sparse.write(struct.pack("<4sHHQQQQQ16x", b"KINO", 0, 1, 1, 0, 64 + length, 64, 0))
+        sparse.seek(64 + length)
+        sparse.write(index)
+    start = time.perf_counter()
+    with pytest.raises(Damaged, match="breaks off"):
+        image_group(open_path(path)).members()
+    assert time.perf_counter() - start < 5

@@ -1,0 +1,361 @@
+"""What is shown of tskit tree sequences, against the tskit package."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kastore
+import numpy as np
+import pytest
+import tskit
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from writers.kastore import KastoreWriter
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Container, Content, Json, RaggedText, Text
+from glassfs.errors import GlassfsError
+from glassfs.formats.registry import open_container
+from tests.helpers import CountingSource, contents_of, open_bytes, open_path, walk
+
+
+def rewritten(items: dict[str, Any], path: Path) -> Path:
+    with KastoreWriter(path) as writer:
+        for key, values in items.items():
+            writer.add(key, values)
+    return path
+
+
+def arrays_of(container: Container) -> dict[bytes, Array]:
+    return {name: content for name, content in walk(container.root) if isinstance(content, Array)}
+
+
+def rows_of(content: RaggedText) -> list[bytes]:
+    offsets = np.frombuffer(content.offsets.whole(), content.offset_dtype).tolist()
+    assert len(offsets) == content.rows + 1
+    text = content.text.whole()
+    return [text[start:end] for start, end in itertools.pairwise(offsets)]
+
+
+def texts_of(container: Container) -> dict[bytes, Content]:
+    return {name: content for name, content in walk(container.root) if not isinstance(content, Array)}
+
+
+def tables() -> tskit.TableCollection:
+    """A small tree sequence with something in every table."""
+    made = tskit.TableCollection(100)
+    made.time_units = "years"
+    made.metadata_schema = tskit.MetadataSchema({"codec": "json"})
+    made.metadata = {"naïve": [1, 2]}
+    made.reference_sequence.data = "ACGT" * 25
+    made.reference_sequence.url = "https://example.org/ref"
+    made.reference_sequence.metadata_schema = tskit.MetadataSchema({"codec": "json"})
+    made.reference_sequence.metadata = {"assembly": "x"}
+    made.nodes.metadata_schema = tskit.MetadataSchema({"codec": "json"})
+    for name in ("A", "B"):
+        made.populations.add_row(metadata=name.encode())
+    made.individuals.add_row(location=[1.5, 2.5], parents=[-1, 1])
+    made.individuals.add_row()
+    for number in range(3):
+        made.nodes.add_row(tskit.NODE_IS_SAMPLE, population=number % 2, individual=number % 2, metadata={"n": number})
+    made.nodes.add_row(time=1.0, metadata={})
+    made.nodes.add_row(time=2.0, metadata={})
+    for left, right, parent, child in [(0, 100, 3, 0), (0, 100, 3, 1), (0, 100, 4, 2), (0, 100, 4, 3)]:
+        made.edges.add_row(left, right, parent, child)
+    made.migrations.add_row(0, 100, node=0, source=0, dest=1, time=0.5)
+    for position, state in [(0, "A"), (10.5, ""), (99, "длинно\n")]:
+        made.sites.add_row(position, state)
+    made.mutations.add_row(site=0, node=0, derived_state="TT")
+    made.mutations.add_row(site=2, node=3, derived_state="", time=1.0)
+    made.provenances.add_row(json.dumps({"schema_version": "1.0.0"}), timestamp="2024-01-01T00:00:00")
+    made.provenances.add_row("no json", timestamp="")
+    made.sort()
+    made.build_index()
+    return made
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> Path:
+    tables().dump(tmp_path / "made.trees")
+    return tmp_path / "made.trees"
+
+
+def test_a_tree_sequence_has_the_values_that_tskit_has(trees: Path) -> None:
+    container = open_path(trees)
+    found = arrays_of(container)
+    theirs = kastore.load(str(trees))
+    assert {key.decode() for key in found} == set(theirs)
+    for key in theirs:
+        assert found[key.encode()].type_name == theirs[key].dtype.name
+        assert found[key.encode()].data.whole() == theirs[key].tobytes()
+    assert list(container.check()) == []
+
+
+def test_a_tree_sequence_shows_its_text(trees: Path) -> None:
+    loaded, found = tskit.TableCollection.load(trees), texts_of(open_path(trees))
+    plain = {name: content.data.whole().decode() for name, content in found.items() if isinstance(content, Text)}
+    assert plain == {
+        b"format/name": "tskit.trees", b"time_units": "years", b"uuid": loaded.file_uuid,
+        b"reference_sequence/data": "ACGT" * 25, b"reference_sequence/url": "https://example.org/ref",
+    }
+    documents = {name: json.loads(content.data.whole()) for name, content in found.items() if isinstance(content, Json)}
+    assert documents == {
+        b"metadata": {"naïve": [1, 2]}, b"metadata_schema": {"codec": "json"},
+        b"reference_sequence/metadata": {"assembly": "x"}, b"reference_sequence/metadata_schema": {"codec": "json"},
+        b"nodes/metadata_schema": {"codec": "json"},
+    }
+    ragged = {name: content for name, content in found.items() if isinstance(content, RaggedText)}
+    assert {name: rows_of(content) for name, content in ragged.items()} == {
+        b"sites/ancestral_state": [site.ancestral_state.encode() for site in loaded.sites],
+        b"mutations/derived_state": [mutation.derived_state.encode() for mutation in loaded.mutations],
+        b"provenances/timestamp": [row.timestamp.encode() for row in loaded.provenances],
+        b"provenances/record": [row.record.encode() for row in loaded.provenances],
+    }
+    assert [name for name, content in ragged.items() if content.is_json] == [b"provenances/record"]
+    assert all(content.key == name for name, content in found.items())
+
+
+def test_offsets_of_64_bits_are_read(trees: Path) -> None:
+    def widen(items: dict[str, Any]) -> None:
+        items.update({key: values.astype("u8") for key, values in items.items() if key.endswith("_offset")})
+
+    container = changed(trees, widen)
+    assert list(container.check()) == []
+    content = texts_of(container)[b"sites/ancestral_state"]
+    assert isinstance(content, RaggedText)
+    assert content.offset_dtype == "<u8"
+    assert rows_of(content) == [b"A", b"", "длинно\n".encode()]
+
+
+def test_facts_of_a_tree_sequence(trees: Path) -> None:
+    facts = open_path(trees).facts
+    assert facts["tskit_version"].startswith("12.")
+    assert facts["sequence_length"] == 100
+    assert facts["rows"] == {
+        "individuals": 2, "nodes": 5, "edges": 4, "migrations": 1, "sites": 3, "mutations": 2, "populations": 2,
+        "provenances": 2,
+    }
+    json.dumps(facts, allow_nan=False)
+
+
+def test_the_first_of_several_tree_sequences_is_not_the_only_one_with_text(trees: Path) -> None:
+    twice = trees.with_name("twice.trees")
+    twice.write_bytes(trees.read_bytes() * 2)
+    container = open_path(twice)
+    texts = texts_of(container)
+    assert texts[b"appended/1/format/name"].key == b"format/name"
+    assert len(texts) == 2 * len(texts_of(open_path(trees)))
+    assert list(container.check()) == []
+
+
+# --- text that is left out ---------------------------------------------------------------------------------------
+
+
+def changed(trees: Path, change: Callable[[dict[str, Any]], None]) -> Container:
+    items = dict(kastore.load(str(trees), read_all=True))
+    change(items)
+    return open_path(rewritten(items, trees.with_name("changed.trees")))
+
+
+@pytest.mark.parametrize(("change", "lost"), [
+    (lambda items: items.update(uuid=items["uuid"].astype("i2")), b"uuid"),
+    (lambda items: items.update(time_units=items["time_units"].astype("u1")), b"time_units"),
+    (lambda items: items.pop("sites/ancestral_state_offset"), b"sites/ancestral_state"),
+    (lambda items: items.update({"sites/ancestral_state_offset": np.arange(3, dtype="u4")}), b"sites/ancestral_state"),
+    (lambda items: items.update({"sites/ancestral_state_offset": np.arange(4, dtype="i4")}), b"sites/ancestral_state"),
+    (lambda items: items.update({"provenances/record_offset": np.array([], "u4")}), b"provenances/record"),
+    (lambda items: items.update({"mutations/derived_state": np.arange(2, dtype="i1")}), b"mutations/derived_state"),
+    (lambda items: items.update({"metadata_schema": np.frombuffer(b'{"codec": "struct"}', "i1")}), b"metadata"),
+    (lambda items: items.update({"metadata_schema": np.frombuffer(b"{", "i1")}), b"metadata"),
+    (lambda items: items.update({"metadata_schema": np.frombuffer(b"[" * 100_000, "i1")}), b"metadata"),
+    (lambda items: items.update({"metadata_schema": np.frombuffer(b'["codec"]', "i1")}), b"metadata"),
+    (lambda items: items.update({"metadata_schema": np.frombuffer(b"\xff\xfe\xfd", "i1")}), b"metadata"),
+    (lambda items: items.update({"metadata": np.array([], "i1")}), b"metadata"),
+    (lambda items: items.update({"nodes/metadata_schema": np.array([], "u1")}), b"nodes/metadata_schema"),
+])
+def test_text_that_is_not_as_tskit_has_it_is_left_out_alone(
+    trees: Path, change: Callable[[dict[str, Any]], None], lost: bytes,
+) -> None:
+    before = set(texts_of(open_path(trees)))
+    container = changed(trees, change)
+    assert before - set(texts_of(container)) == {lost}
+    if not lost.endswith((b"metadata", b"metadata_schema")):
+        assert list(container.check()) != []
+
+
+def test_arrays_without_the_name_of_a_tree_sequence_are_just_arrays(trees: Path) -> None:
+    def rename(items: dict[str, Any]) -> None:
+        items["format/name"] = np.frombuffer(b"tskit.treez", "i1")
+
+    container = changed(trees, rename)
+    assert texts_of(container) == {}
+    assert "rows" not in container.facts
+
+
+# --- what verify finds -------------------------------------------------------------------------------------------
+
+
+def put(key: str, place: int, value: float) -> Callable[[dict[str, Any]], None]:
+    def change(items: dict[str, Any]) -> None:
+        items[key] = items[key].copy()
+        items[key][place] = value
+
+    return change
+
+
+def drop(*keys: str) -> Callable[[dict[str, Any]], None]:
+    return lambda items: [items.pop(key) for key in keys] and None
+
+
+def cut(key: str) -> Callable[[dict[str, Any]], None]:
+    return lambda items: items.update({key: items[key][:-1]})
+
+
+@pytest.mark.parametrize(("change", "place", "reason"), [
+    (put("edges/child", 1, 5), "edges/child", "value 1, 5, is no row of nodes, which has 5"),
+    (put("edges/parent", 0, -1), "edges/parent", "value 0, -1, is no row"),
+    (put("nodes/population", 2, -2), "nodes/population", "value 2, -2"),
+    (put("mutations/site", 1, 3), "mutations/site", "is no row of sites"),
+    (put("individuals/parents", 0, 2), "individuals/parents", "is no row of individuals"),
+    (put("indexes/edge_removal_order", 3, 4), "indexes/edge_removal_order", "is no row of edges"),
+    (put("mutations/time", 0, np.nan), "mutations/time", "unknown time"),
+    (put("nodes/time", 4, np.inf), "nodes/time", "not finite"),
+    (put("sites/position", 2, 100), "sites/position", "outside the sequence"),
+    (put("edges/left", 2, 100), "edges/left", "100.0 to 100.0, is no interval"),
+    (put("migrations/right", 0, np.nan), "migrations/left", "is no interval"),
+    (put("sequence_length", 0, 0), "sequence_length", "positive"),
+    (put("sites/ancestral_state_offset", 1, 2**32 - 1), "sites/ancestral_state_offset", "does not rise from 0 to"),
+    (put("sites/ancestral_state_offset", 0, 1), "sites/ancestral_state_offset", "does not rise"),
+    (put("nodes/metadata_offset", 5, 1000), "nodes/metadata_offset", "does not rise"),
+    (cut("nodes/flags"), "nodes/flags", "has 4 rows, its table has 5"),
+    (cut("nodes/metadata_offset"), "nodes/metadata_offset", "uint32 [5], expected uint32 or uint64 [6]"),
+    (cut("uuid"), "uuid", "has 35 elements, not 36"),
+    (cut("indexes/edge_insertion_order"), "indexes/edge_insertion_order", "has 3 rows, edges has 4"),
+    (drop("indexes/edge_insertion_order"), "indexes/edge_removal_order", "without the other"),
+    (drop("nodes/time"), "nodes/time", "is missing"),
+    (drop("populations/metadata_offset"), "populations/metadata_offset", "is missing"),
+    (drop("format/version"), "format/version", "is missing"),
+    (lambda items: items.update({"edges/left": items["edges/left"].astype("f4")}), "edges/left", "is float32"),
+    (lambda items: items.update(metadata=items["metadata"].astype("u1")), "metadata", "is uint8, expected int8"),
+])
+def test_verify_finds_what_breaks_the_rules_of_tskit(
+    trees: Path, change: Callable[[dict[str, Any]], None], place: str, reason: str,
+) -> None:
+    faults = list(changed(trees, change).check())
+    assert any(fault.place == place and reason in fault.reason for fault in faults), faults
+    assert len(faults) <= 3
+
+
+def test_verify_accepts_what_may_be_missing(trees: Path) -> None:
+    change = drop(
+        "mutations/time", "edges/metadata", "edges/metadata_offset", "individuals/parents",
+        "individuals/parents_offset", "time_units", "metadata", "metadata_schema", "indexes/edge_insertion_order",
+        "indexes/edge_removal_order",
+    )
+    assert list(changed(trees, change).check()) == []
+
+
+def test_verify_finds_wrong_values_late_in_a_long_column(tmp_path: Path) -> None:
+    made = tskit.TableCollection(1)
+    made.nodes.set_columns(flags=np.zeros(400_000, "u4"), time=np.arange(400_000.0))
+    made.dump(tmp_path / "x.trees")
+    assert list(open_path(tmp_path / "x.trees").check()) == []
+    items = dict(kastore.load(str(tmp_path / "x.trees")))
+    items["nodes/time"] = np.where(np.arange(400_000) == 399_998, np.nan, items["nodes/time"])
+    offsets = np.zeros(400_001, "u4")
+    offsets[300_000] = 1  # falls back right behind it, in the second stretch that is read
+    items["nodes/metadata_offset"] = offsets
+    faults = dict(open_path(rewritten(items, tmp_path / "y.trees")).check())
+    assert faults["nodes/time"].startswith("value 399998, nan,")
+    assert "does not rise" in faults["nodes/metadata_offset"]
+    assert len(faults) == 2
+
+
+def test_tables_of_another_version_are_not_judged(trees: Path) -> None:
+    def change(items: dict[str, Any]) -> None:
+        items["format/version"] = np.array([13, 0], "u4")
+        del items["nodes/time"]
+
+    assert list(changed(trees, change).check()) == []
+
+
+def test_of_equal_keys_the_last_is_the_text(trees: Path) -> None:
+    path = trees.with_name("twice.trees")
+    with KastoreWriter(path, sort=False) as writer:
+        for key, values in kastore.load(str(trees)).items():
+            writer.add(key, values)
+        writer.add_text("time_units", "ticks", "int8")
+    text = texts_of(open_path(path))[b"time_units"]
+    assert isinstance(text, Text)
+    assert text.data.whole() == b"ticks"
+
+
+def test_the_text_of_a_tree_sequence_is_not_read_before_it_is_looked_at(tmp_path: Path) -> None:
+    made = tables()
+    made.reference_sequence.data = "A" * 3_000_000
+    made.dump(tmp_path / "x.trees")
+    source = CountingSource(tmp_path / "x.trees")
+    contents = contents_of(open_container(source, BlockCache()).root)
+    assert contents[b"reference_sequence/data"]
+    assert source.bytes_read < 40_000
+
+
+# --- hostile bytes -----------------------------------------------------------------------------------------------
+
+
+def survives(data: bytes) -> None:
+    """Opens, lists, reads and verifies; only glassfs's own exceptions may come out."""
+    try:
+        container = open_bytes(data)
+        for _, content in itertools.islice(walk(container.root), 500):
+            if isinstance(content, RaggedText):
+                assert content.offsets.size == (content.rows + 1) * int(content.offset_dtype[2:])
+            else:
+                assert isinstance(content, (Array, Text, Json))
+                assert content.data.size <= len(data)
+                content.data.whole()
+        json.dumps(container.facts, allow_nan=False)
+    except GlassfsError:
+        return
+    for fault in itertools.islice(container.check(), 500):
+        assert fault.reason
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("made") / "x.trees"
+    tables().dump(path)
+    return path.read_bytes()
+
+
+EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=8)), min_size=1, max_size=4)
+
+
+@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(edits=EDITS)
+def test_mutated_tree_sequences(made: bytes, edits: list[tuple[int, bytes]]) -> None:
+    data = bytearray(made)
+    for place, piece in edits:
+        place %= len(data) - len(piece)
+        data[place : place + len(piece)] = piece
+    survives(bytes(data))
+
+
+SPECIAL = st.sampled_from(["f8", "i4", "u4", "u8", "u1", "i1"])
+
+
+@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_tree_sequences_with_columns_of_any_type_and_length(made: bytes, data: st.DataObject) -> None:
+    items = dict(kastore.loads(made).items())
+    for key in data.draw(st.lists(st.sampled_from(sorted(set(items) - {"format/name"})), max_size=5)):
+        length, dtype = data.draw(st.integers(0, 6)), np.dtype(data.draw(SPECIAL))
+        raw = data.draw(st.binary(min_size=length * dtype.itemsize, max_size=length * dtype.itemsize))
+        items[key] = np.frombuffer(raw, dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        survives(rewritten(items, Path(folder, "x.trees")).read_bytes())
