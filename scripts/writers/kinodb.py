@@ -43,7 +43,7 @@ class Stored:
 
 Name = str | bytes
 Picture = npt.NDArray[np.uint8] | Stored
-Frame = Mapping[Name, Picture] | Sequence[tuple[Name, Picture]] | None
+Frame = Mapping[str, Picture] | Mapping[bytes, Picture] | Sequence[tuple[Name, Picture]] | None
 """The cameras of one frame: uint8 [H, W] or [H, W, C]. As a sequence of pairs a camera may occur twice."""
 
 
@@ -160,7 +160,7 @@ class KinoWriter:
             raise ValueError(f"more than {count} frames of images")
 
     def _frame(self, frame: Frame) -> bytes:
-        cameras = list(frame.items() if isinstance(frame, Mapping) else frame or ())
+        cameras: list[tuple[Name, Picture]] = [*(frame.items() if isinstance(frame, Mapping) else frame or ())]
         parts = [struct.pack("<H", len(cameras))]
         for name, picture in cameras:
             stored = self._stored(picture)

@@ -50,12 +50,12 @@ def written(folder: Path, *episodes: dict[str, Any], **options: Any) -> bytearra
     return bytearray(path.read_bytes())
 
 
-def index_entry(data: bytes, position: int) -> Entry:
+def index_entry(data: bytes | bytearray, position: int) -> Entry:
     (offset,) = struct.unpack_from("<Q", data, 24)
     return Entry(*struct.unpack_from("<QIHHQQQQQQ", data, offset + 64 * position))
 
 
-def patched(data: bytes, position: int | None = None, **fields: int) -> bytes:
+def patched(data: bytes | bytearray, position: int | None = None, **fields: int) -> bytes:
     """With other values in the header, or in the index entry at `position`."""
     changed = bytearray(data)
     start = 0 if position is None else struct.unpack_from("<Q", data, 24)[0] + 64 * position
@@ -65,19 +65,19 @@ def patched(data: bytes, position: int | None = None, **fields: int) -> bytes:
     return bytes(changed)
 
 
-def one(data: bytes, name: bytes | str) -> Content:
-    (found,) = contents_of(open_bytes(data).root)[name.encode() if isinstance(name, str) else name]
+def one(data: bytes | bytearray, name: bytes | str) -> Content:
+    (found,) = contents_of(open_bytes(bytes(data)).root)[name.encode() if isinstance(name, str) else name]
     return found
 
 
-def array_of(data: bytes, place: str) -> np.ndarray:
+def array_of(data: bytes | bytearray, place: str) -> np.ndarray:
     found = one(data, place)
     assert isinstance(found, Array) and isinstance(found.shape, tuple)
     assert found.data.size == np.dtype(found.dtype).itemsize * math.prod(found.shape)
     return np.frombuffer(found.data.whole(), found.dtype).reshape(found.shape)
 
 
-def document(data: bytes, place: str) -> dict[str, Any]:
+def document(data: bytes | bytearray, place: str) -> dict[str, Any]:
     found = one(data, place)
     assert isinstance(found, Document)
     value = found.value()
@@ -95,12 +95,12 @@ def image_group(container: Container, position: int = 0) -> Group:
     return found
 
 
-def pictures(data: bytes, position: int = 0) -> dict[str, Content]:
+def pictures(data: bytes | bytearray, position: int = 0) -> dict[str, Content]:
     """The images of an episode that has no two of one name."""
-    listed = [(b"/".join(name), content) for name, content in image_group(open_bytes(data), position).members()]
+    listed = [(b"/".join(name), content) for name, content in image_group(open_bytes(bytes(data)), position).members()]
     assert len(dict(listed)) == len(listed)
     return {name.decode(): content for name, content in listed}
 
 
-def faults(data: bytes) -> list[str]:
-    return [f"{place}: {reason}" for place, reason in open_bytes(data).check()]
+def faults(data: bytes | bytearray) -> list[str]:
+    return [f"{place}: {reason}" for place, reason in open_bytes(bytes(data)).check()]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from writers.kinodb import KinoWriter, Stored, jpeg
+from writers.kinodb import Frame, KinoWriter, Stored, jpeg
 
 from glassfs.content import Array, Container, Content, Document, Group, Series
 from glassfs.errors import Damaged, GlassfsError
@@ -37,7 +37,7 @@ from tests.formats.kinodb_files import (
     three_episodes,
     written,
 )
-from tests.helpers import contents_of, open_bytes, open_path
+from tests.helpers import open_bytes, open_path
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def good(tmp_path: Path) -> bytearray:
     return three_episodes(tmp_path)
 
 
-def damaged(data: bytes) -> set[str]:
+def damaged(data: bytes | bytearray) -> set[str]:
     """The names of all contents that cannot be read, and of groups that cannot be listed, in all three episodes."""
     found = set()
 
@@ -72,7 +72,7 @@ def damaged(data: bytes) -> set[str]:
                 assert str(error).startswith("made: ")
                 found.add(name)
 
-    visit(open_bytes(data).root, "")
+    visit(open_bytes(bytes(data)).root, "")
     return {name.removeprefix("/") for name in found}
 
 
@@ -181,7 +181,7 @@ def test_a_cut_image_section_shows_the_whole_images(good: bytearray) -> None:
         assert group.error and "breaks off in frame" in group.error
 
 
-def image_field(data: bytes, camera: bytes, offset: int) -> int:
+def image_field(data: bytes | bytearray, camera: bytes, offset: int) -> int:
     """Where in the first image of `camera` the field lies that starts `offset` bytes behind the name."""
     return bytes(data).index(struct.pack("<H", len(camera)) + camera) + 2 + len(camera) + offset
 
@@ -193,18 +193,12 @@ def image_field(data: bytes, camera: bytes, offset: int) -> int:
 ])
 def test_a_bad_image_head_fails_the_images(good: bytearray, offset: int, layout: str, value: int) -> None:
     struct.pack_into(layout, good, image_field(good, b"front", offset), value)
-    assert damaged(good) in (all_of("images/"), set())
-    for name, content in contents_of(open_bytes(patched(good, 0, num_frames=0)).root).items():
-        assert name and content  # the neighbours are listed
-    if damaged(good) == set():
-        group = image_group(open_bytes(good))
-        shown = list(group.members())
-        assert group.error and [m.content.key for m in shown] == [b"front"]
+    assert damaged(good) == all_of("images/")
 
 
 def test_too_many_cameras_show_only_confirmed_images(good: bytearray) -> None:
     struct.pack_into("<H", good, index_entry(good, 0).images_offset, 65_535)
-    group = image_group(open_bytes(good))
+    group = image_group(open_bytes(bytes(good)))
     shown = {b"/".join(member.name): member.content for member in group.members()}
     assert set(shown) == {b"front/000000", b"wrist/000000"}
     assert group.error
@@ -221,9 +215,18 @@ def test_a_break_is_logged_once_with_the_reason(good: bytearray, caplog: pytest.
     ]
 
 
+def test_names_are_bounded(tmp_path: Path) -> None:
+    """Names that differ everywhere, each of them thousands of directories deep."""
+    shots: list[Frame] = [[(b"/" * (65_535 - t), Stored(b"", 0, 0))] for t in range(100)]
+    data = written(tmp_path, {"state": floats(100, 0), "action": floats(100, 0), "images": shots})
+    group = image_group(open_bytes(bytes(data)))
+    assert 0 < len(list(group.members())) < 10
+    assert group.error and "the section has more" in group.error
+
+
 def test_listings_are_bounded(good: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "MOST_IMAGES", 5)
-    group = image_group(open_bytes(good))
+    group = image_group(open_bytes(bytes(good)))
     assert len(list(group.members())) == 5
     assert group.error and "only the first 5 images" in group.error
 
@@ -239,7 +242,7 @@ def test_a_sound_file_has_no_faults(good: bytearray) -> None:
     (lambda data: data + b"tail", "4 bytes at .* behind the index, belong to nothing"),
     (lambda data: patched(data, num_frames=12), "header: counts 12 frames, the index has 9"),
     (lambda data: patched(data, 1, episode_id=0), "episodes/1: its id 0 comes after 0"),
-    (lambda data: patched(data, 1, meta_offset=64), "overlaps"),
+    (lambda data: patched(data, 1, meta_offset=64), "used twice"),
     (lambda data: patched(data, 2, num_frames=0), "episodes/2: has no frames"),
     (lambda data: data[:50] + b"x" + data[51:], "reserved"),
     (lambda data: patched(data, 0, num_frames=3), "episodes/0/images: .* follow the last frame"),
@@ -275,10 +278,10 @@ def test_a_hole_is_reported(tmp_path: Path) -> None:
 # No bytes bring it down
 
 
-def exercise(data: bytes) -> None:
+def exercise(data: bytes | bytearray) -> None:
     """Opens, lists and reads in bounded ranges, and checks. Only errors of glassfs may come out."""
     try:
-        container = open_bytes(data)
+        container = open_bytes(bytes(data))
     except GlassfsError:
         return
     visited = 0

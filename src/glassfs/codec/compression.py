@@ -82,7 +82,7 @@ def _unzstd(data: bytes, size: int) -> bytes:
         if declared not in (-1, size):
             raise Damaged(f"zstd frame holds {declared} bytes, declared are {size}")
         if declared == -1:
-            return b"".join(_unzstd_stream([data], size))
+            return b"".join(decompress_stream(ZSTD, [data], size))
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
     except zstandard.ZstdError as error:
         raise Damaged(f"zstd data do not decode: {error}") from error

@@ -334,13 +334,16 @@ class Decoded(Data):
         if self._extent.size != self._size:
             raise self._damage(f"has {self._extent.size} stored bytes, declared are {self._size}")
         if self._check is not None and not self._check.is_passed:
-            if self._size > CHECKED_AT_ONCE and offset + len(buffer) <= self._size - HELD_BACK:
+            is_early = self._size > CHECKED_AT_ONCE and offset + len(buffer) <= self._size - HELD_BACK
+            if is_early and not self._check.is_failed:
                 self._check.begin(self._cache)
             elif not self._check.result():
                 raise self._damage("checksum does not match")
         self._extent.read_into(buffer, offset)
 
     def whole(self) -> bytes:
+        if self._extent.size > self._size + HELD_BACK and compression.can_stream(self.codec):
+            return b"".join(self.pieces())  # more is stored than can be needed: it is not read at once
         stored = self._extent.source.read(self._extent.offset, self._extent.size)
         try:
             raw = compression.decompress(self.codec, stored, self._size)
@@ -384,8 +387,9 @@ class Decoded(Data):
                     held += piece
         except GlassfsError as error:
             raise self._damage(str(error)) from error
-        for _ in pieces:  # the checksum of the stored bytes covers what the decoder did not need, too
-            pass
+        if self._crc is not None:
+            for _ in pieces:  # the checksum of the stored bytes covers what the decoder did not need, too
+                pass
         if self._crc is not None and self._crc not in (raw_crc, stored_crc):
             raise self._damage("checksum does not match")
         yield held
@@ -406,6 +410,10 @@ class _Check:
     @property
     def is_passed(self) -> bool:
         return self._found is True
+
+    @property
+    def is_failed(self) -> bool:
+        return self._found is False
 
     def begin(self, cache: BlockCache) -> None:
         """Starts it on another thread; raises nothing, whatever it finds."""

@@ -5,7 +5,8 @@ kept; the walk recomputes each position from the lengths (§3), so that what pas
 arrays of a tskit tree sequence mean is told by ``glassfs.formats.tskit``.
 
 Every function may be called from any thread. An index that contradicts itself or the file raises Damaged: in the first
-store when it is opened, in an appended one (§5) when somebody looks into it.
+store when it is opened, in an appended one (§5) when somebody looks into it. Where the chain of appended stores breaks
+off, what is left is not shown, but logged and told by ``check``.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Store:
             raise self._damage(f"is of version {self.major}.{self.minor}, glassfs reads version 1")
         self._first_key = HEADER.size + DESCRIPTOR.size * self.count
         if self.size < self._first_key or (self.count == 0 and self.size != HEADER.size):
-            raise self._damage(f"the header declares {self.count} items and {self.size} bytes, which do not fit together")
+            raise self._damage(f"the header declares {self.size} bytes, which do not fit {self.count} items")
         if self.size > there:
             raise self._damage(f"is cut short: the header declares {self.size} bytes, {there} are there")
 
@@ -254,17 +255,12 @@ class Store:
 def _open(source: Source, cache: BlockCache) -> Container:
     first = Store(source)
     survey = first.survey
-    appended, end = _appended(source, first.end)
-    trailing = source.size - end
-    error = None
-    if len(appended) == MOST_STORES and trailing:
-        error = f"of the appended stores only the first {MOST_STORES} are shown"
-        log.warning("%s: %s", source.name, error)
-    elif trailing:
-        log.warning("%s: %d bytes after the last store are ignored", source.name, trailing)
+    appended, rest = _appended(source, first.end)
+    if rest is not None:
+        log.warning("%s: %s", source.name, ": ".join(filter(None, rest)))
     facts: dict[str, Any] = {
         "keys": first.count, "array_bytes": survey.array_bytes, "store_bytes": first.size,
-        "appended_stores": len(appended), "trailing_bytes": trailing,
+        "appended_stores": len(appended),
     }
     if first.tree_sequence is not None:
         facts |= first.tree_sequence.facts()
@@ -281,26 +277,36 @@ def _open(source: Source, cache: BlockCache) -> Container:
             try:
                 yield from Store(source, start, _place(number)).check()
             except Damaged as damage:
-                yield Fault(_place(number), str(damage).removeprefix(f"{source.name}: {_place(number)}: "))
-        if trailing:
-            yield Fault("", error or f"{trailing} bytes follow the last store")
+                yield _fault(source, _place(number), damage)
+        if rest is not None:
+            yield rest
 
-    root = Group(b"", members, error=error)
+    root = Group(b"", members, error=f"{rest.place}: {rest.reason}" if rest is not None and rest.place else None)
     return Container("kastore", f"{first.major}.{first.minor}", root, [source], facts, check)
 
 
-def _appended(source: Source, position: int) -> tuple[array[int], int]:
-    """Where the stores after the first begin, and where the last of them ends."""
+def _appended(source: Source, position: int) -> tuple[array[int], Fault | None]:
+    """Where the stores after the first begin, and what is wrong with the bytes behind the last of them.
+
+    That fault has a place where a store is lost, and none where the bytes are no store.
+    """
     starts = array("Q")
-    while len(starts) < MOST_STORES and source.size - position >= len(MAGIC):
-        if source.read(position, len(MAGIC)) != MAGIC:
-            break
-        starts.append(position)
+    while source.size - position >= len(MAGIC) and source.read(position, len(MAGIC)) == MAGIC:
+        place = _place(len(starts) + 1)
+        if len(starts) == MOST_STORES:
+            return starts, Fault(place, f"is not shown, nor what follows: {MOST_STORES} appended stores are the most")
         try:
-            position = Store(source, position).end
-        except Damaged:  # shown as a directory that says so; where the next one begins nobody knows
-            return starts, source.size
-    return starts, position
+            store = Store(source, position, place)
+        except Damaged as damage:
+            return starts, _fault(source, place, damage)
+        starts.append(position)
+        position = store.end
+    left = source.size - position
+    return starts, Fault("", f"{left} bytes after the last store are ignored") if left else None
+
+
+def _fault(source: Source, place: str, damage: Damaged) -> Fault:
+    return Fault(place, str(damage).removeprefix(f"{source.name}: {place}: "))
 
 
 def _place(number: int) -> str:

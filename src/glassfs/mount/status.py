@@ -57,8 +57,7 @@ class MountRoot(Directory):
 
     @property
     def link_count(self) -> int:
-        inner = self._inner.link_count
-        return inner if inner == 1 else inner + 1
+        return self._inner.link_count + 1
 
     def xattrs(self) -> dict[str, bytes]:
         return self._inner.xattrs()

@@ -214,11 +214,11 @@ class Directory(Node):
 
     @property
     def link_count(self) -> int:
-        """2 and the number of sub-directories, or 1 where the children cannot be found out."""
+        """2 and the number of sub-directories that can be seen: 2 where the directory cannot be listed."""
         try:
             return 2 + sum(isinstance(node, Directory) for node in self.listing())
         except GlassfsError:
-            return 1
+            return 2
 
 
 class FixedDirectory(Directory):

@@ -198,7 +198,7 @@ class ContainerPlace(Directory):
         try:
             return self._root().link_count
         except GlassfsError:
-            return 1
+            return 2
 
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "format": self.shown().container.format.encode()}

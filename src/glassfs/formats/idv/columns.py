@@ -1,8 +1,8 @@
 """The blocks of a column as bytes in any range, and the passes over them (§4, §5).
 
-A block is decompressed through the cache. Where its values are shown as they are stored and no vector is sparse, a range
-of the column is a range of the block, or of the file if that is not compressed. The blocks of vectors whose length
-differs are gone through once, their headers only, when somebody asks for the size.
+A block is decompressed through the cache. Where its values are shown as they are stored and no vector is sparse, a
+range of the column is a range of the block, or of the file if that is not compressed. The blocks of vectors whose
+length differs are gone through once, their headers only, when somebody asks for the size.
 
 A damaged block raises Damaged where it is read; all of it is checked before the first value is given.
 """
@@ -167,7 +167,7 @@ class Blocks:
         """The block's raw bytes, of which only the first ``needed`` may be read, and their number."""
         what = self._what(number)
         offset, length, size = self.place(number)
-        if length < 0 or not FIRST_OFFSET <= offset <= self.file.tail - length:
+        if length < (size is None) or not FIRST_OFFSET <= offset <= self.file.tail - length:
             raise Damaged(f"{what} lies outside the file ({length} bytes at {offset})")
         extent = Extent(self.file.source, offset, length)
         if size is None:
@@ -415,6 +415,6 @@ def _fill(buffer: memoryview, offset: int, width: int, make: Callable[[int, int]
     first, inside = divmod(offset, width)
     while buffer:
         count = min(at_once, -(-(inside + len(buffer)) // width))
-        made = memoryview(np.ascontiguousarray(make(first, count)).view("u1"))[inside : inside + len(buffer)]
+        made = np.ascontiguousarray(make(first, count)).view("u1").data[inside : inside + len(buffer)]
         buffer[: len(made)] = made
         buffer, first, inside = buffer[len(made) :], first + count, 0

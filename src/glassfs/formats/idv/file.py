@@ -68,7 +68,7 @@ class Header(NamedTuple):
 class Column(NamedTuple):
     """An entry of the table of contents. ``compression`` is the stored code."""
 
-    index: int
+    number: int
     name: bytes
     codec_name: bytes
     parameters: bytes
@@ -116,7 +116,9 @@ def open_idv(source: Source, cache: BlockCache) -> Container:
         if reason:
             unreadable.append(reason)
     if unreadable:
-        log.warning("%s: %d columns cannot be read: %s …", source.name, len(unreadable), unreadable[0])
+        log.warning(
+            "%s: %d of %d columns cannot be read: %s", source.name, len(unreadable), header.columns, unreadable[0],
+        )
     opened.readable = header.columns - len(unreadable)
     facts = {
         "compatible_version": version_text(header.compatible_version), "rows": header.rows,
@@ -166,12 +168,12 @@ class IdvFile:
         if not self.header.columns:
             return
         reader = Reader(self.source, self.header.toc, self.header.tail, "the table of contents", TABLE_WINDOW)
-        for index in range(self.header.columns):
+        for number in range(self.header.columns):
             name = string(reader.take)
             codec = string(reader.take), reader.take(varint(reader.take))
             packing = reader.u8()
             rows_per_block = varint(reader.take) & 0xFFFF_FFFF
-            yield Column(index, name, *codec, packing, rows_per_block, *reader.unpack("<qq"))
+            yield Column(number, name, *codec, packing, rows_per_block, *reader.unpack("<qq"))
 
     def place_fault(self, column: Column) -> str | None:
         """What is wrong with the rows per block, or with the place of the lookup table."""
@@ -200,11 +202,11 @@ class IdvFile:
     def shown(self) -> list[Shown]:
         """The readable columns: those that ML.NET shows, then those that a later one of the same name hides."""
         columns = [column for column in self.columns() if self.unreadable(column) is None]
-        last = {column.name: column.index for column in columns}
+        last = {column.name: column.number for column in columns}
         visible, hidden, numbers = [], [], dict.fromkeys(last, 2)
         for column in columns:
             codec = describe(column.codec_name, column.parameters)
-            if last[column.name] == column.index:
+            if last[column.name] == column.number:
                 visible.append(Shown(column, codec, column.name, False))
             else:
                 hidden.append(Shown(column, codec, b"%s~%d" % (column.name, numbers[column.name]), True))
@@ -237,15 +239,29 @@ class IdvFile:
             codec = string(reader.take), reader.take(varint(reader.take))
             packing, offset = reader.unpack("<Bq")
             length = varint(reader.take)
-            if not (FIRST_OFFSET <= offset <= self.header.tail and 0 < length <= self.header.tail - offset):
-                raise reader.damage(f"has an entry {shown(kind)} whose value lies outside the file")
-            yield Metadata(kind, *codec, packing, offset, length)
+            entry = Metadata(kind, *codec, packing, offset, length)
+            if not self.is_inside(entry) and self.meaningless(entry):
+                raise reader.damage(f"has an entry {shown(kind)} that makes no sense")
+            yield entry
+
+    def is_inside(self, entry: Metadata) -> bool:
+        """Whether a metadata value lies where values may be."""
+        offset, tail = entry.offset, self.header.tail
+        return FIRST_OFFSET <= offset <= tail and 0 < entry.length <= tail - offset
+
+    def meaningless(self, entry: Metadata) -> str | None:
+        """Why a metadata value has no file: its codec or its compression is unknown."""
+        try:
+            describe(entry.codec_name, entry.parameters)
+        except Damaged as error:
+            return str(error)
+        if entry.compression not in COMPRESSIONS:
+            return f"has the unknown compression {entry.compression}"
+        return None
 
     def value(self, column: Column, entry: Metadata) -> Blocks:
-        """A metadata value: a block of one row. Raises Damaged if its codec or compression is unknown."""
+        """A metadata value that has a meaning: a block of one row."""
         codec = describe(entry.codec_name, entry.parameters)
-        if entry.compression not in COMPRESSIONS:
-            raise Damaged(f"has the unknown compression {entry.compression}")
         place = Place(entry.offset, entry.length, None)
         name = f"metadata {shown(entry.kind)} of column {shown(column.name)}"
         return Blocks(self.file, codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: place, name)
@@ -268,7 +284,7 @@ class IdvFile:
         blocks, key, rows = self.blocks(column, codec), column.name, self.header.rows
         if codec.item.is_text:
             texts = TextRows(blocks)
-            identity = (self.source.identity, "idv", column.index)
+            identity = (self.source.identity, "idv", column.number)
             yield Member((name,), Records(key, texts.count, texts.group, identity, codec.type_name))
         elif 0 < codec.size <= DENSE_SLOTS:
             shape = (rows, *(codec.dimensions or ()))
@@ -293,23 +309,22 @@ class IdvFile:
                 if listed > MOST_METADATA:
                     break
         if reasons:
-            log.warning("%s: metadata of %d columns are damaged: %s …", self.source.name, len(reasons), reasons[0])
+            log.warning("%s: metadata tables that break off: %d: %s", self.source.name, len(reasons), reasons[0])
 
     def _value(self, column: Column, name: bytes, position: int, entry: Metadata) -> Iterator[Member]:
-        try:
-            blocks = self.value(column, entry)
-        except Damaged:  # listed in the schema, and found by check
+        if self.meaningless(entry):  # listed in the schema, and found by check
             return
+        blocks = self.value(column, entry)
         codec, place = blocks.codec, (b"columns", name, entry.kind)
         if codec.item.is_text:
             texts = TextSlots(blocks)
-            identity = (self.source.identity, "idv", column.index, position)
+            identity = (self.source.identity, "idv", column.number, position)
             yield Member(place, Records(entry.kind, texts.count, texts.group, identity, codec.type_name))
         else:
             yield from _arrays(place, entry.kind, blocks, codec.dimensions or ())
 
     def _schema(self) -> dict[str, Any]:
-        hidden = {column.index for column, _, _, is_hidden in self.shown() if is_hidden}
+        hidden = {column.number for column, _, _, is_hidden in self.shown() if is_hidden}
         listed, columns = 0, []
         for column in self.columns():
             kinds = []
@@ -331,7 +346,7 @@ class IdvFile:
                 "codec": column.codec_name,
                 "compression": COMPRESSION_NAMES.get(column.compression, str(column.compression)),
                 "rows_per_block": column.rows_per_block,
-                "hidden": column.index in hidden,
+                "hidden": column.number in hidden,
                 "readable": self.unreadable(column) is None,
                 "metadata": kinds,
             })

@@ -111,7 +111,7 @@ class Run:
         """``count`` times what an element that is not stored stands for."""
         import numpy as np
 
-        return np.full(count, self.fill, self.item.unit) if self.fill else np.zeros(count, self.item.unit)
+        return np.zeros(count, self.item.unit) if self.fill == 0 else np.full(count, self.fill, self.item.unit)
 
 
 class Bits(Run):
@@ -128,7 +128,8 @@ class Bits(Run):
 
         start, skipped = divmod(first, 8)
         packed = self.block.integers(self.base + start, -(-(skipped + count) // 8), "u1")
-        return np.unpackbits(packed, count=skipped + count, bitorder="little")[skipped:]
+        bits: NDArray[Any] = np.unpackbits(packed, count=skipped + count, bitorder="little")
+        return bits[skipped:]
 
 
 class OldBits(Run):
@@ -148,7 +149,8 @@ class OldBits(Run):
         pairs = (packed[:, None] >> np.array([0, 2, 4, 6], "u1") & 3).reshape(-1)[skipped : skipped + count]
         if (pairs == 3).any():
             raise self.block.damage("has a boolean that is none of false, true and missing")
-        return (pairs == 1).view("u1")
+        is_true: NDArray[Any] = pairs == 1
+        return is_true
 
 
 class Times(Run):

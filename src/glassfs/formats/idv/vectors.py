@@ -223,7 +223,7 @@ class Vectors:
 
         starts = rows.stored_ends - rows.stored
         counts = np.clip(rows.stored_ends, first, end) - np.clip(starts, first, end)
-        slots = np.arange(first, end) - np.repeat(starts, counts)
+        slots: NDArray[Any] = np.arange(first, end) - np.repeat(starts, counts)
         is_index = np.repeat(rows.is_sparse, counts)
         if is_index.any():
             index = np.repeat(rows.index_ends - rows.indices, counts)[is_index] + slots[is_index]
@@ -244,4 +244,5 @@ class _Rows(NamedTuple):
 
     @property
     def starts(self) -> NDArray[Any]:
-        return self.ends - self.lengths
+        starts: NDArray[Any] = self.ends - self.lengths
+        return starts

@@ -142,7 +142,8 @@ def _layout_faults(opened: _File) -> Iterator[Fault]:
         if start > reached:
             yield Fault("file", f"{start - reached} bytes at {reached}, behind {before}, belong to nothing")
         elif start < reached and start < source.size:
-            yield Fault("file", f"{before} overlaps what begins at {start} and ends with {what}")
+            twice = f"{start} to {min(end, reached)}"
+            yield Fault("file", f"bytes {twice} are used twice: before the end of {before}, and of {what}")
         if end > reached:
             reached, before = end, what
 

@@ -17,7 +17,8 @@ from glassfs.errors import Damaged
 from glassfs.source import Source
 
 MOST_IMAGES = 400_000  # listed in one episode
-MOST_NAME_BYTES = 16 << 20  # of camera names in one episode
+MOST_NAME_BYTES = 16 << 20  # of camera names in one episode; each directory that a name makes counts like DIRECTORY
+DIRECTORY = 128
 FAR = 4096  # images of more bytes are hopped over, smaller ones are read along
 NEAR_WINDOW, WINDOW = 512, 64 << 10
 IMAGE_HEAD = 256  # bytes that hold the fields of most images and the signature of their data
@@ -25,6 +26,7 @@ IMAGE_HEAD = 256  # bytes that hold the fields of most images and the signature 
 DECODED_BYTES = 16 << 20  # of a stored picture that are read to see whether it decodes
 DECODED_PIXELS = 16 << 20  # of a picture that is decoded for that
 DECODED_PIXELS_IN_ALL = 64 << 20  # of one listing
+MOST_JPEG_SCANS = 100  # a progressive JPEG decodes all of its pixels in each
 
 _MEDIA = (None, "jpeg", "png")
 _LENGTH = struct.Struct("<I")
@@ -72,7 +74,7 @@ class _Scan:
         return self.media[image] != 0 or 0 < self.sizes[image] == self.looks[self.look_of[image]].raw_size
 
     def _run(self, source: Source, num_frames: int) -> None:
-        # One loop over local names: it runs for every image of a section.
+        # One loop over local names, and a window of bytes: it runs for every image of a section.
         read, end, shape_size, known = source.read, self.end, self._shape.size, dict[bytes, int]()
         position, base, window, limit, ahead = self.position, self.position, b"", 0, WINDOW
         frame = name_bytes = 0
@@ -113,7 +115,7 @@ class _Scan:
                     return self._stop(frame, num_frames, first)
                 look = known.get(head)
                 if look is None:
-                    name_bytes += len(head)
+                    name_bytes += len(head) + DIRECTORY * (1 + head.count(b"/"))
                     look = known[head] = self._add_look(head)
                 if len(self.frames) >= MOST_IMAGES or name_bytes > MOST_NAME_BYTES:
                     self.error = f"only the first {len(self.frames)} images are shown, the section has more"
@@ -167,11 +169,10 @@ class Images:
 
     def check(self) -> Iterator[Fault]:
         scan = self._scan()
-        surplus = self._offset + self._length - scan.position
         if scan.error:
             yield Fault(self._place, scan.error)
-        elif surplus:
-            yield Fault(self._place, f"{surplus} bytes follow the last frame")
+        elif scan.position < scan.end:
+            yield Fault(self._place, f"{scan.end - scan.position} bytes follow the last frame")
         for image, frame in enumerate(scan.frames):
             reason = self._image_fault(scan, image)
             if reason:
@@ -226,7 +227,7 @@ class Images:
             yield Member((*paths[index], number), content)
 
     def _image_fault(self, scan: _Scan, image: int) -> str | None:
-        """What KinoDB's own tools drop or trip over in one image, all of it shown by glassfs nevertheless."""
+        """What is wrong with one image; glassfs shows its bytes nevertheless, KinoDB may drop it without a word (§6)."""
         look, size = scan.looks[scan.look_of[image]], scan.sizes[image]
         if _is_not_utf8(look.camera):
             return "the camera's name is not UTF-8"
@@ -237,8 +238,8 @@ class Images:
         media, data = _MEDIA[scan.media[image]], Extent(self._source, scan.starts[image], size)
         found = _decoded_size(data, media, DECODED_PIXELS) if media else None
         if found is None:
-            held = "raw pixels" if fits else "what is no whole JPEG or PNG"
-            return f"is marked as compressed, but holds {held}: KinoDB leaves it out"
+            held = "raw pixels, which KinoDB leaves out" if fits else "no whole JPEG or PNG"
+            return f"is marked as compressed, but holds {held}"
         if found != (look.width, look.height):
             return f"is {found[0]} x {found[1]} pixels, {declared} are declared"
         return None
@@ -247,7 +248,7 @@ class Images:
 def _decoded_size(data: Data, media: str, most_pixels: int) -> tuple[int, int] | None:
     """Width and height of a picture, None where it does not decode.
 
-    A picture of more pixels, or a very long one, is judged by its head alone: these are bytes of a stranger.
+    One of more pixels, or that takes long, is judged by its head alone: these are bytes of a stranger.
     """
     import io
 
@@ -255,9 +256,10 @@ def _decoded_size(data: Data, media: str, most_pixels: int) -> tuple[int, int] |
     from PIL.PngImagePlugin import PngImageFile
 
     stored = data.read(0, min(data.size, DECODED_BYTES))
+    is_quick = len(stored) == data.size and (media == "png" or stored.count(b"\xff\xda") <= MOST_JPEG_SCANS)
     try:
         with (JpegImageFile if media == "jpeg" else PngImageFile)(io.BytesIO(stored)) as picture:
-            if data.size <= DECODED_BYTES and picture.width * picture.height <= min(most_pixels, DECODED_PIXELS):
+            if is_quick and picture.width * picture.height <= min(most_pixels, DECODED_PIXELS):
                 picture.load()
             return picture.size
     except Exception:  # decoders raise whatever comes

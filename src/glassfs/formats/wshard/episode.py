@@ -69,8 +69,9 @@ class Episode:
         size, reason = entry.size, self.index.impossible(entry)
         fitted = None if entry.is_metadata else self.metadata.fit(key, size)
         if reason is not None and (fitted is None or fitted[1] != self.metadata.length or size > LARGEST_SHOWN):
-            # Nothing confirms the size that the index gives: the bytes that are there count.
-            size = max(0, min(entry.stored, self._source.size - entry.offset))
+            # Nothing confirms the size that the index gives: the bytes that are there count. An empty file would
+            # read well, so there is one byte at least.
+            size = max(1, min(entry.stored, self._source.size - entry.offset))
             fitted = None
         data = self._data(entry, size)
         if entry.is_metadata:

@@ -178,7 +178,7 @@ class Index:
 
     def impossible(self, entry: Entry) -> str | None:
         """Why the block cannot be where or what its entry says, or None."""
-        if entry.end > self.source.size:
+        if entry.stored and entry.end > self.source.size:
             return f"bytes {entry.offset} to {entry.end} lie outside the file of {self.source.size} bytes"
         if entry.stored and entry.offset < self.end:
             return f"its bytes at {entry.offset} lie in the header or the index"

@@ -1,4 +1,4 @@
-"""The text form of iKv documents, turned into the binary one (formats/ikv.md §9).
+"""The text form of iKv documents, turned into the binary one (§9).
 
 A text is parsed whole when it is opened and becomes a root node as in iKv1; what cannot be parsed is Refused, with its
 line. Pure functions, any thread. Memory: the text, and up to three times as much for its nodes; hence LARGEST.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from glassfs.errors import Refused
-from glassfs.formats.ikv_nodes import (
+from glassfs.formats.ikv.nodes import (
     ARRAY,
     BOOLEAN,
     DEEPEST,

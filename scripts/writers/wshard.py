@@ -1,0 +1,278 @@
+"""Writes WShard files as its writers do: batch, streaming (April 2026) and chunked (formats/wshard.md §1-§14).
+
+    with WShardWriter("episode.wshard", codec="zstd") as w:
+        w.add_channel("rgb", film, modality="rgb")
+        w.add("reward", rewards)
+
+Arrays are kept until the file is closed, and compressed one at a time then. Without metadata blocks of its own a file
+gets meta/wshard, meta/episode and meta/channels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+
+DTYPES = {
+    "f8": "f64", "f4": "f32", "f2": "f16", "i8": "i64", "i4": "i32", "i2": "i16", "i1": "i8",
+    "u8": "u64", "u4": "u32", "u2": "u16", "u1": "u8", "b1": "bool",
+}
+CODEC_FLAGS = {"zstd": 0x2, "lz4": 0x4}
+CODEC_NUMBERS = {"none": 0, "zstd": 1, "lz4": 2}
+SMALLEST_COMPRESSED = 64
+HEADER = struct.Struct("<4sBBHBBHIQQQQ16x")
+ENTRY = struct.Struct("<QIHHQQQII")
+
+Block = Any  # an array, or bytes
+
+
+class WShardWriter:
+    """One file.
+
+    ``codec`` is the default (none, zstd, lz4). ``names_codec`` is False for writers that leave the codec to the
+    header's default. ``checksum`` is ``raw``, ``disk`` (over the stored bytes) or ``none``; ``nul_names`` puts a NUL
+    behind each name, as Go does.
+    """
+
+    def __init__(
+        self, path: str | Path, *, codec: str = "none", alignment: int = 32, names_codec: bool = True,
+        nul_names: bool = False, checksum: str = "raw", role: int = 5, flags: int = 0, level: int = 1,
+        episode: Mapping[str, Any] | None = None, has_metadata: bool = True,
+    ) -> None:
+        self.path = Path(path)
+        self.codec, self.alignment, self.names_codec, self.nul_names = codec, alignment, names_codec, nul_names
+        self.checksum, self.role, self.flags, self.level = checksum, role, flags, level
+        self.episode = dict(episode or {})
+        self.has_metadata = has_metadata
+        self.channels: list[dict[str, Any]] = []
+        self._blocks: list[tuple[bytes, Block, str]] = []
+
+    def __enter__(self) -> WShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    def add(self, name: str | bytes, block: Block, codec: str | None = None) -> None:
+        """A block: an array, stored in C order as it is, or bytes."""
+        raw = name.encode() if isinstance(name, str) else name
+        self._blocks.append((raw, block, codec or self.codec))
+
+    def add_channel(
+        self, name: str, array: np.ndarray[Any, Any], *, kind: str = "signal", modality: str | None = None,
+        dtype: str | None = None, codec: str | None = None,
+    ) -> None:
+        """A block ``kind/name`` that meta/channels describes. ``dtype`` overrides the word for it, as for bf16."""
+        self.add(f"{kind}/{name}", array, codec)
+        self.channels.append(describe(f"{kind}/{name}", name, array, modality, dtype))
+
+    def add_json(self, name: str, value: Any) -> None:
+        self.add(name, json.dumps(value).encode())
+
+    def close(self) -> None:
+        """Writes the file."""
+        self._add_metadata()
+        table, places = _names([name for name, _, _ in self._blocks], self.nul_names)
+        names_offset = HEADER.size + ENTRY.size * len(self._blocks)
+        data_offset = _aligned(names_offset + len(table), self.alignment)
+        entries = []
+        with self.path.open("wb") as file:
+            file.seek(data_offset)
+            for (name, block, codec), (start, length) in zip(self._blocks, places, strict=True):
+                file.seek(_aligned(file.tell(), self.alignment))
+                entries.append(self._write_block(file, name, start, length, block, codec))
+            size = max(file.tell(), data_offset)
+            file.truncate(size)
+            file.seek(0)
+            file.write(HEADER.pack(
+                b"SHRD", 2, self.role, self.flags, self.alignment, CODEC_NUMBERS[self.codec], ENTRY.size,
+                len(entries), names_offset, data_offset, 0, size,
+            ))
+            file.write(b"".join(entries) + table)
+
+    def _write_block(self, file: BinaryIO, name: bytes, start: int, length: int, block: Block, codec: str) -> bytes:
+        raw = _bytes(block)
+        stored, flags = compressed(raw, codec, self.level), 0
+        if len(stored) < len(raw):
+            flags = 1 | (CODEC_FLAGS[codec] if self.names_codec else 0)
+        crc = {"raw": raw, "disk": stored}.get(self.checksum)
+        offset = file.tell()
+        file.write(stored)
+        return _entry(name, start, length, flags, offset, len(stored), len(raw), 0 if crc is None else _crc(crc))
+
+    def _add_metadata(self) -> None:
+        names = {name for name, _, _ in self._blocks}
+        if not self.has_metadata or b"meta/manifest" in names:
+            return
+        lengths = [len(block) for name, block, _ in self._blocks if isinstance(block, np.ndarray) and block.ndim]
+        defaults = {
+            "meta/wshard": {"format": "W-SHARD", "wshard_version": "0.1", "alignment": self.alignment},
+            "meta/episode": {"episode_id": self.path.stem, "length_T": lengths[0] if lengths else 0} | self.episode,
+            "meta/channels": {"channels": self.channels},
+        }
+        for name, value in defaults.items():
+            if name.encode() not in names:
+                self.add_json(name, value)
+
+
+def describe(
+    block: str, name: str, array: np.ndarray[Any, Any], modality: str | None = None, dtype: str | None = None,
+) -> dict[str, Any]:
+    """An entry of meta/channels."""
+    found = {"id": name, "dtype": dtype or DTYPES[array.dtype.str[1:]], "shape": list(array.shape[1:]),
+             "signal_block": block}
+    return found | ({"modality": modality} if modality else {})
+
+
+def write_streamed(
+    path: str | Path, data: Mapping[str, np.ndarray[Any, Any]], *, flush: int = 64, codec: str = "none",
+    names_last: Sequence[str] = ("reward", "done", "time/ticks"),
+) -> None:
+    """A file as the streaming writers of April 2026 leave it, with their fault if there are several flushes.
+
+    ``data`` has blocks by name, in the order of writing; reward, done and time/ticks are added if they are missing.
+    Data blocks are never compressed; meta blocks are, with the checksum over the stored bytes.
+    """
+    steps = len(next(iter(data.values())))
+    extra = {"reward": np.zeros(steps, "<f4"), "done": np.zeros(steps, "|b1"),
+             "time/ticks": np.arange(steps, dtype="<i4")}
+    whole = {name: block for name, block in data.items() if name not in names_last}
+    whole |= {name: data.get(name, extra[name]) for name in names_last}
+    channels = [describe(name, name.split("/", 1)[1], block) for name, block in data.items() if "/" in name]
+    metadata = {
+        "meta/wshard": {"format": "W-SHARD", "wshard_version": "0.1", "alignment": 32, "streaming": True},
+        "meta/episode": {"episode_id": Path(path).stem, "length_T": steps},
+        "meta/channels": {"channels": channels},
+    }
+    names = sorted([*whole, *metadata])
+    table, places = _names([name.encode() for name in names], False)
+    names_offset = HEADER.size + ENTRY.size * len(names)
+    first = _aligned(names_offset + len(table) + 200, 32)
+    body = b"".join(
+        block[start : start + flush].tobytes() for start in range(0, steps, flush) for block in whole.values()
+    )
+    offsets, position = {}, first
+    for name, block in whole.items():
+        offsets[name] = position
+        position += len(block[:flush].tobytes())
+    entries, position = {}, first + len(body)
+    for name, block in whole.items():
+        begin = offsets[name] - first
+        indexed = body[begin : begin + block.nbytes]
+        start, length = places[names.index(name)]
+        entries[name] = _entry(
+            name.encode(), start, length, 0, offsets[name], block.nbytes, block.nbytes, _crc(indexed)
+        )
+    for name, value in metadata.items():
+        raw = json.dumps(value).encode()
+        stored = compressed(raw, codec, 3)
+        body += bytes(_aligned(position, 32) - position)
+        position = _aligned(position, 32)
+        start, length = places[names.index(name)]
+        entries[name] = _entry(
+            name.encode(), start, length, int(len(stored) < len(raw)), position, len(stored), len(raw), _crc(stored)
+        )
+        body, position = body + stored, position + len(stored)
+    head = HEADER.pack(
+        b"SHRD", 2, 5, 0, 32, CODEC_NUMBERS[codec], ENTRY.size, len(names), names_offset,
+        _aligned(names_offset + len(table), 32), 0, position,
+    )
+    head += b"".join(entries[name] for name in names) + table
+    Path(path).write_bytes(head + bytes(first - len(head)) + body)
+
+
+def write_chunked(
+    folder: str | Path, episode_id: str, data: Mapping[str, np.ndarray[Any, Any]], steps: int, **options: Any,
+) -> Path:
+    """An episode in parts of ``steps`` timesteps, and its manifest, which is returned."""
+    total = len(next(iter(data.values())))
+    count = -(-total // steps)
+    chunks = []
+    for number, first in enumerate(range(0, total, steps)):
+        path = Path(folder, f"{episode_id}_chunk_{number:04d}.wshard")
+        last = min(first + steps, total) - 1
+        described = {"episode_id": episode_id, "chunk_index": number, "total_chunks": count,
+                     "timestep_range": [first, last], "length_T": last - first + 1}
+        with WShardWriter(path, episode=described, **options) as writer:
+            for name, block in data.items():
+                kind, _, channel = name.partition("/")
+                if channel:
+                    writer.add_channel(channel, block[first : last + 1], kind=kind)
+                else:
+                    writer.add(name, block[first : last + 1])
+        del described["episode_id"]
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        chunks.append(described | {"uri": path.name, "sha256": digest})
+    manifest = {"episode_id": episode_id, "env_id": "Bench-v0", "total_chunks": count, "total_timesteps": total,
+                "chunks": chunks}
+    return write_manifest(Path(folder, f"{episode_id}_manifest.wshard"), manifest)
+
+
+def write_manifest(path: Path, manifest: Any) -> Path:
+    with WShardWriter(path, role=4) as writer:
+        writer.add_json("meta/manifest", manifest)
+    return path
+
+
+def pack_residual(signs: np.ndarray[Any, Any], is_prefixed: bool = False) -> bytes:
+    """Bits [T] or [T, D] as residual blocks hold them: column after column, perhaps each behind its length."""
+    columns = [np.packbits(column, bitorder="little").tobytes() for column in np.atleast_2d(signs.T)]
+    return b"".join(struct.pack("<I", len(column)) * is_prefixed + column for column in columns)
+
+
+def compressed(raw: bytes | memoryview, codec: str, level: int) -> bytes | memoryview:
+    """The block as the writers store it: compressed where that is shorter."""
+    if codec == "none" or len(raw) < SMALLEST_COMPRESSED:
+        return raw
+    if codec == "zstd":
+        import zstandard
+
+        stored = zstandard.ZstdCompressor(level=level).compress(raw)
+    else:
+        import lz4.block
+
+        stored = lz4.block.compress(raw, store_size=False)
+    return stored if len(stored) < len(raw) else raw
+
+
+def _bytes(block: Block) -> bytes | memoryview:
+    if isinstance(block, np.ndarray):
+        return np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
+    return bytes(block)
+
+
+def _entry(
+    name: bytes, start: int, length: int, flags: int, offset: int, stored: int, original: int, crc: int,
+) -> bytes:
+    import xxhash
+
+    return ENTRY.pack(xxhash.xxh64_intdigest(name), start, length, flags, offset, stored, original, crc, 0)
+
+
+def _names(names: Sequence[bytes], has_nul: bool) -> tuple[bytes, list[tuple[int, int]]]:
+    """The string table, and where each name is in it."""
+    table, places = bytearray(), []
+    for name in names:
+        places.append((len(table), len(name)))
+        table += name + b"\0" * has_nul
+    return bytes(table), places
+
+
+def _crc(data: bytes | memoryview) -> int:
+    import crc32c
+
+    return int(crc32c.crc32c(data))
+
+
+def _aligned(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment if alignment else position

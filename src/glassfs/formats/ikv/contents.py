@@ -1,0 +1,141 @@
+"""Contents of nodes that were measured, and the listing of objects. Any thread.
+
+More than MOST_MEMBERS members are not listed, as each takes memory; the document as a whole has them all.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Content, Converted, Document, Fault, Group, Member, Null, Scalar, Text
+from glassfs.formats.ikv.nodes import (
+    BOOLEAN,
+    DOUBLE,
+    INTEGER,
+    NULL,
+    OBJECT,
+    STRING,
+    Body,
+    Cursor,
+    Marks,
+    measure,
+    shown,
+)
+from glassfs.formats.ikv.values import Decoder, Integers, repeated_keys
+
+log = logging.getLogger(__name__)
+
+MOST_MEMBERS = 250_000
+MOST_NAME_BYTES = 64 << 20
+FIXED_SIZES = {NULL: 0, DOUBLE: 8, BOOLEAN: 1}
+
+_TRUTH = b"\0" + b"\1" * 255
+
+Value = TypeVar("Value")
+
+
+class Node(NamedTuple):
+    """A node's type, and where its payload starts and ends."""
+
+    tag: int
+    start: int
+    end: int
+
+
+class Contents:
+    """Makes the contents of nodes that were measured."""
+
+    def __init__(self, body: Body, cache: BlockCache) -> None:
+        self.body = body
+        self._cache = cache
+
+    def content(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Content:
+        """``marks`` are those that were made when the node, or one around it, was measured."""
+        tag, start, end = node
+        if tag == NULL:
+            return Null(key)
+        cursor = Cursor(self.body, start, end, what, window=16)
+        if tag == STRING:
+            size = cursor.varint()
+            return Text(key, self.body.part(cursor.position, size))
+        if tag == INTEGER:
+            return Scalar(key, cursor.integer())
+        if tag == DOUBLE:
+            return Scalar(key, struct.unpack("<d", cursor.take(8))[0])
+        if tag == BOOLEAN:
+            return Scalar(key, cursor.u8() != 0)
+        if tag == OBJECT:
+            count = cursor.varint()
+            return Group(key, partial(self.members, node, what, marks), None if count else 0, unlisted(count))
+        element, count = cursor.u8(), cursor.varint()
+        items = cursor.position
+        if element == INTEGER:
+            return Array(key, Integers(self.body, self._cache, items, end, count), "<i8", (count,), "integer")
+        if element == DOUBLE:
+            return Array(key, self.body.part(items, 8 * count), "<f8", (count,), "double")
+        if element == BOOLEAN:
+            truth = Converted(self.body.part(items, count), 1, 1, count, lambda raw: raw.translate(_TRUTH))
+            return Array(key, truth, "|b1", (count,), "boolean")
+        return self.document(key, node, what)
+
+    def document(self, key: bytes, node: Node, what: str) -> Document:
+        def value() -> Any:
+            return Decoder(self.body, what).value(*node)
+
+        return Document(key, value, (*self.body.identity, *node))
+
+    def members(self, node: Node, what: str, marks: Marks | None) -> Iterator[Member]:
+        """The members of an object."""
+        found = last_of_each(self._members(node, what, marks), f"{self.body.name}: {what}")
+        for key, member in found.items():
+            yield Member((key,), self.content(key, member, f"{what}/{shown(key)}", marks))
+
+    def faults(self, node: Node, what: str) -> Iterator[Fault]:
+        """What is wrong below a node, except that it cannot be read."""
+        cursor = Cursor(self.body, node.start, node.end, what, window=64 << 10)
+        for place, repeats, first in repeated_keys(cursor, node.tag, what):
+            yield Fault(place, repeated(repeats, first))
+
+    def _members(self, node: Node, what: str, marks: Marks | None) -> Iterator[tuple[bytes, Node]]:
+        cursor = Cursor(self.body, node.start, node.end, what, window=16 << 10)
+        for _ in range(cursor.count(2)):
+            key, tag, start = cursor.name(), cursor.u8(), cursor.position
+            if tag in FIXED_SIZES:
+                cursor.skip(FIXED_SIZES[tag])
+            elif tag == STRING:
+                cursor.skip(cursor.varint())
+            elif tag == INTEGER:
+                cursor.integer()
+            else:
+                end = marks.end_of(start) if marks else None
+                cursor.go_to(measure(self.body, tag, start, node.end, what) if end is None else end)
+            yield key, Node(tag, start, cursor.position)
+
+
+def last_of_each(pairs: Iterable[tuple[bytes, Value]], what: str) -> dict[bytes, Value]:
+    """The last value of each key, as far as there is room for keys."""
+    found: dict[bytes, Value] = {}
+    room, left_out = MOST_NAME_BYTES, 0
+    for key, value in pairs:
+        if key not in found:
+            room -= len(key)
+            if room < 0 or len(found) >= MOST_MEMBERS:
+                left_out += 1
+                continue
+        found[key] = value
+    if left_out:
+        log.warning("%s has too many members to list them all: %d are left out", what, left_out)
+    return found
+
+
+def unlisted(count: int) -> str | None:
+    return f"only {MOST_MEMBERS} of {count} members are listed" if count > MOST_MEMBERS else None
+
+
+def repeated(repeats: int, first: bytes) -> str:
+    return f"the key {shown(first)!r} stands there more than once, the last one counts ({repeats} such repeats)"

@@ -1,0 +1,114 @@
+"""Opening iKv documents of any form (§4, §5, §9). Raises Damaged or Refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from glassfs.cache import BlockCache
+from glassfs.content import Container, Document, Extent, Fault, Group, Member, Memory, Slice
+from glassfs.errors import Refused
+from glassfs.formats.ikv import text
+from glassfs.formats.ikv.contents import Contents, Node, unlisted
+from glassfs.formats.ikv.indexed import Index, IndexedRoot
+from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, Body, Cursor, Marks, measure, shown
+from glassfs.source import Source
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"iKv"
+KIND = ord("b")
+INDEXED_ROOT = 1
+
+
+def recognises(head: bytes) -> bool:
+    """True for a binary document of any version, and for what can only be an iKv text."""
+    return (head.startswith(MAGIC) and head[3:4].isdigit()) or text.recognises(head)
+
+
+def hint(head: bytes) -> str | None:
+    """Why a file that starts much like an iKv document is none."""
+    if head[:4].lower() in (b"ikv1", b"ikv2"):
+        return "starts like an iKv document, but is neither a binary one nor text that can be read as one"
+    return None
+
+
+def open_ikv(source: Source, cache: BlockCache) -> Container:
+    """Opens any form. Raises Damaged or Refused."""
+    magic = source.read(0, min(4, source.size))
+    if not magic.startswith(MAGIC):
+        return _open_text(source, cache)
+    if magic not in (b"iKv1", b"iKv2"):
+        raise Refused(source.name, f"is {magic.decode('latin-1')}, a newer version than those known (iKv1, iKv2)")
+    body = Body(source.name, source.identity, partial(Extent, source))
+    cursor = Cursor(body, len(magic), source.size, "header")
+    version = magic[3] - ord("0")
+    kind, number = cursor.u8(), cursor.u32()
+    if kind != KIND:
+        raise cursor.damage(f"has the kind {kind}, expected is {KIND} ('b')")
+    if number != version:
+        raise cursor.damage(f"has the version {number} after the magic iKv{version}")
+    if version == 1:
+        facts = {"version": 1, "form": "binary"}
+        return _open_plain(source, cache, body, cursor.name(), cursor.position, source.size, facts)
+    return _open_indexed(source, cache, body, cursor)
+
+
+def _open_text(source: Source, cache: BlockCache) -> Container:
+    if source.size > text.LARGEST:
+        raise Refused(source.name, f"is an iKv text of more than {text.LARGEST >> 20} MiB")
+    document = text.encode(source.read(0, source.size), source.name)
+    body = Body(source.name, (*source.identity, "text"), partial(Slice, Memory(document.node)))
+    facts = {"version": document.version, "form": "text"}
+    return _open_plain(source, cache, body, document.root_name, 0, len(document.node), facts)
+
+
+def _open_plain(
+    source: Source, cache: BlockCache, body: Body, root_name: bytes, start: int, end: int, facts: dict[str, Any],
+) -> Container:
+    """A document whose root node stands in ``[start, end)``."""
+    cursor = Cursor(body, start, end, "root")
+    tag = cursor.u8()
+    marks = Marks()
+    root = Node(tag, cursor.position, measure(body, tag, cursor.position, end, "root", marks))
+    unused = end - root.end
+    if unused:
+        log.warning("%s: %d bytes after the root are not used", source.name, unused)
+    contents = Contents(body, cache)
+    members = [
+        Member((b"document",), contents.document(root_name, root, "document")),
+        Member((b"root",), contents.content(root_name, root, "root", marks)),
+    ]
+
+    def check() -> Iterator[Fault]:
+        if unused:
+            yield Fault("root", f"{unused} bytes after the root are not used")
+        yield from contents.faults(root, "root")
+
+    facts = facts | {"root_name": shown(root_name), "root_type": TYPE_NAMES[root.tag], "members": None}
+    if tag == OBJECT:
+        facts["members"] = cursor.varint()
+    top = Group(b"", lambda: members, subgroups=int(tag == OBJECT))
+    return Container("ikv", str(facts["version"]), top, [source], facts, check)
+
+
+def _open_indexed(source: Source, cache: BlockCache, body: Body, cursor: Cursor) -> Container:
+    flags = cursor.u32()
+    if not flags & INDEXED_ROOT:
+        raise cursor.damage(f"has the flags {flags:#x}, without the one for an indexed root")
+    root_name = cursor.name()
+    index = Index(body, cursor)
+    root = IndexedRoot(Contents(body, cache), index)
+    members = [
+        Member((b"document",), Document(root_name, root.value, (*body.identity, "document"))),
+        Member((b"root",), Group(root_name, root.members, None if index.count else 0, unlisted(index.count))),
+    ]
+    facts = {
+        "version": 2, "form": "binary", "root_name": shown(root_name), "root_type": "object", "members": index.count,
+        "flags": flags,
+    }
+    top = Group(b"", lambda: members, subgroups=1)
+    return Container("ikv", "2", top, [source], facts, lambda: chain(index.faults(), root.faults()))

@@ -1,0 +1,182 @@
+"""The root of an iKv2 document: keys and entries in an index, payloads anywhere behind it (§5). Any thread.
+
+The index is checked when it is made, an entry's payload when somebody looks into the root or at the whole document.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from glassfs.content import Blob, Fault, Member
+from glassfs.errors import Damaged
+from glassfs.formats.ikv.contents import FIXED_SIZES, Contents, Node, last_of_each, repeated
+from glassfs.formats.ikv.nodes import ARRAY, OBJECT, SMALL, TYPE_NAMES, Body, Cursor, Marks, measure, shown
+from glassfs.formats.ikv.values import MOST_KEYS_COMPARED, Decoder
+
+log = logging.getLogger(__name__)
+
+MOST_RANGES_COMPARED = 1 << 24
+
+_ENTRY = struct.Struct("<BII")
+_ENTRIES_AT_ONCE = 4096
+
+
+class Index:
+    """The keys and entries of an iKv2 document. They stay in the file and are read again by whoever needs them."""
+
+    def __init__(self, body: Body, cursor: Cursor) -> None:
+        """``cursor`` stands at the number of entries. Raises Damaged where any key or entry is wrong."""
+        self.body = body
+        self.size = cursor.end
+        cursor.what = "index"
+        self.count = cursor.count(1 + _ENTRY.size)
+        self._keys = cursor.position
+        for _ in range(self.count):
+            cursor.skip_name()
+        self._entries = cursor.position
+        cursor.skip(self.count * _ENTRY.size)
+        self._end = cursor.position
+        for number, (tag, offset, end) in enumerate(self._nodes()):
+            if tag >= len(TYPE_NAMES):
+                raise cursor.damage(f"has an entry of unknown type {tag} (number {number})")
+            if end > self.size:
+                raise cursor.damage(f"has an entry that ends at {end}, outside the file (number {number})")
+            if offset < self._end and offset != end:
+                raise cursor.damage(f"has an entry at {offset}, before the payloads begin (number {number})")
+
+    def entries(self) -> Iterator[tuple[bytes, Node]]:
+        keys = Cursor(self.body, self._keys, self._entries, "index", window=64 << 10)
+        return ((keys.name(), node) for node in self._nodes())
+
+    def faults(self) -> Iterator[Fault]:
+        """Keys that stand in it twice, and bytes of the file that belong to no entry or to several."""
+        seen: set[bytes] = set()
+        repeats, first = 0, b""
+        for key, _ in self.entries():
+            if key in seen:
+                repeats, first = repeats + 1, first if repeats else key
+            elif len(seen) < MOST_KEYS_COMPARED:
+                seen.add(key)
+        if repeats:
+            yield Fault("root", repeated(repeats, first))
+        if self.count > MOST_RANGES_COMPARED:
+            return
+        import numpy as np
+
+        ranges = np.fromiter((node.start << 32 | node.end - node.start for _, node in self.entries()), np.uint64)
+        ranges = np.sort(ranges[ranges & np.uint64(0xFFFFFFFF) > 0])
+        starts = (ranges >> np.uint64(32)).astype(np.int64)
+        ends = starts + (ranges & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        before = np.concatenate(([self._end], np.maximum.accumulate(ends)))
+        gaps = np.concatenate((starts, [self.size])) - before
+        if (gaps[:-1] < 0).any():
+            yield Fault("root", f"{(gaps[:-1] < 0).sum()} entries share bytes with others")
+        if (gaps > 0).any():
+            yield Fault("root", f"{gaps[gaps > 0].sum()} bytes between or after the payloads are not used")
+
+    def _nodes(self) -> Iterator[Node]:
+        at_once = _ENTRY.size * _ENTRIES_AT_ONCE
+        for position in range(self._entries, self._end, at_once):
+            packed = self.body.part(position, min(at_once, self._end - position)).whole()
+            for tag, offset, size in _ENTRY.iter_unpack(packed):
+                yield Node(tag, offset, offset + size)
+
+
+class IndexedRoot:
+    """The root object of an iKv2 document."""
+
+    def __init__(self, contents: Contents, index: Index) -> None:
+        self._contents = contents
+        self._body = contents.body
+        self._index = index
+        self._verdicts: dict[Node, Marks | str] = {}
+        # Ranges may overlap: without a bound, measuring them all could cost as much as the file's size squared.
+        self._left_to_measure = 4 * index.size + (1 << 20)
+        self._is_told = False
+
+    def members(self) -> Iterator[Member]:
+        """The entries; one whose payload is bad as a Blob."""
+        bad = []
+        for key, node in last_of_each(self._index.entries(), f"{self._body.name}: root").items():
+            what = f"root/{shown(key)}"
+            try:
+                yield Member((key,), self._contents.content(key, node, what, self._measured(node, what)))
+            except Damaged as error:
+                bad.append(str(error))
+                yield Member((key,), Blob(key, self._body.part(node.start, node.end - node.start)))
+        if bad and not self._is_told:
+            self._is_told = True
+            log.warning("%s (entries that are bad: %d)", bad[0], len(bad))
+
+    def value(self) -> dict[str | bytes, Any]:
+        """The document without its bad entries."""
+        decoder = Decoder(self._body, "document")
+        found: dict[str | bytes, Any] = {}
+        known: dict[Node, tuple[Any, int]] = {}
+        for raw, node in self._index.entries():
+            key = decoder.key(raw)
+            try:
+                self._measured(node, f"root/{shown(raw)}")
+            except Damaged:
+                found.pop(key, None)
+                continue
+            value, rendered = known.get(node, (None, -1))
+            if rendered < 0:
+                before = decoder.rendered
+                value = decoder.value(*node, depth=1)
+                if node.tag in (OBJECT, ARRAY):
+                    known[node] = value, decoder.rendered - before
+            decoder.spend(9 + max(rendered, 0), 80)
+            found[key] = value
+        return found
+
+    def faults(self) -> Iterator[Fault]:
+        """Bad entries, and what is wrong in the others."""
+        seen: set[Node] = set()
+        for key, node in self._index.entries():
+            what = f"root/{shown(key)}"
+            try:
+                self._measured(node, what)
+            except Damaged as error:
+                yield Fault(what, str(error).removeprefix(f"{self._body.name}: {what} "))
+            else:
+                if node.tag in (OBJECT, ARRAY) and node not in seen:
+                    seen.add(node)
+                    yield from self._contents.faults(node, what)
+
+    def _measured(self, node: Node, what: str) -> Marks | None:
+        """The marks of an entry, of which there may be none. Raises Damaged if its payload is bad."""
+        if node.tag not in (OBJECT, ARRAY) or node.end - node.start < SMALL:
+            self._measure(node, what, None)
+            return None
+        verdict = self._verdicts.get(node)
+        if verdict is None:
+            verdict = self._verdicts[node] = self._verdict(node, what)
+        if isinstance(verdict, str):
+            raise Damaged(f"{self._body.name}: {what} {verdict}")
+        return verdict
+
+    def _verdict(self, node: Node, what: str) -> Marks | str:
+        """The marks of a larger object or array, or what is wrong with it."""
+        size = node.end - node.start
+        if size > self._left_to_measure:
+            return "shares bytes with too many other entries to be checked"
+        self._left_to_measure -= size
+        marks = Marks()
+        try:
+            self._measure(node, what, marks)
+        except Damaged as error:
+            return str(error).removeprefix(f"{self._body.name}: {what} ")
+        return marks
+
+    def _measure(self, node: Node, what: str, marks: Marks | None) -> None:
+        tag, start, end = node
+        if tag in FIXED_SIZES:
+            found = start + FIXED_SIZES[tag]
+        else:
+            found = measure(self._body, tag, start, end, what, marks, around=1)
+        if found != end:
+            raise Damaged(f"{self._body.name}: {what} has {end - start} bytes, but its value {found - start}")

@@ -1,0 +1,208 @@
+"""Values of nodes that were measured: as Python objects for a whole document, as packed numbers for one array.
+
+A ``Decoder`` is for one thread; the rest may be used from any. Every bound is checked again, as files change: Damaged.
+A value that is too much to show at once is TooLarge, found before it is built.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from glassfs.cache import BlockCache
+from glassfs.content import Data, Location
+from glassfs.errors import Damaged, TooLarge
+from glassfs.formats.ikv.nodes import (
+    ARRAY,
+    BOOLEAN,
+    DEEPEST,
+    DOUBLE,
+    INTEGER,
+    NULL,
+    OBJECT,
+    SMALLEST_ITEM,
+    STRING,
+    Body,
+    Cursor,
+    measure,
+    shown,
+)
+
+LARGEST_RENDERING = 64 << 20
+LARGEST_VALUE = 96 << 20
+KEYS_KEPT = 4096
+MOST_KEYS_COMPARED = 1_000_000
+
+_WINDOW = 64 << 10
+_AT_ONCE = 256 << 10
+
+
+class Decoder:
+    """Builds the values of one document: dict, list, str, int, float, bool, None, and bytes for what is not UTF-8.
+
+    Raises TooLarge before a value takes much more than LARGEST_VALUE bytes of memory, or would surely be longer than
+    LARGEST_RENDERING as JSON with indent 2.
+    """
+
+    def __init__(self, body: Body, what: str) -> None:
+        self.rendered = 0
+        self._body = body
+        self._what = what
+        self._taken = 0
+        self._keys: dict[bytes, str | bytes] = {}
+
+    def value(self, tag: int, start: int, end: int, depth: int = 0) -> Any:
+        """The value of a node that was measured; ``depth`` is the number of containers around it."""
+        return self._value(Cursor(self._body, start, end, self._what, _WINDOW), tag, depth)
+
+    def spend(self, rendered: int, taken: int) -> None:
+        """Notes that so many bytes more will be rendered at least, and so many are taken in memory."""
+        self.rendered += rendered
+        self._taken += taken
+        if self.rendered > LARGEST_RENDERING or self._taken > LARGEST_VALUE:
+            raise TooLarge(f"{self._body.name}: {self._what} is too large to be shown as one JSON document")
+
+    def key(self, raw: bytes) -> str | bytes:
+        """A key; one that objects often have is the same object each time."""
+        found = self._keys.get(raw)
+        self.spend(len(raw), 0 if found is not None else len(raw) + 60)
+        if found is None:
+            found = _text(raw)
+            if len(self._keys) < KEYS_KEPT:
+                self._keys[raw] = found
+        return found
+
+    def _value(self, cursor: Cursor, tag: int, depth: int) -> Any:
+        if tag == NULL:
+            return None
+        if tag == STRING:
+            return self._string(cursor)
+        if tag == INTEGER:
+            self.spend(0, 32)
+            return cursor.integer()
+        if tag == DOUBLE:
+            self.spend(2, 24)
+            return struct.unpack("<d", cursor.take(8))[0]
+        if tag == BOOLEAN:
+            return cursor.u8() != 0
+        if depth >= DEEPEST:
+            raise cursor.damage(f"is nested more than {DEEPEST} deep")
+        item = 2 * depth + 5  # a line break, the indent, a comma, and one character at least
+        if tag == OBJECT:
+            count = cursor.count(2)
+            self.spend(count * (item + 4), 200 + count * 80)
+            members: dict[str | bytes, Any] = {}
+            for _ in range(count):
+                key = self.key(cursor.name())
+                members[key] = self._value(cursor, cursor.u8(), depth + 1)
+            return members
+        if tag == ARRAY:
+            element = cursor.u8()
+            if element > ARRAY:
+                raise cursor.damage(f"has an array of unknown type {element} before {cursor.position}")
+            count = cursor.count(SMALLEST_ITEM[element])
+            self.spend(count * item, 80 + count * 8)
+            if element in (INTEGER, DOUBLE, BOOLEAN):
+                return self._numbers(cursor, element, count)
+            if element == STRING:
+                return [self._string(cursor) for _ in range(count)]
+            return [self._value(cursor, cursor.u8(), depth + 1) for _ in range(count)]
+        raise cursor.damage(f"has a node of unknown type {tag} before {cursor.position}")
+
+    def _string(self, cursor: Cursor) -> str | bytes:
+        size = cursor.varint()
+        self.spend(size + 1, size + 60)
+        return _text(cursor.take(size))
+
+    def _numbers(self, cursor: Cursor, element: int, count: int) -> list[Any]:
+        if element == BOOLEAN:
+            return [byte != 0 for byte in cursor.take(count)]
+        self.spend(0, count * 32)
+        if element == DOUBLE:
+            return list(struct.unpack(f"<{count}d", cursor.take(8 * count)))
+        return [cursor.integer() for _ in range(count)]
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def repeated_keys(cursor: Cursor, tag: int, what: str) -> Iterator[tuple[str, int, bytes]]:
+    """Goes through a node that was measured; objects that have a key more than once: where, how many, the first."""
+    if tag == OBJECT:
+        seen: set[bytes] = set()
+        repeats, first = 0, b""
+        for _ in range(cursor.count(2)):
+            key = cursor.name()
+            if key in seen:
+                repeats, first = repeats + 1, first if repeats else key
+            elif len(seen) < MOST_KEYS_COMPARED:
+                seen.add(key)
+            yield from repeated_keys(cursor, cursor.u8(), f"{what}/{shown(key)}")
+        if repeats:
+            yield what, repeats, first
+    elif tag == ARRAY and cursor.peek() in (NULL, OBJECT, ARRAY):
+        cursor.u8()
+        for number in range(cursor.count(1)):
+            yield from repeated_keys(cursor, cursor.u8(), f"{what}/{number}")
+    else:
+        cursor.go_to(measure(cursor.body, tag, cursor.position, cursor.end, what))
+
+
+class Integers(Data):
+    """The items of an array of integers as little-endian 64-bit numbers; ``start`` and ``end`` are where they stand."""
+
+    __slots__ = ("_body", "_cache", "_count", "_end", "_start", "key")
+
+    def __init__(self, body: Body, cache: BlockCache, start: int, end: int, count: int) -> None:
+        self._body, self._cache = body, cache
+        self._start, self._end, self._count = start, end, count
+        self.key: Hashable = (*body.identity, "integers", start, count)
+
+    @property
+    def size(self) -> int:
+        return 8 * self._count
+
+    def location(self) -> Location | None:
+        place = self._body.part(self._start, self._end - self._start).location()
+        return place and place._replace(codec="varint")
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._cache.read_into(self, buffer, offset)
+
+    def whole(self) -> bytes:
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        position, left = self._start, self._count
+        while left:
+            chunk = self._body.part(position, min(_AT_ONCE, self._end - position)).whole()
+            items, used = _integers(chunk, left)
+            if not items:
+                raise Damaged(f"{self._body.name}: the integers at {self._start} are not what they were")
+            yield items
+            position += used
+            left -= len(items) // 8
+
+
+def _integers(chunk: bytes, most: int) -> tuple[bytes, int]:
+    """The integers that end in ``chunk``, at most so many, as 8 bytes each; and how many bytes they take there."""
+    import numpy as np
+
+    raw = np.frombuffer(chunk, np.uint8)
+    ends = np.flatnonzero(raw < 0x80)[:most]
+    if not len(ends):
+        return b"", 0
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    lengths = ends - starts + 1
+    values = (raw[starts] & 0x7F).astype(np.uint64)
+    for position in range(1, min(10, int(lengths.max()))):
+        longer = np.flatnonzero(lengths > position)
+        septets = (raw[starts[longer] + position] & 0x7F).astype(np.uint64)
+        values[longer] |= septets << np.uint64(7 * position)
+    signed = (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))
+    return signed.astype("<u8").tobytes(), int(ends[-1]) + 1
