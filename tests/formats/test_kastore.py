@@ -182,6 +182,14 @@ def test_of_equal_keys_the_last_comes_first(tmp_path: Path, caplog: pytest.LogCa
     assert [(fault.place, fault.reason.split()[1]) for fault in reasons] == [("a", "0"), ("b", "1"), ("a", "2")]
 
 
+def test_many_equal_keys_keep_their_order(tmp_path: Path) -> None:
+    container = open_path(store([(f"k{number % 3}", [number]) for number in range(3000)], tmp_path, sort=False))
+    found = contents_of(container.root)
+    for number in range(3):
+        shown = [int(values(content)[0]) for content in found[b"k%d" % number]]
+        assert shown == [2997 + number, *range(number, 2997, 3)]
+
+
 def test_equal_neighbours_are_no_keys_out_of_order(tmp_path: Path) -> None:
     container = open_path(store([("a", [1]), ("a", [2])], tmp_path, sort=False))
     assert [values(content).tolist() for _, content in walk(container.root)] == [[2], [1]]
@@ -277,6 +285,20 @@ def test_endlessly_many_stores_are_cut_off_with_a_word(tmp_path: Path) -> None:
 
 
 # --- damage ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("place", "layout", "value", "reason"), [
+    (12, "<I", 3, "the header declares 216 bytes, which do not fit 3 items"),
+    (16, "<Q", 2**63, "is cut short: the header declares 9223372036854775808 bytes, 216 are there"),
+    (HEADER + KEY_LENGTH, "<Q", 100, "the keys run past the end of the store"),
+    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the last array ends at 220, the store at 216"),
+])
+def test_the_reason_of_a_refusal_says_what_is_wrong(
+    pair: Path, place: int, layout: str, value: int, reason: str,
+) -> None:
+    with pytest.raises(Refused) as caught:
+        open_bytes(patched(pair, place, layout, value))
+    assert caught.value.reason == reason
 
 
 FIELDS = [

@@ -143,6 +143,21 @@ def test_facts_of_a_tree_sequence(trees: Path) -> None:
     json.dumps(facts, allow_nan=False)
 
 
+def test_facts_that_are_not_there_or_make_no_sense_are_none(trees: Path) -> None:
+    def change(items: dict[str, Any]) -> None:
+        items["sequence_length"] = np.array([1.0, 2.0])
+        items["format/version"] = np.array([], "u4")
+        items["provenances/timestamp_offset"] = np.array([], "u4")
+        del items["populations/metadata_offset"]
+
+    container = changed(trees, change)
+    assert container.facts["tskit_version"] is None
+    assert container.facts["sequence_length"] is None
+    assert container.facts["rows"]["provenances"] == 0
+    assert container.facts["rows"]["populations"] is None
+    assert not any(name.startswith(b"provenances/") for name in texts_of(container))
+
+
 def test_the_first_of_several_tree_sequences_is_not_the_only_one_with_text(trees: Path) -> None:
     twice = trees.with_name("twice.trees")
     twice.write_bytes(trees.read_bytes() * 2)
@@ -232,6 +247,7 @@ def cut(key: str) -> Callable[[dict[str, Any]], None]:
     (put("sites/ancestral_state_offset", 1, 2**32 - 1), "sites/ancestral_state_offset", "does not rise from 0 to"),
     (put("sites/ancestral_state_offset", 0, 1), "sites/ancestral_state_offset", "does not rise"),
     (put("nodes/metadata_offset", 5, 1000), "nodes/metadata_offset", "does not rise"),
+    (cut("edges/right"), "edges/right", "has 3 rows, its table has 4"),
     (cut("nodes/flags"), "nodes/flags", "has 4 rows, its table has 5"),
     (cut("nodes/metadata_offset"), "nodes/metadata_offset", "uint32 [5], expected uint32 or uint64 [6]"),
     (cut("uuid"), "uuid", "has 35 elements, not 36"),
@@ -268,7 +284,7 @@ def test_verify_finds_wrong_values_late_in_a_long_column(tmp_path: Path) -> None
     items = dict(kastore.load(str(tmp_path / "x.trees")))
     items["nodes/time"] = np.where(np.arange(400_000) == 399_998, np.nan, items["nodes/time"])
     offsets = np.zeros(400_001, "u4")
-    offsets[300_000] = 1  # falls back right behind it, in the second stretch that is read
+    offsets[(1 << 18) - 1] = 1  # falls back between the first MiB and the second
     items["nodes/metadata_offset"] = offsets
     faults = dict(open_path(rewritten(items, tmp_path / "y.trees")).check())
     assert faults["nodes/time"].startswith("value 399998, nan,")

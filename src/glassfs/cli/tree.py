@@ -30,6 +30,8 @@ def command(source: str, path: str, level: int | None, show_all: bool) -> int:
 def _show(directory: Directory, indent: str, level: int | None, show_all: bool) -> int:
     try:
         nodes = directory.listing()
+        if isinstance(nodes, list):  # a series comes in order, and is not to be made as a whole
+            nodes = sorted(nodes, key=lambda node: node.name)
     except GlassfsError as error:
         report(directory.name, error)
         return 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, cast
 
+from glassfs.codec import lz4_block
 from glassfs.errors import Damaged
 
 NONE, ZSTD, LZ4, DEFLATE, ZLIB = "none", "zstd", "lz4", "deflate", "zlib"
@@ -35,15 +36,15 @@ def decompress(codec: str, data: bytes, size: int) -> bytes:
 
 
 def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same in pieces, for blocks that are too large to hold. lz4 blocks cannot be decoded in pieces.
+    """The same in pieces, for blocks that are too large to hold.
 
     Raises Damaged at the piece that fails, or at the end if the sizes disagree.
     """
     left = size
     for piece in _stream(codec)(pieces, size):
         if len(piece) > left:
-            if codec == ZSTD:
-                raise Damaged(f"zstd data give more than the declared {size} bytes")
+            if codec in (ZSTD, LZ4):
+                raise Damaged(f"{codec} data give more than the declared {size} bytes")
             piece = piece[:left]
         left -= len(piece)
         if piece:
@@ -54,16 +55,14 @@ def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterato
         raise Damaged(f"{codec} data give {size - left} bytes, declared are {size}")
 
 
-def can_stream(codec: str) -> bool:
-    return codec in (NONE, ZSTD, DEFLATE, ZLIB)
-
-
 def _whole(codec: str) -> Callable[[bytes, int], bytes]:
     return {NONE: _copy, ZSTD: _unzstd, LZ4: _unlz4, DEFLATE: _inflate, ZLIB: _unzlib}[codec]
 
 
 def _stream(codec: str) -> Callable[[Iterable[bytes], int], Iterator[bytes]]:
-    return {NONE: _copies, ZSTD: _unzstd_stream, DEFLATE: _inflate_stream, ZLIB: _unzlib_stream}[codec]
+    return {
+        NONE: _copies, ZSTD: _unzstd_stream, LZ4: _unlz4_stream, DEFLATE: _inflate_stream, ZLIB: _unzlib_stream,
+    }[codec]
 
 
 def _copy(data: bytes, size: int) -> bytes:
@@ -173,49 +172,8 @@ def _unlz4(data: bytes, size: int) -> bytes:
         return bytes(lz4.block.decompress(data, uncompressed_size=size))
     except lz4.block.LZ4BlockError:
         # The TypeScript writer of WShard ends blocks on a match, which liblz4 refuses (formats/wshard.md §5).
-        return _unlz4_any_end(data, size)
+        return b"".join(decompress_stream(LZ4, [data], size))
 
 
-def _unlz4_any_end(data: bytes, size: int) -> bytes:
-    """The LZ4 block format, with or without the literals that have to end it."""
-    raw = bytearray()
-    position, end = 0, len(data)
-    try:
-        while position < end:
-            token = data[position]
-            position += 1
-            literals = token >> 4
-            if literals == 15:
-                literals, position = _lz4_length(data, position, literals)
-            if literals > end - position or literals > size - len(raw):
-                raise Damaged("lz4 data do not decode: literals run out of the block")
-            raw += data[position : position + literals]
-            position += literals
-            if position == end:
-                break
-            distance = data[position] | data[position + 1] << 8
-            position += 2
-            length = token & 15
-            if length == 15:
-                length, position = _lz4_length(data, position, length)
-            length += 4
-            if not 0 < distance <= len(raw) or length > size - len(raw):
-                raise Damaged("lz4 data do not decode: a match runs out of the block")
-            start = len(raw) - distance
-            if distance >= length:
-                raw += raw[start : start + length]
-            else:
-                pattern = bytes(raw[start:])
-                raw += (pattern * (length // distance + 1))[:length]
-    except IndexError as error:
-        raise Damaged("lz4 data do not decode: the block is cut") from error
-    return bytes(raw)
-
-
-def _lz4_length(data: bytes, position: int, length: int) -> tuple[int, int]:
-    while True:
-        byte = data[position]
-        position += 1
-        length += byte
-        if byte != 255:
-            return length, position
+def _unlz4_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    return lz4_block.decompress_stream(pieces)

@@ -342,7 +342,7 @@ class Decoded(Data):
         self._extent.read_into(buffer, offset)
 
     def whole(self) -> bytes:
-        if self._extent.size > self._size + HELD_BACK and compression.can_stream(self.codec):
+        if self._extent.size > self._size + HELD_BACK:
             return b"".join(self.pieces())  # more is stored than can be needed: it is not read at once
         stored = self._extent.source.read(self._extent.offset, self._extent.size)
         try:
@@ -360,11 +360,6 @@ class Decoded(Data):
         return crc == self._crc
 
     def pieces(self) -> Iterator[bytes]:
-        if not compression.can_stream(self.codec):
-            raw = memoryview(self.whole())
-            for offset in range(0, len(raw), PIECE):
-                yield bytes(raw[offset : offset + PIECE])
-            return
         raw_crc = stored_crc = 0
 
         def stored() -> Iterator[bytes]:

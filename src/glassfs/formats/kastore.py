@@ -104,7 +104,10 @@ class Store:
         return self.start + self.size
 
     def items(self) -> Iterator[Item]:
-        """Walks the index. Raises Damaged at the first item whose place is not the one that the lengths give (§1)."""
+        """Walks the index. Raises Damaged at the first item whose place is not the one that the lengths give (§1).
+
+        As arrays only follow one another, that all lie inside the store is known when the last one ends with it.
+        """
         key_end, array_end, first_array = self._first_key, 0, 0
         for first, raw in self._descriptors():
             block_start = key_end
@@ -127,8 +130,6 @@ class Store:
                     raise self._damage(f"item {number}: the array starts at {start}, expected {(array_end + 7) & ~7}")
                 key_end = key_start + key_length
                 array_end = start + length * TYPES[kind].size
-                if array_end > self.size:
-                    raise self._damage(f"item {number}: the array runs past the end of the store")
                 key = keys[key_start - block_start : key_end - block_start]
                 yield Item(key, TYPES[kind], self.start + start, length)
         if self.count and first_array != (key_end + 7) & ~7:

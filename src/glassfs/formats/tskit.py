@@ -239,7 +239,7 @@ class TreeSequence:
     def _offsets(self, key: str) -> Column | None:
         """The offsets of a ragged column, where they are of a type and a number that fit."""
         offsets = self._column(f"{key}_offset")
-        if offsets is None or offsets.type not in ("uint32", "uint64") or offsets.length == 0:
+        if offsets is None or offsets.type not in ("uint32", "uint64"):
             return None
         return offsets if offsets.length - 1 == self.rows(_table(key)) else None
 

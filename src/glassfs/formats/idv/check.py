@@ -1,10 +1,218 @@
-"""What is wrong."""
+"""What is wrong in an IDV file that reading its contents does not reveal.
+
+ML.NET's own loader ignores all of it, too: bytes behind the values of a block, bytes behind a DEFLATE stream, indices
+that no row uses, keys without a value, names for slots that do not exist (§3, §5, §6, §8.4).
+"""
 
 from __future__ import annotations
-from typing import Any
+
+from collections import Counter
 from collections.abc import Iterator
-from glassfs.content import Fault
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from glassfs.codec import compression
+from glassfs.content import Extent, Fault
+from glassfs.errors import Damaged
+from glassfs.formats.idv.codecs import Codec, describe, shown
+from glassfs.formats.idv.columns import ENTRY_SIZE, FIRST_OFFSET, Blocks, StoredValues, Values
+from glassfs.formats.idv.runs import Texts
+
+if TYPE_CHECKING:
+    from glassfs.formats.idv.file import Column, IdvFile, Metadata
+
+MOST_EXTENTS = 4_000_000
+MOST_FAULTS = 20  # of one kind at one place
+TAIL_SIZE = 8
 
 
-def faults(opened: Any) -> Iterator[Fault]:
-    return iter(())
+def faults(opened: IdvFile) -> Iterator[Fault]:
+    """Everything that is wrong. What cannot be read is left to those who read it."""
+    yield from _table_faults(opened)
+    for column in opened.columns():
+        place = f"columns/{_text(column.name)}"
+        reason = opened.unreadable(column)
+        if reason:
+            yield Fault(place, reason)
+        else:
+            blocks = opened.blocks(column, describe(column.codec_name, column.parameters))
+            yield from islice(_column_faults(blocks, place), MOST_FAULTS)
+        yield from islice(_metadata_faults(opened, column), MOST_FAULTS)
+    yield from islice(_layout_faults(opened), MOST_FAULTS)
+
+
+def _table_faults(opened: IdvFile) -> Iterator[Fault]:
+    source, header = opened.source, opened.header
+    behind = source.size - header.tail - TAIL_SIZE
+    if behind:
+        yield Fault("file", f"{behind} bytes behind its tail")
+    if len({column.rows_per_block for column in opened.columns()}) > 1:
+        yield Fault("file", "its columns have different numbers of rows per block, which ML.NET refuses")
+    for column in opened.columns():
+        if not column.name:
+            yield Fault(f"column {column.number}", "has no name, which ML.NET refuses")
+        elif not _is_utf8(column.name):
+            yield Fault(f"column {column.number}", f"its name {shown(column.name)} is not UTF-8")
+
+
+def _column_faults(blocks: Blocks, place: str) -> Iterator[Fault]:
+    for number in range(blocks.count):
+        try:
+            yield from _block_faults(blocks, number, f"{place}, block {number}")
+        except Damaged:
+            continue
+    if blocks.codec.item.count is not None:
+        try:
+            above = sum(_keys_above(blocks, blocks.codec.item.count))
+        except Damaged:
+            return
+        if above:
+            yield Fault(place, f"{above} keys are above their count of {blocks.codec.item.count}")
+
+
+def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
+    if blocks.codec.dimensions is None:
+        run = blocks.run(number, blocks.codec.item)
+    else:
+        vectors = blocks.vectors(number)
+        run = vectors.run(blocks.codec.item)
+        if vectors.unused_indices:
+            yield Fault(place, f"{vectors.unused_indices} indices that no row uses")
+    if run.end < run.block.size:
+        yield Fault(place, f"{run.block.size - run.end} bytes behind its values")
+    if isinstance(run, Texts) and not run.is_utf8:
+        yield Fault(place, "has text that is not UTF-8")
+    offset, length, _ = blocks.place(number)
+    extent = Extent(blocks.file.source, offset, length)
+    if blocks.compression == compression.DEFLATE:
+        yield from _stream_faults(extent, run.block.size, place)
+    elif length > run.block.size:
+        yield Fault(place, f"{length} bytes are stored, {run.block.size} declared")
+
+
+def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
+    """What follows the first ``size`` bytes of a DEFLATE stream that gives as many."""
+    import zlib
+
+    decoder = zlib.decompressobj(-15)
+    given = taken = 0
+    for piece in extent.pieces():
+        taken += len(piece)
+        while piece and given <= size:
+            raw = decoder.decompress(piece, min(compression.CHUNK, size + 1 - given))
+            given, piece = given + len(raw), decoder.unconsumed_tail
+        if decoder.eof or given > size:
+            break
+    if given > size:
+        yield Fault(place, f"its stream gives more than the declared {size} bytes")
+    elif not decoder.eof:
+        yield Fault(place, "its stream has no end")
+    elif extent.size - taken + len(decoder.unused_data):
+        yield Fault(place, f"{extent.size - taken + len(decoder.unused_data)} bytes behind its stream")
+
+
+def _keys_above(blocks: Blocks, count: int) -> Iterator[int]:
+    import numpy as np
+
+    item = blocks.codec.item
+    # A key that is not stored is missing: stored ones are enough, where their number is known at all.
+    is_scalar = blocks.codec.dimensions is None
+    for piece in (Values(blocks, item) if is_scalar else StoredValues(blocks, item)).pieces():
+        yield int((np.frombuffer(piece, item.dtype) > count).sum())
+
+
+def _metadata_faults(opened: IdvFile, column: Column) -> Iterator[Fault]:
+    place = f"meta/columns/{_text(column.name)}"
+    kinds: Counter[bytes] = Counter()
+    try:
+        for entry in islice(opened.metadata(column), MOST_EXTENTS):
+            kinds[entry.kind] += 1
+            if kinds[entry.kind] == 2:
+                yield Fault(place, f"has {shown(entry.kind)} more than once")
+            yield from _value_faults(opened, column, entry, f"{place}/{_text(entry.kind)}")
+    except Damaged as error:
+        yield Fault(place, str(error))
+
+
+def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) -> Iterator[Fault]:
+    reason = opened.meaningless(entry)
+    if reason:
+        yield Fault(place, reason)
+        return
+    blocks = opened.value(column, entry)
+    try:
+        yield from _block_faults(blocks, 0, place)
+    except Damaged:
+        pass
+    if opened.unreadable(column) is None:
+        yield from _length_faults(describe(column.codec_name, column.parameters), entry.kind, blocks.codec, place)
+
+
+def _length_faults(codec: Codec, kind: bytes, value: Codec, place: str) -> Iterator[Fault]:
+    if value.dimensions is None or not value.size:
+        return
+    if kind == b"SlotNames" and codec.dimensions is not None and codec.size not in (0, value.size):
+        yield Fault(place, f"has names of {value.size} slots, a vector has {codec.size}")
+    if kind == b"KeyValues" and codec.item.count not in (None, value.size):
+        yield Fault(place, f"has {value.size} values, the keys go up to {codec.item.count}")
+
+
+def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
+    """Parts that overlap without being the same, and bytes between them that belong to nothing."""
+    import numpy as np
+
+    header = opened.header
+    parts = [np.array([(0, FIRST_OFFSET), (header.tail, header.tail + TAIL_SIZE)], np.int64)]
+    toc_end = header.toc
+    for column in opened.columns():
+        toc_end = column.end
+        parts.append(_column_parts(opened, column))
+        if sum(map(len, parts)) > MOST_EXTENTS:
+            yield Fault("file", "has too many blocks to look for holes and overlaps")
+            return
+    parts.append(np.array([(header.toc, toc_end)], np.int64).reshape(-1, 2))
+    extents = np.unique(np.concatenate(parts), axis=0)
+    extents = extents[(extents[:, 0] >= 0) & (extents[:, 1] > extents[:, 0])]
+    extents = extents[extents[:, 1] <= header.tail + TAIL_SIZE]
+    reached = np.maximum.accumulate(extents[:, 1])[:-1]
+    starts = extents[1:, 0]
+    for index in np.nonzero(starts != reached)[0].tolist():
+        start, end = int(starts[index]), int(reached[index])
+        if start > end:
+            yield Fault("file", f"{start - end} bytes at {end} belong to nothing")
+        else:
+            yield Fault("file", f"what begins at {start} overlaps what ends at {end}")
+
+
+def _column_parts(opened: IdvFile, column: Column) -> Any:
+    """Where a column's blocks, lookup table and metadata are: pairs of start and end."""
+    import numpy as np
+
+    rows, source = opened.header.rows, opened.source
+    count = -(-rows // column.rows_per_block) if rows else 0
+    size = min(count, MOST_EXTENTS) * ENTRY_SIZE
+    table = np.frombuffer(source.read(column.lookup, size) if count else b"", "<i8, <i4, <i4")
+    blocks = np.stack((table["f0"], table["f0"] + np.maximum(table["f1"], 0)), axis=1)
+    pairs = [(column.lookup, column.lookup + size)] if count else []
+    try:
+        end = column.metadata
+        for entry in islice(opened.metadata(column), MOST_EXTENTS):
+            end = entry.end
+            if opened.is_inside(entry):
+                pairs.append((entry.offset, entry.offset + entry.length))
+        pairs.append((column.metadata, end))
+    except Damaged:
+        pass
+    return np.concatenate((blocks, np.array(pairs, np.int64).reshape(-1, 2)))
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

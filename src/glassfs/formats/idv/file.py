@@ -66,7 +66,7 @@ class Header(NamedTuple):
 
 
 class Column(NamedTuple):
-    """An entry of the table of contents. ``compression`` is the stored code."""
+    """An entry of the table of contents, which ends at ``end``. ``compression`` is the stored code."""
 
     number: int
     name: bytes
@@ -76,10 +76,11 @@ class Column(NamedTuple):
     rows_per_block: int
     lookup: int
     metadata: int
+    end: int
 
 
 class Metadata(NamedTuple):
-    """An entry of a metadata table."""
+    """An entry of a metadata table, which ends at ``end``."""
 
     kind: bytes
     codec_name: bytes
@@ -87,6 +88,7 @@ class Metadata(NamedTuple):
     compression: int
     offset: int
     length: int
+    end: int
 
 
 class Shown(NamedTuple):
@@ -173,7 +175,7 @@ class IdvFile:
             codec = string(reader.take), reader.take(varint(reader.take))
             packing = reader.u8()
             rows_per_block = varint(reader.take) & 0xFFFF_FFFF
-            yield Column(number, name, *codec, packing, rows_per_block, *reader.unpack("<qq"))
+            yield Column(number, name, *codec, packing, rows_per_block, *reader.unpack("<qq"), reader.position)
 
     def place_fault(self, column: Column) -> str | None:
         """What is wrong with the rows per block, or with the place of the lookup table."""
@@ -239,7 +241,7 @@ class IdvFile:
             codec = string(reader.take), reader.take(varint(reader.take))
             packing, offset = reader.unpack("<Bq")
             length = varint(reader.take)
-            entry = Metadata(kind, *codec, packing, offset, length)
+            entry = Metadata(kind, *codec, packing, offset, length, reader.position)
             if not self.is_inside(entry) and self.meaningless(entry):
                 raise reader.damage(f"has an entry {shown(kind)} that makes no sense")
             yield entry

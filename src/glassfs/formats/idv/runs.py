@@ -103,6 +103,11 @@ class Run:
         """The bytes of a run of ``count`` values, as far as that can be told."""
         return count * item.width
 
+    @property
+    def end(self) -> int:
+        """Where in the block the run ends."""
+        return self.base + self.stored_size(self.item, self.total)
+
     def values(self, first: int, count: int) -> NDArray[Any]:
         """The values ``[first, first + count)``: units of ``item.width`` bytes as they are shown."""
         return self.block.integers(self.base + first * self.item.width, count, self.item.unit)
@@ -235,7 +240,7 @@ class Texts(Run):
 
         self._size = varint(take, 5)
         self._start = position
-        block.demand(position + self._size)
+        block.demand(self.end)
         self._piece_units: list[int] = []
         self._piece_bytes: list[int] = []
         if self._check_ends() != self._measure():
@@ -244,6 +249,20 @@ class Texts(Run):
     @staticmethod
     def stored_size(item: Item, count: int) -> int:
         return 5 + 4 * count
+
+    @property
+    def end(self) -> int:
+        return self._start + self._size
+
+    @property
+    def is_utf8(self) -> bool:
+        """Whether the string is what it should be. What is not is shown as U+FFFD."""
+        for start, end in pairwise(self._piece_bytes):
+            try:
+                self.block.read(self._start + start, end - start).decode()
+            except UnicodeDecodeError:
+                return False
+        return True
 
     def values(self, first: int, count: int) -> NDArray[Any]:
         import numpy as np

@@ -50,6 +50,7 @@ class Vectors:
         total = block.integer(self._indices_at - 4)
         if total < indices:
             raise block.damage(f"says it has {total} indices, not {indices}")
+        self.unused_indices = total - indices
         self.base = self._indices_at + 4 * total
         block.demand(self.base + codec.item.run.stored_size(codec.item, self.stored))
         if self.is_dense:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Content, Converted, Document, Fault, Group, Member, Null, Scalar, Text
 from glassfs.formats.ikv.nodes import (
+    ARRAY,
     BOOLEAN,
     DOUBLE,
     INTEGER,
@@ -55,33 +56,32 @@ class Contents:
         self._cache = cache
 
     def content(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Content:
-        """``marks`` are those that were made when the node, or one around it, was measured."""
-        tag, start, end = node
-        if tag == NULL:
-            return Null(key)
-        cursor = Cursor(self.body, start, end, what, window=16)
-        if tag == STRING:
-            size = cursor.varint()
-            return Text(key, self.body.part(cursor.position, size))
-        if tag == INTEGER:
-            return Scalar(key, cursor.integer())
-        if tag == DOUBLE:
-            return Scalar(key, struct.unpack("<d", cursor.take(8))[0])
-        if tag == BOOLEAN:
-            return Scalar(key, cursor.u8() != 0)
-        if tag == OBJECT:
-            count = cursor.varint()
+        """Objects and arrays must have been measured, with ``marks``; any other node is checked here.
+
+        Raises Damaged where a node does not use its bytes exactly.
+        """
+        if node.tag == OBJECT:
+            count = Cursor(self.body, node.start, node.end, what, window=16).varint()
             return Group(key, partial(self.members, node, what, marks), None if count else 0, unlisted(count))
-        element, count = cursor.u8(), cursor.varint()
-        items = cursor.position
-        if element == INTEGER:
-            return Array(key, Integers(self.body, self._cache, items, end, count), "<i8", (count,), "integer")
-        if element == DOUBLE:
-            return Array(key, self.body.part(items, 8 * count), "<f8", (count,), "double")
-        if element == BOOLEAN:
-            truth = Converted(self.body.part(items, count), 1, 1, count, lambda raw: raw.translate(_TRUTH))
-            return Array(key, truth, "|b1", (count,), "boolean")
-        return self.document(key, node, what)
+        if node.tag == ARRAY:
+            return self._array(key, node, what)
+        content: Content
+        cursor = Cursor(self.body, node.start, node.end, what, window=16)
+        if node.tag == NULL:
+            content = Null(key)
+        elif node.tag == STRING:
+            size = cursor.varint()
+            content = Text(key, self.body.part(cursor.position, size))
+            cursor.skip(size)
+        elif node.tag == INTEGER:
+            content = Scalar(key, cursor.integer())
+        elif node.tag == DOUBLE:
+            content = Scalar(key, struct.unpack("<d", cursor.take(8))[0])
+        else:
+            content = Scalar(key, cursor.u8() != 0)
+        if cursor.position != node.end:
+            raise cursor.damage(f"has {node.end - cursor.position} bytes more than its value")
+        return content
 
     def document(self, key: bytes, node: Node, what: str) -> Document:
         def value() -> Any:
@@ -100,6 +100,18 @@ class Contents:
         cursor = Cursor(self.body, node.start, node.end, what, window=64 << 10)
         for place, repeats, first in repeated_keys(cursor, node.tag, what):
             yield Fault(place, repeated(repeats, first))
+
+    def _array(self, key: bytes, node: Node, what: str) -> Content:
+        cursor = Cursor(self.body, node.start, node.end, what, window=16)
+        element, count, items = cursor.u8(), cursor.varint(), cursor.position
+        if element == INTEGER:
+            return Array(key, Integers(self.body, self._cache, items, node.end, count), "<i8", (count,), "integer")
+        if element == DOUBLE:
+            return Array(key, self.body.part(items, 8 * count), "<f8", (count,), "double")
+        if element == BOOLEAN:
+            truth = Converted(self.body.part(items, count), 1, 1, count, lambda raw: raw.translate(_TRUTH))
+            return Array(key, truth, "|b1", (count,), "boolean")
+        return self.document(key, node, what)
 
     def _members(self, node: Node, what: str, marks: Marks | None) -> Iterator[tuple[bytes, Node]]:
         cursor = Cursor(self.body, node.start, node.end, what, window=16 << 10)

@@ -20,13 +20,14 @@ from glassfs.source import Source
 log = logging.getLogger(__name__)
 
 MAGIC = b"iKv"
+MAGICS = tuple(MAGIC + b"%d" % version for version in range(1, 10))
 KIND = ord("b")
 INDEXED_ROOT = 1
 
 
 def recognises(head: bytes) -> bool:
     """True for a binary document of any version, and for what can only be an iKv text."""
-    return (head.startswith(MAGIC) and head[3:4].isdigit()) or text.recognises(head)
+    return head.startswith(MAGICS) or text.recognises(head)
 
 
 def hint(head: bytes) -> str | None:
@@ -41,8 +42,8 @@ def open_ikv(source: Source, cache: BlockCache) -> Container:
     magic = source.read(0, min(4, source.size))
     if not magic.startswith(MAGIC):
         return _open_text(source, cache)
-    if magic not in (b"iKv1", b"iKv2"):
-        raise Refused(source.name, f"is {magic.decode('latin-1')}, a newer version than those known (iKv1, iKv2)")
+    if magic not in MAGICS[:2]:
+        raise Refused(source.name, f"is {magic.decode('ascii')}, a newer version than are known (iKv1 and iKv2)")
     body = Body(source.name, source.identity, partial(Extent, source))
     cursor = Cursor(body, len(magic), source.size, "header")
     version = magic[3] - ord("0")

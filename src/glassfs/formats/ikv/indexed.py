@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from glassfs.content import Blob, Fault, Member
+from glassfs.content import Blob, Content, Fault, Member
 from glassfs.errors import Damaged
 from glassfs.formats.ikv.contents import FIXED_SIZES, Contents, Node, last_of_each, repeated
 from glassfs.formats.ikv.nodes import ARRAY, OBJECT, SMALL, TYPE_NAMES, Body, Cursor, Marks, measure, shown
@@ -99,23 +99,26 @@ class IndexedRoot:
 
     def members(self) -> Iterator[Member]:
         """The entries; one whose payload is bad as a Blob."""
-        bad = []
+        first, bad = "", 0
         for key, node in last_of_each(self._index.entries(), f"{self._body.name}: root").items():
             what = f"root/{shown(key)}"
+            content: Content
             try:
-                yield Member((key,), self._contents.content(key, node, what, self._measured(node, what)))
+                marks = self._measured(node, what) if node.tag in (OBJECT, ARRAY) else None
+                content = self._contents.content(key, node, what, marks)
             except Damaged as error:
-                bad.append(str(error))
-                yield Member((key,), Blob(key, self._body.part(node.start, node.end - node.start)))
+                first, bad = first or str(error), bad + 1
+                content = Blob(key, self._body.part(node.start, node.end - node.start))
+            yield Member((key,), content)
         if bad and not self._is_told:
             self._is_told = True
-            log.warning("%s (entries that are bad: %d)", bad[0], len(bad))
+            log.warning("%s (bad entries in all: %d)", first, bad)
 
     def value(self) -> dict[str | bytes, Any]:
         """The document without its bad entries."""
         decoder = Decoder(self._body, "document")
         found: dict[str | bytes, Any] = {}
-        known: dict[Node, tuple[Any, int]] = {}
+        known: dict[Node, tuple[Any, int]] = {}  # of larger ones, as ranges may overlap
         for raw, node in self._index.entries():
             key = decoder.key(raw)
             try:
@@ -123,14 +126,15 @@ class IndexedRoot:
             except Damaged:
                 found.pop(key, None)
                 continue
-            value, rendered = known.get(node, (None, -1))
-            if rendered < 0:
+            if node in known:
+                found[key], rendered = known[node]
+                decoder.spend(rendered, 0)
+            else:
                 before = decoder.rendered
-                value = decoder.value(*node, depth=1)
-                if node.tag in (OBJECT, ARRAY):
-                    known[node] = value, decoder.rendered - before
-            decoder.spend(9 + max(rendered, 0), 80)
-            found[key] = value
+                found[key] = decoder.value(*node, depth=1)
+                if node.tag in (OBJECT, ARRAY) and node.end - node.start >= SMALL:
+                    known[node] = found[key], decoder.rendered - before
+            decoder.spend(9, 50)
         return found
 
     def faults(self) -> Iterator[Fault]:
@@ -179,4 +183,4 @@ class IndexedRoot:
         else:
             found = measure(self._body, tag, start, end, what, marks, around=1)
         if found != end:
-            raise Damaged(f"{self._body.name}: {what} has {end - start} bytes, but its value {found - start}")
+            raise Damaged(f"{self._body.name}: {what} has {end - found} bytes more than its value")

@@ -30,7 +30,7 @@ from glassfs.formats.ikv.nodes import (
 )
 
 LARGEST_RENDERING = 64 << 20
-LARGEST_VALUE = 96 << 20
+LARGEST_VALUE = 160 << 20
 KEYS_KEPT = 4096
 MOST_KEYS_COMPARED = 1_000_000
 
@@ -91,7 +91,7 @@ class Decoder:
         item = 2 * depth + 5  # a line break, the indent, a comma, and one character at least
         if tag == OBJECT:
             count = cursor.count(2)
-            self.spend(count * (item + 4), 200 + count * 80)
+            self.spend(count * (item + 4), 64 + (100 + count * 50 if count else 0))
             members: dict[str | bytes, Any] = {}
             for _ in range(count):
                 key = self.key(cursor.name())
@@ -102,7 +102,7 @@ class Decoder:
             if element > ARRAY:
                 raise cursor.damage(f"has an array of unknown type {element} before {cursor.position}")
             count = cursor.count(SMALLEST_ITEM[element])
-            self.spend(count * item, 80 + count * 8)
+            self.spend(count * item, 56 + count * 8)
             if element in (INTEGER, DOUBLE, BOOLEAN):
                 return self._numbers(cursor, element, count)
             if element == STRING:

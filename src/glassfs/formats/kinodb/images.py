@@ -69,6 +69,10 @@ class _Scan:
         """Whether all frames are there and nothing else is."""
         return self.error is None and self.position == self.end
 
+    @property
+    def is_all_confirmed(self) -> bool:
+        return all(map(self.is_confirmed, range(len(self.frames))))
+
     def is_confirmed(self, image: int) -> bool:
         """Whether the stored bytes are what the image's fields say, as far as can be told without decoding."""
         return self.media[image] != 0 or 0 < self.sizes[image] == self.looks[self.look_of[image]].raw_size
@@ -182,18 +186,20 @@ class Images:
     def _scan(self) -> _Scan:
         """The section in the layout that it is written in.
 
-        Files from before the format byte say 0.1 as well. Only the right layout ends where the section does (§8); of a
-        section that is cut, the older layout explains more images, all of them raw and of the right length.
+        Files from before the format byte say 0.1 as well. The right layout ends where the section does (§8); should
+        both, or neither because the section is cut, the older one must explain its images to the byte.
         """
         source, start, end = self._source, self._offset, min(self._offset + self._length, self._source.size)
         if start > end:
             raise Damaged(f"{source.name}: {self._place}: the image section lies outside the file")
         scan = _Scan(source, start, end, self._num_frames, has_format=True)
-        if scan.is_exact:
+        if scan.is_exact and scan.is_all_confirmed:
             return scan
         older = _Scan(source, start, end, self._num_frames, has_format=False)
-        is_better = len(older.frames) > len(scan.frames) and all(map(older.is_confirmed, range(len(older.frames))))
-        return older if older.is_exact or is_better else scan
+        if scan.is_exact == older.is_exact:
+            is_better = older.is_all_confirmed and (older.is_exact or len(older.frames) > len(scan.frames))
+            return older if is_better else scan
+        return scan if scan.is_exact else older
 
     def _members(self, scan: _Scan) -> Iterator[Member]:
         paths = [tuple(look.camera.split(b"/")) for look in scan.looks]
@@ -227,7 +233,7 @@ class Images:
             yield Member((*paths[index], number), content)
 
     def _image_fault(self, scan: _Scan, image: int) -> str | None:
-        """What is wrong with one image; glassfs shows its bytes nevertheless, KinoDB may drop it without a word (§6)."""
+        """What is wrong with one image; glassfs shows its bytes all the same, KinoDB may drop it silently (§6)."""
         look, size = scan.looks[scan.look_of[image]], scan.sizes[image]
         if _is_not_utf8(look.camera):
             return "the camera's name is not UTF-8"

@@ -1,0 +1,126 @@
+"""Writes a container of each format into a folder: what the demo mounts, and something to play with.
+
+    python scripts/make_samples.py FOLDER
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from writers.idv import IdvWriter, vector
+from writers.ikv import write_ikv2
+from writers.kastore import KastoreWriter
+from writers.kinodb import KinoWriter
+from writers.wshard import WShardWriter
+
+FRAMES = 24
+HEIGHT, WIDTH = 96, 128
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_all(folder)
+
+
+def write_all(folder: Path) -> None:
+    """The five sample containers."""
+    write_kinodb(folder / "robot.kdb")
+    write_wshard(folder / "episode.wshard")
+    write_tree_sequence(folder / "ancestry.trees")
+    write_ikv(folder / "field.ikv")
+    write_idv(folder / "iris.idv")
+
+
+def film(hue: int) -> NDArray[np.uint8]:
+    """[FRAMES, HEIGHT, WIDTH, 3]: a bright ball on its way over a coloured ground."""
+    rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
+    frames = np.empty((FRAMES, HEIGHT, WIDTH, 3), np.uint8)
+    for number in range(FRAMES):
+        x = WIDTH * (number + 0.5) / FRAMES
+        y = HEIGHT * (0.75 - 0.5 * abs(math.sin(number / 4)))
+        ball = np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / 120)[..., None]
+        ground = np.stack([rows + hue, columns // 2 + 40, 160 - rows // 2 + 0 * columns], axis=-1) % 256
+        frames[number] = np.clip(ground * (1 - ball) + 255 * ball, 0, 255)
+    return frames
+
+
+def write_kinodb(path: Path) -> None:
+    """Three episodes of a robot with two cameras."""
+    generator = np.random.default_rng(1)
+    with KinoWriter(path) as writer:
+        for number, task in enumerate(("pick up the red block", "open the drawer", "stack the cups")):
+            front, wrist = film(40 * number), film(40 * number + 20)[:, ::2, ::2]
+            steps = np.linspace(0, 1, FRAMES, dtype=np.float32)[:, None]
+            writer.add_episode(
+                np.sin(steps * np.arange(1, 8)).astype(np.float32),
+                generator.normal(size=(FRAMES, 7)).astype(np.float32),
+                reward=steps[:, 0],
+                is_terminal=np.arange(FRAMES) == FRAMES - 1,
+                images=({"front": a, "wrist": b} for a, b in zip(front, wrist, strict=True)),
+                embodiment="widowx", task=task, fps=10.0, success=number != 1, total_reward=float(steps.sum()),
+            )
+
+
+def write_wshard(path: Path) -> None:
+    """An episode with a film, compressed, and the joints."""
+    with WShardWriter(path, codec="zstd", episode={"episode_id": "demo_001", "length_T": FRAMES}) as writer:
+        writer.add_channel("rgb", film(90), modality="rgb")
+        writer.add_channel("joint_pos", np.random.default_rng(2).normal(size=(FRAMES, 7)).astype(np.float32))
+        writer.add_channel("ctrl", np.zeros((FRAMES, 2), np.float32), kind="action")
+        writer.add("reward", np.linspace(0, 1, FRAMES, dtype=np.float32))
+        writer.add("done", (np.arange(FRAMES) == FRAMES - 1).astype(np.uint8))
+        writer.add("time/ticks", np.arange(FRAMES, dtype=np.int32))
+
+
+def write_tree_sequence(path: Path) -> None:
+    """The keys of a tskit tree sequence that are fun to look at: two samples with one ancestor, and three sites."""
+    with KastoreWriter(path) as store:
+        store.add_text("format/name", "tskit.trees", "int8")
+        store.add("format/version", np.array([12, 7], np.uint32))
+        store.add("sequence_length", np.array([100.0]))
+        store.add_text("time_units", "generations", "int8")
+        store.add_text("uuid", "2f7a2a5c-7a0e-4a6e-9a43-0f6d6f3b8a11", "int8")
+        store.add("nodes/time", np.array([0.0, 0.0, 12.5]))
+        store.add("nodes/flags", np.array([1, 1, 0], np.uint32))
+        store.add("edges/left", np.zeros(2))
+        store.add("edges/right", np.full(2, 100.0))
+        store.add("edges/parent", np.array([2, 2], np.int32))
+        store.add("edges/child", np.array([0, 1], np.int32))
+        store.add("sites/position", np.array([3.0, 41.0, 77.0]))
+        store.add_rows("sites/ancestral_state", [b"A", b"G", b"ACGT"])
+        store.add_rows("provenances/timestamp", [b"2026-05-01T12:00:00"])
+        store.add_rows("provenances/record", [b'{"schema_version": "1.0.0", "software": {"name": "demo", "version": "1"}}'])
+
+
+def write_ikv(path: Path) -> None:
+    """A document with nested objects and a typed array."""
+    write_ikv2(path, {
+        "name": "north field",
+        "area_ha": 12.5,
+        "organic": True,
+        "tenant": None,
+        "soil": {"kind": "loam", "ph": 6.4, "layers": {"top": 30, "sub": 70}},
+        "yields": np.array([7.25, 6.5, 8.125]),
+        "crops": ["wheat", "clover", {"name": "rye", "year": 2025}],
+    })
+
+
+def write_idv(path: Path) -> None:
+    """A table with a vector column and text."""
+    rows = 150
+    generator = np.random.default_rng(3)
+    with IdvWriter(path) as writer:
+        writer.add("Label", (np.arange(rows) // 50).astype(np.float32))
+        features = generator.normal(size=(rows, 4)).astype(np.float32)
+        names = ["sepal length", "sepal width", "petal length", "petal width"]
+        writer.add("Features", features, vector("Single", 4), metadata={"SlotNames": names})
+        writer.add("Species", [("setosa", "versicolor", "virginica")[row // 50] for row in range(rows)])
+
+
+if __name__ == "__main__":
+    main()

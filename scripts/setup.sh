@@ -1,0 +1,52 @@
+# Sourced by the other scripts: a virtual environment in .venv with this checkout installed, and libfuse if that is possible.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${GLASSFS_VENV:-$root/.venv}
+
+say() { printf '%s\n' "$*" >&2; }
+
+# install_packages PACKAGE... : Debian packages, with root or with a sudo that does not ask.
+install_packages() {
+    local run=()
+    if ! command -v apt-get >/dev/null; then return 1; fi
+    if [ "$(id -u)" != 0 ]; then
+        sudo -n true 2>/dev/null || return 1
+        run=(sudo -n)
+    fi
+    "${run[@]}" apt-get update -qq >/dev/null 2>&1
+    "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" >/dev/null 2>&1
+}
+
+# has_library NAME : whether the dynamic linker finds it.
+has_library() { "$venv/bin/python" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$1" 2>/dev/null; }
+
+find_python() {
+    local candidate
+    for candidate in python3.13 python3.12 python3.11 python3.10 python3; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    say "glassfs needs Python 3.10 or newer: 'apt install python3'"
+    return 1
+}
+
+# make_environment [EXTRA] : .venv with glassfs, and with the optional dependencies EXTRA.
+make_environment() {
+    local stamp wanted python extra=${1:+[$1]}
+    stamp=$venv/.installed${1:+-$1}
+    wanted=$(cksum <"$root/pyproject.toml")
+    if [ -x "$venv/bin/glassfs" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then return; fi
+    python=$(find_python) || return 1
+    say "setting up $venv …"
+    if ! "$python" -m venv "$venv" 2>/dev/null; then
+        rm -rf "$venv"
+        if ! install_packages python3-venv || ! "$python" -m venv "$venv"; then
+            say "Python cannot make a virtual environment: 'apt install python3-venv'"
+            return 1
+        fi
+    fi
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --editable "$root$extra" || return 1
+    echo "$wanted" >"$stamp"
+}
