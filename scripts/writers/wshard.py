@@ -15,10 +15,10 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 DTYPES = {
     "f8": "f64", "f4": "f32", "f2": "f16", "i8": "i64", "i4": "i32", "i2": "i16", "i1": "i8",
@@ -30,7 +30,8 @@ SMALLEST_COMPRESSED = 64
 HEADER = struct.Struct("<4sBBHBBHIQQQQ16x")
 ENTRY = struct.Struct("<QIHHQQQII")
 
-Block = Any  # an array, or bytes
+Values = npt.NDArray[Any]
+Block = Any  # Values, or bytes
 
 
 class WShardWriter:
@@ -57,9 +58,7 @@ class WShardWriter:
     def __enter__(self) -> WShardWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
 
@@ -69,8 +68,8 @@ class WShardWriter:
         self._blocks.append((raw, block, codec or self.codec))
 
     def add_channel(
-        self, name: str, array: np.ndarray[Any, Any], *, kind: str = "signal", modality: str | None = None,
-        dtype: str | None = None, codec: str | None = None,
+        self, name: str, array: Values, *, kind: str = "signal", modality: str | None = None, dtype: str | None = None,
+        codec: str | None = None,
     ) -> None:
         """A block ``kind/name`` that meta/channels describes. ``dtype`` overrides the word for it, as for bf16."""
         self.add(f"{kind}/{name}", array, codec)
@@ -94,10 +93,8 @@ class WShardWriter:
             size = max(file.tell(), data_offset)
             file.truncate(size)
             file.seek(0)
-            file.write(HEADER.pack(
-                b"SHRD", 2, self.role, self.flags, self.alignment, CODEC_NUMBERS[self.codec], ENTRY.size,
-                len(entries), names_offset, data_offset, 0, size,
-            ))
+            head = (b"SHRD", 2, self.role, self.flags, self.alignment, CODEC_NUMBERS[self.codec], ENTRY.size)
+            file.write(HEADER.pack(*head, len(entries), names_offset, data_offset, 0, size))
             file.write(b"".join(entries) + table)
 
     def _write_block(self, file: BinaryIO, name: bytes, start: int, length: int, block: Block, codec: str) -> bytes:
@@ -126,29 +123,24 @@ class WShardWriter:
 
 
 def describe(
-    block: str, name: str, array: np.ndarray[Any, Any], modality: str | None = None, dtype: str | None = None,
+    block: str, name: str, array: Values, modality: str | None = None, dtype: str | None = None,
 ) -> dict[str, Any]:
     """An entry of meta/channels."""
-    found = {"id": name, "dtype": dtype or DTYPES[array.dtype.str[1:]], "shape": list(array.shape[1:]),
-             "signal_block": block}
+    word = dtype or DTYPES[array.dtype.str[1:]]
+    found = {"id": name, "dtype": word, "shape": list(array.shape[1:]), "signal_block": block}
     return found | ({"modality": modality} if modality else {})
 
 
-def write_streamed(
-    path: str | Path, data: Mapping[str, np.ndarray[Any, Any]], *, flush: int = 64, codec: str = "none",
-    names_last: Sequence[str] = ("reward", "done", "time/ticks"),
-) -> None:
+def write_streamed(path: str | Path, data: Mapping[str, Values], *, flush: int = 64, codec: str = "none") -> None:
     """A file as the streaming writers of April 2026 leave it, with their fault if there are several flushes.
 
-    ``data`` has blocks by name, in the order of writing; reward, done and time/ticks are added if they are missing.
-    Data blocks are never compressed; meta blocks are, with the checksum over the stored bytes.
+    ``data`` has signals and actions by the name of their block, in the order of writing; reward, done and time/ticks
+    are added. Data blocks are never compressed; meta blocks are, with the checksum over the stored bytes.
     """
     steps = len(next(iter(data.values())))
-    extra = {"reward": np.zeros(steps, "<f4"), "done": np.zeros(steps, "|b1"),
-             "time/ticks": np.arange(steps, dtype="<i4")}
-    whole = {name: block for name, block in data.items() if name not in names_last}
-    whole |= {name: data.get(name, extra[name]) for name in names_last}
-    channels = [describe(name, name.split("/", 1)[1], block) for name, block in data.items() if "/" in name]
+    ticks = np.arange(steps, dtype="<i4")
+    whole = {**data, "reward": ticks.astype("<f4") / 4, "done": ticks % 7 == 6, "time/ticks": ticks}
+    channels = [describe(name, name.split("/", 1)[1], block) for name, block in data.items()]
     metadata = {
         "meta/wshard": {"format": "W-SHARD", "wshard_version": "0.1", "alignment": 32, "streaming": True},
         "meta/episode": {"episode_id": Path(path).stem, "length_T": steps},
@@ -165,34 +157,29 @@ def write_streamed(
     for name, block in whole.items():
         offsets[name] = position
         position += len(block[:flush].tobytes())
-    entries, position = {}, first + len(body)
+    entries = {}
     for name, block in whole.items():
-        begin = offsets[name] - first
-        indexed = body[begin : begin + block.nbytes]
-        start, length = places[names.index(name)]
-        entries[name] = _entry(
-            name.encode(), start, length, 0, offsets[name], block.nbytes, block.nbytes, _crc(indexed)
-        )
+        place, size = offsets[name], block.nbytes
+        indexed = body[place - first : place - first + size]  # the wrong bytes, and their checksum fits
+        entries[name] = _entry(name.encode(), *places[names.index(name)], 0, place, size, size, _crc(indexed))
     for name, value in metadata.items():
         raw = json.dumps(value).encode()
         stored = compressed(raw, codec, 3)
-        body += bytes(_aligned(position, 32) - position)
-        position = _aligned(position, 32)
-        start, length = places[names.index(name)]
+        body += bytes(-(first + len(body)) % 32)
+        flags, place = int(len(stored) < len(raw)), first + len(body)
         entries[name] = _entry(
-            name.encode(), start, length, int(len(stored) < len(raw)), position, len(stored), len(raw), _crc(stored)
+            name.encode(), *places[names.index(name)], flags, place, len(stored), len(raw), _crc(stored)
         )
-        body, position = body + stored, position + len(stored)
+        body += stored
     head = HEADER.pack(
         b"SHRD", 2, 5, 0, 32, CODEC_NUMBERS[codec], ENTRY.size, len(names), names_offset,
-        _aligned(names_offset + len(table), 32), 0, position,
-    )
-    head += b"".join(entries[name] for name in names) + table
-    Path(path).write_bytes(head + bytes(first - len(head)) + body)
+        _aligned(names_offset + len(table), 32), 0, first + len(body),
+    ) + b"".join(entries[name] for name in names) + table
+    Path(path).write_bytes(head.ljust(first, b"\0") + body)
 
 
 def write_chunked(
-    folder: str | Path, episode_id: str, data: Mapping[str, np.ndarray[Any, Any]], steps: int, **options: Any,
+    folder: str | Path, episode_id: str, data: Mapping[str, Values], steps: int, **options: Any,
 ) -> Path:
     """An episode in parts of ``steps`` timesteps, and its manifest, which is returned."""
     total = len(next(iter(data.values())))
@@ -224,7 +211,7 @@ def write_manifest(path: Path, manifest: Any) -> Path:
     return path
 
 
-def pack_residual(signs: np.ndarray[Any, Any], is_prefixed: bool = False) -> bytes:
+def pack_residual(signs: Values, is_prefixed: bool = False) -> bytes:
     """Bits [T] or [T, D] as residual blocks hold them: column after column, perhaps each behind its length."""
     columns = [np.packbits(column, bitorder="little").tobytes() for column in np.atleast_2d(signs.T)]
     return b"".join(struct.pack("<I", len(column)) * is_prefixed + column for column in columns)
@@ -251,12 +238,11 @@ def _bytes(block: Block) -> bytes | memoryview:
     return bytes(block)
 
 
-def _entry(
-    name: bytes, start: int, length: int, flags: int, offset: int, stored: int, original: int, crc: int,
-) -> bytes:
+def _entry(name: bytes, *fields: int) -> bytes:
+    """``fields``: offset and length of the name, flags, offset, stored and raw size, checksum."""
     import xxhash
 
-    return ENTRY.pack(xxhash.xxh64_intdigest(name), start, length, flags, offset, stored, original, crc, 0)
+    return ENTRY.pack(xxhash.xxh64_intdigest(name), *fields, 0)
 
 
 def _names(names: Sequence[bytes], has_nul: bool) -> tuple[bytes, list[tuple[int, int]]]:

@@ -238,7 +238,7 @@ def test_what_makes_a_picture(tmp_path: Path, stored: Stored, kind: type[Content
 
 
 @given(st.data())
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
     """Sizes and names around the windows that the scan reads."""
     sizes = st.sampled_from([0, 1, 2, 3, 4, 5, 250, 500, 512, 4095, 4096, 4097, 65_500, 65_536, 70_000])

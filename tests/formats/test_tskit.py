@@ -168,9 +168,6 @@ def test_the_first_of_several_tree_sequences_is_not_the_only_one_with_text(trees
     assert list(container.check()) == []
 
 
-# --- text that is left out ---------------------------------------------------------------------------------------
-
-
 def changed(trees: Path, change: Callable[[dict[str, Any]], None]) -> Container:
     items = dict(kastore.load(str(trees), read_all=True))
     change(items)
@@ -210,9 +207,6 @@ def test_arrays_without_the_name_of_a_tree_sequence_are_just_arrays(trees: Path)
     container = changed(trees, rename)
     assert texts_of(container) == {}
     assert "rows" not in container.facts
-
-
-# --- what verify finds -------------------------------------------------------------------------------------------
 
 
 def put(key: str, place: int, value: float) -> Callable[[dict[str, Any]], None]:
@@ -319,9 +313,6 @@ def test_the_text_of_a_tree_sequence_is_not_read_before_it_is_looked_at(tmp_path
     contents = contents_of(open_container(source, BlockCache()).root)
     assert contents[b"reference_sequence/data"]
     assert source.bytes_read < 40_000
-
-
-# --- hostile bytes -----------------------------------------------------------------------------------------------
 
 
 def survives(data: bytes) -> None:

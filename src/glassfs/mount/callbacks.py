@@ -15,8 +15,7 @@ from typing import Any
 
 from glassfs.mount.binding import Binding
 from glassfs.mount.errors import Answer, Failures
-from glassfs.mount.operations import Operations
-from glassfs.tree import Node
+from glassfs.mount.operations import Attributes, Operations
 
 LONGEST_REQUEST = 1 << 20
 READDIR_PLUS = 1
@@ -61,14 +60,16 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
         except BaseException as error:
             return -failures.errno_of(error)
 
-    def fill_stat(status: Any, node: Node) -> None:
-        found = operations.attributes(node)
+    def fill_stat(status: Any, found: Attributes) -> None:
         status.st_mode, status.st_nlink, status.st_ino = found.mode, found.nlink, found.ino
         status.st_uid, status.st_gid = found.uid, found.gid
         status.st_size, status.st_blocks, status.st_blksize = found.size, found.blocks, BLOCK_SIZE
         seconds, nanoseconds = divmod(found.mtime_ns, 10**9)
         for time in (status.st_atimespec, status.st_mtimespec, status.st_ctimespec):
             time.tv_sec, time.tv_nsec = seconds, nanoseconds
+
+    def get_attributes(path: bytes, status: Any) -> None:
+        fill_stat(status.contents, operations.attributes(operations.tree.lookup(_text(path))))
 
     class Callbacks(base):  # type: ignore[misc]
         _wrapper = staticmethod(guarded)
@@ -111,25 +112,32 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
 
         class Callbacks3(Callbacks):
             def getattr_fuse_3(self, path: bytes, status: Any, info: Any) -> None:
-                fill_stat(status.contents, operations.tree.lookup(_text(path)))
+                get_attributes(path, status)
 
             def readdir_fuse_3(self, path: bytes, buffer: Any, filler: Any, offset: int, info: Any, flags: int) -> None:
                 nodes = operations.entries(info.contents.fh)
                 status = c_stat()
                 pointer = ctypes.byref(status)
+                wants_attributes = flags & READDIR_PLUS
+                last = None
                 for number in range(offset, len(nodes) + 2):
                     if number < 2:
                         if filler(buffer, b".."[: number + 1], None, number + 1, 0):
                             return
                         continue
                     node = nodes[number - 2]
-                    if flags & READDIR_PLUS and operations.is_cheap(node):
-                        fill_stat(status, node)
-                        plus = FILL_PLUS
-                    else:
+                    found = operations.known_attributes(node) if wants_attributes else None
+                    if found is None:
                         status.st_mode, status.st_ino = node.mode & TYPE_MASK, node.ino
-                        plus = 0
-                    if filler(buffer, _bytes(node.name), pointer, number + 1, plus):
+                        last = None
+                    elif last is not None and last[3:5] == found[3:5] and last[6] == found[6]:
+                        # Mostly only these differ from one entry to the next, and each field takes its time.
+                        status.st_mode, status.st_nlink, status.st_ino = found.mode, found.nlink, found.ino
+                        status.st_size, status.st_blocks = found.size, found.blocks
+                    else:
+                        fill_stat(status, found)
+                        last = found
+                    if filler(buffer, _bytes(node.name), pointer, number + 1, 0 if found is None else FILL_PLUS):
                         return
 
             def init_fuse_3(self, connection: Any, config: Any) -> None:
@@ -146,10 +154,10 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
 
     class Callbacks2(Callbacks):
         def getattr(self, path: bytes, status: Any) -> None:
-            fill_stat(status.contents, operations.tree.lookup(_text(path)))
+            get_attributes(path, status)
 
         def fgetattr(self, path: bytes, status: Any, info: Any) -> None:
-            fill_stat(status.contents, operations.tree.lookup(_text(path)))
+            get_attributes(path, status)
 
         def readdir(self, path: bytes, buffer: Any, filler: Any, offset: int, info: Any) -> None:
             nodes = operations.entries(info.contents.fh)

@@ -44,6 +44,7 @@ class Operations:
         self.tree = tree
         self.options = options
         self._total_size = total_size
+        self._mask = ~options.umask
         self._files: dict[int, tuple[File, str]] = {}
         self._listings: dict[int, Sequence[Node]] = {}
         self._numbers = itertools.count(1)
@@ -54,24 +55,22 @@ class Operations:
 
     def attributes(self, node: Node) -> Attributes:
         """All attributes. May take a pass over the data for a file whose size needs one."""
-        size = node.size if isinstance(node, File) else len(node.target) if isinstance(node, Symlink) else 0
-        links = node.link_count if isinstance(node, Directory) else 1
-        origin, options = node.origin, self.options
+        if isinstance(node, File):
+            mode, links, size = node.mode & self._mask, 1, node.data.size
+        elif isinstance(node, Directory):
+            mode, links, size = node.mode & self._mask, node.link_count, 0
+        else:
+            mode, links, size = node.mode, 1, len(node.target) if isinstance(node, Symlink) else 0
+        origin, uid, gid = node.origin, self.options.uid, self.options.gid
         return Attributes(
-            node.mode if isinstance(node, Symlink) else node.mode & ~options.umask,
-            links,
-            node.ino,
-            origin.uid if options.uid is None else options.uid,
-            origin.gid if options.gid is None else options.gid,
-            size,
+            mode, links, node.ino, origin.uid if uid is None else uid, origin.gid if gid is None else gid, size,
             origin.mtime_ns,
         )
 
-    def is_cheap(self, node: Node) -> bool:
-        """Whether the attributes are known without reading from the container."""
-        if isinstance(node, File):
-            return node.data.is_sized
-        return not isinstance(node, Directory) or node.is_counted
+    def known_attributes(self, node: Node) -> Attributes | None:
+        """The attributes, if they are known without reading from the container."""
+        is_known = node.data.is_sized if isinstance(node, File) else not isinstance(node, Directory) or node.is_counted
+        return self.attributes(node) if is_known else None
 
     def readlink(self, path: str) -> str:
         node = self.tree.lookup(path)

@@ -50,17 +50,18 @@ class Png(Data):
         return self._image.data.location()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._cache.read_into(self, buffer, offset)
+        if len(buffer) == self.size:
+            # The kernel keeps what it got, so what is read at once need not be kept here as well.
+            buffer[:] = self.whole()
+        else:
+            self._cache.read_into(self, buffer, offset)
 
     def whole(self) -> bytes:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
         image = self._image
-        yield SIGNATURE + _chunk(
-            b"IHDR",
-            struct.pack(">IIBBBBB", image.width, image.height, image.bits, COLOUR_TYPES[image.channels], 0, 0, 0),
-        )
+        yield _head(image.width, image.height, image.channels, image.bits)
         adler = 1
         rows = band_rows(image.width, image.channels, image.bits)
         for first in range(0, image.height, rows):
@@ -72,11 +73,11 @@ class Png(Data):
             for start in range(0, len(filtered), STORED_BLOCK):
                 block = filtered[start : start + STORED_BLOCK]
                 is_final = is_last and start + STORED_BLOCK >= len(filtered)
-                parts += (struct.pack("<BHH", is_final, len(block), len(block) ^ 0xFFFF), block)
+                parts += (_stored_header(is_final, len(block)), block)
             if is_last:
-                parts.append(struct.pack(">I", adler))
+                parts.append(adler.to_bytes(4, "big"))
             yield _chunk(b"IDAT", b"".join(parts))
-        yield _chunk(b"IEND", b"")
+        yield _END
 
     def _filtered(self, first: int, count: int) -> bytes:
         """Rows ``first`` … as PNG wants them: interleaved, most significant byte first, each behind a filter type."""
@@ -125,5 +126,19 @@ def _band_size(size: int) -> int:
     return CHUNK_OVERHEAD + size + BLOCK_HEADER * -(-size // STORED_BLOCK)
 
 
+@lru_cache(1024)
+def _head(width: int, height: int, channels: int, bits: int) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, bits, COLOUR_TYPES[channels], 0, 0, 0)
+    return SIGNATURE + _chunk(b"IHDR", header)
+
+
+def _stored_header(is_final: bool, size: int) -> bytes:
+    return struct.pack("<BHH", is_final, size, size ^ 0xFFFF)
+
+
 def _chunk(kind: bytes, body: bytes) -> bytes:
-    return b"".join((struct.pack(">I", len(body)), kind, body, struct.pack(">I", zlib.crc32(body, zlib.crc32(kind)))))
+    checksum = zlib.crc32(body, zlib.crc32(kind))
+    return b"".join((len(body).to_bytes(4, "big"), kind, body, checksum.to_bytes(4, "big")))
+
+
+_END = _chunk(b"IEND", b"")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from glassfs.formats.idv.runs import Texts
 if TYPE_CHECKING:
     from glassfs.formats.idv.file import Column, IdvFile, Metadata
 
-MOST_EXTENTS = 4_000_000
+MOST_EXTENTS = 2_000_000
 MOST_FAULTS = 20  # of one kind at one place
 TAIL_SIZE = 8
 
@@ -29,15 +30,16 @@ TAIL_SIZE = 8
 def faults(opened: IdvFile) -> Iterator[Fault]:
     """Everything that is wrong. What cannot be read is left to those who read it."""
     yield from _table_faults(opened)
+    names = {column.number: name for column, _, name, _ in opened.shown()}
     for column in opened.columns():
-        place = f"columns/{_text(column.name)}"
+        place = f"columns/{_text(names.get(column.number, column.name))}"
         reason = opened.unreadable(column)
         if reason:
             yield Fault(place, reason)
         else:
             blocks = opened.blocks(column, describe(column.codec_name, column.parameters))
             yield from islice(_column_faults(blocks, place), MOST_FAULTS)
-        yield from islice(_metadata_faults(opened, column), MOST_FAULTS)
+        yield from islice(_metadata_faults(opened, column, f"meta/{place}"), MOST_FAULTS)
     yield from islice(_layout_faults(opened), MOST_FAULTS)
 
 
@@ -96,13 +98,17 @@ def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
 
     decoder = zlib.decompressobj(-15)
     given = taken = 0
-    for piece in extent.pieces():
-        taken += len(piece)
-        while piece and given <= size:
-            raw = decoder.decompress(piece, min(compression.CHUNK, size + 1 - given))
-            given, piece = given + len(raw), decoder.unconsumed_tail
-        if decoder.eof or given > size:
-            break
+    try:
+        for piece in extent.pieces():
+            taken += len(piece)
+            while piece and given <= size:
+                raw = decoder.decompress(piece, min(compression.CHUNK, size + 1 - given))
+                given, piece = given + len(raw), decoder.unconsumed_tail
+            if decoder.eof or given > size:
+                break
+    except zlib.error as error:
+        yield Fault(place, f"its stream is damaged: {error}")
+        return
     if given > size:
         yield Fault(place, f"its stream gives more than the declared {size} bytes")
     elif not decoder.eof:
@@ -121,8 +127,7 @@ def _keys_above(blocks: Blocks, count: int) -> Iterator[int]:
         yield int((np.frombuffer(piece, item.dtype) > count).sum())
 
 
-def _metadata_faults(opened: IdvFile, column: Column) -> Iterator[Fault]:
-    place = f"meta/columns/{_text(column.name)}"
+def _metadata_faults(opened: IdvFile, column: Column, place: str) -> Iterator[Fault]:
     kinds: Counter[bytes] = Counter()
     try:
         for entry in islice(opened.metadata(column), MOST_EXTENTS):
@@ -140,10 +145,8 @@ def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) 
         yield Fault(place, reason)
         return
     blocks = opened.value(column, entry)
-    try:
+    with suppress(Damaged):
         yield from _block_faults(blocks, 0, place)
-    except Damaged:
-        pass
     if opened.unreadable(column) is None:
         yield from _length_faults(describe(column.codec_name, column.parameters), entry.kind, blocks.codec, place)
 

@@ -116,10 +116,10 @@ def open_idv(source: Source, cache: BlockCache) -> Container:
             raise Refused(source.name, reason)
         reason = opened.unreadable(column)
         if reason:
-            unreadable.append(reason)
+            unreadable.append(f"{shown(column.name)} {reason}")
     if unreadable:
         log.warning(
-            "%s: %d of %d columns cannot be read: %s", source.name, len(unreadable), header.columns, unreadable[0],
+            "%s: %d of %d columns cannot be read, such as %s", source.name, len(unreadable), header.columns, unreadable[0],
         )
     opened.readable = header.columns - len(unreadable)
     facts = {
@@ -175,7 +175,8 @@ class IdvFile:
             codec = string(reader.take), reader.take(varint(reader.take))
             packing = reader.u8()
             rows_per_block = varint(reader.take) & 0xFFFF_FFFF
-            yield Column(number, name, *codec, packing, rows_per_block, *reader.unpack("<qq"), reader.position)
+            lookup, metadata = reader.unpack("<qq")
+            yield Column(number, name, *codec, packing, rows_per_block, lookup, metadata, reader.position)
 
     def place_fault(self, column: Column) -> str | None:
         """What is wrong with the rows per block, or with the place of the lookup table."""
@@ -194,11 +195,11 @@ class IdvFile:
         try:
             codec = describe(column.codec_name, column.parameters)
         except Damaged as error:
-            return f"column {shown(column.name)} {error}"
+            return str(error)
         if column.compression not in COMPRESSIONS:
-            return f"column {shown(column.name)} has the unknown compression {column.compression}"
+            return f"has the unknown compression {column.compression}"
         if self.header.rows * codec.size * max(codec.item.width, 1) > MOST_BYTES:
-            return f"column {shown(column.name)} is larger than a file can be"
+            return "is larger than a file can be"
         return None
 
     def shown(self) -> list[Shown]:

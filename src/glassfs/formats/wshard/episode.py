@@ -15,7 +15,7 @@ from glassfs.codec import compression
 from glassfs.content import Array, Blob, Content, Converted, Data, Decoded, Extent, Json, Member, Unreadable
 from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
-from glassfs.formats.wshard.index import Entry, Index, label
+from glassfs.formats.wshard.index import Entry, Index
 from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overlaps
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
@@ -39,7 +39,7 @@ class Episode:
     def error(self) -> str | None:
         """What of the episode cannot be shown under a name of its own."""
         unnamed = sum(entry.name is None for entry in self.index)
-        return f"{unnamed} blocks have no usable name" if unnamed else None
+        return f"blocks without a usable name: {unnamed}" if unnamed else None
 
     def json(self, name: bytes) -> Any:
         """The JSON value of a metadata block; None, and a note, where it is damaged."""
@@ -49,8 +49,12 @@ class Episode:
         try:
             return metadata.parse(self._block(entry))
         except Damaged as error:
-            self.damaged_metadata[name] = str(error).removeprefix(f"{self._source.name}: {label(name)}: ")
+            self.damaged_metadata[name] = self.reason(error, entry)
             return None
+
+    def reason(self, error: Exception, entry: Entry) -> str:
+        """An error's text without the names of the file and of the block."""
+        return str(error).removeprefix(f"{self._source.name}: {entry.label}: ")
 
     @cached_property
     def overlaps(self) -> Overlaps:

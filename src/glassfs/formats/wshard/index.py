@@ -90,7 +90,7 @@ class Entry(NamedTuple):
 
     @property
     def label(self) -> str:
-        return f"block {self.number}" if self.name is None else label(self.name)
+        return label(self.name) if self.name else f"block {self.number}"
 
 
 class Index:
@@ -195,4 +195,4 @@ class Index:
 def label(name: bytes) -> str:
     """A name in a message: short, and on one line."""
     text = name.decode("utf-8", "backslashreplace")
-    return (text if text.isprintable() and text else repr(text))[:200]
+    return (text if text.isprintable() else repr(text))[:200]

@@ -185,7 +185,8 @@ def _open_part(manifest: Source, record: PartRecord, cache: BlockCache, most_ent
         # ValueError: a name that no file can have.
         file = manifest.sibling(record.uri)
     except (OSError, ValueError) as error:
-        raise Refused(manifest.name, f"{record} cannot be opened: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise Refused(manifest.name, f"{record} cannot be opened: {reason}") from error
     try:
         source = SealedSource(file, record.sha256, f"{manifest.name}: {record}")
         index = Index(source)

@@ -50,16 +50,20 @@ _CONVENTIONS = {
 }
 
 
-def parse(data: Data) -> Any:
-    """The JSON value in ``data``. Raises Damaged."""
+def parse(data: Data, is_strict: bool = False) -> Any:
+    """The JSON value in ``data``. Raises Damaged, if ``is_strict`` also for NaN and the infinities."""
     if data.size > LARGEST_JSON:
         raise Damaged(f"JSON of {data.size} bytes, at most {LARGEST_JSON} are read")
     try:
-        return json.loads(data.whole().decode())
+        return json.loads(data.whole().decode(), parse_constant=_refused if is_strict else float)
     except RecursionError:
         raise Damaged("JSON that is nested too deep") from None
     except ValueError as error:
         raise Damaged(f"not JSON: {error}") from error
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
 
 
 class Metadata:
@@ -109,6 +113,10 @@ class Metadata:
         """Values of a channel in one step."""
         described = self.blocks.get(b"signal/" + channel) or self._by_id.get(channel)
         return prod(described[0].shape) if described else None
+
+    def is_described(self, name: bytes) -> bool:
+        """Whether the block is meant to be an array."""
+        return name in self.blocks or bool(self._candidates(name)[0])
 
     def _candidates(self, name: bytes) -> tuple[list[Description], bool]:
         if name in self.blocks:

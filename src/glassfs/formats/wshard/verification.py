@@ -14,9 +14,10 @@ from typing import Any
 
 from glassfs.codec import compression
 from glassfs.content import Array, Fault
-from glassfs.errors import GlassfsError
-from glassfs.formats.wshard.episode import CHANNELS, EPISODE, WSHARD, Episode
-from glassfs.formats.wshard.index import CODECS, COMPRESSED, LZ4, ROLES, ZSTD, Entry, label
+from glassfs.errors import Damaged, GlassfsError
+from glassfs.formats.wshard import metadata
+from glassfs.formats.wshard.episode import Episode
+from glassfs.formats.wshard.index import CODECS, COMPRESSED, LZ4, ROLES, ZSTD, label
 
 IDENTITY = b"meta/identity"
 ALIGNMENTS = (0, 16, 32, 64)
@@ -54,7 +55,7 @@ def faults(episode: Episode) -> Iterator[Fault]:
     """Everything wrong that reading all blocks does not reveal."""
     return chain(
         _header_faults(episode), _name_faults(episode), _entry_faults(episode), _extent_faults(episode),
-        _metadata_faults(episode), _identity_faults(episode),
+        _metadata_faults(episode), _block_faults(episode), _identity_faults(episode),
     )
 
 
@@ -84,7 +85,7 @@ def _name_faults(episode: Episode) -> Iterator[Fault]:
         if numbers[entry.name] == 2:
             yield Fault(entry.label, "is the name of several blocks")
         if not entry.name:
-            yield Fault(f"block {entry.number}", "has an empty name")
+            yield Fault(entry.label, "has an empty name")
         try:
             readable = entry.name.decode()
         except ValueError:
@@ -122,46 +123,61 @@ def _extent_faults(episode: Episode) -> Iterator[Fault]:
         yield Fault("index", "the blocks are interleaved, but indexed as if each were in one piece; they are repaired")
     for number in sorted(overlaps.refused | overlaps.doubtful):
         yield Fault(index[number].label, "shares bytes with other blocks")
-    entries = [entry for entry in index if entry.stored and index.impossible(entry) is None]
-    entries.sort(key=lambda entry: (entry.offset, entry.end))
-    end = None
-    for entry in entries:
-        if end is not None and entry.offset - end > LARGEST_GAP and not overlaps.repaired:
-            yield Fault("data", f"bytes {end} to {entry.offset} belong to no block")
-        end = entry.end if end is None else max(end, entry.end)
+    entries = sorted((entry for entry in index if entry.stored), key=lambda entry: (entry.offset, entry.end))
     for before, after in pairwise(entries):
         if (before.offset, before.end) == (after.offset, after.end):
             yield Fault(after.label, f"is stored in the same bytes as {before.label}")
-    last = index.header.schema_offset or min(index.header.total_size, index.source.size)
-    if end is not None and last - end > LARGEST_GAP:
-        yield Fault("data", f"bytes {end} to {last} belong to no block")
+    if overlaps.repaired or any(index.impossible(entry) for entry in entries):
+        return  # the bytes of these blocks would be taken for holes
+    end = entries[0].end if entries else 0
+    for start, reached in [(entry.offset, entry.end) for entry in entries] + [(_end_of_data(episode, end), 0)]:
+        if start - end > LARGEST_GAP:
+            yield Fault("data", f"bytes {end} to {start} belong to no block")
+        end = max(end, reached)
+
+
+def _end_of_data(episode: Episode, start: int) -> int:
+    """Where the data end; ``start`` if there are none."""
+    header = episode.index.header
+    return (header.schema_offset or min(header.total_size, episode.index.source.size)) if start else 0
 
 
 def _metadata_faults(episode: Episode) -> Iterator[Fault]:
-    present = {entry.name: entry for entry in reversed(list(episode.index)) if entry.name is not None}
-    for name in (WSHARD, CHANNELS, EPISODE, IDENTITY):
-        if name in present:
-            episode.json(name)
-    for name, reason in episode.damaged_metadata.items():
-        yield Fault(label(name), reason)
-    for place, reason in episode.metadata.faults:
+    found, length = episode.metadata, episode.metadata.length
+    for place, reason in found.faults:
         yield Fault(place, reason)
-    length = episode.metadata.length
-    for name, descriptions in episode.metadata.blocks.items():
+    present = {entry.name for entry in episode.index}
+    for name, descriptions in found.blocks.items():
         action = name.replace(b"signal/", b"action/", 1)
-        if name not in present and action not in present and length != 0:
+        if name.startswith(b"meta/"):
+            yield Fault(label(name), "is described in meta/channels as an array")
+        elif name not in present and action not in present and length != 0:
             yield Fault(label(name), "is described in meta/channels, but missing")
-        elif name in present and not name.startswith(b"meta/") and (fault := _shape_fault(episode, present[name])):
-            yield Fault(label(name), fault if descriptions else "has a dtype or shape that nobody knows")
+        elif len(set(descriptions)) > 1 and action not in present - {name}:
+            yield Fault(label(name), "is described in meta/channels more than once, and differently")
 
 
-def _shape_fault(episode: Episode, entry: Entry) -> str | None:
-    content, length = episode.content(entry), episode.metadata.length
-    if not isinstance(content, Array) or not isinstance(content.shape, tuple):
-        return f"{entry.size} bytes are not a number of whole steps"
-    if length is not None and content.shape[0] != length:
-        return f"has {content.shape[0]} steps, the episode has {length}"
-    return None
+def _block_faults(episode: Episode) -> Iterator[Fault]:
+    """Metadata that are no JSON, and blocks that do not fit their description."""
+    for entry in episode.index:
+        if entry.name is None or episode.index.impossible(entry) is not None:
+            continue
+        if entry.is_metadata:
+            if entry.size > metadata.LARGEST_JSON:
+                continue
+            try:
+                metadata.parse(episode.raw(entry), is_strict=True)
+            except Damaged as error:
+                yield Fault(entry.label, episode.reason(error, entry))
+            continue
+        content, length = episode.content(entry), episode.metadata.length
+        if isinstance(content, Array) and isinstance(content.shape, tuple):
+            if length not in (None, content.shape[0]):
+                yield Fault(entry.label, f"has {content.shape[0]} steps, the episode has {length}")
+        elif episode.metadata.is_described(entry.name):
+            known = episode.metadata.blocks.get(entry.name, [None])
+            told = f"{entry.size} bytes are not a number of whole steps" if known else "its dtype or shape is not known"
+            yield Fault(entry.label, told)
 
 
 def _identity_faults(episode: Episode) -> Iterator[Fault]:
