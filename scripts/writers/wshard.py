@@ -87,9 +87,9 @@ class WShardWriter:
         entries = []
         with self.path.open("wb") as file:
             file.seek(data_offset)
-            for (name, block, codec), (start, length) in zip(self._blocks, places, strict=True):
+            for (name, block, codec), place in zip(self._blocks, places, strict=True):
                 file.seek(_aligned(file.tell(), self.alignment))
-                entries.append(self._write_block(file, name, start, length, block, codec))
+                entries.append(self._write_block(file, name, place, block, codec))
             size = max(file.tell(), data_offset)
             file.truncate(size)
             file.seek(0)
@@ -97,7 +97,7 @@ class WShardWriter:
             file.write(HEADER.pack(*head, len(entries), names_offset, data_offset, 0, size))
             file.write(b"".join(entries) + table)
 
-    def _write_block(self, file: BinaryIO, name: bytes, start: int, length: int, block: Block, codec: str) -> bytes:
+    def _write_block(self, file: BinaryIO, name: bytes, place: tuple[int, int], block: Block, codec: str) -> bytes:
         raw = _bytes(block)
         stored, flags = compressed(raw, codec, self.level), 0
         if len(stored) < len(raw):
@@ -105,12 +105,12 @@ class WShardWriter:
         crc = {"raw": raw, "disk": stored}.get(self.checksum)
         offset = file.tell()
         file.write(stored)
-        return _entry(name, start, length, flags, offset, len(stored), len(raw), 0 if crc is None else _crc(crc))
+        return _entry(name, *place, flags, offset, len(stored), len(raw), 0 if crc is None else _crc(crc))
 
     def _add_metadata(self) -> None:
-        names = {name for name, _, _ in self._blocks}
-        if not self.has_metadata or b"meta/manifest" in names:
+        if not self.has_metadata:
             return
+        names = {name for name, _, _ in self._blocks}
         lengths = [len(block) for name, block, _ in self._blocks if isinstance(block, np.ndarray) and block.ndim]
         defaults = {
             "meta/wshard": {"format": "W-SHARD", "wshard_version": "0.1", "alignment": self.alignment},
@@ -153,23 +153,19 @@ def write_streamed(path: str | Path, data: Mapping[str, Values], *, flush: int =
     body = b"".join(
         block[start : start + flush].tobytes() for start in range(0, steps, flush) for block in whole.values()
     )
-    offsets, position = {}, first
+    in_table = dict(zip(names, places, strict=True))
+    entries, offset = {}, first
     for name, block in whole.items():
-        offsets[name] = position
-        position += len(block[:flush].tobytes())
-    entries = {}
-    for name, block in whole.items():
-        place, size = offsets[name], block.nbytes
-        indexed = body[place - first : place - first + size]  # the wrong bytes, and their checksum fits
-        entries[name] = _entry(name.encode(), *places[names.index(name)], 0, place, size, size, _crc(indexed))
+        size = block.nbytes
+        indexed = body[offset - first : offset - first + size]  # the wrong bytes, and their checksum fits
+        entries[name] = _entry(name.encode(), *in_table[name], 0, offset, size, size, _crc(indexed))
+        offset += block[:flush].nbytes
     for name, value in metadata.items():
         raw = json.dumps(value).encode()
         stored = compressed(raw, codec, 3)
         body += bytes(-(first + len(body)) % 32)
-        flags, place = int(len(stored) < len(raw)), first + len(body)
-        entries[name] = _entry(
-            name.encode(), *places[names.index(name)], flags, place, len(stored), len(raw), _crc(stored)
-        )
+        fields = (int(len(stored) < len(raw)), first + len(body), len(stored), len(raw), _crc(stored))
+        entries[name] = _entry(name.encode(), *in_table[name], *fields)
         body += stored
     head = HEADER.pack(
         b"SHRD", 2, 5, 0, 32, CODEC_NUMBERS[codec], ENTRY.size, len(names), names_offset,
@@ -178,9 +174,7 @@ def write_streamed(path: str | Path, data: Mapping[str, Values], *, flush: int =
     Path(path).write_bytes(head.ljust(first, b"\0") + body)
 
 
-def write_chunked(
-    folder: str | Path, episode_id: str, data: Mapping[str, Values], steps: int, **options: Any,
-) -> Path:
+def write_chunked(folder: Path, episode_id: str, data: Mapping[str, Values], steps: int, **options: Any) -> Path:
     """An episode in parts of ``steps`` timesteps, and its manifest, which is returned."""
     total = len(next(iter(data.values())))
     count = -(-total // steps)
@@ -188,16 +182,15 @@ def write_chunked(
     for number, first in enumerate(range(0, total, steps)):
         path = Path(folder, f"{episode_id}_chunk_{number:04d}.wshard")
         last = min(first + steps, total) - 1
-        described = {"episode_id": episode_id, "chunk_index": number, "total_chunks": count,
-                     "timestep_range": [first, last], "length_T": last - first + 1}
-        with WShardWriter(path, episode=described, **options) as writer:
+        described = {"chunk_index": number, "total_chunks": count, "timestep_range": [first, last],
+                     "length_T": last - first + 1}
+        with WShardWriter(path, episode={"episode_id": episode_id, **described}, **options) as writer:
             for name, block in data.items():
                 kind, _, channel = name.partition("/")
                 if channel:
                     writer.add_channel(channel, block[first : last + 1], kind=kind)
                 else:
                     writer.add(name, block[first : last + 1])
-        del described["episode_id"]
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         chunks.append(described | {"uri": path.name, "sha256": digest})
     manifest = {"episode_id": episode_id, "env_id": "Bench-v0", "total_chunks": count, "total_timesteps": total,
@@ -206,7 +199,7 @@ def write_chunked(
 
 
 def write_manifest(path: Path, manifest: Any) -> Path:
-    with WShardWriter(path, role=4) as writer:
+    with WShardWriter(path, role=4, has_metadata=False) as writer:
         writer.add_json("meta/manifest", manifest)
     return path
 

@@ -105,7 +105,7 @@ def test_documents(tmp_path: Path) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False))
-@settings(max_examples=300)
+@settings(max_examples=30000)
 def test_float32_with_the_fewest_digits(value: float) -> None:
     shown = episode.shortest(struct.pack("<f", value))
     expected = float(np.format_float_scientific(np.float32(value), unique=True)) if math.isfinite(value) else value
@@ -182,17 +182,36 @@ def test_raw_pixels_that_begin_like_a_signature(tmp_path: Path, start: bytes) ->
 
 
 def test_picture_as_long_as_its_raw_pixels(tmp_path: Path) -> None:
-    photo = jpeg(FRONT)
-    broken = photo[:-40] + bytes(40)
-    cut = photo[:60]
+    photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
     shot = {
-        "whole": Stored(photo, len(photo), 1, 1), "cut": Stored(cut, len(cut), 1, 1),
-        "elsewhere": Stored(broken, 3, 3, 3),
+        "whole": Stored(photo, len(photo), 1, 1), "head cut": Stored(photo[:60], 60, 1, 1),
+        "pixels cut": Stored(photo[:2000], 2000, 1, 1), "elsewhere": Stored(photo[:2000], 3, 3, 3),
     }
     shown = pictures(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]}))
     assert isinstance(shown["whole/000000"], Picture)
-    assert isinstance(shown["cut/000000"], Image)
-    assert isinstance(shown["elsewhere/000000"], Picture)  # broken, but no raw pixels either: as stored
+    assert isinstance(shown["head cut/000000"], Image)
+    assert isinstance(shown["pixels cut/000000"], Image)
+    assert isinstance(shown["elsewhere/000000"], Picture)  # cut as well, but no raw pixels either: as stored
+
+
+def test_signatures_end_with_the_data(tmp_path: Path) -> None:
+    """The length of the name behind them would complete the signature."""
+    shots: list[Frame] = [[("c", Stored(b"\x89PN", 6, 4, format=1)), (b"n" * ord("G"), WRIST)]]
+    shown = pictures(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": shots}))
+    assert isinstance(shown["c/000000"], Blob)
+
+
+def test_heads_across_the_end_of_a_window(tmp_path: Path) -> None:
+    """After a large image a small window is read; the head of a long name behind it ends at every place around that."""
+    photo = jpeg(FRONT)
+    shots: list[Frame] = []
+    for size in range(200, 260):
+        shots.append([("far", Stored(bytes(4097), 1, 1))])
+        shots.append([("a" * size, Stored(b"", 0, 0)), ("b" * 250, Stored(photo, 6, 4))])
+    data = written(tmp_path, {"state": floats(120, 0), "action": floats(120, 0), "images": shots})
+    shown = [content for name, content in pictures(data).items() if name.startswith("b")]
+    assert len(shown) == 60
+    assert all(isinstance(content, Picture) and content.data.whole() == photo for content in shown)
 
 
 def test_decompression_bombs_are_not_decoded(tmp_path: Path) -> None:

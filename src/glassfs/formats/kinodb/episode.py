@@ -208,7 +208,7 @@ def shortest(stored: bytes) -> float:
     """A stored float32 as the float with the fewest digits that is read as the same float32 (29.97, not 29.969999…)."""
     (value,) = struct.unpack("<f", stored)
     # Any six digits survive in a float32; only where it is subnormal fewer may do.
-    for digits in range(1 if abs(value) < 1 else 6, 9):
+    for digits in range(1 if abs(value) < 1 else 6, 10):
         candidate = float(f"{value:.{digits}g}")
         if struct.pack("<f", candidate) == stored:
             return candidate
