@@ -94,7 +94,8 @@ def write_tree_sequence(path: Path) -> None:
         store.add("sites/position", np.array([3.0, 41.0, 77.0]))
         store.add_rows("sites/ancestral_state", [b"A", b"G", b"ACGT"])
         store.add_rows("provenances/timestamp", [b"2026-05-01T12:00:00"])
-        store.add_rows("provenances/record", [b'{"schema_version": "1.0.0", "software": {"name": "demo", "version": "1"}}'])
+        record = b'{"schema_version": "1.0.0", "software": {"name": "demo", "version": "1"}}'
+        store.add_rows("provenances/record", [record])
 
 
 def write_ikv(path: Path) -> None:

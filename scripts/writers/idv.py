@@ -140,7 +140,7 @@ class IdvWriter:
         for kind, given in metadata.items():
             value, codec = given if isinstance(given, tuple) else (given, None)
             codec = Codec(codec) if isinstance(codec, str) else codec or guess_value(value)
-            raw = encode(codec, [value])
+            raw = encode(codec, value[None] if isinstance(value, np.ndarray) else [value])
             shorter = min((raw, "none"), (deflate(raw), "deflate"), key=lambda form: len(form[0]))
             stored, form = shorter if packing == "deflate" else (raw, "none")
             entries.append(

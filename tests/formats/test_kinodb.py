@@ -105,7 +105,7 @@ def test_documents(tmp_path: Path) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False))
-@settings(max_examples=30000)
+@settings(max_examples=300)
 def test_float32_with_the_fewest_digits(value: float) -> None:
     shown = episode.shortest(struct.pack("<f", value))
     expected = float(np.format_float_scientific(np.float32(value), unique=True)) if math.isfinite(value) else value
@@ -206,7 +206,7 @@ def test_heads_across_the_end_of_a_window(tmp_path: Path) -> None:
     photo = jpeg(FRONT)
     shots: list[Frame] = []
     for size in range(200, 260):
-        shots.append([("far", Stored(bytes(4097), 1, 1))])
+        shots.append([("far", Stored(bytes(70_000), 1, 1))])
         shots.append([("a" * size, Stored(b"", 0, 0)), ("b" * 250, Stored(photo, 6, 4))])
     data = written(tmp_path, {"state": floats(120, 0), "action": floats(120, 0), "images": shots})
     shown = [content for name, content in pictures(data).items() if name.startswith("b")]
@@ -401,6 +401,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_opening_and_listing_read_header_and_index_only(large: Path) -> None:
     source = CountingSource(large)
     container = FORMAT.open(source, BlockCache())
+    assert source.bytes_read == 64 + 64 * 5_001
+    source.reads.clear()
     series = [member.content for member in container.root.members()][1]
     assert isinstance(series, Series)
     for position in range(series.count):
@@ -409,7 +411,7 @@ def test_opening_and_listing_read_header_and_index_only(large: Path) -> None:
         for member in group.members():
             if isinstance(member.content, Array):
                 assert member.content.data.size
-    assert source.bytes_read == 64 + 64 * 5_001
+    assert source.reads == []
 
 
 def test_scanning_reads_heads_not_pixels(large: Path) -> None:

@@ -68,8 +68,10 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
         for time in (status.st_atimespec, status.st_mtimespec, status.st_ctimespec):
             time.tv_sec, time.tv_nsec = seconds, nanoseconds
 
-    def get_attributes(path: bytes, status: Any) -> None:
-        fill_stat(status.contents, operations.attributes(operations.tree.lookup(_text(path))))
+    def get_attributes(path: bytes | None, status: Any, info: Any) -> None:
+        # No path: asked by somebody who has the file open.
+        node = operations.opened(info.contents.fh) if path is None else operations.tree.lookup(_text(path))
+        fill_stat(status.contents, operations.attributes(node))
 
     class Callbacks(base):  # type: ignore[misc]
         _wrapper = staticmethod(guarded)
@@ -111,8 +113,8 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
     if binding.generation == 3:
 
         class Callbacks3(Callbacks):
-            def getattr_fuse_3(self, path: bytes, status: Any, info: Any) -> None:
-                get_attributes(path, status)
+            def getattr_fuse_3(self, path: bytes | None, status: Any, info: Any) -> None:
+                get_attributes(path, status, info)
 
             def readdir_fuse_3(self, path: bytes, buffer: Any, filler: Any, offset: int, info: Any, flags: int) -> None:
                 nodes = operations.entries(info.contents.fh)
@@ -154,10 +156,10 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
 
     class Callbacks2(Callbacks):
         def getattr(self, path: bytes, status: Any) -> None:
-            get_attributes(path, status)
+            get_attributes(path, status, None)
 
         def fgetattr(self, path: bytes, status: Any, info: Any) -> None:
-            get_attributes(path, status)
+            get_attributes(path, status, info)
 
         def readdir(self, path: bytes, buffer: Any, filler: Any, offset: int, info: Any) -> None:
             nodes = operations.entries(info.contents.fh)

@@ -87,12 +87,16 @@ class Operations:
         self._files[number] = file, path
         return number, file
 
-    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+    def opened(self, handle: int) -> File:
+        """The file behind a handle. Raises Changed where another has taken its place."""
         file = self._files[handle][0]
         if file.origin.is_replaced:
             # Pages are cached by path: bytes of the old file must not get among those of the new one.
             raise Changed(f"{file.name}: was replaced while it is open")
-        return file.read_into(buffer, offset)
+        return file
+
+    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+        return self.opened(handle).read_into(buffer, offset)
 
     def release(self, handle: int) -> None:
         self._files.pop(handle, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from glassfs.cache import DEFAULT_BUDGET
@@ -38,6 +39,10 @@ DESCRIPTIONS = {
 }
 
 
+class UnknownOption(MountError):
+    """An option that nobody knows."""
+
+
 @dataclass
 class MountOptions:
     """The options of one mount. Sizes are bytes."""
@@ -52,12 +57,22 @@ class MountOptions:
     flags: set[str] = field(default_factory=set)
 
     @classmethod
-    def parse(cls, texts: tuple[str, ...]) -> MountOptions:
-        """Options as given behind ``-o``, several to a text. Raises MountError for an unknown or a wrong one."""
+    def parse(
+        cls, texts: Sequence[str], is_lenient: bool = False, ignored: Collection[str] = (),
+    ) -> MountOptions:
+        """Options as given behind ``-o``, several to a text.
+
+        Raises MountError for a wrong value, and for an unknown option unless ``is_lenient``.
+        """
         options = cls()
         for option in (option.strip() for text in texts for option in _split(text)):
-            if option:
+            if not option or option in ignored:
+                continue
+            try:
                 options._set(option)
+            except UnknownOption:
+                if not is_lenient:
+                    raise
         return options
 
     def _set(self, option: str) -> None:
@@ -78,7 +93,7 @@ class MountOptions:
             except ValueError:
                 raise MountError(f"option {name}: {value!r} is not a value for it") from None
         else:
-            raise MountError(f"unknown mount option {option!r} (see 'glassfs mount --help')")
+            raise UnknownOption(f"unknown mount option {option!r} (see 'glassfs mount --help')")
 
     def shown(self) -> dict[str, object]:
         """For status.json."""

@@ -14,11 +14,12 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blocked, Data, RaggedText, Records
-from glassfs.errors import Damaged
+from glassfs.content import Blocked, Data, RaggedText, Records, Slice
+from glassfs.errors import Damaged, TooLarge
 from glassfs.view import json
 
 ROWS_AT_ONCE = 4096
+READ_AT_ONCE = 4 << 20
 
 
 def records(content: Records, cache: BlockCache) -> tuple[str, Data]:
@@ -35,8 +36,10 @@ def ragged_text(content: RaggedText, cache: BlockCache) -> tuple[str, Data]:
         return ".txt", PlainLines(rows, cache)
 
     def lines(block: int) -> Iterator[bytes]:
-        for row in rows.block(block):
-            yield _json_line(row) + b"\n"
+        for start, end in rows.spans(block):
+            if end - start > json.LIMIT:
+                raise TooLarge(f"{rows.name}: a row is longer than {json.LIMIT >> 20} MiB")
+            yield _json_line(content.text.read(start, end - start)) + b"\n"
 
     return ".jsonl", _measured(cache, rows.blocks, lines, (rows, "jsonl"))
 
@@ -58,7 +61,7 @@ class PlainLines(Data):
     def _block(self, block: int) -> _Lines:
         bounds = self._rows.line_bounds()
         size = bounds[block + 1] - bounds[block]
-        return _Lines((self._rows, block), size, lambda: (row + b"\n" for row in self._rows.block(block)))
+        return _Lines((self._rows, block), size, partial(self._rows.lines, block))
 
 
 class _Rows:
@@ -70,21 +73,33 @@ class _Rows:
         self._item = int(content.offset_dtype[2:])
         self._bounds: list[int] | None = None
 
-    def block(self, block: int) -> Iterator[bytes]:
-        """The rows of a block. Raises Damaged."""
+    @property
+    def name(self) -> str:
+        return self.content.key.decode("utf-8", "replace")
+
+    def spans(self, block: int) -> Iterator[tuple[int, int]]:
+        """Where the rows of a block begin and end in the text. Raises Damaged."""
         first = block * ROWS_AT_ONCE
         count = min(ROWS_AT_ONCE, self.content.rows - first)
         offsets = self._offsets(first, count + 1)
-        start = offsets[0]
-        if any(a > b for a, b in pairwise(offsets)) or offsets[-1] > self.content.text.size:
-            raise Damaged("the offsets of ragged text do not rise within the text")
-        if offsets[-1] - start <= ROWS_AT_ONCE * ROWS_AT_ONCE:
-            text = self.content.text.read(start, offsets[-1] - start)
-            for a, b in pairwise(offsets):
-                yield text[a - start : b - start]
-        else:
-            for a, b in pairwise(offsets):
-                yield self.content.text.read(a, b - a)
+        is_whole = (first > 0 or offsets[0] == 0) and (
+            offsets[-1] == self.content.text.size if block == self.blocks - 1 else offsets[-1] <= self.content.text.size
+        )
+        if not is_whole or any(a > b for a, b in pairwise(offsets)):
+            raise self._damage()
+        return pairwise(offsets)
+
+    def lines(self, block: int) -> Iterator[bytes]:
+        """The rows of a block, each with a newline behind it, in pieces."""
+        spans = list(self.spans(block))
+        start, end = spans[0][0], spans[-1][1]
+        if end - start <= READ_AT_ONCE:
+            text = self.content.text.read(start, end - start)
+            yield b"".join(text[a - start : b - start] + b"\n" for a, b in spans)
+            return
+        for a, b in spans:
+            yield from Slice(self.content.text, a, b - a).pieces()
+            yield b"\n"
 
     def line_bounds(self) -> Sequence[int]:
         """Where the lines of each block begin, and the end."""
@@ -93,9 +108,12 @@ class _Rows:
             firsts = [*range(0, rows, ROWS_AT_ONCE), rows]
             bounds = [self._offsets(row, 1)[0] + row for row in firsts]
             if bounds[0] != 0 or bounds[-1] != size + rows or sorted(bounds) != bounds:
-                raise Damaged("the offsets of ragged text do not rise from 0 to its end")
+                raise self._damage()
             self._bounds = bounds
         return self._bounds
+
+    def _damage(self) -> Damaged:
+        return Damaged(f"{self.name}: the offsets of its rows do not rise from 0 to its end")
 
     def _offsets(self, first: int, count: int) -> Sequence[int]:
         raw = self.content.offsets.read(first * self._item, count * self._item)

@@ -118,9 +118,8 @@ def open_idv(source: Source, cache: BlockCache) -> Container:
         if reason:
             unreadable.append(f"{shown(column.name)} {reason}")
     if unreadable:
-        log.warning(
-            "%s: %d of %d columns cannot be read, such as %s", source.name, len(unreadable), header.columns, unreadable[0],
-        )
+        count = f"{len(unreadable)} of {header.columns}"
+        log.warning("%s: %s columns cannot be read, such as %s", source.name, count, unreadable[0])
     opened.readable = header.columns - len(unreadable)
     facts = {
         "compatible_version": version_text(header.compatible_version), "rows": header.rows,

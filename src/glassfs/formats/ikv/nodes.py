@@ -30,6 +30,7 @@ _MARGIN = 32
 _SHORT = 16
 _CONTINUED = bytes(range(0x80, 0x100))
 _TOO_LARGE_INTEGER = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")
+_BYTES = tuple(bytes((value,)) for value in range(0x80))
 _NULLS = re.compile(rb"\x00*")
 
 
@@ -287,6 +288,8 @@ class _Measure:
 
 def varint(value: int) -> bytes:
     """A number that is not negative as it stands in a document."""
+    if value < 0x80:
+        return _BYTES[value]
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from glassfs.errors import Refused
@@ -25,24 +25,29 @@ from glassfs.formats.ikv.nodes import (
     NULL,
     OBJECT,
     STRING,
+    TYPE_NAMES,
     varint,
 )
 from glassfs.formats.registry import HEAD
 
-LARGEST = 32 << 20
+LARGEST = 16 << 20
 
 _SPACE = re.compile(rb"[ \t\r\n\v\f]*")
-_WORD = re.compile(rb'[^ \t\r\n\v\f,"\[\]{}]+')
+_TOKEN = re.compile(rb'[ \t\r\n\v\f]*(?:"([^"\\]*)"|((?!//|#)[^ \t\r\n\v\f,"\[\]{}]+)|([,\[\]{}]))')
+_QUOTED, _WORD, _SIGN = 1, 2, 3
 _PLAIN = re.compile(rb'[^"\\]*')
+_QUOTE = ord('"')
 _TAG = re.compile(rb'(ikv[12])(?=[ \t\r\n\v\f"])')
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _DOUBLE = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _WORDS = {b"true": b"\4\1", b"false": b"\4\0", b"null": b"\0"}
-_CLOSED_BY = {ord("{"): (OBJECT, ord("}")), ord("["): (ARRAY, ord("]"))}
+_OPENED = {b"{": OBJECT, b"[": ARRAY}
+_CLOSING = {OBJECT: b"}", ARRAY: b"]"}
 _ESCAPES = ((b'\\"', b'"'), (b"\\n", b"\n"), (b"\\r", b"\r"), (b"\\t", b"\t"))
 _COUNT_SIZE = 5
 _MOVED = 4096
+_STRETCH = 64 << 10
 
 
 class TextDocument(NamedTuple):
@@ -88,8 +93,8 @@ def recognises(head: bytes) -> bool:
     if head[:2] == b"#!" or _CONTROL.search(head):
         return False
     if parser.has_braces:
-        return bool(seen)
-    return ARRAY in seen or (OBJECT in seen and bool(seen & {INTEGER, DOUBLE, BOOLEAN, NULL}))
+        return seen(*range(len(TYPE_NAMES)))
+    return seen(ARRAY) or (seen(OBJECT) and seen(INTEGER, DOUBLE, BOOLEAN, NULL))
 
 
 class _Ended(Exception):
@@ -120,7 +125,13 @@ class _Parser:
         if tag:
             self.version = int(tag[1][3:])
             self.position = tag.end()
-            self.root_name = self._string() if self._next() == ord('"') else self._word()
+            if self._next() == _QUOTE:
+                self.root_name = self._string()
+            else:
+                word = _TOKEN.match(self._text, self.position)
+                if not word or word.lastindex != _WORD:
+                    raise ValueError("has no name after the version")
+                self.root_name, self.position = word[_WORD], word.end()
             if self._next() != ord("{"):
                 raise ValueError("has no brace after the root's name")
         elif first not in b'{"':
@@ -134,36 +145,58 @@ class _Parser:
             raise ValueError("goes on after the root")
 
     def _members(self) -> None:
-        """Everything up to the end of the root."""
-        nodes = self.nodes
-        closing = [ord("}") if self.has_braces else None]
+        """Everything up to the end of the root, its closing brace included."""
+        text, nodes, match = self._text, self.nodes, _TOKEN.match
+        closing = [_CLOSING[OBJECT] if self.has_braces else None]
+        wants_key, may_have_comma = True, False
         while closing:
-            if self._peek() == closing[-1]:
-                self.position += closing.pop() is not None
-                nodes.close()
-                if closing:
-                    self._comma()
+            found = match(text, self.position)
+            if found:
+                kind, self.position = found.lastindex, found.end()
+                token = found[kind]  # type: ignore[index]  # there is one of the three in every match
+            else:
+                character = self._peek()
+                if character is None and closing[-1] is not None:
+                    raise _Ended
+                kind, token = _SIGN, b""
+                if character == _QUOTE:
+                    kind, token = _QUOTED, self._string()
+                elif character is not None:  # there was a comment
+                    continue
+            if kind == _QUOTED:
+                if wants_key:
+                    nodes.key(token)
+                    wants_key = may_have_comma = False
+                    continue
+                nodes.scalar(STRING, varint(len(token)) + token)
+            elif token == b",":
+                if not may_have_comma:
+                    raise ValueError("has a comma where no value is before it")
+                may_have_comma = False
                 continue
-            character = self._next()
-            if nodes.kind == OBJECT:
-                if character != ord('"'):
-                    raise ValueError("has no quoted key where one must be")
-                nodes.key(self._string())
-                character = self._next()
-            if character in _CLOSED_BY:
-                kind, end = _CLOSED_BY[character]
+            elif kind == _SIGN and (token == closing[-1] or not token):
+                if nodes.kind == OBJECT and not wants_key:
+                    raise ValueError("has a key without a value")
+                closing.pop()
+                nodes.close()
+                if not closing:
+                    break
+            elif wants_key:
+                raise ValueError(f"has {token[:20]!r} where a quoted key must be")
+            elif kind == _WORD:
+                if self._is_strict and self.version is None and token[0] in b":=":
+                    raise ValueError("has a sign after a key")
+                nodes.word(token)
+            elif token in _OPENED:
                 if len(closing) >= DEEPEST:
                     raise ValueError(f"is nested more than {DEEPEST} deep")
-                self.position += 1
-                closing.append(end)
-                nodes.open(kind)
+                nodes.open(_OPENED[token])
+                closing.append(_CLOSING[nodes.kind])
+                wants_key, may_have_comma = nodes.kind == OBJECT, False
                 continue
-            if character == ord('"'):
-                raw = self._string()
-                nodes.scalar(STRING, varint(len(raw)) + raw)
             else:
-                nodes.word(self._word())
-            self._comma()
+                raise ValueError(f"has {token!r} where a value must be")
+            wants_key, may_have_comma = nodes.kind == OBJECT, True
 
     def _next(self) -> int:
         """The next character that is neither white space nor in a comment. It is not passed."""
@@ -185,19 +218,6 @@ class _Parser:
         self.position = position
         return text[position] if position < len(text) else None
 
-    def _comma(self) -> None:
-        if self._peek() == ord(","):
-            self.position += 1
-
-    def _word(self) -> bytes:
-        found = _WORD.match(self._text, self.position)
-        if not found:
-            raise ValueError(f"has {chr(self._text[self.position])!r} where a value must be")
-        if self._is_strict and self.version is None and self._text[self.position] in b":=":
-            raise ValueError("has a sign after a key")
-        self.position = found.end()
-        return found[0]
-
     def _string(self) -> bytes:
         text, start = self._text, self.position + 1
         end = start
@@ -205,57 +225,75 @@ class _Parser:
             end = _PLAIN.match(text, end).end()  # type: ignore[union-attr]  # it matches everywhere
             if end >= len(text):
                 raise _Ended
-            if text[end] == ord('"'):
+            if text[end] == _QUOTE:
                 break
             end += 2
         self.position = end + 1
-        raw = text[start:end]
-        if b"\\" not in raw:
-            return raw
-        # Split at escaped backslashes, no other escape has a part of one in it.
-        parts = raw.split(b"\\\\")
+        return _unescaped(text[start:end])
+
+
+def _unescaped(raw: bytes) -> bytes:
+    """A string without its escapes, a stretch at a time as each is taken apart."""
+    if b"\\" not in raw:
+        return raw
+    done, start = bytearray(), 0
+    while start < len(raw):
+        stretch = raw[start : start + _STRETCH]
+        if (len(stretch) - len(stretch.rstrip(b"\\"))) % 2:  # do not end within an escape
+            stretch = raw[start : start + _STRETCH + 1]
+        start += len(stretch)
+        # Split at escaped backslashes: no other escape has a part of one in it.
+        parts = stretch.split(b"\\\\")
         for escape, meant in _ESCAPES:
             parts = [part.replace(escape, meant) for part in parts]
-        return b"\\".join(parts)
+        done += b"\\".join(parts)
+    return bytes(done)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Frame:
-    """An object or array that is not closed: where its count and its items stand, and what types these have."""
+    """An object or array that is not closed: where its count stands, and of what types its items are (a bit each)."""
 
     kind: int
     place: int
     count: int = 0
-    types: set[int] = field(default_factory=set)
+    types: int = 0
 
 
 class _Nodes:
-    """Writes nodes one after another. ``seen`` are the types of all values that were begun inside the root."""
+    """Writes nodes one after another. ``kind`` is what is written to, OBJECT or ARRAY."""
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.seen: set[int] = set()
+        self.kind = NULL
+        self._types = 0
         self._open: list[_Frame] = []
 
-    @property
-    def kind(self) -> int:
-        """OBJECT or ARRAY: what is written to."""
-        return self._open[-1].kind
+    def seen(self, *types: int) -> bool:
+        """Whether a value of one of these types was begun inside the root."""
+        found = self._types
+        for frame in self._open:
+            found |= frame.types
+        return any(found >> tag & 1 for tag in types)
 
     def open(self, kind: int) -> None:
-        self._note(kind)
-        self.data.append(kind)
+        if self._open:
+            self.scalar(kind, b"")
+        else:
+            self.data.append(kind)
         if kind == ARRAY:
             self.data.append(NULL)
         self._open.append(_Frame(kind, len(self.data)))
+        self.kind = kind
         self.data += bytes(_COUNT_SIZE)
 
     def close(self) -> None:
         frame = self._open.pop()
+        self.kind = self._open[-1].kind if self._open else NULL
+        self._types |= frame.types
         data, first = self.data, frame.place + _COUNT_SIZE
-        if frame.kind == ARRAY and len(frame.types) == 1:
-            element = next(iter(frame.types))
-            if element in (STRING, INTEGER, DOUBLE, BOOLEAN):
+        for element in (STRING, INTEGER, DOUBLE, BOOLEAN):
+            if frame.kind == ARRAY and frame.types == 1 << element:
                 data[frame.place - 1] = element
                 _take_tags_out(data, first, element)
         count = varint(frame.count)
@@ -269,7 +307,9 @@ class _Nodes:
         self.data += varint(len(raw)) + raw
 
     def scalar(self, tag: int, payload: bytes) -> None:
-        self._note(tag)
+        frame = self._open[-1]
+        frame.count += 1
+        frame.types |= 1 << tag
         self.data.append(tag)
         self.data += payload
 
@@ -278,24 +318,19 @@ class _Nodes:
         known = _WORDS.get(word)
         if known is not None:
             self.scalar(known[0], known[1:])
-            return
-        if _INTEGER.fullmatch(word):
+        elif word.isdigit() and len(word) < 19:
+            self.scalar(INTEGER, varint(2 * int(word)))
+        elif _INTEGER.fullmatch(word):
             digits = word.lstrip(b"+-").lstrip(b"0") or b"0"
             value = int(digits) * (-1 if word[:1] == b"-" else 1) if len(digits) < 20 else 1 << 64
             if -(1 << 63) <= value < 1 << 63:
                 self.scalar(INTEGER, varint(value * 2 if value >= 0 else -value * 2 - 1))
-                return
+            else:
+                self.scalar(STRING, varint(len(word)) + word)
         elif _DOUBLE.fullmatch(word):
             self.scalar(DOUBLE, struct.pack("<d", float(word)))
-            return
-        self.scalar(STRING, varint(len(word)) + word)
-
-    def _note(self, tag: int) -> None:
-        if self._open:
-            frame = self._open[-1]
-            frame.count += 1
-            frame.types.add(tag)
-            self.seen.add(tag)
+        else:
+            self.scalar(STRING, varint(len(word)) + word)
 
 
 def _take_tags_out(data: bytearray, first: int, element: int) -> None:

@@ -83,18 +83,21 @@ class Episode:
         if fitted is not None:
             description, steps = fitted
             return _array(key, data, description, (steps, *description.shape))
-        layout = None if reason is not None else self._residual(key, size)
+        layout = None if reason is not None else self._residual(key, data)
         if layout is not None:
             return Array(key, residual.UnpackedBits(data, layout), "|b1", layout.shape, "bits")
         return Blob(key, data)
 
-    def _residual(self, name: bytes, size: int) -> residual.Layout | None:
+    def _residual(self, name: bytes, data: Data) -> residual.Layout | None:
         """How the bits of a residual block lie, or None for other blocks and where that is not clear."""
         channel = residual.channel_of(name)
         steps = None if channel is None else self._channel_steps(channel)
         if channel is None or steps is None:
             return None
-        return residual.layout_of(size, steps, self.metadata.width(channel))
+        try:
+            return residual.layout_of(data, steps, self.metadata.width(channel))
+        except Damaged:
+            return None
 
     def raw(self, entry: Entry) -> Data:
         """The bytes of a block, without what a view makes of them."""

@@ -1,7 +1,7 @@
 """Residual blocks: one bit per value, column after column (formats/wshard.md §12).
 
-Nothing in the file says which of the three layouts a block has; its length decides, with the width of the channel
-where that is known.
+Nothing in the file says which of the three layouts a block has; its size decides, with the width of the channel where
+that is known, and at last the lengths that a prefixed block repeats.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ PREFIX, SUFFIX = b"residual/", b"/sign2nddiff"
 MOST_COLUMNS = 1 << 16
 AT_ONCE = 1 << 20
 _LENGTH_SIZE = 4
+_LOOKED_AT = 16
 
 
 class Layout(NamedTuple):
@@ -44,21 +45,28 @@ def channel_of(name: bytes) -> bytes | None:
     return None
 
 
-def layout_of(size: int, steps: int, width: int | None) -> Layout | None:
-    """The one layout that gives a block of ``size`` bytes; None if there is none, or more than one."""
-    if width is None:
-        found = {Layout(steps, _columns(size, steps, prefix), prefix) for prefix in (0, _LENGTH_SIZE)}
-    else:
-        found = {Layout(steps, width, prefix) for prefix in (0, _LENGTH_SIZE)}
-    single = Layout(steps, 1, 0)
-    if single.size == size:
-        return single
-    fitting = [layout for layout in found if layout.size == size and 0 < layout.columns <= MOST_COLUMNS]
-    return fitting[0] if len(fitting) == 1 else None
+def layout_of(data: Data, steps: int, width: int | None) -> Layout | None:
+    """The layout of a block; None if none has its size.
+
+    Reads the first lengths only where both the plain and the prefixed layout have that size. Raises Damaged then.
+    """
+    column_size = -(-steps // 8)
+    fitting = [Layout(steps, 1, 0)] if data.size == column_size else []
+    for prefix in () if fitting else (_LENGTH_SIZE, 0):
+        columns = data.size // (column_size + prefix or 1) if width is None else width
+        layout = Layout(steps, columns, prefix)
+        if layout.size == data.size and 0 < columns <= MOST_COLUMNS:
+            fitting.append(layout)
+    if len(fitting) > 1 and not _has_lengths(data, fitting[0]):
+        return fitting[1]
+    return fitting[0] if fitting else None
 
 
-def _columns(size: int, steps: int, prefix: int) -> int:
-    return size // (-(-steps // 8) + prefix or 1)
+def _has_lengths(data: Data, layout: Layout) -> bool:
+    """Whether the first columns have their length before them."""
+    size = layout.column_size
+    places = range(0, min(layout.columns, _LOOKED_AT) * (layout.prefix + size), layout.prefix + size)
+    return all(int.from_bytes(data.read(place, layout.prefix), "little") == size for place in places)
 
 
 class UnpackedBits(Data):

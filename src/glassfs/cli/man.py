@@ -1,0 +1,61 @@
+"""``glassfs man``: the manual page, made from what the commands say of themselves, so that it cannot be out of date."""
+
+from __future__ import annotations
+
+import click
+
+from glassfs import __version__
+from glassfs.mount.options import DESCRIPTIONS
+
+INTRODUCTION = (
+    "glassfs mounts data containers (KinoDB, WShard, kastore and tskit, iKv, ML.NET IDV) as read-only directories: "
+    "arrays are .npy files, pictures .png and .jpg, documents .json, decoded block by block when somebody reads them."
+)
+
+
+@click.command()
+def command() -> None:
+    """In the form of man(7): 'glassfs man | man -l -', or to a file glassfs.1 where man(1) looks."""
+    click.echo(page(), nl=False)
+
+
+def page() -> str:
+    """The page in roff."""
+    from glassfs.cli import glassfs
+
+    parts = [
+        f'.TH GLASSFS 1 "" "glassfs {__version__}"',
+        ".SH NAME", "glassfs \\- data containers as read-only directories",
+        ".SH SYNOPSIS", ".B glassfs", "COMMAND [OPTION]... ARGUMENT...",
+        ".SH DESCRIPTION", _escaped(INTRODUCTION),
+        ".SH COMMANDS",
+    ]
+    context = click.Context(glassfs, info_name="glassfs")
+    for name in glassfs.list_commands(context):
+        found = glassfs.get_command(context, name)
+        if found is not None:
+            parts += _command(click.Context(found, parent=context, info_name=name), found)
+    parts += [".SH MOUNT OPTIONS", "After \\-o, separated by commas:"]
+    for option, meaning in DESCRIPTIONS.items():
+        parts += [".TP", f".B {_escaped(option)}", _escaped(meaning)]
+    parts += [
+        ".SH EXIT STATUS", "0; 1 where something failed; 2 for a wrong command line.",
+        ".SH ENVIRONMENT", ".TP", ".B GLASSFS_FUSE", "2 or 3: which libfuse to use.",
+        ".SH SEE ALSO", ".BR fusermount3 (1), mount (8), systemd.mount (5)",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _command(context: click.Context, command: click.Command) -> list[str]:
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    parts = [f".SS {_escaped(usage)}", *_escaped(" ".join((command.help or "").split())).splitlines()]
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if record is not None and isinstance(parameter, click.Option):
+            parts += [".TP", f".B {_escaped(record[0])}", _escaped(record[1])]
+    return parts
+
+
+def _escaped(text: str) -> str:
+    escaped = text.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -1,0 +1,140 @@
+"""``glassfs verify``: everything in a container is read, decoded and compared with what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import click
+from tqdm import tqdm
+
+from glassfs.cache import BlockCache
+from glassfs.cli.common import printable
+from glassfs.content import Fault, Image, Json
+from glassfs.errors import GlassfsError, Refused
+from glassfs.formats.registry import HEAD, recognise
+from glassfs.tree import File, Places, open_tree
+
+CHUNK = 1 << 20
+AHEAD = 64
+
+
+class Found(NamedTuple):
+    """A fault in the container ``source``."""
+
+    source: str
+    place: str
+    reason: str
+
+
+@click.command()
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each fault, on a line.")
+@click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
+def command(sources: tuple[str, ...], as_json: bool, progress: bool | None) -> int:
+    """Reads everything in each SOURCE, a container or a folder with containers: checksums, offsets, lengths, blocks,
+    pictures, cross-references. A fault is a line; exit status 1 if there is any.
+    """
+    containers = list(_containers(sources))
+    is_shown = sys.stderr.isatty() if progress is None else progress
+    faults = 0
+    total = sum(os.path.getsize(container) for container in containers)
+    with tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, disable=not is_shown, leave=False) as bar:
+        for container in containers:
+            for fault in _verify(container):
+                faults += 1
+                with tqdm.external_write_mode(file=sys.stdout):
+                    click.echo(json.dumps(fault._asdict()) if as_json else _line(fault))
+            bar.update(os.path.getsize(container))
+    if not as_json:
+        click.echo(f"{len(containers):,} containers, {faults:,} faults", err=True)
+    return 1 if faults else 0
+
+
+def _containers(sources: tuple[str, ...]) -> Iterator[str]:
+    """The containers named, and all below the folders named."""
+    for source in sources:
+        if not os.path.isdir(source):
+            yield source
+            continue
+        for folder, folders, names in os.walk(source):
+            folders.sort()
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                if os.path.isfile(path) and _is_container(path):
+                    yield path
+
+
+def _is_container(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return recognise(file.read(HEAD)) is not None
+    except OSError:
+        return False
+
+
+def _verify(source: str) -> Iterator[Found]:
+    """What is wrong with one container."""
+    places = Places(BlockCache())
+    try:
+        tree = open_tree([source], places)
+        container = places.open_containers()[0].shown().container
+    except Refused as error:
+        yield Found(source, "", error.reason)
+        return
+    unlisted: list[Fault] = []
+
+    def files() -> Iterator[tuple[str, File]]:
+        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(Fault(path, str(error)))):
+            if isinstance(node, File):
+                yield path, node
+            elif reason := node.xattrs().get("user.glassfs.error"):
+                unlisted.append(Fault(path, reason.decode()))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        waiting: deque[tuple[str, Future[str | None]]] = deque()
+        for path, file in files():
+            waiting.append((path, pool.submit(_fault_in, file)))
+            if len(waiting) > AHEAD:
+                yield from _result(source, *waiting.popleft())
+        for path, future in waiting:
+            yield from _result(source, path, future)
+    for fault in unlisted:
+        yield Found(source, *fault)
+    try:
+        for fault in container.check():
+            yield Found(source, *fault)
+    except GlassfsError as error:
+        yield Found(source, "", str(error))
+
+
+def _result(source: str, path: str, future: Future[str | None]) -> Iterator[Found]:
+    reason = future.result()
+    if reason is not None:
+        yield Found(source, path, reason)
+
+
+def _fault_in(file: File) -> str | None:
+    """Why a file cannot be read whole, or does not hold what it should."""
+    if isinstance(file.content, Image) and file.data.location() is None:
+        return None  # a frame of a film, whose array is read as a whole
+    try:
+        for position in range(0, file.size, CHUNK):
+            file.read(position, CHUNK)
+        if isinstance(file.content, Json):
+            json.loads(file.read(0, file.size))
+    except (GlassfsError, OSError) as error:
+        return str(error)
+    except (ValueError, RecursionError) as error:
+        return f"is no JSON: {error}"
+    return None
+
+
+def _line(fault: Found) -> str:
+    place = f"{printable(fault.place)}: " if fault.place else ""
+    return f"{printable(fault.source)}: {place}{' '.join(fault.reason.split())}"

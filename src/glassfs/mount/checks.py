@@ -1,0 +1,86 @@
+"""What is looked at before anything is mounted: what people get wrong first, each with its own sentence."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from glassfs.mount import system
+from glassfs.mount.errors import MountError
+from glassfs.mount.options import MountOptions
+
+log = logging.getLogger(__name__)
+
+FUSE_DEVICE = "/dev/fuse"
+FUSE_CONFIGURATION = "/etc/fuse.conf"
+
+
+def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
+    """Raises MountError with what to do about it. Unmounts a dead glassfs mount that is in the way."""
+    for source in sources:
+        if not os.path.exists(source):
+            raise MountError(f"{source}: no such file or folder")
+        if not os.access(source, os.R_OK):
+            raise MountError(f"{source}: may not be read by this user")
+    place = system.real_path(mountpoint)
+    existing = system.mount_at(place)
+    if existing is not None and existing.file_system == system.FILE_SYSTEM:
+        if not system.is_dead(place):
+            advice = f"'glassfs umount {mountpoint}' first"
+            raise MountError(f"{mountpoint}: {existing.source} is mounted there already; {advice}")
+        log.warning("%s: unmounting a glassfs mount whose daemon is gone", mountpoint)
+        system.unmount(place, lazy=True)
+    if not os.path.exists(mountpoint):
+        raise MountError(f"{mountpoint}: the mount point does not exist; 'mkdir {mountpoint}' first")
+    if not os.path.isdir(mountpoint):
+        raise MountError(f"{mountpoint}: the mount point is not a directory")
+    if "nonempty" not in options.flags and os.listdir(mountpoint):
+        raise MountError(f"{mountpoint}: the mount point is not empty; choose an empty directory, or add -o nonempty")
+    for source in sources:
+        if os.path.isdir(source) and _is_inside(mountpoint, source):
+            raise MountError(f"{mountpoint}: lies inside {source}, which would then contain itself")
+    _check_fuse(options)
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    inner, outer = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath((inner, outer)) == outer
+
+
+def _check_fuse(options: MountOptions) -> None:
+    if sys.platform != "linux":
+        return
+    try:
+        os.close(os.open(FUSE_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        raise MountError(
+            f"{FUSE_DEVICE} does not exist: 'modprobe fuse' as root, or in a container start it with "
+            f"'--device {FUSE_DEVICE} --cap-add SYS_ADMIN'; 'glassfs ls', 'cat' and 'export' work without it"
+        ) from None
+    except OSError as error:
+        raise MountError(f"{FUSE_DEVICE} cannot be opened ({error.strerror}): {_device_advice(error)}") from None
+    if os.geteuid() == 0:
+        return
+    if not (shutil.which("fusermount3") or shutil.which("fusermount")):
+        raise MountError("fusermount3 is not installed, without which only root may mount: 'apt install fuse3'")
+    if options.flags & {"allow_other", "allow_root"} and not _may_allow_other():
+        advice = f"root must first put the line 'user_allow_other' into {FUSE_CONFIGURATION}"
+        raise MountError(f"option allow_other: {advice}")
+
+
+def _device_advice(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "this user may not use FUSE; ask for the group that owns it, or in a container for '--device /dev/fuse'"
+    return "'modprobe fuse' as root loads the kernel's part"
+
+
+def _may_allow_other() -> bool:
+    try:
+        with open(FUSE_CONFIGURATION, encoding="utf-8", errors="replace") as file:
+            return any(line.strip() == "user_allow_other" for line in file)
+    except OSError:
+        return False

@@ -1,0 +1,57 @@
+"""``mount.glassfs``: what mount(8) runs for ``mount -t glassfs SOURCE DIR -o …`` and for lines of /etc/fstab."""
+
+from __future__ import annotations
+
+import sys
+
+from glassfs.errors import GlassfsError
+from glassfs.mount.errors import MountError
+
+USAGE = "usage: mount.glassfs SOURCE MOUNTPOINT [-fnsv] [-o OPTION[,OPTION]...]"
+
+
+def main() -> None:
+    """The entry point of the program."""
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except (GlassfsError, OSError) as error:
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        print(f"mount.glassfs: {' '.join(text.split())}", file=sys.stderr)
+        sys.exit(1)
+
+
+def run(arguments: list[str]) -> int:
+    """Mounts as mount(8) asks for it (mount(8), "External helpers"). Raises MountError."""
+    from glassfs.mount.daemon import mount
+    from glassfs.mount.options import MountOptions
+
+    places, options, flags = _parse(arguments)
+    if len(places) != 2:
+        raise MountError(USAGE)
+    source, mountpoint = places
+    # mount(8) says rw where nobody said ro; a glassfs mount is read-only all the same.
+    parsed = MountOptions.parse(options, is_lenient="s" in flags, ignored={"rw"})
+    if "f" in flags:
+        return 0
+    return mount([source], mountpoint, parsed, foreground=False, log_file=None)
+
+
+def _parse(arguments: list[str]) -> tuple[list[str], tuple[str, ...], set[str]]:
+    places: list[str] = []
+    options: list[str] = []
+    flags: set[str] = set()
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("-o", "-t", "-N"):
+            value = next(rest, None)
+            if value is None:
+                raise MountError(USAGE)
+            if argument == "-o":
+                options.append(value)
+        elif argument.startswith("-") and len(argument) > 1:
+            if set(argument[1:]) - set("fnsv"):
+                raise MountError(f"unknown flag {argument}; {USAGE}")
+            flags |= set(argument[1:])
+        else:
+            places.append(argument)
+    return places, tuple(options), flags

@@ -1,0 +1,41 @@
+"""Living under systemd: telling it that the mount is ready (sd_notify(3)), and levels in the journal (sd-daemon(3))."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+_LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+
+
+def notify(*assignments: str) -> None:
+    """Sends ``READY=1``, ``STOPPING=1``, ``STATUS=…`` to the service manager, if there is one that wants to hear it."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        try:
+            channel.sendto("\n".join(assignments).encode(), address)
+        except OSError as error:
+            logging.getLogger(__name__).warning("the service manager does not listen: %s", error)
+
+
+def is_journal(descriptor: int) -> bool:
+    """Whether this descriptor is the journal's stream that systemd gave us."""
+    device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return False
+    return (device, inode) == (str(status.st_dev), str(status.st_ino))
+
+
+class JournalFormatter(logging.Formatter):
+    """Lines with the level in front, as the journal reads it; it knows time and process itself."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = next((number for least, number in _LEVELS if record.levelno >= least), 7)
+        return "\n".join(f"<{level}>{line}" for line in super().format(record).splitlines())

@@ -1,0 +1,224 @@
+"""One mount, from opening its sources to the end: serving, the watch over the sources, what the kernel must forget.
+
+``Session`` belongs to the thread that makes it, which ``run`` keeps; the watch is a thread of its own, the only one
+that tells the kernel to drop things, and never does so under a lock or in a callback.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glassfs import __version__
+from glassfs.cache import BlockCache
+from glassfs.errors import GlassfsError
+from glassfs.mount import system
+from glassfs.mount.binding import load
+from glassfs.mount.callbacks import Registration, fuse_class
+from glassfs.mount.errors import Failures, MountError
+from glassfs.mount.operations import Operations
+from glassfs.mount.options import MountOptions
+from glassfs.mount.status import MountRoot
+from glassfs.tree import Places, open_tree
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL = 0.3
+SHORT_TIMEOUT = 0.5
+LONG_TIMEOUT = 3600.0
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_MEMORY = 64 << 20
+THREADS = 16
+ROOT_ID = 1
+
+
+class Session:
+    """One mount, from opening its sources to the end of the daemon."""
+
+    def __init__(
+        self, sources: Sequence[str], mountpoint: str, options: MountOptions, shown: Sequence[str] | None = None,
+    ) -> None:
+        self.binding = load()
+        self.sources = sources
+        self.shown_sources = list(shown or sources)
+        self.mountpoint = system.real_path(mountpoint)
+        self.options = options
+        self.failures = Failures()
+        self.started = time.time()
+        self.cache = BlockCache(options.cache_size, options.spool)
+        self.places = Places(self.cache, options.max_open)
+        tree = open_tree(sources, self.places)
+        tree.replace_root(MountRoot(tree.root, self.status))
+        self.operations = Operations(tree, options, self._total_size)
+        self._size: tuple[float, int] | None = None
+        self._fuse: int | None = None
+        self._names: set[str] = set()
+        self._is_ending = threading.Event()
+        self._has_folder = any(os.path.isdir(source) for source in sources)
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serves until the file system is unmounted; ``ready`` is called once it answers. Raises MountError."""
+        _tame_allocator()
+        timeout = SHORT_TIMEOUT if self._has_folder or self.binding.generation == 2 else LONG_TIMEOUT
+
+        def started(fuse: int) -> None:
+            self._fuse = fuse
+            threading.Thread(target=self._after_start, args=(ready,), name="glassfs-watch", daemon=True).start()
+
+        callbacks = fuse_class(self.binding, self.operations, self.failures)
+        messages = _Messages() if "debug" not in self.options.flags else None
+        self._messages = messages
+        try:
+            callbacks(Registration(started, timeout), self.mountpoint, foreground=True, **self._fuse_options(timeout))
+        except RuntimeError as error:
+            said = messages.text() if messages else ""
+            raise MountError(f"{self.mountpoint}: cannot be mounted: {said or f'libfuse ends with {error}'}") from None
+        finally:
+            self._is_ending.set()
+            if messages:
+                messages.restore()
+
+    def _fuse_options(self, timeout: float) -> dict[str, Any]:
+        name = self.shown_sources[0] if len(self.sources) == 1 else f"{len(self.sources)} sources"
+        options: dict[str, Any] = {
+            "fsname": name.replace("\\", "\\\\").replace(",", "\\,"),
+            "subtype": "glassfs",
+            "ro": True,
+            "default_permissions": True,
+            "nosuid": True,
+            "nodev": True,
+            "noexec": True,
+        }
+        if "debug" in self.options.flags:
+            options["debug"] = True
+        for flag in self.options.flags & {"allow_other", "allow_root", "auto_unmount"}:
+            options[flag] = True
+        if self.binding.generation == 2:
+            options |= {
+                "use_ino": True, "auto_cache": True, "nonempty": True,
+                "entry_timeout": timeout, "attr_timeout": timeout, "negative_timeout": timeout, "ac_attr_timeout": 0,
+            }
+        elif self.binding.version >= (3, 12):
+            # Idle threads are kept: each carries a Python thread state.
+            options |= {"max_threads": THREADS, "max_idle_threads": THREADS}
+        return options
+
+    def _after_start(self, ready: Callable[[], None]) -> None:
+        """On a thread of its own: makes sure that the mount answers, then watches the sources until the end."""
+        try:
+            os.stat(self.mountpoint)
+        except OSError as error:
+            log.error("%s: does not answer: %s", self.mountpoint, error)
+        mounted = system.mount_at(self.mountpoint)
+        if mounted is not None and not system.raise_read_ahead(mounted.device, self.options.read_ahead):
+            log.info("the read-ahead of %s stays at 128 KiB: only root may raise it", self.mountpoint)
+        if self._messages:
+            self._messages.restore()
+        log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
+        ready()
+        self._names = self._names_at_root()
+        while not self._is_ending.wait(WATCH_INTERVAL):
+            for place in self.places.refresh():
+                log.info("%s has changed", place or self.shown_sources[0])
+                self._invalidate(place)
+
+    def _invalidate(self, place: str) -> None:
+        """Drops what the kernel keeps of a container: its entry in the root, or all entries if it is the root.
+
+        An entry takes all that is below it along. Where the library cannot tell the kernel, timeouts are short instead.
+        """
+        library = self.binding.library
+        if self._fuse is None or self.binding.generation == 2:
+            return
+        fuse = ctypes.c_void_p(self._fuse)
+        for path in set(self.operations.open_paths()):
+            if path.startswith(f"{place}/"):
+                library.fuse_invalidate_path(fuse, os.fsencode(path))
+        library.fuse_get_session.restype = ctypes.c_void_p
+        session = ctypes.c_void_p(library.fuse_get_session(fuse))
+        old, self._names = self._names, self._names_at_root()
+        for name in [place[1:].partition("/")[0]] if place else old | self._names:
+            raw = os.fsencode(name)
+            library.fuse_lowlevel_notify_inval_entry(session, ctypes.c_uint64(ROOT_ID), raw, ctypes.c_size_t(len(raw)))
+        library.fuse_invalidate_path(fuse, b"/")
+
+    def _names_at_root(self) -> set[str]:
+        try:
+            return {node.name for node in self.operations.tree.root.listing()}
+        except GlassfsError:
+            return set()
+
+    def status(self) -> dict[str, Any]:
+        """For ``.glassfs/status.json``."""
+        now = self.places.open_containers()
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "mountpoint": self.mountpoint,
+            "sources": [os.path.abspath(source) for source in self.sources],
+            "options": self.options.shown(),
+            "libfuse": ".".join(map(str, self.binding.version)),
+            "uptime_seconds": round(time.time() - self.started, 1),
+            "open_containers": [place.path for place in now],
+            "open_files": len(self.operations.open_paths()),
+            "cache": {
+                "budget": self.cache.budget, "used": self.cache.used,
+                "hits": self.cache.hits, "misses": self.cache.misses,
+            },
+            "errors": self.failures.count,
+        }
+
+    def _total_size(self) -> int:
+        now = time.monotonic()
+        if self._size is None or now - self._size[0] > 10:
+            self._size = now, sum(_size_of(source) for source in self.sources)
+        return self._size[1]
+
+
+class _Messages:
+    """What libfuse and fusermount write to stderr until the mount is ready, for the one sentence if it fails."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._stderr: int | None = os.dup(2)
+        os.dup2(self._file.fileno(), 2)
+
+    def restore(self) -> None:
+        if self._stderr is not None:
+            os.dup2(self._stderr, 2)
+            os.close(self._stderr)
+            self._stderr = None
+
+    def text(self) -> str:
+        self._file.seek(0)
+        lines = self._file.read().decode("utf-8", "replace").splitlines()
+        return "; ".join(line.strip() for line in lines if line.strip())
+
+
+def _size_of(source: str) -> int:
+    if not os.path.isdir(source):
+        return os.stat(source).st_size if os.path.exists(source) else 0
+    total = 0
+    for folder, _, names in os.walk(source):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def _tame_allocator() -> None:
+    """Keeps glibc from mapping and unmapping memory for each 1 MiB request, which costs more than the copy."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY)
+    mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY)

@@ -1,0 +1,407 @@
+"""What every format has to keep, as tests to subclass: for the formats of this package and for those of others.
+
+    class TestMine(FormatTests):
+        format = mine.FORMAT
+
+        def containers(self) -> Iterable[Path | bytes]:
+            yield small_container()
+            yield container_of_several_mib()
+
+pytest collects the class; nothing here needs pytest. Damage is made with a fixed seed, so that a failure comes again.
+The sound containers should show every kind of content that the format has, and one should be larger than
+``LARGE`` bytes, most of it payload: on that one laziness is measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import random
+import tempfile
+import threading
+import time
+import tracemalloc
+import unittest
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Container, Content, Data, Group, Image, Member, Series
+from glassfs.errors import Changed, GlassfsError
+from glassfs.formats.registry import HEAD, Format, built_in
+from glassfs.source import LocalSource, Source
+from glassfs.view import file_of
+
+LARGE = 1 << 20
+PART = 64 << 10
+MOST_MEMBERS = 500
+MOST_DAMAGED_FILES = 60
+STRANGERS = (b"", b"\0", bytes(HEAD), b"\xff" * HEAD, b"# notes\n" * 20, b"%PDF-1.7\n", b"\x7fELF\x02\x01\x01")
+
+
+class WatchedSource(LocalSource):
+    """A file that counts the bytes read from it, and knows the neighbours that were opened through it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self.bytes_read = 0
+        self.family: list[WatchedSource] = [self]
+        self._counting = threading.Lock()
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        with self._counting:
+            self.bytes_read += len(buffer)
+        super().read_into(buffer, offset)
+
+    def sibling(self, name: str) -> Source:
+        found = super().sibling(name)
+        found.close()
+        watched = WatchedSource(os.path.join(os.path.dirname(self.path), name))
+        watched.family = self.family
+        self.family.append(watched)
+        return watched
+
+    @property
+    def is_closed(self) -> bool:
+        try:
+            super().read_into(memoryview(bytearray(1)), 0)
+        except Changed:
+            return True
+        except GlassfsError:
+            return False
+        return False
+
+
+class Place(NamedTuple):
+    """A content and where it stands: the components of all groups above it, and its own."""
+
+    name: tuple[bytes, ...]
+    content: Content
+
+
+class FormatTests(ABC):
+    """The conformance tests of a format. Subclass, set ``format``, give ``containers``."""
+
+    format: Format
+
+    opening_share = 0.125
+    """How much of a container larger than LARGE may be read to open it."""
+
+    damaged_copies = 60
+    """How many damaged copies are made of each sound container."""
+
+    most_memory = 64 << 20
+    """Bytes that opening and reading a damaged container may hold at a time, the cache's budget included."""
+
+    most_seconds = 10.0
+    """Time that opening and reading one damaged container may take."""
+
+    budget = 8 << 20
+    """Bytes of decoded blocks that the cache may keep during the tests."""
+
+    @abstractmethod
+    def containers(self) -> Iterable[Path | bytes]:
+        """Sound containers: paths where neighbouring files matter, else paths or bytes."""
+
+    def damaged(self) -> Iterable[Path | bytes]:
+        """Containers with damage that only the format's author would think of."""
+        return ()
+
+    # What the tests claim
+
+    def test_is_recognised_by_its_first_bytes(self) -> None:
+        for path in self._paths():
+            head = _head(path)
+            assert self.format.recognises(head), f"{path.name} is not recognised by its first {len(head)} bytes"
+
+    def test_is_recognised_by_no_built_in_format_besides(self) -> None:
+        for path in self._paths():
+            head = _head(path)
+            others = [other.name for other in built_in() if other is not self.format and other.recognises(head)]
+            assert not others, f"{path.name} is taken by {', '.join(others)}"
+
+    def test_does_not_recognise_other_files(self) -> None:
+        for head in STRANGERS:
+            assert not self.format.recognises(head), f"recognises a file that starts with {head[:16]!r}"
+
+    def test_recognising_cut_heads_raises_nothing(self) -> None:
+        for path in self._paths():
+            head = _head(path)
+            for length in range(min(len(head), 128)):
+                self.format.recognises(head[:length])
+                self.format.hint(head[:length])
+
+    def test_opening_is_lazy(self) -> None:
+        large = [path for path in self._paths() if path.stat().st_size > LARGE]
+        if not large:
+            raise unittest.SkipTest(f"no container is larger than {LARGE} bytes")
+        for path in large:
+            with self._opened(path) as (source, _):
+                read = sum(member.bytes_read for member in source.family)
+                size = sum(member.size for member in source.family)
+            assert read <= size * self.opening_share, f"{path.name}: opening reads {read} of {size} bytes"
+
+    def test_known_sizes_cost_no_reading(self) -> None:
+        for path in self._paths():
+            with self._opened(path) as (source, container):
+                for place, data in self._files(container):
+                    if data.is_sized:
+                        before = source.bytes_read
+                        size = data.size
+                        assert size >= 0, f"{_shown(place)} has the size {size}"
+                        assert source.bytes_read == before, f"{_shown(place)}: its size is known but reads the file"
+
+    def test_names_and_keys_are_bytes(self) -> None:
+        for path in self._paths():
+            with self._opened(path) as (_, container):
+                assert type(container.root.key) is bytes
+                for place in walk(container.root):
+                    assert place.name, "a content has no name"
+                    assert all(type(part) is bytes for part in place.name), f"{place.name}: not all bytes"
+                    assert type(place.content.key) is bytes, f"{_shown(place)}: its key is no bytes"
+
+    def test_is_the_same_when_opened_again(self) -> None:
+        for path in self._paths():
+            listings = []
+            for _ in range(2):
+                with self._opened(path) as (_, container):
+                    assert container.format == self.format.name
+                    listings.append([
+                        (place.name, type(place.content), place.content.key, data.size)
+                        for place, data in self._files(container)
+                    ])
+            assert listings[0] == listings[1]
+
+    def test_arrays_and_images_have_the_size_of_their_shape(self) -> None:
+        import numpy as np
+
+        for path in self._paths():
+            with self._opened(path) as (_, container):
+                for place in walk(container.root):
+                    content = place.content
+                    if isinstance(content, Array):
+                        dtype = np.dtype(content.dtype)
+                        assert dtype.descr[0][1] == content.dtype, f"{_shown(place)}: {content.dtype} is no descr"
+                        shape = content.shape if isinstance(content.shape, tuple) else content.shape()
+                        assert content.data.size == math.prod(shape) * dtype.itemsize, f"{_shown(place)}: wrong size"
+                    elif isinstance(content, Image):
+                        pixels = content.width * content.height * content.channels
+                        assert content.data.size == pixels * content.bits // 8, f"{_shown(place)}: wrong size"
+
+    def test_every_range_is_that_of_the_whole(self) -> None:
+        chance = random.Random(1)
+        for path in self._paths():
+            whole = self._contents(path)
+            with self._opened(path) as (_, container):
+                for number, (place, data) in enumerate(self._files(container)):
+                    expected = whole[number]
+                    for start, end in _ranges(len(expected), chance):
+                        found = data.read(start, end - start)
+                        assert found == expected[start:end], f"{_shown(place)}: other bytes in {start} to {end}"
+
+    def test_threads_read_the_same(self) -> None:
+        for path in self._paths():
+            whole = self._contents(path)
+            with self._opened(path) as (_, container), ThreadPoolExecutor(8) as threads:
+                files = [data for _, data in self._files(container)]
+                jobs = [
+                    (number, start, min(start + PART, len(expected)))
+                    for number, expected in whole.items() for start in range(0, len(expected), PART)
+                ] * 2
+                random.Random(2).shuffle(jobs)
+                found = threads.map(lambda job: files[job[0]].read(job[1], job[2] - job[1]), jobs)
+                for (number, start, end), part in zip(jobs, found, strict=True):
+                    assert part == whole[number][start:end], "threads that read at the same time get other bytes"
+
+    def test_sound_containers_have_no_fault(self) -> None:
+        for path in self._paths():
+            with self._opened(path) as (_, container):
+                faults = [f"{fault.place}: {fault.reason}" for fault in container.check()]
+            assert not faults, f"{path.name}: {faults[:3]}"
+
+    def test_nothing_stays_open(self) -> None:
+        for path in self._paths():
+            before = _descriptors()
+            with self._opened(path) as (source, container):
+                for _, data in self._files(container):
+                    data.read(0, min(PART, data.size))
+                assert source in container.sources, "a container's sources begin with its own"
+            assert all(member.is_closed for member in source.family), "a source is open after Container.close"
+            del source, container, data
+            gc.collect()
+            assert _descriptors() <= before, "a file is open after Container.close"
+
+    def test_cut_containers_raise_only_errors_of_glassfs(self) -> None:
+        for path in self._paths():
+            whole = path.read_bytes()
+            chance = random.Random(3)
+            cuts = {*range(min(len(whole), 16)), *(chance.randrange(len(whole)) for _ in range(self.damaged_copies))}
+            for cut in sorted(cuts):
+                self._survive(path.name, whole[:cut], f"cut to {cut} bytes")
+
+    def test_changed_containers_raise_only_errors_of_glassfs(self) -> None:
+        for path in self._paths():
+            whole = path.read_bytes()
+            chance = random.Random(4)
+            for number in range(self.damaged_copies):
+                changed, what = _changed(whole, chance)
+                self._survive(path.name, changed, f"copy {number}: {what}")
+
+    def test_damaged_containers_raise_only_errors_of_glassfs(self) -> None:
+        for number, container in enumerate(self.damaged()):
+            data = container if isinstance(container, bytes) else container.read_bytes()
+            self._survive("damaged", data, f"damaged container {number}")
+
+    # How they find out
+
+    def _paths(self) -> Iterator[Path]:
+        """The sound containers as files; those given as bytes get a name that tells nothing."""
+        number = -1
+        with tempfile.TemporaryDirectory() as folder:
+            for number, container in enumerate(self.containers()):
+                path = Path(folder, f"container{number}") if isinstance(container, bytes) else container
+                if isinstance(container, bytes):
+                    path.write_bytes(container)
+                yield path
+        assert number >= 0, "containers() gives none"
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[tuple[WatchedSource, Container]]:
+        source = WatchedSource(path)
+        try:
+            container = self.format.open(source, BlockCache(self.budget))
+            yield source, container
+            container.close()
+        finally:
+            if not source.is_closed:
+                source.close()
+
+    def _files(self, container: Container) -> Iterator[tuple[Place, Data]]:
+        cache = BlockCache(self.budget)
+        for place in walk(container.root):
+            yield place, file_of(place.content, cache).data
+
+    def _contents(self, path: Path) -> dict[int, bytes]:
+        """All bytes of each file by its number, each read at once."""
+        with self._opened(path) as (_, container):
+            found = {}
+            for number, (place, data) in enumerate(self._files(container)):
+                found[number] = data.read(0, data.size)
+                assert len(found[number]) == data.size, f"{_shown(place)}: not as many bytes as announced"
+            return found
+
+    def _survive(self, name: str, data: bytes, what: str) -> None:
+        """Opens and reads what may be damaged. Only GlassfsError may come out, in bounded time and memory."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, name)
+            path.write_bytes(data)
+            gc.collect()
+            tracemalloc.start()
+            start = time.monotonic()
+            try:
+                self._look_through(path)
+            except Exception as error:
+                raise AssertionError(f"{name}, {what}: {type(error).__name__}: {error}") from error
+            finally:
+                seconds = time.monotonic() - start
+                _, peak = tracemalloc.get_traced_memory()
+                tracemalloc.stop()
+        assert peak <= self.most_memory, f"{name}, {what}: {peak} bytes of memory"
+        assert seconds <= self.most_seconds, f"{name}, {what}: {seconds:.1f} s"
+
+    def _look_through(self, path: Path) -> None:
+        try:
+            with self._opened(path) as (_, container):
+                cache = BlockCache(self.budget)
+                for place in islice(walk(container.root, is_damaged=True), MOST_DAMAGED_FILES):
+                    _look_at(place.content, cache)
+                for _ in islice(container.check(), MOST_MEMBERS):
+                    pass
+        except GlassfsError:
+            return
+
+
+def walk(root: Group, is_damaged: bool = False) -> Iterator[Place]:
+    """All contents that are not groups, in order. Of damaged ones, groups that raise GlassfsError are passed over, and
+    no more than a number of members is looked at in each.
+    """
+    waiting = [Place((), root)]
+    while waiting:
+        name, content = waiting.pop()
+        if not isinstance(content, (Group, Series)):
+            yield Place(name, content)
+            continue
+        inner = []
+        try:
+            for member in islice(_members(content), MOST_MEMBERS if is_damaged else None):
+                inner.append(Place((*name, *member.name), member.content))
+        except GlassfsError:
+            if not is_damaged:
+                raise
+        waiting += reversed(inner)
+
+
+def _members(content: Group | Series) -> Iterator[Member]:
+    if isinstance(content, Group):
+        yield from content.members()
+    else:
+        for number in range(content.count):
+            yield Member((b"%0*d" % (content.digits, number),), content.item(number))
+
+
+def _look_at(content: Content, cache: BlockCache) -> None:
+    try:
+        content.attributes()
+        data = file_of(content, cache).data
+        size = data.size
+        for start in {0, size // 2, max(0, size - PART)}:
+            data.read(start, min(PART, size - start))
+    except GlassfsError:
+        return
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD)
+
+
+def _ranges(size: int, chance: random.Random) -> Iterator[tuple[int, int]]:
+    """Ranges of a file: its first and last bytes, and some by chance, short and long."""
+    if not size:
+        return
+    yield 0, 1
+    yield size - 1, size
+    for _ in range(12):
+        start = chance.randrange(size)
+        yield start, min(size, start + chance.choice((1, 7, 300, 5000, PART, size)))
+
+
+def _changed(whole: bytes, chance: random.Random) -> tuple[bytes, str]:
+    """A copy with a few bytes changed, mostly near the beginning or the end, where headers and indexes are."""
+    changed = bytearray(whole)
+    changes = []
+    for _ in range(chance.choice((1, 1, 1, 2, 8))):
+        near = min(len(whole), chance.choice((64, 512, 4096, len(whole))))
+        at = chance.randrange(near) if chance.random() < 0.7 else len(whole) - 1 - chance.randrange(near)
+        new = chance.choice((
+            bytes([chance.randrange(256)]), bytes([changed[at] ^ 1 << chance.randrange(8)]), b"\xff" * 4, b"\xff" * 8,
+            b"\xff\xff\xff\x7f", b"\0" * 4, b"\0" * 8, chance.randbytes(4), (1 << 43).to_bytes(8, "little"),
+        ))
+        changed[at : at + len(new)] = new[: len(whole) - at]
+        changes.append(f"{new.hex()} at {at}")
+    return bytes(changed), ", ".join(changes)
+
+
+def _descriptors() -> int:
+    """The number of files this process has open, where the system tells."""
+    return len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 0
+
+
+def _shown(place: Place) -> str:
+    return b"/".join(place.name).decode("utf-8", "backslashreplace")

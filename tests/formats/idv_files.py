@@ -1,0 +1,112 @@
+"""What the tests of ML.NET's data views share: looking at contents, and files made by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from writers.idv import Codec, IdvWriter, string, varint
+
+from glassfs.content import Array, Container, Document
+from tests.helpers import contents_of, read_in_parts
+
+EPOCH = 621_355_968_000_000_000
+NAT = -(1 << 63)
+MIB = 1 << 20
+
+Fill = Callable[[IdvWriter], None]
+
+
+def made_in(folder: Path) -> Callable[..., Path]:
+    """Writes a file in a folder: what `fill` adds to a writer with these options."""
+
+    def write(fill: Fill, name: str = "made.idv", **options: Any) -> Path:
+        path = folder / name
+        with IdvWriter(path, **options) as view:
+            fill(view)
+        return path
+
+    return write
+
+
+def only(container: Container, name: str, label: str = "") -> Any:
+    """The content of that name, of which there is one."""
+    found = [
+        content for content in contents_of(container.root).get(name.encode(), [])
+        if not isinstance(content, Array) or content.label == label
+    ]
+    assert len(found) == 1, f"{name}: {len(found)} contents among {sorted(contents_of(container.root))}"
+    return found[0]
+
+
+def array(container: Container, name: str, label: str = "") -> np.ndarray:
+    content = only(container, name, label)
+    shape = content.shape if isinstance(content.shape, tuple) else content.shape()
+    assert content.data.size == math.prod(shape) * np.dtype(content.dtype).itemsize
+    return np.frombuffer(content.data.whole(), content.dtype).reshape(shape)
+
+
+def records(container: Container, name: str) -> list[Any]:
+    content = only(container, name)
+    return [row for block in range(content.blocks) for row in content.block(block)]
+
+
+def schema(container: Container) -> dict[str, Any]:
+    document = only(container, "meta/schema")
+    assert isinstance(document, Document)
+    value = document.value()
+    assert isinstance(value, dict)
+    return value
+
+
+def assert_ranges(content: Array, seed: int = 0) -> None:
+    """Any range of the data is that range of the whole, however large the pieces are in which it was read."""
+    data, random_ = content.data, random.Random(seed)
+    whole = data.whole()
+    assert read_in_parts(data, 1 + len(whole) // 7) == whole
+    for _ in range(60):
+        start = random_.randrange(len(whole) + 1)
+        size = min(len(whole) - start, random_.choice((1, 3, 17, 1000)))
+        assert data.read(start, size) == whole[start : start + size]
+
+
+def same_bits(found: np.ndarray, expected: Any, dtype: str) -> None:
+    expected = np.asarray(expected, dtype)
+    assert found.dtype == np.dtype(dtype)
+    assert found.shape == expected.shape
+    assert found.tobytes() == expected.tobytes()
+
+
+def two_columns(view: IdvWriter) -> None:
+    view.rows_per_block = 8
+    view.add("A", np.arange(20.0))
+    view.add("B", np.arange(40, dtype="f4").reshape(20, 2))
+
+
+def entry(data: bytes, column: int, block: int) -> tuple[int, int, int]:
+    """Where a lookup entry is, its block, and the block's length: of the first column, found by its known length."""
+    toc = struct.unpack_from("<q", data, 24)[0]
+    position = toc
+    for _ in range(column + 1):
+        for _ in range(3):  # name, codec, parameters; all short
+            position += 1 + data[position]
+        position += 2  # compression, rows per block below 128
+        lookup = struct.unpack_from("<q", data, position)[0]
+        position += 16
+    place = lookup + 16 * block
+    return place, *struct.unpack_from("<qi", data, place)
+
+
+def raw_column(view: IdvWriter, block: bytes, codec: Codec, rows: int = 3) -> None:
+    """A column whose only block is given."""
+    view.rows = rows
+    packer = zlib.compressobj(1, zlib.DEFLATED, -15)
+    stored = packer.compress(block) + packer.flush()
+    lookup = view.write(struct.pack("<qii", view.write(stored), len(stored), len(block)))
+    view.toc.append(string("v") + codec.described() + b"\x01" + varint(rows) + struct.pack("<qq", lookup, 0))

@@ -1,0 +1,357 @@
+"""ML.NET data views: single values, vectors, text (formats/idv.md §7, §8)."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from writers.idv import Codec, IdvWriter, Sparse, key, old_key, vector
+
+from glassfs.errors import Damaged, TooLarge
+from tests.formats.idv_files import EPOCH, MIB, NAT, array, assert_ranges, made_in, only, records, same_bits, schema
+from tests.helpers import contents_of, open_bytes, open_path
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    return made_in(tmp_path)
+
+
+# -- single values -------------------------------------------------------------------------------
+
+NUMBERS = {
+    "SByte": ("|i1", [-128, 127, 0]), "Byte": ("|u1", [0, 255, 7]), "Int16": ("<i2", [-(1 << 15), (1 << 15) - 1, 0]),
+    "UInt16": ("<u2", [0, 65535, 1]), "Int32": ("<i4", [-(1 << 31), (1 << 31) - 1, 0]),
+    "UInt32": ("<u4", [0, (1 << 32) - 1, 1]), "Int64": ("<i8", [NAT, (1 << 63) - 1, 0]),
+    "UInt64": ("<u8", [0, (1 << 64) - 1, 1]), "Single": ("<f4", [-0.0, math.inf, 1e-45]),
+    "Double": ("<f8", [-0.0, math.nan, 5e-324]),
+}
+
+
+@pytest.mark.parametrize("compression", ["none", "deflate"])
+@pytest.mark.parametrize("codec", NUMBERS)
+def test_numbers_are_shown_as_stored(make: Callable[..., Path], codec: str, compression: str) -> None:
+    dtype, values = NUMBERS[codec]
+    values = values * 5
+    path = make(
+        lambda view: view.add("x", np.array(values, dtype), codec), rows_per_block=4, compression=compression,
+    )
+    container = open_path(path)
+    same_bits(array(container, "columns/x"), values, dtype)
+    assert_ranges(only(container, "columns/x"))
+    assert schema(container)["columns"][0]["type"] == codec
+
+
+def test_payloads_of_nan_survive(make: Callable[..., Path]) -> None:
+    bits = np.array([0x7FC01234, 0xFF800001], "<u4")
+    path = make(lambda view: view.add("x", bits.view("<f4")))
+    assert array(open_path(path), "columns/x").tobytes() == bits.tobytes()
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 3, 8, 100])
+def test_booleans_are_bits(make: Callable[..., Path], rows_per_block: int) -> None:
+    values = np.random.default_rng(1).random(67) < 0.5
+    path = make(lambda view: view.add("b", values), rows_per_block=rows_per_block)
+    container = open_path(path)
+    same_bits(array(container, "columns/b"), values, "|b1")
+    assert_ranges(only(container, "columns/b"))
+
+
+def test_a_missing_old_boolean_is_false(make: Callable[..., Path]) -> None:
+    stored = np.array([0, 1, 2] * 13)
+    path = make(lambda view: view.add("b", stored, "DvBool"), rows_per_block=17)
+    container = open_path(path)
+    same_bits(array(container, "columns/b"), stored == 1, "|b1")
+    assert_ranges(only(container, "columns/b"))
+
+
+def test_an_old_boolean_of_three_is_damage(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add("b", [0, 1, 3], "DvBool"))
+    with pytest.raises(Damaged, match=r"made.idv: column 'b'"):
+        only(open_path(path), "columns/b").data.whole()
+
+
+@pytest.mark.parametrize("codec", ["DateTime", "DvDateTime"])
+def test_times_count_from_1970_and_missing_ones_are_nat(make: Callable[..., Path], codec: str) -> None:
+    ticks = [0, EPOCH, EPOCH - 1, NAT, 3_155_378_975_999_999_999]
+    path = make(lambda view: view.add("t", np.array(ticks), codec))
+    found = array(open_path(path), "columns/t")
+    assert found.dtype == np.dtype("<M8[100ns]")
+    assert np.isnat(found).tolist() == [False, False, False, True, False]
+    assert found[[0, 1, 2, 4]].view("<i8").tolist() == [-EPOCH, 0, -1, ticks[-1] - EPOCH]
+
+
+@pytest.mark.parametrize("ticks", [-1, 3_155_378_976_000_000_000, NAT + 1, (1 << 63) - 1])
+def test_times_of_no_year_are_damage(make: Callable[..., Path], ticks: int) -> None:
+    path = make(lambda view: view.add("t", np.array([EPOCH, ticks]), "DateTime"))
+    with pytest.raises(Damaged, match="years 1 to 9999"):
+        only(open_path(path), "columns/t").data.whole()
+
+
+@pytest.mark.parametrize("codec", ["TimeSpan", "DvTimeSpan"])
+def test_time_spans_keep_their_ticks(make: Callable[..., Path], codec: str) -> None:
+    path = make(lambda view: view.add("t", np.array([0, -5, NAT]), codec))
+    same_bits(array(open_path(path), "columns/t"), np.array([0, -5, NAT]).view("<m8[100ns]"), "<m8[100ns]")
+
+
+@pytest.mark.parametrize("codec", ["DateTimeOffset", "DvDateTimeZone"])
+def test_zoned_times_are_utc_and_an_offset(make: Callable[..., Path], codec: str) -> None:
+    rows = [(EPOCH + 36_000_000_000, 60), (EPOCH, -840), (NAT, 0), (EPOCH, -32768), (EPOCH + 7, 0)]
+    path = make(lambda view: view.add("z", rows, codec), rows_per_block=2)
+    container = open_path(path)
+    utc = array(container, "columns/z")
+    assert utc.dtype == np.dtype("<M8[100ns]")
+    assert utc.view("<i8").tolist() == [0, 840 * 600_000_000, NAT, NAT, 7]
+    same_bits(array(container, "columns/z", ".offset_minutes"), [60, -840, 0, -32768, 0], "<i2")
+    assert_ranges(only(container, "columns/z"))
+
+
+@pytest.mark.parametrize("row", [(EPOCH, 841), (EPOCH, -841), (-1, 0), (0, 1), (1 << 62, 0)])
+def test_impossible_zoned_times_are_damage(make: Callable[..., Path], row: tuple[int, int]) -> None:
+    path = make(lambda view: view.add("z", [(EPOCH, 0), row], "DateTimeOffset"))
+    for label in ("", ".offset_minutes"):
+        with pytest.raises(Damaged):
+            only(open_path(path), "columns/z", label).data.whole()
+
+
+def test_row_ids_are_pairs(make: Callable[..., Path]) -> None:
+    ids = np.arange(22, dtype="<u8").reshape(11, 2) + (1 << 63)
+    path = make(lambda view: view.add("id", ids, "DataViewRowId"), rows_per_block=4)
+    container = open_path(path)
+    same_bits(array(container, "columns/id"), ids, "<u8")
+    assert_ranges(only(container, "columns/id"))
+
+
+@pytest.mark.parametrize("codec, dtype, printed", [
+    (key("Byte", 255), "|u1", "Key<Byte, 0-254>"), (key("UInt16", 1), "<u2", "Key<UInt16, 0-0>"),
+    (key("UInt64", (1 << 64) - 1), "<u8", "Key<UInt64, 0-18446744073709551614>"),
+    (old_key("UInt32", 5), "<u4", "Key<UInt32, 0-4>"), (old_key("UInt32", 0), "<u4", "Key<UInt32, 0-4294967294>"),
+])
+def test_keys_keep_their_integers(make: Callable[..., Path], codec: Codec, dtype: str, printed: str) -> None:
+    path = make(lambda view: view.add("k", np.array([0, 1, 0, 1]), codec))
+    container = open_path(path)
+    same_bits(array(container, "columns/k"), [0, 1, 0, 1], dtype)
+    assert schema(container)["columns"][0]["type"] == printed
+
+
+# -- vectors -------------------------------------------------------------------------------------
+
+def spread(rows: list[Any], dtype: str) -> list[np.ndarray]:
+    """Rows with all their elements, one by one."""
+    found = []
+    for row in rows:
+        if isinstance(row, Sparse):
+            whole = np.zeros(row.length, dtype)
+            for slot, value in zip(row.indices, row.values, strict=True):
+                whole[slot] = value
+            found.append(whole)
+        else:
+            found.append(np.asarray(row, dtype))
+    return found
+
+
+def mixed(random_: random.Random, length: int) -> Any:
+    """A row of that length, dense or sparse, with explicit zeros."""
+    if length and random_.random() < 0.6:
+        indices = sorted(random_.sample(range(length), random_.randrange(length)))
+        return Sparse(length, indices, [random_.choice((0.0, -0.0, 1.5, float(slot))) for slot in indices])
+    return [float(random_.randrange(9)) for _ in range(length)]
+
+
+@pytest.mark.parametrize("item, dtype", [("Single", "<f4"), ("Double", "<f8"), ("Boolean", "|b1"), ("UInt16", "<u2")])
+@pytest.mark.parametrize("rows_per_block", [1, 7, 100])
+def test_sparse_and_dense_rows_mix(make: Callable[..., Path], item: str, dtype: str, rows_per_block: int) -> None:
+    random_ = random.Random(rows_per_block)
+    rows = [mixed(random_, 13) for _ in range(100)]
+    path = make(lambda view: view.add("v", rows, vector(item, 13)), rows_per_block=rows_per_block)
+    container = open_path(path)
+    same_bits(array(container, "columns/v"), np.stack(spread(rows, dtype)), dtype)
+    assert_ranges(only(container, "columns/v"))
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 7, 100])
+def test_rows_of_any_length_are_values_and_offsets(make: Callable[..., Path], rows_per_block: int) -> None:
+    random_ = random.Random(rows_per_block)
+    rows = [mixed(random_, random_.choice((0, 0, 1, 3, 50))) for _ in range(100)]
+    path = make(lambda view: view.add("v", rows, vector("Double", 0)), rows_per_block=rows_per_block)
+    container = open_path(path)
+    whole = spread(rows, "<f8")
+    same_bits(array(container, "columns/v/values"), np.concatenate(whole), "<f8")
+    same_bits(array(container, "columns/v/offsets"), np.cumsum([0, *map(len, whole)]), "<i8")
+    assert_ranges(only(container, "columns/v/values"))
+    assert_ranges(only(container, "columns/v/offsets"))
+
+
+def test_equal_lengths_in_some_blocks_are_by_chance(make: Callable[..., Path]) -> None:
+    rows = [np.arange(2.0), np.arange(2.0), np.arange(5.0), np.arange(0.0), np.arange(0.0), np.arange(0.0)]
+    path = make(lambda view: view.add("v", rows, vector("Double")), rows_per_block=2)
+    container = open_path(path)
+    assert array(container, "columns/v/offsets").tolist() == [0, 2, 4, 9, 9, 9, 9]
+    assert array(container, "columns/v/values").tolist() == [0, 1, 0, 1, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 4, 100])
+def test_wide_vectors_are_compressed_rows(make: Callable[..., Path], rows_per_block: int) -> None:
+    size, random_ = 70_000, random.Random(3)
+    rows: list[Any] = [
+        Sparse(size, slots := sorted(random_.sample(range(size), 20)), [float(slot) for slot in slots])
+        for _ in range(9)
+    ]
+    rows[4] = np.arange(size, dtype="<f4")
+    path = make(lambda view: view.add("v", rows, vector("Single", size)), rows_per_block=rows_per_block)
+    container = open_path(path)
+    assert array(container, "columns/v/indptr").tolist() == np.cumsum([0, *[20] * 4, size, *[20] * 4]).tolist()
+    indices = [np.arange(size) if row is rows[4] else row.indices for row in rows]
+    same_bits(array(container, "columns/v/indices"), np.concatenate(indices), "<i4")
+    same_bits(array(container, "columns/v/data"), np.concatenate(indices), "<f4")
+    for name in ("data", "indices", "indptr"):
+        assert_ranges(only(container, f"columns/v/{name}"))
+    assert b"columns/v" not in contents_of(container.root)
+
+
+def test_vectors_of_65536_slots_are_still_an_array(make: Callable[..., Path]) -> None:
+    rows = [Sparse(65_536, [65_535], [1])]
+    path = make(lambda view: view.add("v", rows, vector("Byte", 256, 256)))
+    found = array(open_path(path), "columns/v")
+    assert found.shape == (1, 256, 256)
+    assert np.flatnonzero(found).tolist() == [65_535]
+
+
+@pytest.mark.parametrize("item, dtype, rows, expected", [
+    ("DateTime", "<M8[100ns]", [Sparse(3, [1], [NAT])], [[-EPOCH, NAT, -EPOCH]]),
+    ("TimeSpan", "<m8[100ns]", [Sparse(3, [1], [NAT])], [[0, NAT, 0]]),
+    ("DateTimeOffset", "<M8[100ns]", [Sparse(3, [1], [(EPOCH, 1)])], [[-EPOCH, -600_000_000, -EPOCH]]),
+    ("DvBool", "|b1", [Sparse(3, [0, 2], [1, 2])], [[1, 0, 0]]),
+    ("DataViewRowId", "<u8", [Sparse(3, [1], [(7, 8)])], [[[0, 0], [7, 8], [0, 0]]]),
+])
+def test_what_is_not_stored_is_the_default(
+    make: Callable[..., Path], item: str, dtype: str, rows: list[Sparse], expected: list[Any],
+) -> None:
+    path = make(lambda view: view.add("v", rows, vector(item, 3)))
+    found = array(open_path(path), "columns/v")
+    assert found.dtype == np.dtype(dtype)
+    integers = found.view("<i8") if found.dtype.itemsize == 8 else found
+    assert integers.tolist() == expected
+
+
+def test_types_are_printed_as_mlnet_prints_them(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        for name, codec in {
+            "a": vector("Single"), "b": vector("Single", 0), "c": vector("Single", 0, 3), "d": vector("Single", 2, 3),
+            "e": vector(key("UInt32", 4)), "f": vector(old_key("Byte", 4), 2), "g": vector("DvBool", 1),
+        }.items():
+            view.add(name, [], codec)
+
+    container = open_path(make(fill))
+    assert [column["type"] for column in schema(container)["columns"]] == [
+        "Vector<Single>", "Vector<Single>", "Vector<Single, *, 3>", "Vector<Single, 2, 3>",
+        "Vector<Key<UInt32, 0-3>>", "Vector<Key<Byte, 0-3>, 2>", "Vector<Boolean, 1>",
+    ]
+    assert only(container, "columns/d").shape == (0, 2, 3)
+    assert array(container, "columns/a/offsets").tolist() == [0]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_vectors_spread_like_row_by_row(tmp_path: Path, data: st.DataObject) -> None:
+    rows = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        length = data.draw(st.integers(0, 9))
+        slots = sorted(data.draw(st.sets(st.integers(0, length - 1), max_size=length - 1))) if length else []
+        is_sparse = length > 0 and data.draw(st.booleans())
+        rows.append(Sparse(length, slots, [slot + 1 for slot in slots]) if is_sparse else [5] * length)
+    path = tmp_path / "any.idv"
+    with IdvWriter(path, rows_per_block=data.draw(st.integers(1, 5))) as view:
+        view.add("v", rows, vector("Int16"))
+    content = only(open_path(path), "columns/v/values")
+    expected = np.concatenate(spread(rows, "<i2")).tobytes()
+    start = data.draw(st.integers(0, len(expected)))
+    end = data.draw(st.integers(start, len(expected)))
+    assert content.data.size == len(expected)
+    assert content.data.read(start, end - start) == expected[start:end]
+
+
+# -- text ----------------------------------------------------------------------------------------
+
+TEXTS = ["", "plain", "two\nlines\0", "é", "日本語", "\U0001f600!", "a" * 5000, "\ufeffbom", "x" * 3]
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 4, 100, 100_000])
+def test_text_positions_count_utf16_units(make: Callable[..., Path], rows_per_block: int) -> None:
+    texts = TEXTS * 40
+    path = make(lambda view: view.add("t", texts), rows_per_block=rows_per_block)
+    assert records(open_path(path), "columns/t") == texts
+
+
+@pytest.mark.parametrize("unit", ["z", "é", "日", "\U0001f600", "日z\U0001f600é"])
+def test_long_text_is_cut_between_characters(make: Callable[..., Path], unit: str) -> None:
+    random_ = random.Random(unit)
+    texts = ["z" * random_.randrange(3) + unit * random_.randrange(400) for _ in range(2000)]
+    path = make(lambda view: view.add("t", texts))
+    assert records(open_path(path), "columns/t") == texts
+
+
+def test_a_split_surrogate_pair_leaves_two_halves(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add("t", ["a\ud83d", "\ude00b", "c"]))
+    assert records(open_path(path), "columns/t") == ["a\ud83d", "\ude00b", "c"]
+
+
+def test_missing_text_is_null(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add("t", ["a", None, "", "é", None]), rows_per_block=4)
+    assert records(open_path(path), "columns/t") == ["a", None, "", "é", None]
+
+
+def test_vectors_of_text_are_lists(make: Callable[..., Path]) -> None:
+    rows = [["a", "é"], Sparse(3, [1], ["\U0001f600"]), [], [None]]
+    path = make(lambda view: view.add("t", rows, vector("TextSpan")), rows_per_block=3)
+    assert records(open_path(path), "columns/t") == [["a", "é"], ["", "\U0001f600", ""], [], [None]]
+
+
+def test_wide_vectors_of_text_take_few_rows_at_a_time(make: Callable[..., Path]) -> None:
+    rows = [Sparse(100_000, [row], ["x"]) for row in range(5)]
+    path = make(lambda view: view.add("t", rows, vector("TextSpan", 100_000)))
+    content = only(open_path(path), "columns/t")
+    assert content.blocks == 5
+    assert [block[0].index("x") for block in map(content.block, range(5))] == [0, 1, 2, 3, 4]
+    assert len(content.block(0)[0]) == 100_000
+
+
+def test_invalid_utf8_is_replaced_and_found(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add("t", ["ab", "c?d"]), compression="none")
+    path.write_bytes(path.read_bytes().replace(b"abc?d", b"abc\xffd"))
+    container = open_path(path)
+    assert records(container, "columns/t") == ["ab", "c\ufffdd"]
+    assert [fault.reason for fault in container.check()] == ["has text that is not UTF-8"]
+
+
+def test_a_text_too_long_to_hold_is_refused(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add("t", ["short", "x" * (25 * MIB)]))
+    content = only(open_path(path), "columns/t")
+    with pytest.raises(TooLarge):
+        list(map(content.block, range(content.blocks)))
+
+
+@pytest.mark.parametrize("old, new", [
+    (struct.pack("<i3i", 3, 1, 2, 3), struct.pack("<i3i", 2, 1, 2, 3)),  # another number of texts
+    (struct.pack("<i3i", 3, 1, 2, 3), struct.pack("<i3i", 3, 2, 1, 3)),  # falling ends
+    (struct.pack("<i3i", 3, 1, 2, 3), struct.pack("<i3i", 3, 1, 2, 4)),  # past the string
+    (struct.pack("<i3i", 3, 1, 2, 3), struct.pack("<i3i", 3, 1, 2, 2)),  # before its end
+    (struct.pack("<i3i", 3, 1, 2, 3), struct.pack("<iiIi", 3, 1, 2 | 1 << 31, 3)),  # missing, but not empty
+    (b"\x03xyz", b"\x7fxyz"),  # a string longer than the block
+    (b"\x03xyz", b"\x03x\xc3\xa9"),  # ends that count bytes
+])
+def test_damaged_text_is_damage(make: Callable[..., Path], old: bytes, new: bytes) -> None:
+    path = make(lambda view: view.add("t", ["x", "y", "z"]), compression="none")
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    content = only(open_bytes(data.replace(old, new), "cut.idv"), "columns/t")
+    with pytest.raises(Damaged, match=r"cut\.idv: column 't'"):
+        content.block(0)

@@ -1,0 +1,342 @@
+"""ML.NET data views: damaged blocks, bombs, what check finds, samples and noise (formats/idv.md §4, §5, §8)."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from writers.idv import Codec, IdvWriter, Sparse, key, old_key, vector
+
+from glassfs.content import Array, Container, Document, Records
+from glassfs.errors import Damaged, GlassfsError, Refused
+from tests.formats.idv_files import EPOCH, MIB, array, entry, made_in, only, raw_column, two_columns
+from tests.helpers import contents_of, open_bytes, open_path, walk
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    return made_in(tmp_path)
+
+
+# -- blocks --------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("field, layout, value", [
+    (0, "<q", 0), (0, "<q", -5), (0, "<q", 1 << 60), (8, "<i", -1), (8, "<i", (1 << 31) - 1), (8, "<i", 0),
+    (8, "<i", 5), (12, "<i", -1), (12, "<i", (1 << 31) - 1), (12, "<i", 63), (12, "<i", 200),
+])
+def test_a_damaged_block_costs_itself(make: Callable[..., Path], field: int, layout: str, value: int) -> None:
+    data = bytearray(make(two_columns).read_bytes())
+    place, _, _ = entry(data, 0, 1)
+    struct.pack_into(layout, data, place + field, value)
+    container = open_bytes(bytes(data))
+    content = only(container, "columns/A").data
+    assert content.size == 160
+    assert content.read(0, 64) == np.arange(8.0).tobytes()
+    assert content.read(128, 32) == np.arange(16.0, 20.0).tobytes()
+    for start in (64, 120):
+        with pytest.raises(Damaged, match=r"made: column 'A', block 1"):
+            content.read(start, 8)
+    assert array(container, "columns/B").tolist() == np.arange(40).reshape(20, 2).tolist()
+
+
+def test_a_stream_may_go_on_behind_what_is_declared(make: Callable[..., Path]) -> None:
+    data = bytearray(make(two_columns).read_bytes())
+    place, _, _ = entry(data, 0, 2)
+    bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
+    stream = bomb.compress(np.arange(4.0).tobytes() + bytes(4 * MIB)) + bomb.flush() + b"slack"
+    tail = struct.unpack_from("<q", data, 32)[0]
+    data[tail:tail] = stream
+    struct.pack_into("<q", data, 32, tail + len(stream))
+    struct.pack_into("<qii", data, place, tail, len(stream), 32)
+    container = open_bytes(bytes(data))
+    assert array(container, "columns/A")[16:].tolist() == [0, 1, 2, 3]
+    assert any("gives more than the declared 32 bytes" in fault.reason for fault in container.check())
+
+
+def test_blocks_may_be_longer_than_their_values_and_shared(make: Callable[..., Path]) -> None:
+    data = bytearray(make(two_columns, compression="none").read_bytes())
+    place, offset, _ = entry(data, 0, 0)
+    struct.pack_into("<qii", data, place, offset, 70, 66)
+    struct.pack_into("<qii", data, place + 16, offset, 64, 64)
+    container = open_bytes(bytes(data))
+    assert array(container, "columns/A").tolist() == [*range(8), *range(8), *range(16, 20)]
+    reasons = [fault.reason for fault in container.check()]
+    assert "2 bytes behind its values" in reasons and "70 bytes are stored, 66 declared" in reasons
+
+
+def vectors(length: int, lengths: list[int], counts: list[int], total: int, indices: list[int], values: int) -> bytes:
+    head = struct.pack("<ii", 3, length)
+    numbers = [*lengths, *counts, total, *indices]
+    return head + struct.pack(f"<{len(numbers)}i", *numbers) + np.arange(values, dtype="<f4").tobytes()
+
+
+@pytest.mark.parametrize("size, block", [
+    (4, vectors(3, [], [-1, -1, -1], 0, [], 12)),  # another length than the type has
+    (4, vectors(4, [], [-1, -1, -1], 0, [], 10)),  # too few values
+    (4, vectors(4, [], [-1, -1, -2], 0, [], 12)),
+    (4, vectors(4, [], [-1, -1, 4], 4, [0, 1, 2, 3], 12)),  # sparse, but all stored
+    (4, vectors(4, [], [-1, -1, 2], 2, [1, 1], 10)),
+    (4, vectors(4, [], [-1, -1, 2], 2, [2, 1], 10)),
+    (4, vectors(4, [], [-1, -1, 2], 2, [-2, 1], 10)),
+    (4, vectors(4, [], [1, -1, 2], 3, [3, 1, 4], 7)),
+    (4, vectors(4, [], [-1, -1, 2], 1, [1], 10)),
+    (4, vectors(4, [], [-1, -1, 2], -1, [1, 2], 10)),
+    (4, vectors(4, [], [-1, -1, 2], (1 << 31) - 1, [1, 2], 10)),
+    (4, struct.pack("<ii", 2, 4) + bytes(100)),  # another number of rows
+    (0, vectors(0, [1, -1, 1], [-1, -1, -1], 0, [], 3)),
+    (0, vectors((1 << 31) - 1, [], [-1, -1, -1], 0, [], 3)),
+    (0, vectors(0, [1, 0, 1], [-1, 0, -1], 0, [], 3)),  # an empty row is dense
+    (0, vectors(-1, [], [-1, -1, -1], 0, [], 3)),
+    (0, b"\x03"), (4, b""),
+])
+def test_damaged_vectors_are_damage(make: Callable[..., Path], size: int, block: bytes) -> None:
+    path = make(lambda view: raw_column(view, block, vector("Single", size)))
+    names = ("values", "offsets") if size == 0 else ("",)
+    for name in names:
+        content = only(open_path(path), f"columns/v/{name}".rstrip("/"))
+        with pytest.raises(Damaged, match=r"made.idv: column 'v'"):
+            content.data.whole()
+
+
+def test_surplus_indices_are_ignored_and_found(make: Callable[..., Path]) -> None:
+    block = vectors(4, [], [-1, 1, 2], 5, [1, 0, 3, 77, 5], 7)
+    container = open_path(make(lambda view: raw_column(view, block, vector("Single", 4))))
+    assert array(container, "columns/v").tolist() == [[0, 1, 2, 3], [0, 4, 0, 0], [5, 0, 0, 6]]
+    assert [fault.reason for fault in container.check()] == ["2 indices that no row uses"]
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+def peak(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_huge_sparse_row_is_spread_a_piece_at_a_time(make: Callable[..., Path], sparse: bool) -> None:
+    length, slots = (1 << 31) - 1, list(range(0, 1 << 20, 2)) if sparse else [1 << 30]
+    rows = [[1.0], Sparse(length, slots, [3.0] * len(slots)), [2.0]]
+    path = make(lambda view: view.add("v", rows, vector("Single")))
+    content = only(open_path(path), "columns/v/values")
+
+    def look() -> None:
+        assert content.data.size == (length + 2) * 4
+        for slot in (0, 1, slots[-1] - 1, slots[-1], length // 2, length - 1):
+            expected = 3.0 if slot in slots[-1:] or slot in slots[:1] else 0.0
+            assert np.frombuffer(content.data.read(4 + slot * 4, 4), "<f4") == expected
+        assert content.data.read(content.data.size - 4, 4) == struct.pack("<f", 2)
+        assert not any(content.data.read(5 << 30, 8 * MIB))
+
+    assert peak(look) < 80 * MIB
+
+
+def test_wide_dense_shapes_are_spread_a_piece_at_a_time(make: Callable[..., Path]) -> None:
+    rows = [Sparse(65_536, [row], [1.0]) for row in range(3000)]
+    path = make(lambda view: view.add("v", rows, vector("Double", 65_536)))
+    content = only(open_path(path), "columns/v")
+    assert content.data.size == 3000 * 65_536 * 8
+
+    def look() -> None:
+        for row in (0, 1700, 2999):
+            values = np.frombuffer(content.data.read(row * 65_536 * 8, 65_536 * 8), "<f8")
+            assert np.flatnonzero(values).tolist() == [row]
+
+    assert peak(look) < 20 * MIB
+
+
+@pytest.mark.parametrize("codec", [
+    vector("Single"), vector("Single", 3), vector("Boolean", 70_000), Codec("TextSpan"), vector("TextSpan"),
+    Codec("Boolean"),
+])
+def test_a_bomb_of_zeros_stays_small(make: Callable[..., Path], codec: Codec) -> None:
+    size = 48 * MIB
+    rows = size // 8 - 100
+    block = struct.pack("<ii", rows, codec.size or 0) if codec.name == "VBuffer" else struct.pack("<i", rows)
+    path = make(lambda view: raw_column(view, block + bytes(size - len(block)), codec, rows))
+    container = open_path(path, budget=8 * MIB)
+
+    def look() -> None:
+        for _, content in walk(container.root):
+            try:
+                if isinstance(content, Array):
+                    content.data.read(0, min(MIB, content.data.size))
+                    content.data.read(content.data.size - 8, 8)
+                elif isinstance(content, Records):
+                    content.block(0)
+                    content.block(content.blocks - 1)
+            except GlassfsError:
+                continue
+
+    assert peak(look) < 60 * MIB
+
+
+# -- check ---------------------------------------------------------------------------------------
+
+def test_sound_files_have_no_faults(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("A", np.arange(50.0), metadata={"Note": "x"})
+        view.add("K", np.arange(50) % 4, key("UInt32", 3), metadata={"KeyValues": ["a", "b", "c"]})
+        view.add("V", [Sparse(3, [1], [1.0])] * 50, vector("Single", 3), metadata={"SlotNames": ["a", "b", "c"]})
+        view.add("T", ["é"] * 50)
+        view.add("A", [[1.0]] * 50, vector("Double"))
+
+    assert list(open_path(make(fill, rows_per_block=7)).check()) == []
+
+
+def test_check_finds_what_reading_ignores(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("K", np.array([0, 1, 9]), key("UInt32", 3), metadata={"KeyValues": ["a", "b"]})
+        view.write(b"a hole")
+        view.add("V", np.zeros((3, 2)), metadata={"SlotNames": ["a", "b", "c"]})
+
+    container = open_bytes(make(fill).read_bytes() + b"1234567")
+    found = {(fault.place, fault.reason) for fault in container.check()}
+    assert {
+        ("file", "7 bytes behind its tail"),
+        ("columns/K", "1 keys are above their count of 3"),
+        ("meta/columns/K/KeyValues", "has 2 values, the keys go up to 3"),
+        ("meta/columns/V/SlotNames", "has names of 3 slots, a vector has 2"),
+    } < found
+    assert len(found) == 5 and any(reason.startswith("6 bytes at") for _, reason in found)
+
+
+# -- samples and fuzz ----------------------------------------------------------------------------
+
+def touch(container: Container) -> None:
+    """Reads a bounded part of everything. Only GlassfsError may come out of any of it."""
+    for _, content in walk(container.root):
+        try:
+            content.attributes()
+            if isinstance(content, Document):
+                content.value()
+            elif isinstance(content, Records):
+                for block in range(min(content.blocks, 20)):
+                    content.block(block)
+            elif isinstance(content, Array):
+                size = content.data.size
+                content.data.read(0, min(size, 64 << 10))
+                content.data.read(size - min(size, 999), min(size, 999))
+        except GlassfsError:
+            continue
+    try:
+        for _ in container.check():
+            pass
+    except GlassfsError:
+        pass
+
+
+def test_samples_of_mlnet_are_sound(samples: Path) -> None:
+    paths = [path for path in sorted((samples / "idv").glob("*.idv")) if not path.name.startswith("crafted")]
+    assert paths
+    for path in paths:
+        assert list(open_path(path).check()) == [], path.name
+
+
+def test_digests_of_samples(samples: Path) -> None:
+    import hashlib
+
+    checked = 0
+    for path in sorted((samples / "idv").glob("*.idv")):
+        expected = json.loads(path.with_name(path.name + ".expected.json").read_text())
+        container = open_path(path)
+        for column in expected["columns"]:
+            digest, name = column.get("digest"), f"columns/{column['name']}"
+            if not digest or column["hidden"] or not column["readable"] or "\ufffd" in name:
+                continue
+            content = contents_of(container.root).get(name.encode("utf-8", "surrogatepass"), [None])[0]
+            if isinstance(content, Array) and content.dtype[1] not in "mM":
+                assert hashlib.sha256(content.data.whole()).hexdigest() == digest["sha256"], (path.name, name)
+                checked += 1
+    assert checked > 100
+
+
+def test_malformed_samples_raise_nothing_else(samples: Path) -> None:
+    paths = sorted((samples / "idv" / "malformed").glob("*.idv"))
+    assert paths
+    for path in paths:
+        try:
+            container = open_path(path)
+        except Refused:
+            continue
+        touch(container)
+
+
+def everything(view: IdvWriter) -> None:
+    """A small file with every feature."""
+    view.rows_per_block = 3
+    rows = 5
+    view.add("Number", np.arange(rows), compression="none", metadata={"Note": "x", "F": 1.5})
+    view.add("Bits", np.arange(rows) % 2 == 0)
+    view.add("Old", [0, 1, 2, 0, 1], "DvBool", compression="none")
+    view.add("Time", np.array([EPOCH] * rows), "DvDateTime")
+    view.add("Zone", [(EPOCH, 60)] * rows, "DateTimeOffset", compression="none")
+    view.add("Text", ["a", None, "é", "\U0001f600", ""], compression="none")
+    view.add("Vector", [[1.0, 2.0], *[Sparse(2, [1], [3.0])] * 4], vector("Single", 2), compression="none",
+             metadata={"SlotNames": ["a", "b"]})
+    view.add("Ragged", [[1.0], [], Sparse(4, [0, 3], [1.0, 2.0]), [], [2.0]], vector("Double"), compression="none")
+    view.add("Wide", [Sparse(70_000, [5, 9], [1, 2])] * rows, vector(key("UInt32", 3), 70_000), compression="none")
+    view.add("Words", [["a"], [], ["b", "é"], [], []], vector("TextSpan"), compression="none")
+    view.add("Key", np.arange(rows) % 3, old_key("Byte", 2), metadata={"KeyValues": ["a", "b"]})
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("idv") / "everything.idv"
+    with IdvWriter(path) as view:
+        everything(view)
+    touch(open_path(path))
+    assert list(open_path(path).check()) == []
+    return path.read_bytes()
+
+
+CHANGES = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from([1, 4, 8]), st.one_of(
+        st.sampled_from([0, 1, -1, 2, 127, 128, 255, 256, (1 << 31) - 1, -(1 << 31), 1 << 32, (1 << 63) - 1]),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+    )), min_size=1, max_size=4,
+)
+
+
+@settings(max_examples=400, deadline=5000)
+@given(changes=CHANGES)
+def test_changed_files_raise_nothing_else(sound: bytes, changes: list[tuple[float, int, int]]) -> None:
+    data = bytearray(sound)
+    for place, size, value in changes:
+        start = int(place * (len(data) - size))
+        data[start : start + size] = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
+    try:
+        container = open_bytes(bytes(data))
+    except GlassfsError:
+        return
+    touch(container)
+
+
+def blocks_of(data: bytes) -> Iterator[bytes]:
+    yield from (data[start : start + 40] for start in range(0, len(data), 40))
+
+
+@settings(max_examples=150, deadline=5000)
+@given(noise=st.binary(max_size=400), codec=st.sampled_from([
+    vector("Single"), vector("Boolean", 3), vector("TextSpan"), vector("TextSpan", 2), vector("DateTimeOffset", 2),
+    vector("Byte", 70_000), Codec("TextSpan"), Codec("DvBool"), Codec("DateTimeOffset"),
+]), head=st.lists(st.sampled_from([0, 1, 2, 3, 4, -1]), max_size=14))
+def test_blocks_of_noise_raise_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, noise: bytes, codec: Codec, head: list[int],
+) -> None:
+    path = tmp_path_factory.mktemp("noise") / "noise.idv"
+    block = struct.pack(f"<i{len(head)}i", 3, *head) + noise
+    with IdvWriter(path) as view:
+        raw_column(view, block, codec)
+    touch(open_path(path))

@@ -1,0 +1,279 @@
+"""ML.NET data views: names, schema, metadata, laziness, and what is refused (formats/idv.md §2, §3, §6)."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from writers.idv import Codec, IdvWriter, Sparse, key, old_key, string, vector
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array
+from glassfs.errors import Damaged, Refused
+from glassfs.formats.registry import open_container
+from tests.formats.idv_files import EPOCH, array, made_in, only, records, same_bits, schema, two_columns
+from tests.helpers import CountingSource, contents_of, open_bytes, open_path, walk
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    return made_in(tmp_path)
+
+
+# -- names, schema and metadata ------------------------------------------------------------------
+
+def test_the_last_of_equal_names_keeps_it(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("F", np.array([1.0]))
+        view.add("F", ["text"], metadata={"IsNormalized": np.bool_(True)})
+        view.add("G", np.array([2.0]))
+        view.add("F", [[3.0]], vector("Double"), metadata={"IsNormalized": np.bool_(False)})
+
+    container = open_path(make(fill))
+    names = [name for name, _ in walk(container.root)]
+    assert names == [
+        b"meta/schema", b"meta/columns/F/IsNormalized", b"meta/columns/F~3/IsNormalized",
+        b"columns/G", b"columns/F/values", b"columns/F/offsets", b"columns/F~2", b"columns/F~3",
+    ]
+    assert only(container, "columns/F~3").key == b"F"
+    assert array(container, "meta/columns/F~3/IsNormalized")[()]
+    assert [column["hidden"] for column in schema(container)["columns"]] == [True, True, False, False]
+
+
+def test_names_are_single_components(make: Callable[..., Path]) -> None:
+    names = [b"a/b", b"..", b"\xff", b"", b"n" * 300]
+
+    def fill(view: IdvWriter) -> None:
+        for name in names:
+            view.add(name, np.zeros(1), metadata={"of/it": 1.0})
+
+    root = open_path(make(fill)).root
+    columns = {member.name: member.content for member in root.members()}[(b"columns",)]
+    assert [member.name for member in columns.members()] == [(name,) for name in names]
+    meta = {member.name: member.content for member in root.members()}[(b"meta",)]
+    assert {member.name[2] for member in meta.members() if len(member.name) == 3} == {b"of/it"}
+
+
+def test_the_schema_lists_every_column(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("A", np.zeros(5), metadata={"IsNormalized": np.bool_(True), "Note": "x"}, compression="none")
+        view.add("B", np.zeros(5, "u4"), key("UInt32", 9))
+
+    found = schema(open_path(make(fill, rows_per_block=3)))
+    assert json.loads(json.dumps(found, default=bytes.decode)) == {"version": "1.1.1.6", "rows": 5, "columns": [
+        {
+            "name": "A", "type": "Double", "codec": "Double", "compression": "None", "rows_per_block": 3,
+            "hidden": False, "readable": True, "metadata": ["IsNormalized", "Note"],
+        },
+        {
+            "name": "B", "type": "Key<UInt32, 0-8>", "codec": "Key2", "compression": "Deflate", "rows_per_block": 3,
+            "hidden": False, "readable": True, "metadata": [],
+        },
+    ]}
+
+
+@pytest.mark.parametrize("compression", ["none", "deflate"])
+def test_metadata_are_values_of_their_own(make: Callable[..., Path], compression: str) -> None:
+    names = [f"slot {number}" for number in range(300)]
+
+    def fill(view: IdvWriter) -> None:
+        view.add("F", np.zeros((2, 300)), compression=compression, metadata={
+            "SlotNames": names, "Ranges": np.arange(4, dtype="i4").reshape(2, 2), "IsNormalized": np.bool_(True),
+            "Kind": "Score", "Set": (7, key("UInt32", 99)), "Free": ([1.0, 2.0], vector("Double")),
+            "When": ((EPOCH, 60), "DateTimeOffset"), "Id": ((3, 4), "DataViewRowId"),
+            "Sparse": (Sparse(70_000, [3], [1.5]), vector("Single", 70_000)),
+            "Words": (["a", "b"], vector("TextSpan")),
+        })
+
+    container = open_path(make(fill))
+    place = "meta/columns/F/"
+    assert records(container, place + "SlotNames") == names
+    assert records(container, place + "Kind") == ["Score"]
+    assert records(container, place + "Words") == ["a", "b"]
+    same_bits(array(container, place + "Ranges"), [[0, 1], [2, 3]], "<i4")
+    same_bits(array(container, place + "IsNormalized"), True, "|b1")
+    same_bits(array(container, place + "Set"), 7, "<u4")
+    same_bits(array(container, place + "Free"), [1.0, 2.0], "<f8")
+    same_bits(array(container, place + "Id"), [3, 4], "<u8")
+    assert array(container, place + "When").view("<i8") == -60 * 600_000_000
+    same_bits(array(container, place + "When", ".offset_minutes"), 60, "<i2")
+    sparse = array(container, place + "Sparse")
+    assert sparse.shape == (70_000,) and np.flatnonzero(sparse).tolist() == [3]
+    assert list(container.check()) == []
+
+
+def test_damaged_metadata_cost_themselves(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("F", np.arange(3.0), metadata={"A": ["first", "second"], "B": 5.0})
+
+    path = make(fill, compression="none")
+    container = open_bytes(path.read_bytes().replace(b"firstsecond", b"firs\xc3\xa9econd"))
+    with pytest.raises(Damaged, match="metadata 'A' of column 'F'"):
+        records(container, "meta/columns/F/A")
+    assert array(container, "meta/columns/F/B") == 5
+    assert array(container, "columns/F").tolist() == [0, 1, 2]
+
+
+def test_a_metadata_table_that_breaks_off_keeps_what_came_before(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add("F", np.arange(3.0), metadata={"A": 1.0, "B": 5.0}))
+    data = path.read_bytes()
+    container = open_bytes(data.replace(b"\x01B" + string("Double"), b"\x01B" + b"\xfeouble\0"))
+    names = [name for name, _ in walk(container.root)]
+    assert names == [b"meta/schema", b"meta/columns/F/A", b"columns/F"]
+    assert schema(container)["columns"][0]["metadata"] == [b"A"]
+    assert next(fault.place for fault in container.check()) == "meta/columns/F"
+
+
+# -- what cannot be read -------------------------------------------------------------------------
+
+@pytest.mark.parametrize("codec", [
+    Codec("Foo", b"\x01\x02"), Codec("UInt128"), Codec("RowId"), Codec(""), Codec("Single", b"abc"),
+    vector("Foo", 2), vector(vector("Single", 2), 2), vector("Single", -3), vector("Single", 65536, 65536),
+    key("UInt32", 0), key("Byte", 256), key("Int32", 5), key("Foo", 5), old_key("UInt32", -1),
+    Codec("VBuffer", b"\x06Single"), Codec("Key2", b"\xff\xff\xff\xff\xff\xff"), Codec("VBuffer", b""),
+])
+def test_a_column_of_unknown_codec_has_no_file(make: Callable[..., Path], codec: Codec) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("Good", np.arange(3.0))
+        view.add("Bad", np.zeros(3, "f4"), "Single", metadata={"Note": "x"})
+        view.toc[1] = view.toc[1].replace(Codec("Single").described(), codec.described())
+        view.add("Last", np.arange(3.0))
+
+    container = open_path(make(fill))
+    assert [name for name, _ in walk(container.root)] == [b"meta/schema", b"columns/Good", b"columns/Last"]
+    assert array(container, "columns/Last").tolist() == [0, 1, 2]
+    assert [column["readable"] for column in schema(container)["columns"]] == [True, False, True]
+    assert container.facts["unreadable_columns"] == 1
+    assert "columns/Bad" in [fault.place for fault in container.check()]
+
+
+@pytest.mark.parametrize("code", [2, 7, 255])
+def test_a_column_of_unknown_compression_has_no_file(make: Callable[..., Path], code: int) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("Bad", np.zeros(3))
+        view.toc[0] = view.toc[0].replace(b"Double\0\x01", b"Double\0" + bytes([code]))
+
+    container = open_path(make(fill))
+    assert [name for name, _ in walk(container.root)] == [b"meta/schema"]
+    assert schema(container)["columns"][0]["compression"] == str(code)
+    assert schema(container)["columns"][0]["type"] == "Double"
+
+
+HEADER = {"signature": (0, "<Q"), "version": (8, "<Q"), "compatible": (16, "<Q"), "toc": (24, "<q"), "tail": (32, "<q"),
+          "rows": (40, "<q"), "columns": (48, "<i")}
+
+
+@pytest.mark.parametrize("field, value", [
+    ("version", 0x1000100010003), ("compatible", 0x1000100010003), ("compatible", 0x1000100010007), ("toc", -1),
+    ("toc", 16), ("toc", 1 << 40), ("tail", -8), ("tail", 0), ("tail", 1 << 40), ("tail", 300), ("rows", -1),
+    ("rows", 1 << 62), ("columns", -1), ("columns", 3), ("columns", (1 << 31) - 1),
+])
+def test_a_wrong_header_is_refused(make: Callable[..., Path], field: str, value: int) -> None:
+    data = bytearray(make(two_columns).read_bytes())
+    place, layout = HEADER[field]
+    struct.pack_into(layout, data, place, value)
+    with pytest.raises(Refused, match=r"^made: [^\n]+$"):
+        open_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("version, compatible", [
+    (0x1000100010004, 0x1000100010004), (0x1000100010007, 0x1000100010006), (0x2000000000000, 0x1000100010004),
+])
+def test_what_mlnet_opens_is_opened(make: Callable[..., Path], version: int, compatible: int) -> None:
+    data = bytearray(make(two_columns).read_bytes())
+    struct.pack_into("<QQ", data, 8, version, compatible)
+    data[52:256] = bytes(range(204))  # unused, content undefined
+    assert array(open_bytes(bytes(data) + b"behind the tail"), "columns/A").tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("lookup", [-1, 16, 1 << 40, "tail"])
+@pytest.mark.parametrize("rows", [0, 20])
+def test_lookup_tables_lie_before_the_tail(make: Callable[..., Path], lookup: Any, rows: int) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("A", np.arange(float(rows)))
+        end = len(view.toc[0]) - 16
+        place = 256 + 1000 if lookup == "tail" else lookup
+        view.toc[0] = view.toc[0][:end] + struct.pack("<q", place) + view.toc[0][end + 8 :]
+
+    if rows:
+        with pytest.raises(Refused, match="lookup table of column 'A'"):
+            open_path(make(fill))
+    else:  # nobody looks at it
+        assert array(open_path(make(fill)), "columns/A").shape == (0,)
+
+
+@pytest.mark.parametrize("cut", [0, 100, 256, 300, -100, -9, -3])
+def test_a_cut_file_is_refused(make: Callable[..., Path], cut: int) -> None:
+    with pytest.raises(Refused, match=r"^made: "):
+        open_bytes(make(two_columns).read_bytes()[:cut])
+
+
+def test_no_columns_and_no_rows(make: Callable[..., Path]) -> None:
+    container = open_path(make(lambda view: None, rows=6))
+    assert schema(container) == {"version": "1.1.1.6", "rows": 6, "columns": []}
+    assert [member.name for member in container.root.members()] == [(b"meta",)]
+    assert list(container.check()) == []
+
+    def fill(view: IdvWriter) -> None:
+        view.add("N", np.zeros(0))
+        view.add("T", [], "TextSpan")
+
+    container = open_path(make(fill))
+    assert array(container, "columns/N").shape == (0,)
+    assert records(container, "columns/T") == []
+
+
+# -- laziness and memory -------------------------------------------------------------------------
+
+def test_opening_reads_header_and_contents_only(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("A", np.random.default_rng(0).random(100_000))
+        view.add("V", np.random.default_rng(0).random((100_000, 4)))
+        view.add("T", ["text"] * 100_000)
+
+    source = CountingSource(make(fill, rows_per_block=1000))
+    container = open_container(source, BlockCache())
+    found = contents_of(container.root)
+    sizes = [content.data.size for contents in found.values() for content in contents if isinstance(content, Array)]
+    assert sizes == [800_000, 3_200_000]
+    assert all(content.data.is_sized for (content,) in found.values() if isinstance(content, Array))
+    toc = container.sources[0].read(24, 8)
+    assert source.bytes_read < 20_000
+    assert all(end <= 4096 or start >= int.from_bytes(toc, "little") - 20_000
+               for start, end in ((offset, offset + size) for offset, size in source.reads))
+
+
+def test_a_row_costs_one_block(make: Callable[..., Path]) -> None:
+    values = np.random.default_rng(0).random((100_000, 4))
+    source = CountingSource(make(lambda view: view.add("V", values), rows_per_block=1000))
+    content = only(open_container(source, BlockCache()), "columns/V")
+    source.reads.clear()
+    assert content.data.read(77_777 * 32, 32) == values[77_777].tobytes()
+    assert len(source.reads) == 2  # a window of the lookup table and the block
+    assert max(size for _, size in source.reads) < 60_000
+
+
+def test_uncompressed_numbers_are_read_in_place(make: Callable[..., Path]) -> None:
+    values = np.arange(100_000.0)
+    path = make(lambda view: view.add("A", values), rows_per_block=50_000, compression="none")
+    source = CountingSource(path)
+    content = only(open_container(source, BlockCache()), "columns/A")
+    content.data.read(0, 8)
+    source.reads.clear()
+    assert content.data.read(80_000, 16) == values[10_000:10_002].tobytes()
+    assert source.reads == [(256 + 80_000, 16)]
+
+
+def test_a_size_by_pass_reads_the_beginnings_of_blocks(make: Callable[..., Path]) -> None:
+    rows = [np.full(2000, float(row)) for row in range(400)]
+    source = CountingSource(make(lambda view: view.add("v", rows, vector("Double")), rows_per_block=100))
+    cache = BlockCache()
+    content = only(open_container(source, cache), "columns/v/values")
+    assert not content.data.is_sized
+    assert content.data.size == 400 * 2000 * 8
+    assert cache.used < 10_000

@@ -1,0 +1,476 @@
+"""WShard: what sound files show. Expected values come from the arrays that were written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from writers.wshard import WShardWriter, pack_residual, write_streamed
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Blob, Json
+from glassfs.content.model import Stored
+from glassfs.errors import Damaged
+from glassfs.formats.registry import open_container
+from tests.formats.wshard_files import (
+    array_of,
+    entry_of,
+    faults_of,
+    made,
+    only,
+    opened,
+    raw_of,
+    values,
+    with_entry,
+    with_flipped,
+    with_header,
+)
+from tests.helpers import CountingSource, contents_of, open_bytes, open_path, read_in_parts
+
+RNG = np.random.default_rng(7)
+STEPS = 20
+
+
+def ramp(dtype: str, *shape: int) -> np.ndarray[Any, Any]:
+    return (np.arange(STEPS * int(np.prod(shape)), dtype="i8") % 100).astype(dtype).reshape(STEPS, *shape)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
+@pytest.mark.parametrize("names_codec", [True, False])
+def test_every_dtype_has_its_values_and_its_word(codec: str, names_codec: bool) -> None:
+    words = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "|i1",
+             "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "|u1", "bool": "|b1"}
+    arrays = {word: ramp(dtype, 3, 2) for word, dtype in words.items()}
+
+    def fill(writer: WShardWriter) -> None:
+        for word, array in arrays.items():
+            writer.add_channel(word, array)
+
+    container = opened(fill, codec=codec, names_codec=names_codec)
+    for word, array in arrays.items():
+        content = only(container, f"signal/{word}")
+        assert isinstance(content, Array)
+        assert (content.dtype, content.type_name) == (words[word], word)
+        assert np.array_equal(values(content), array)
+        assert content.attributes()["codec"] == codec
+    assert faults_of(container) == {}
+
+
+def test_bfloat16_is_widened_and_any_nonzero_byte_is_true() -> None:
+    halves = RNG.integers(0, 1 << 16, (STEPS, 5), dtype="u2")
+    flags = ramp("u1")
+
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("half", halves, dtype="bf16")
+        writer.add_channel("flag", flags, dtype="bool")
+
+    container = opened(fill)
+    content = only(container, "signal/half")
+    assert isinstance(content, Array) and content.dtype == "<f4"
+    expected = (halves.astype("u4") << 16).tobytes()
+    assert content.data.whole() == expected
+    assert content.data.read(3, 90) == expected[3:93]
+    assert np.array_equal(array_of(container, "signal/flag"), flags != 0)
+
+
+def test_the_number_of_steps_comes_from_the_size_not_from_length_t() -> None:
+    container = opened(lambda writer: writer.add_channel("x", ramp("f4", 3)), episode={"length_T": 7})
+    assert array_of(container, "signal/x").shape == (STEPS, 3)
+    assert faults_of(container) == {"signal/x": f"has {STEPS} steps, the episode has 7"}
+
+
+def channels(*described: dict[str, Any]) -> dict[str, Any]:
+    return {"channels": list(described)}
+
+
+@pytest.mark.parametrize(
+    ("block", "described"),
+    [
+        ("signal/a", channels({"id": "a", "dtype": "f32", "shape": [2]})),
+        ("signal/a", channels({"id": "x", "dtype": "Float32", "shape": [2], "signal_block": "signal/a"})),
+        ("signal/a", {"signal/a": {"dtype": "float32", "shape": [2]}, "action/b": {"dtype": "f32"}}),
+        ("omen/a/m", channels({"id": "omen/a/m", "dtype": "f32", "shape": [2], "signal_block": "omen/a/m"})),
+        ("action/a", channels({"id": "a", "dtype": "f32", "shape": [2], "signal_block": "signal/a"})),
+        ("signal/a", channels({"id": "a", "dtype": "u8", "shape": [3]}, {"id": "a", "dtype": "f32", "shape": [2]})),
+    ],
+)
+def test_all_ways_to_describe_a_channel(block: str, described: dict[str, Any]) -> None:
+    array = ramp("f4", 2)
+
+    def fill(writer: WShardWriter) -> None:
+        writer.add(block, array)
+        writer.add_json("meta/channels", described)
+
+    assert np.array_equal(array_of(opened(fill), block), array)
+
+
+def test_shapes_without_axes_with_no_values_and_with_many_axes() -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add("signal/scalar", ramp("i2"))
+        writer.add("signal/nothing", b"")
+        writer.add("signal/deep", ramp("u1", 2, 1, 3, 2))
+        writer.add_json("meta/channels", channels(
+            {"id": "scalar", "dtype": "i16", "shape": None}, {"id": "nothing", "dtype": "f32", "shape": [0]},
+            {"id": "deep", "dtype": "u8", "shape": [2, 1, 3, 2]},
+        ))
+
+    container = opened(fill)
+    shapes = {name: array_of(container, f"signal/{name}").shape for name in ("scalar", "nothing", "deep")}
+    assert shapes == {"scalar": (STEPS,), "nothing": (STEPS, 0), "deep": (STEPS, 2, 1, 3, 2)}
+
+
+def test_conventions_for_blocks_that_nobody_describes() -> None:
+    arrays = {"reward": ramp("f4"), "done": ramp("i4") % 2 == 1, "time/ticks": ramp("i4"),
+              "time/timestamps_ns": ramp("i8")}
+
+    def fill(writer: WShardWriter) -> None:
+        for name, array in arrays.items():
+            writer.add(name, array)
+
+    container = opened(fill)
+    for name, array in arrays.items():
+        found = array_of(container, name)
+        assert found.dtype == array.dtype and np.array_equal(found, array)
+
+
+def test_action_spaces_of_meta_episode_describe_actions() -> None:
+    spaces = [{"name": "action/grip", "dtype": "u16", "shape": [2]}]
+    container = opened(lambda writer: writer.add("action/grip", ramp("u2", 2)), episode={"action_spaces": spaces})
+    assert np.array_equal(array_of(container, "action/grip"), ramp("u2", 2))
+
+
+def test_a_description_borrowed_from_a_signal_of_the_same_id_must_agree_with_the_length() -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("arm", ramp("u1", 2))
+        writer.add("action/arm", ramp("f4", 2))  # as u8 [2] these would be four times the steps
+
+    content = only(opened(fill), "action/arm")
+    assert isinstance(content, Blob) and content.data.whole() == ramp("f4", 2).tobytes()
+
+
+@pytest.mark.parametrize(
+    "described",
+    [{"dtype": "qint4"}, {"dtype": ""}, {"dtype": 5}, {"dtype": "f32", "shape": [7]}, {"dtype": "f32", "shape": "2"},
+     {"dtype": "f32", "shape": [-2]}, {"dtype": "f32", "shape": [2.0]}, {"dtype": "f32", "shape": [0]},
+     {"dtype": "f32", "shape": [1 << 31, 1 << 31, 1 << 31]}, {"dtype": "f32", "shape": [True]},
+     {"dtype": "f32", "shape": [1] * 40}],
+)
+def test_bytes_that_do_not_fit_their_description_stay_bytes(described: dict[str, Any]) -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add("signal/x", ramp("f4", 2))
+        writer.add_json("meta/channels", channels({"id": "x", **described}))
+
+    container = opened(fill)
+    content = only(container, "signal/x")
+    assert isinstance(content, Blob) and content.data.whole() == ramp("f4", 2).tobytes()
+    assert "signal/x" in faults_of(container)
+
+
+@pytest.mark.parametrize("channel", [None, 5, [1], "x"])
+def test_metadata_of_wrong_types_leave_the_others_alone(channel: Any) -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add("signal/x", ramp("f4", 2))
+        writer.add_json("meta/channels", {"channels": [channel, {"id": "x", "dtype": "f32", "shape": [2]}]})
+
+    container = opened(fill, episode={"length_T": "many", "episode_id": 3})
+    assert np.array_equal(array_of(container, "signal/x"), ramp("f4", 2))
+    assert set(faults_of(container)) == {"meta/channels", "meta/episode"}
+
+
+def test_undescribed_lanes_and_free_names_are_bytes() -> None:
+    names = ["omen/x/m", "uncert/x/m/std", "my_team/sensor", "meta"]
+
+    def fill(writer: WShardWriter) -> None:
+        for name in names:
+            writer.add(name, name.encode())
+
+    container = opened(fill)
+    for name in names:
+        assert isinstance(only(container, name), Blob)
+        assert raw_of(container, name) == name.encode()
+
+
+def test_metadata_keep_their_bytes() -> None:
+    stored = '{"a" :  "ü", "n": NaN}\n'.encode()
+
+    def fill(writer: WShardWriter) -> None:
+        writer.add("meta/extra", stored)
+        writer.add("meta/wshard", b"\xff no json")
+
+    container = opened(fill)
+    assert isinstance(only(container, "meta/extra"), Json)
+    assert raw_of(container, "meta/extra") == stored
+    assert raw_of(container, "meta/wshard") == b"\xff no json"
+    assert set(faults_of(container)) == {"meta/extra", "meta/wshard"}
+
+
+def test_images_are_marked_by_their_modality_only() -> None:
+    def fill(writer: WShardWriter) -> None:
+        for modality in ("rgb", "depth", "audio", None):
+            writer.add_channel(str(modality), ramp("u1", 4, 4), modality=modality)
+
+    found = contents_of(opened(fill).root)
+    modalities = {name: contents[0].modality for name, contents in found.items() if name.startswith(b"signal/")}  # type: ignore[attr-defined]
+    assert modalities == {b"signal/rgb": "rgb", b"signal/depth": "depth", b"signal/audio": None, b"signal/None": None}
+
+
+@pytest.mark.parametrize("columns", [1, 3, 10])
+@pytest.mark.parametrize("is_prefixed", [False, True])
+@pytest.mark.parametrize("is_described", [True, False])
+def test_residual_bits_are_unpacked_row_by_row(columns: int, is_prefixed: bool, is_described: bool) -> None:
+    steps = 45
+    bits = RNG.integers(0, 2, (steps, columns)).astype(bool)
+
+    def fill(writer: WShardWriter) -> None:
+        if is_described:
+            writer.add_channel("q", np.zeros((steps, columns), "<f4"))
+        writer.add("residual/q/sign2nddiff", pack_residual(bits, is_prefixed))
+
+    container = opened(fill, episode={"length_T": steps})
+    content = only(container, "residual/q/sign2nddiff")
+    assert isinstance(content, Array) and (content.dtype, content.type_name) == ("|b1", "bits")
+    assert np.array_equal(values(content), bits[:, 0] if columns == 1 else bits)
+    assert read_in_parts(content.data, 7) == bits.tobytes()
+
+
+def test_a_residual_of_one_column_of_a_wide_channel_and_one_of_no_layout() -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("q", ramp("f4", 3))
+        writer.add("residual/q/sign2nddiff", pack_residual(ramp("u1") % 2 == 1))
+        writer.add("residual/r/sign2nddiff", bytes(20))  # neither columns of 3 bytes nor of 4 + 3
+
+    container = opened(fill)
+    assert np.array_equal(array_of(container, "residual/q/sign2nddiff"), ramp("u1") % 2 == 1)
+    assert isinstance(only(container, "residual/r/sign2nddiff"), Blob)
+
+
+def test_a_residual_whose_column_lengths_are_wrong_is_damaged() -> None:
+    stored = bytearray(pack_residual(np.ones((STEPS, 2), bool), is_prefixed=True))
+    stored[7] = 9
+
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("q", ramp("f4", 2))
+        writer.add("residual/q/sign2nddiff", bytes(stored))
+
+    with pytest.raises(Damaged):
+        raw_of(opened(fill), "residual/q/sign2nddiff")
+
+
+@pytest.mark.parametrize("checksum", ["raw", "disk", "none"])
+@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
+def test_checksums_over_raw_or_stored_bytes_or_none(codec: str, checksum: str) -> None:
+    array = ramp("f4", 8)
+    data = made(lambda writer: writer.add_channel("x", array), codec=codec, checksum=checksum)
+    content = only(open_bytes(data), "signal/x")
+    assert np.array_equal(values(content), array)
+    assert ("checksum" in content.attributes()) == (checksum != "none")
+    flipped = with_flipped(data, "signal/x", 30)
+    if checksum != "none":
+        with pytest.raises(Damaged, match=r"^made: signal/x: "):
+            array_of(open_bytes(flipped), "signal/x")
+    elif codec == "none":  # nothing tells
+        assert not np.array_equal(array_of(open_bytes(flipped), "signal/x"), array)
+
+
+def test_a_compressed_flag_means_nothing_where_the_sizes_are_equal() -> None:
+    data = made(lambda writer: writer.add_channel("x", ramp("f4", 2)))
+    assert np.array_equal(array_of(open_bytes(with_entry(data, "signal/x", flags=3)), "signal/x"), ramp("f4", 2))
+
+
+def test_the_raw_size_of_a_block_that_is_not_compressed_does_not_matter() -> None:
+    data = made(lambda writer: writer.add_channel("x", ramp("f4", 2)))
+    container = open_bytes(with_entry(data, "signal/x", original=7))
+    assert np.array_equal(array_of(container, "signal/x"), ramp("f4", 2))
+    assert "signal/x" in faults_of(container)
+
+
+def test_an_unknown_codec_is_damage_of_that_block() -> None:
+    data = made(lambda writer: writer.add_channel("x", ramp("f4", 8)), codec="zstd", names_codec=False)
+    container = open_bytes(with_header(data, compression=9))
+    content = only(container, "signal/x")
+    assert isinstance(content, Array) and content.data.size == STEPS * 32
+    with pytest.raises(Damaged, match="unknown codec"):
+        content.data.whole()
+
+
+@pytest.mark.parametrize("alignment", [0, 16, 64])
+def test_alignment_and_names_behind_nul(alignment: int) -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("a", ramp("u1", 3))
+        writer.add_channel("b/c", ramp("f8"))
+
+    container = opened(fill, alignment=alignment, nul_names=True)
+    assert np.array_equal(array_of(container, "signal/b/c"), ramp("f8"))
+    assert faults_of(container) == {}
+
+
+def test_names_are_split_at_every_slash_and_keep_their_bytes() -> None:
+    names = [b"a", b"a/b", b"a//b", b"/a", b"a/", b"..", b"\xff/\n", "é/e\u0301".encode(), b"x\0y"]
+
+    def fill(writer: WShardWriter) -> None:
+        for name in names:
+            writer.add(name, name)
+
+    members = list(opened(fill, has_metadata=False).root.members())
+    assert [member.name for member in members] == [tuple(name.split(b"/")) for name in names]
+    assert [member.content.key for member in members] == names
+
+
+def test_two_blocks_of_one_name_come_in_the_order_of_the_index() -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add("x", b"first")
+        writer.add("x", b"second")
+
+    container = opened(fill)
+    found = contents_of(container.root)[b"x"]
+    assert [content.data.whole() for content in found if isinstance(content, Blob)] == [b"first", b"second"]
+    assert faults_of(container) == {"x": "is the name of several blocks"}
+
+
+def test_an_episode_of_no_steps_and_a_file_of_no_blocks() -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("x", np.zeros((0, 3), "<f4"))
+        writer.add("reward", np.zeros(0, "<f4"))
+
+    container = opened(fill)
+    assert array_of(container, "signal/x").shape == (0, 3)
+    assert faults_of(container) == {}
+    assert list(opened(lambda writer: None, has_metadata=False).root.members()) == []
+
+
+STREAMED = {"signal/pos": RNG.random((150, 7), "<f4"), "signal/cam/rgb": RNG.integers(0, 255, (150, 6, 5, 3), "u1"),
+            "action/pos": RNG.integers(0, 9, (150, 2), "<i8")}
+
+
+@pytest.mark.parametrize("flush", [1, 7, 50, 64, 149, 150, 1000])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_streamed_files_show_what_was_recorded(tmp_path: Path, flush: int, codec: str) -> None:
+    path = tmp_path / "s.wshard"
+    write_streamed(path, STREAMED, flush=flush, codec=codec)
+    container = open_path(path)
+    for name, array in STREAMED.items():
+        content = only(container, name)
+        assert isinstance(content, Array)
+        assert np.array_equal(values(content), array)
+        assert read_in_parts(content.data, 1000) == array.tobytes()
+    ticks = np.arange(150)
+    assert np.array_equal(array_of(container, "time/ticks"), ticks)
+    assert np.array_equal(array_of(container, "done"), ticks % 7 == 6)
+    assert bool(faults_of(container)) == (flush < 150)
+
+
+def test_interleaved_blocks_are_refused_where_the_pieces_are_not_certain(tmp_path: Path) -> None:
+    path = tmp_path / "s.wshard"
+    write_streamed(path, STREAMED, flush=64)
+    data = with_flipped(path.read_bytes(), "meta/channels")  # no description, so nothing proves the sizes
+    found = contents_of(open_bytes(data).root)
+    for name in (b"signal/pos", b"signal/cam/rgb", b"reward", b"done", b"time/ticks"):
+        content = found[name][0]
+        assert isinstance(content, Stored)
+        with pytest.raises(Damaged):
+            content.data.whole()
+    episode = found[b"meta/episode"][0]
+    assert isinstance(episode, Json) and json.loads(episode.data.whole())["length_T"] == 150
+
+
+def test_a_flipped_bit_in_interleaved_blocks_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "s.wshard"
+    write_streamed(path, STREAMED, flush=64)
+    with pytest.raises(Damaged, match="checksum"):
+        array_of(open_bytes(with_flipped(path.read_bytes(), "signal/cam/rgb", 5000)), "signal/pos")
+
+
+def test_one_wrong_size_costs_one_block() -> None:
+    def fill(writer: WShardWriter) -> None:
+        for name in "abc":
+            writer.add_channel(name, ramp("f4", 8))
+        writer.add_json("meta/wshard", {})
+
+    data = made(fill)
+    fields = entry_of(data, "signal/a")[1]
+    container = open_bytes(with_entry(data, "signal/a", stored=fields["stored"] + 320, original=fields["stored"] + 320))
+    with pytest.raises(Damaged):
+        raw_of(container, "signal/a")
+    assert np.array_equal(array_of(container, "signal/b"), ramp("f4", 8))
+    assert np.array_equal(array_of(container, "signal/c"), ramp("f4", 8))
+    assert {"signal/a", "signal/b"} <= set(faults_of(container))
+
+
+def test_two_blocks_in_the_same_bytes_are_both_readable() -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("a", ramp("f4", 8))
+        writer.add_channel("b", ramp("f4", 8))
+
+    data = made(fill)
+    container = open_bytes(with_entry(data, "signal/b", offset=entry_of(data, "signal/a")[1]["offset"]))
+    assert np.array_equal(array_of(container, "signal/b"), ramp("f4", 8))
+    assert "signal/b" in faults_of(container)
+
+
+def test_the_identity_block_of_later_writers_is_checked() -> None:
+    blocks = {"x": b"one", "y": b"two", "z": b"three"}
+    listed = {name: hashlib.sha256(block).hexdigest() for name, block in blocks.items()}
+
+    def fill(writer: WShardWriter) -> None:
+        for name, block in blocks.items():
+            writer.add(name, block)
+        writer.add_json("meta/identity", {"entries": identity, "leaf": "sha256", "v": 1})
+
+    identity: dict[str, str] = listed
+    assert faults_of(opened(fill, has_metadata=False)) == {}
+    identity = {"x": listed["x"], "y": listed["z"], "gone": listed["x"]}
+    assert set(faults_of(opened(fill, has_metadata=False))) == {"y", "z", "gone"}
+
+
+def test_opening_and_listing_read_the_index_and_the_metadata_only(tmp_path: Path) -> None:
+    path = tmp_path / "big.wshard"
+    with WShardWriter(path) as writer:
+        writer.add_channel("rgb", np.zeros((400, 100, 100, 3), "u1"))
+        writer.add_channel("q", np.zeros((400, 7), "<f4"), codec="zstd")
+    source = CountingSource(path)
+    container = open_container(source, BlockCache())
+    found = contents_of(container.root)
+    assert container.facts["length_T"] == 400
+    assert source.bytes_read < 8192
+    film = found[b"signal/rgb"][0]
+    assert isinstance(film, Array) and film.data.size == 12_000_000
+    # The first read checks all of a block of this size; the second reads what it gives.
+    film.data.read(5000, 100)
+    before = source.bytes_read
+    film.data.read(7_000_000, 100)
+    assert source.bytes_read - before == 100
+
+
+def test_every_sample_has_the_values_that_its_writer_gave_it(samples: Path) -> None:
+    compared = 0
+    for path in sorted((samples / "wshard").rglob("*.expected.json")):
+        expected = json.loads(path.read_text())
+        if "blocks" not in expected:
+            continue
+        found = contents_of(open_path(str(path).removesuffix(".expected.json")).root)
+        for block in expected["blocks"]:
+            content = found[block["name"].encode("utf-8", "surrogateescape")][0]
+            assert isinstance(content, Stored)
+            whole = content.data.whole()
+            if isinstance(content, Array) and block["dtype"] not in ("bits", "bf16"):
+                assert list(content.shape) == block["shape"]  # type: ignore[arg-type]
+                assert content.type_name == block["dtype"]
+            if block["dtype"] == "bits":
+                assert isinstance(content, Array) and list(content.shape) == block["residual"]["unpacked_shape"]  # type: ignore[arg-type]
+                whole = np.where(np.frombuffer(whole, "?"), 1, -1).astype("i1").tobytes()
+                assert hashlib.sha256(whole).hexdigest() == block["residual"]["unpacked_sha256"]
+            elif block["dtype"] == "bf16":
+                whole = np.frombuffer(whole, "<u2")[1::2].tobytes()
+                assert hashlib.sha256(whole).hexdigest() == block["sha256_raw"]
+            elif block["dtype"] == "bool" and block["compression"] == "none" and "sha256_true" not in block:
+                with open(str(path).removesuffix(".expected.json"), "rb") as file:
+                    file.seek(block["data_offset"])
+                    assert whole == bytes(byte != 0 for byte in file.read(block["disk_size"]))
+            else:
+                assert hashlib.sha256(whole).hexdigest() == block.get("sha256_true", block["sha256_raw"])
+            compared += 1
+    assert compared > 500

@@ -1,0 +1,271 @@
+"""WShard: headers that lie, truncation, damage of one block, and what a fuzzer finds."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from writers.wshard import WShardWriter, pack_residual, write_streamed
+
+from glassfs.content import Array, Blob
+from glassfs.content.model import Stored
+from glassfs.errors import Damaged, GlassfsError, Refused
+from tests.formats.wshard_files import (
+    array_of,
+    entry_of,
+    faults_of,
+    header_of,
+    made,
+    only,
+    raw_of,
+    state,
+    with_entry,
+    with_garbage,
+    with_header,
+)
+from tests.helpers import contents_of, open_bytes
+
+STEPS = 16
+ARRAY = (np.arange(STEPS * 40) % 7).astype("<f4").reshape(STEPS, 40)
+
+
+def fill(writer: WShardWriter) -> None:
+    writer.add_channel("x", ARRAY)
+    writer.add_channel("rgb", np.zeros((STEPS, 6, 5, 3), "u1"), modality="rgb")
+    writer.add("reward", np.arange(STEPS, dtype="<f4"))
+    writer.add("residual/x/sign2nddiff", pack_residual(ARRAY % 2 == 0))
+
+
+@cache
+def sound(codec: str = "none") -> bytes:
+    return made(fill, codec=codec)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [("version", 1, "version 1"), ("version", 3, "version 3"), ("entry_size", 56, "56"), ("entry_size", 0, "0 bytes"),
+     ("role", 1, "MoSH"), ("role", 2, "Sample"), ("role", 3, "GemmPanel"), ("role", 6, "UMSH"), ("role", 7, "role 7"),
+     ("role", 8, "ColumnShard"), ("role", 0, "role 0"), ("role", 4, "meta/manifest"), ("count", (1 << 32) - 1, "index"),
+     ("count", 8, "names"), ("names_offset", 64, "names"), ("names_offset", 1 << 40, "names"),
+     ("data_offset", 8, "names"), ("data_offset", 1 << 63, "names")],
+)
+def test_headers_that_cannot_be_right_are_refused_with_the_reason(field: str, value: int, reason: str) -> None:
+    with pytest.raises(Refused, match=f"^made: .*{reason}"):
+        open_bytes(with_header(sound(), **{field: value}))
+
+
+@pytest.mark.parametrize("field", ["alignment", "compression", "total_size", "schema_offset"])
+def test_header_fields_that_do_not_matter_are_told(field: str) -> None:
+    container = open_bytes(with_header(sound(), **{field: 7}))
+    assert np.array_equal(array_of(container, "signal/x"), ARRAY)
+    assert "header" in faults_of(container)
+
+
+def test_truncated_files_keep_the_blocks_that_are_whole() -> None:
+    data = made(fill, has_metadata=True)
+    whole = state(open_bytes(data))
+    index_end = header_of(data)["data_offset"]
+    for size in range(0, len(data), 97):
+        try:
+            container = open_bytes(data[:size])
+        except Refused:
+            assert size < index_end
+            continue
+        assert size >= index_end
+        for name, found in state(container).items():
+            end = sum(entry_of(data, name.decode())[1][field] for field in ("offset", "stored"))
+            assert found == (whole[name] if end <= size else "damaged") or (
+                end <= size and name.startswith((b"signal/", b"residual/"))  # as bytes: its description is cut off
+            )
+
+
+def test_a_cut_block_keeps_its_type_where_the_length_confirms_it() -> None:
+    def metadata_first(writer: WShardWriter) -> None:
+        writer.add_json("meta/episode", {"length_T": STEPS})
+        writer.add_json("meta/channels", {"channels": [{"id": "x", "dtype": "f32", "shape": [40]}]})
+        writer.add("signal/x", ARRAY)
+
+    container = open_bytes(made(metadata_first)[:-100])
+    content = only(container, "signal/x")
+    assert isinstance(content, Array) and content.shape == ARRAY.shape
+    with pytest.raises(Damaged, match=r"^made: signal/x: .*outside"):
+        content.data.whole()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"offset": 1 << 40}, {"offset": (1 << 64) - 16}, {"offset": 0}, {"stored": 1 << 62}, {"stored": 9000},
+     {"stored": (1 << 64) - 1, "offset": (1 << 64) - 1}],
+)
+@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
+def test_a_block_that_cannot_be_where_its_entry_says(codec: str, changed: dict[str, int]) -> None:
+    container = open_bytes(with_entry(sound(codec), "signal/x", **changed))
+    content = only(container, "signal/x")
+    assert isinstance(content, Stored) and 0 < content.data.size < 1 << 20
+    with pytest.raises(Damaged, match=r"^made: signal/x: "):
+        content.data.read(0, 1)
+    assert raw_of(container, "reward") == np.arange(STEPS, dtype="<f4").tobytes()
+
+
+@pytest.mark.parametrize("size", [0, 100, 2559, 2561, 7000, 1 << 40, (1 << 64) - 1])
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_a_wrong_raw_size_is_damage_of_that_block(codec: str, size: int) -> None:
+    container = open_bytes(with_entry(sound(codec), "signal/x", original=size))
+    content = only(container, "signal/x")
+    assert isinstance(content, Stored)
+    if size:
+        with pytest.raises(Damaged):
+            content.data.whole()
+    assert raw_of(container, "reward") == np.arange(STEPS, dtype="<f4").tobytes()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_garbage_in_a_block_is_damage_of_that_block(codec: str) -> None:
+    found = state(open_bytes(with_garbage(sound(codec), "signal/x")))
+    assert [name for name, data in found.items() if data == "damaged"] == [b"signal/x"]
+
+
+def test_a_block_too_large_to_keep_is_checked_before_its_end_is_given() -> None:
+    film = np.zeros((24, 1000, 1000, 1), "u1")
+    data = made(lambda writer: writer.add_channel("film", film))
+    place = entry_of(data, "signal/film")[1]["offset"]
+    content = only(open_bytes(data[: place + 10] + b"\1" + data[place + 11 :]), "signal/film")
+    assert isinstance(content, Array)
+    with pytest.raises(Damaged):
+        for offset in range(0, film.nbytes, 1 << 20):
+            content.data.read(offset, min(1 << 20, film.nbytes - offset))
+    with pytest.raises(Damaged):  # now that it is known, nothing of it is given
+        content.data.read(0, 10)
+
+
+@pytest.mark.parametrize("changed", [{"name_offset": 1 << 31}, {"name_len": 65535}])
+def test_a_block_without_a_name_is_shown_under_its_number(changed: dict[str, int]) -> None:
+    container = open_bytes(with_entry(sound(), "signal/x", **changed))
+    found = contents_of(container.root)
+    (content,) = found[b"unnamed/0"]
+    assert isinstance(content, Blob) and content.data.whole() == ARRAY.tobytes()
+    assert container.root.error is not None
+    assert b"reward" in found
+
+
+def test_names_of_very_many_parts_do_not_become_directories() -> None:
+    def deep(writer: WShardWriter) -> None:
+        writer.add("/" * 60_000, b"deep")
+        writer.add("x", b"plain")
+
+    assert set(contents_of(open_bytes(made(deep, has_metadata=False)).root)) == {b"unnamed/0", b"x"}
+
+
+def test_an_index_that_would_cost_much_memory_is_refused() -> None:
+    def overlapping(writer: WShardWriter) -> None:
+        writer.add("/" * 65_535, b"")
+        for _ in range(300):
+            writer.add("x", b"")
+
+    data = made(overlapping, has_metadata=False)
+    for number in range(1, 301):
+        place = 64 + 48 * number + 8
+        data = data[:place] + bytes(4) + b"\xff\xff" + data[place + 6 :]
+    with pytest.raises(Refused, match="names of"):
+        open_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"7", b"null", b'{"channels": {"a": 1}}', b"[]"],
+)
+@pytest.mark.parametrize("name", ["meta/channels", "meta/episode"])
+def test_metadata_that_cannot_be_used_leave_the_blocks_as_they_are(name: str, text: bytes) -> None:
+    def with_text(writer: WShardWriter) -> None:
+        fill(writer)
+        writer.add(name, text)
+
+    container = open_bytes(made(with_text))
+    assert raw_of(container, "signal/x") == ARRAY.tobytes()
+    assert raw_of(container, name) == text
+
+
+def test_metadata_with_a_wrong_checksum_are_not_believed() -> None:
+    data = sound()
+    place = data.index(b'"f32"')
+    container = open_bytes(data[: place + 2] + b"6" + data[place + 3 :])
+    assert isinstance(only(container, "signal/x"), Blob)
+    with pytest.raises(Damaged, match="meta/channels: checksum"):
+        raw_of(container, "meta/channels")
+
+
+def test_very_large_metadata_are_not_parsed() -> None:
+    text = b"[" + b"{}," * 4_000_000 + b"{}]"
+
+    def with_text(writer: WShardWriter) -> None:
+        writer.add("signal/x", ARRAY)
+        writer.add("meta/channels", text, "zstd")
+
+    container = open_bytes(made(with_text))
+    assert isinstance(only(container, "signal/x"), Blob)
+    assert raw_of(container, "meta/channels") == text
+
+
+def explore(data: bytes) -> None:
+    """Opens, walks and reads all of it; only what glassfs raises on purpose may come out."""
+    started = time.monotonic()
+    try:
+        container = open_bytes(data)
+    except GlassfsError:
+        return
+    for contents in contents_of(container.root).values():
+        for content in contents:
+            assert isinstance(content, Stored)
+            content.attributes()
+            size = content.data.size
+            for offset in (0, size // 2, max(0, size - 5000)):
+                try:
+                    content.data.read(offset, min(5000, size - offset))
+                except GlassfsError:
+                    continue
+    list(container.check())
+    assert time.monotonic() - started < 10
+
+
+@cache
+def streamed() -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "s.wshard")
+        write_streamed(path, {"signal/x": ARRAY, "action/x": ARRAY[:, :2]}, flush=5)
+        return path.read_bytes()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(["none", "zstd", "lz4", "streamed"]),
+    st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6),
+    st.booleans(), st.integers(0, 2000),
+)
+def test_mutated_files_raise_nothing_else(
+    kind: str, edits: list[tuple[float, bytes]], is_head: bool, cut: int,
+) -> None:
+    data = bytearray(streamed() if kind == "streamed" else sound(kind))
+    reach = header_of(bytes(data))["data_offset"] if is_head else len(data)
+    for where, change in edits:
+        place = int(where * reach)
+        data[place : place + len(change)] = change
+    explore(bytes(data[: len(data) - cut] if cut % 3 == 0 else data))
+
+
+LARGE = (1 << 64) - 1
+FIELD = st.one_of(st.integers(0, 300), st.integers(0, LARGE), st.sampled_from([1 << 31, 1 << 62, LARGE]))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(["none", "zstd", "lz4"]), st.sampled_from(["signal/x", "meta/channels", "meta/episode"]),
+       FIELD, FIELD, FIELD, st.integers(0, 15))
+def test_entries_of_any_numbers_raise_nothing_else(
+    codec: str, name: str, offset: int, stored: int, original: int, flags: int,
+) -> None:
+    explore(with_entry(sound(codec), name, offset=offset, stored=stored, original=original, flags=flags))

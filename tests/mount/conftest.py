@@ -1,0 +1,88 @@
+"""Each test of this folder that mounts runs once through libfuse 3 and once through libfuse 2.
+
+Where /dev/fuse or a library is missing it is skipped, or fails if GLASSFS_REQUIRE_FUSE=1 says that both have to be
+there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.mount.gallery import Gallery, make_gallery
+from tests.mount.mounts import Mount, missing
+
+
+class Mounted(Protocol):
+    """``with mounted(source, …) as mount``: a mount at a new directory, gone at the end of the block."""
+
+    def __call__(
+        self, *sources: Path, options: Sequence[str] = (), at: Path | None = None, foreground: bool = False,
+    ) -> AbstractContextManager[Mount]: ...
+
+
+@pytest.fixture(scope="session", params=("3", "2"), ids=("libfuse3", "libfuse2"))
+def fuse(request: pytest.FixtureRequest) -> str:
+    """The libfuse of this run of the test."""
+    generation: str = request.param
+    reason = missing(generation)
+    if reason is not None:
+        if os.environ.get("GLASSFS_REQUIRE_FUSE") == "1":
+            pytest.fail(f"{reason}, and GLASSFS_REQUIRE_FUSE=1")
+        pytest.skip(reason)
+    return generation
+
+
+@pytest.fixture(scope="session")
+def mounted(fuse: str, tmp_path_factory: pytest.TempPathFactory) -> Mounted:
+    @contextmanager
+    def mounting(
+        *sources: Path, options: Sequence[str] = (), at: Path | None = None, foreground: bool = False,
+    ) -> Iterator[Mount]:
+        place = tmp_path_factory.mktemp("mount")
+        path = at
+        if path is None:
+            path = place / "mnt"
+            path.mkdir()
+        mount = Mount(sources, path, place / "log", fuse, options, foreground)
+        try:
+            yield mount
+        finally:
+            mount.end()
+
+    return mounting
+
+
+@pytest.fixture(scope="session")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    """A folder with a container of each format, and what a mount of it has to show."""
+    return make_gallery(tmp_path_factory.mktemp("gallery"))
+
+
+@pytest.fixture(scope="session")
+def shown(mounted: Mounted, gallery: Gallery) -> Iterator[Mount]:
+    """The gallery, mounted for all tests that only look. Blocks over 4 MiB do not fit its cache."""
+    with mounted(gallery.folder, options=["cache_size=8M"]) as mount:
+        yield mount
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that every user may enter, which pytest's own are not."""
+    folder = Path(tempfile.mkdtemp(prefix="glassfs-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def as_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can do this")

@@ -1,0 +1,158 @@
+"""Real mounts for tests: the command line runs as a subprocess, and nothing of it is left afterwards.
+
+``Mount.end`` unmounts whatever happened, and fails when the daemon stays or when its log has a traceback.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = {"3": ("libfuse3.so.4", "libfuse3.so.3"), "2": ("libfuse.so.2",)}
+PATIENCE = 20.0
+COMMAND = (sys.executable, "-m", "glassfs")
+
+
+def missing(generation: str) -> str | None:
+    """Why there can be no mount through this libfuse here, or None."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        return f"/dev/fuse: {error.strerror}"
+    for name in LIBRARIES[generation]:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return None
+    return f"libfuse {generation} is not installed"
+
+
+def environment(generation: str | None) -> dict[str, str]:
+    """The environment of a command that uses this libfuse, or the one it finds."""
+    found = {name: value for name, value in os.environ.items() if name != "GLASSFS_FUSE"}
+    return found if generation is None else found | {"GLASSFS_FUSE": generation}
+
+
+def glassfs(
+    *arguments: str | Path, generation: str | None = None, before: Sequence[str] = (), cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end; ``before`` are words in front of it, such as those of unshare."""
+    return subprocess.run(
+        [*before, *COMMAND, *map(str, arguments)], capture_output=True, text=True, errors="surrogateescape",
+        timeout=60, check=False, env=environment(generation), cwd=cwd,
+    )
+
+
+def mountinfo(path: Path) -> list[list[str]]:
+    """The lines of mountinfo for the mounts at ``path``, split at blanks."""
+    text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    place = str(path).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
+    return [line.split(" ") for line in text.splitlines() if line.split(" ")[4] == place]
+
+
+def is_mounted(path: Path) -> bool:
+    return bool(mountinfo(path))
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process runs; one that has ended but was not waited for does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def wait_until(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
+    """Waits for the condition; whether it came true."""
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+class Mount:
+    """A mount at ``path``, made by ``glassfs mount``, or by ``glassfs mount -f`` if ``foreground``."""
+
+    def __init__(
+        self, sources: Sequence[Path], path: Path, log: Path, generation: str, options: Sequence[str] = (),
+        foreground: bool = False, extra: Mapping[str, str] | None = None,
+    ) -> None:
+        self.sources, self.path, self.log, self.generation = sources, path, log, generation
+        self.process: subprocess.Popen[str] | None = None
+        words = ["mount", *(["-f"] if foreground else []), *(word for option in options for word in ("-o", option))]
+        words += ["--log-file", str(log), *map(str, sources), str(path)]
+        variables = environment(generation) | dict(extra or {})
+        if foreground:
+            self.process = subprocess.Popen(
+                [*COMMAND, *words], env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            if not wait_until(lambda: is_mounted(path) or self.process.poll() is not None):  # type: ignore[union-attr]
+                self.process.kill()
+            assert is_mounted(path), self.process.communicate()[1]
+        else:
+            done = subprocess.run(
+                [*COMMAND, *words], env=variables, text=True, capture_output=True, timeout=60, check=False,
+            )
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
+        try:
+            # The fixtures rely on this one file; test_status.py looks at it closely.
+            self.pid: int = self.status()["pid"]
+        except BaseException:
+            self._unmount()
+            raise
+
+    def status(self) -> dict[str, Any]:
+        found = json.loads((self.path / ".glassfs/status.json").read_bytes())
+        assert isinstance(found, dict)
+        return found
+
+    def log_lines(self) -> list[str]:
+        return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
+
+    def resident(self) -> int:
+        """The daemon's memory in bytes, without pages of files."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def unmount(self, *options: str) -> None:
+        done = glassfs("umount", *options, self.path, generation=self.generation)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
+
+    def end(self) -> None:
+        """Unmounts if need be, and checks what is left behind."""
+        problems = [] if self._unmount() else ["only a lazy unmount took the mount away"]
+        if not wait_until(lambda: not is_running(self.pid)):
+            problems.append("the daemon is still running")
+            os.kill(self.pid, 9)
+        if self.process is not None:
+            self.process.communicate(timeout=PATIENCE)
+        lines = self.log_lines()
+        if any("Traceback" in line for line in lines):
+            problems.append("there is a traceback in the log:\n" + "\n".join(lines))
+        assert not problems, "; ".join(problems)
+
+    def _unmount(self) -> bool:
+        """Whether it went without force."""
+        was_gentle = True
+        if is_mounted(self.path):
+            done = glassfs("umount", self.path, generation=self.generation)
+            was_gentle = done.returncode == 0
+        while is_mounted(self.path):
+            glassfs("umount", "--lazy", self.path, generation=self.generation)
+            if is_mounted(self.path):
+                subprocess.run(["umount", "-l", str(self.path)], check=False, capture_output=True)
+        return was_gentle

@@ -1,0 +1,179 @@
+"""What `ls`, `stat` and `find` see of a mount: the tree that the contract promises, and attributes that agree."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from writers.kastore import KastoreWriter
+
+import glassfs
+from glassfs.tree import Directory, File
+from tests.mount.conftest import Mounted
+from tests.mount.gallery import Gallery, check
+from tests.mount.mounts import Mount
+
+TYPES = {stat.S_IFREG: "is_file", stat.S_IFDIR: "is_dir", stat.S_IFLNK: "is_symlink"}
+
+
+def walk(root: Path) -> dict[str, os.DirEntry[str]]:
+    """All entries below, by path; what `ls` without -a leaves out as well."""
+    found: dict[str, os.DirEntry[str]] = {}
+    waiting = [""]
+    while waiting:
+        start = waiting.pop()
+        with os.scandir(root / start) as entries:
+            for entry in entries:
+                path = f"{start}/{entry.name}".lstrip("/")
+                found[path] = entry
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+    return found
+
+
+def test_listing_is_the_expected_tree(shown: Mount, gallery: Gallery) -> None:
+    found = walk(shown.path)
+    files = {path for path, entry in found.items() if entry.is_file()}
+    directories = {path for path, entry in found.items() if entry.is_dir()}
+    assert files - {".glassfs/status.json"} == set(gallery.files)
+    assert directories - {".glassfs"} == gallery.directories()
+    assert len(found) == len(files) + len(directories)
+
+
+def test_files_have_the_expected_bytes(shown: Mount, gallery: Gallery) -> None:
+    for path, expected in gallery.files.items():
+        data = (shown.path / path).read_bytes()
+        assert len(data) == (shown.path / path).stat().st_size, path
+        check(path, expected, data)
+
+
+def test_tree_of_the_python_interface_is_the_same(shown: Mount, gallery: Gallery) -> None:
+    tree = glassfs.open(gallery.folder)
+    nodes = {path[1:]: node for path, node in tree.walk()}
+    assert set(nodes) == {path for path in walk(shown.path) if not path.startswith(".glassfs")}
+    for path, node in nodes.items():
+        status = (shown.path / path).lstat()
+        assert (status.st_ino, status.st_mode) == (node.ino, node.mode), path
+        if isinstance(node, File):
+            assert status.st_size == node.size, path
+            assert (shown.path / path).read_bytes() == node.read(0, node.size), path
+        else:
+            assert isinstance(node, Directory), path
+
+
+def test_entries_of_a_directory_agree_with_stat(shown: Mount) -> None:
+    """d_ino and d_type come from readdir, the other numbers from getattr; equal numbers would be hard links."""
+    numbers = {}
+    for path, entry in walk(shown.path).items():
+        status = os.stat(shown.path / path, follow_symlinks=False)
+        assert entry.inode() == status.st_ino, path
+        assert getattr(entry, TYPES[stat.S_IFMT(status.st_mode)])(), path
+        assert numbers.setdefault(status.st_ino, path) == path
+    assert shown.path.stat().st_ino not in numbers
+
+
+def test_directories_start_with_dot_and_dot_dot(shown: Mount) -> None:
+    done = subprocess.run(["ls", "-1ia", shown.path / "run.kdb"], capture_output=True, text=True, check=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [name for _, name in lines] == [".", "..", "episodes", "meta"]
+    assert int(lines[0][0]) == (shown.path / "run.kdb").stat().st_ino
+
+
+def test_inode_numbers_are_the_same_after_a_remount(shown: Mount, mounted: Mounted, gallery: Gallery) -> None:
+    before = {path: entry.inode() for path, entry in walk(shown.path).items()}
+    with mounted(gallery.folder) as again:
+        assert {path: entry.inode() for path, entry in walk(again.path).items()} == before
+
+
+def test_directories_have_a_link_for_each_subdirectory(shown: Mount, gallery: Gallery) -> None:
+    """2 + sub-directories, or 1 where that number is not known: `find` relies on it."""
+    directories = gallery.directories()
+    for path in directories:
+        below = sum(str(Path(other).parent) == path for other in directories)
+        assert (shown.path / path).stat().st_nlink in (2 + below, 1), path
+    at_root = sum("/" not in path for path in directories)
+    assert shown.path.stat().st_nlink in (2 + at_root + 1, 1)
+    assert all((shown.path / path).stat().st_nlink == 1 for path in gallery.files)
+
+
+def test_blocks_follow_from_the_size(shown: Mount, gallery: Gallery) -> None:
+    for path in gallery.files:
+        status = (shown.path / path).stat()
+        assert status.st_blocks == (status.st_size + 511) // 512, path
+
+
+def test_modes_owners_and_times_are_those_of_the_source(mounted: Mounted, tmp_path: Path) -> None:
+    source = tmp_path / "mine.kas"
+    with KastoreWriter(source) as store:
+        store.add("deep/array", [1.0])
+    source.chmod(0o600)
+    os.utime(source, ns=(0, 1_234_567_890_123_456_789))
+    if os.geteuid() == 0:
+        os.chown(source, 1234, 4321)
+    owner = source.stat()
+    with mounted(source) as mount:
+        for path, mode in ((".", 0o40500), ("deep", 0o40500), ("deep/array.npy", 0o100400)):
+            status = (mount.path / path).stat()
+            assert status.st_mode == mode, path
+            assert (status.st_uid, status.st_gid) == (owner.st_uid, owner.st_gid), path
+            assert status.st_mtime_ns == 1_234_567_890_123_456_789, path
+
+
+@pytest.mark.parametrize(("source_mode", "file_mode", "directory_mode"), [
+    (0o644, 0o444, 0o555), (0o640, 0o440, 0o550), (0o777, 0o444, 0o555), (0o400, 0o400, 0o500),
+])
+def test_modes_are_what_the_source_allows(
+    mounted: Mounted, tmp_path: Path, source_mode: int, file_mode: int, directory_mode: int,
+) -> None:
+    source = tmp_path / "some.kas"
+    with KastoreWriter(source) as store:
+        store.add("array", [1.0])
+    source.chmod(source_mode)
+    with mounted(source) as mount:
+        assert stat.S_IMODE((mount.path / "array.npy").stat().st_mode) == file_mode
+        assert stat.S_IMODE(mount.path.stat().st_mode) == directory_mode
+
+
+def test_file_system_has_the_size_of_its_sources_and_nothing_free(shown: Mount, gallery: Gallery) -> None:
+    total = sum(path.stat().st_size for path in gallery.folder.rglob("*") if path.is_file())
+    found = os.statvfs(shown.path)
+    assert total <= found.f_blocks * found.f_frsize < total + found.f_frsize
+    assert (found.f_bfree, found.f_bavail, found.f_namemax) == (0, 0, 255)
+    assert found.f_flag & os.ST_RDONLY
+
+
+def test_names_that_are_not_there(shown: Mount) -> None:
+    """Each twice: the second answer comes from the kernel's cache."""
+    for path in ("nothing", "run.kdb/nothing", "run.kdb/episodes/2", "store.kas/nodes/time", "run.kdb/episodes/00"):
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError):
+                (shown.path / path).stat()
+    with pytest.raises(NotADirectoryError):
+        (shown.path / "store.kas/big.npy/more").stat()
+
+
+def test_a_directory_can_be_read_again_from_the_start_and_in_parts(shown: Mount, gallery: Gallery) -> None:
+    """Parts: more entries than one answer of the kernel's buffer holds come from several requests."""
+    frames = shown.path / "episode.wshard/signal/rgb"
+    descriptor = os.open(frames, os.O_RDONLY)
+    try:
+        first = os.listdir(descriptor)
+        assert os.listdir(descriptor) == first
+        assert sorted(first) == [f"{number:06d}.png" for number in range(12)]
+    finally:
+        os.close(descriptor)
+
+
+def test_a_directory_of_many_entries_is_complete(mounted: Mounted, tmp_path: Path) -> None:
+    names = {f"key_{number:05d}_{'x' * 60}" for number in range(3000)}
+    with KastoreWriter(tmp_path / "many.kas") as store:
+        for name in sorted(names):
+            store.add(name, [0.0])
+    with mounted(tmp_path / "many.kas") as mount:
+        found = sorted(os.listdir(mount.path))
+        assert found == [".glassfs", *sorted(f"{name}.npy" for name in names)]
+        done = subprocess.run(["ls", "-l", mount.path], capture_output=True, text=True, check=True)
+        assert len(done.stdout.splitlines()) == len(names) + 1

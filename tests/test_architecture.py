@@ -1,0 +1,171 @@
+"""The rooms of the house: who may import whom, how long a file may be, and what a start must not load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "src" / "glassfs"
+LONGEST_FILE = 500
+
+EVERYBODY = {"errors", "sizes"}
+BELOW_FORMATS = {"content", "codec", "source", "cache"}
+
+# What each room may import besides itself and what everybody may.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "sizes": set(),
+    "source": set(),
+    "codec": {"source"},
+    "cache": {"codec", "source"},
+    "content": {"cache", "codec", "source"},
+    "formats": BELOW_FORMATS,
+    "view": BELOW_FORMATS,
+    "tree": BELOW_FORMATS | {"view", "formats.registry"},
+    "mount": BELOW_FORMATS | {"view", "tree", "formats.registry", ""},
+    "cli": BELOW_FORMATS | {"view", "tree", "mount", "formats.registry", ""},
+    "testing": BELOW_FORMATS | {"view", "tree", "formats.registry"},
+    "": {"cache", "tree"},
+    "__main__": {"cli"},
+}
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = ("numpy", "PIL", "zstandard", "lz4", "crc32c", "mfusepy", "fuse")
+
+
+def module_name(path: Path) -> str:
+    """The dotted name inside the package; "" is the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of whatever a file imports, inside functions and behind TYPE_CHECKING, too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute in this package"
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def inner_name(imported: str) -> str | None:
+    """The module of this package that an imported name is in, or None for other packages."""
+    if imported.partition(".")[0] != "glassfs":
+        return None
+    name = imported.removeprefix("glassfs").removeprefix(".")
+    while name and not (PACKAGE / f"{name.replace('.', '/')}.py").exists() and not (
+        PACKAGE / name.replace(".", "/")
+    ).is_dir():
+        name = name.rpartition(".")[0]
+    return name
+
+
+def is_allowed(importer: str, imported: str) -> bool:
+    room = importer.partition(".")[0]
+    target = imported.partition(".")[0]
+    if target == room or target in EVERYBODY:
+        return True
+    return any(imported == allowed or imported.startswith(f"{allowed}.") for allowed in MAY_IMPORT[room] if allowed) or (
+        imported == "" and "" in MAY_IMPORT[room]
+    )
+
+
+def test_every_room_has_its_rule() -> None:
+    rooms = {module_name(path).partition(".")[0] for path in MODULES}
+    assert rooms <= MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path) or "glassfs")
+def test_imports_point_downwards(path: Path) -> None:
+    importer = module_name(path)
+    wrong = [
+        f"line {line}: {imported}"
+        for line, imported in imports_of(path)
+        if (inner := inner_name(imported)) is not None and not is_allowed(importer, inner)
+        and not (imported == "glassfs.__version__")
+    ]
+    assert not wrong
+
+
+def test_the_rules_see_through_functions(tmp_path: Path) -> None:
+    """The check itself: an import upwards hidden in a function is found."""
+    path = tmp_path / "hidden.py"
+    path.write_text("def late():\n    from glassfs.tree.nodes import File\n    return File\n")
+    assert [inner_name(imported) for _, imported in imports_of(path)] == ["tree.nodes"]
+    assert not is_allowed("formats.kinodb", "tree.nodes")
+    assert not is_allowed("tree.build", "formats.kinodb")
+    assert not is_allowed("view.npy", "tree")
+    assert not is_allowed("content.data", "view.npy")
+    assert is_allowed("tree.places", "formats.registry")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path) or "glassfs")
+def test_only_the_binding_knows_fuse(path: Path) -> None:
+    """No room imports a FUSE binding by name; mount/binding.py loads the one it has chosen."""
+    assert not [name for _, name in imports_of(path) if name.partition(".")[0] in ("fuse", "mfusepy")]
+
+
+@pytest.mark.parametrize("place", ["src", "tests", "scripts"])
+def test_no_file_is_too_long(place: str) -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / place).rglob("*.py")
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > LONGEST_FILE
+    }
+    assert not long
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path) for path in MODULES
+        if path.stat().st_size and ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
+    ]
+    assert not silent
+
+
+def loaded_by(program: str, *arguments: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after running ``program``."""
+    script = f"{program}\nimport sys\nprint('LOADED', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("LOADED "))
+    return set(line.split()[1:])
+
+
+def heavy_or_format(modules: set[str]) -> set[str]:
+    return {
+        name for name in modules
+        if name.partition(".")[0] in HEAVY or (name.startswith("glassfs.formats.") and name != "glassfs.formats.registry")
+    }
+
+
+@pytest.mark.parametrize("program", [
+    "import glassfs; glassfs.open",
+    "from glassfs.cli import run; assert run(['--help']) == 0",
+    "from glassfs.cli import run; assert run(['ls', '--help']) == 0",
+    "from glassfs.cli import run; assert run(['mount', '--help']) == 0",
+])
+def test_a_start_loads_no_format_and_no_heavy_library(program: str) -> None:
+    assert not heavy_or_format(loaded_by(program))
+
+
+def test_listing_needs_neither_fuse_nor_numpy(tmp_path: Path) -> None:
+    """Commands without a mount stand on the tree alone; an index is read without NumPy."""
+    from writers.kastore import KastoreWriter
+
+    path = tmp_path / "store.kas"
+    with KastoreWriter(path) as store:
+        store.add("a/b", [1, 2, 3])
+    modules = loaded_by("import sys; from glassfs.cli import run; assert run(['ls', '-l', sys.argv[1]]) == 0", str(path))
+    assert "glassfs.formats.kastore" in modules
+    assert not {name for name in modules if name.partition(".")[0] in ("numpy", "PIL", "mfusepy", "fuse")}
+    assert not {name for name in modules if name.startswith("glassfs.mount")}
