@@ -18,7 +18,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ EPOCH = 621_355_968_000_000_000  # 1970-01-01 in ticks of 100 ns since 0001-01-0
 COMPRESSIONS = {"none": 0, "deflate": 1}
 PLAIN = {
     "SByte": "i1", "Byte": "u1", "Int16": "<i2", "UInt16": "<u2", "Int32": "<i4", "UInt32": "<u4", "Int64": "<i8",
-    "UInt64": "<u8", "Single": "<f4", "Double": "<f8",
+    "UInt64": "<u8", "Single": "<f4", "Double": "<f8", "DataViewRowId": "<u8",
 }
 TIMES = {"DateTime": EPOCH, "DvDateTime": EPOCH, "TimeSpan": 0, "DvTimeSpan": 0}
 ZONED = ("DateTimeOffset", "DvDateTimeZone")
@@ -38,7 +38,7 @@ ZONED = ("DateTimeOffset", "DvDateTimeZone")
 
 @dataclass(frozen=True)
 class Codec:
-    """A codec by its name in the file. ``item`` is that of keys and vectors, ``size`` a vector's slots (0: unknown)."""
+    """A codec by its name in the file; ``item`` is that of keys and vectors, ``size`` a vector's slots (0: unknown)."""
 
     name: str
     parameters: bytes = b""
@@ -86,7 +86,7 @@ class IdvWriter:
         self.compression = compression
         self.version = version
         self.toc: list[bytes] = []
-        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115
+        self._file = open(path, "wb")  # noqa: SIM115
         self._file.write(bytes(HEADER_SIZE))
 
     def __enter__(self) -> IdvWriter:
@@ -171,17 +171,15 @@ def guess_value(value: Any) -> Codec:
 
 
 def _scalar(dtype: np.dtype[Any]) -> Codec:
-    names = {np.dtype(code): name for name, code in PLAIN.items()}
+    names = {np.dtype(code): name for name, code in PLAIN.items() if name != "DataViewRowId"}
     kinds = {"b": "Boolean", "M": "DateTime", "m": "TimeSpan"}
     return Codec(kinds.get(dtype.kind) or names[dtype])
 
 
-def encode(codec: Codec, values: Any) -> bytes:
+def encode(codec: Codec, rows: Any) -> bytes:
     """A block of rows."""
-    return _vectors(codec, values) if codec.name == "VBuffer" else _run(codec, values)
-
-
-def _vectors(codec: Codec, rows: Any) -> bytes:
+    if codec.name != "VBuffer":
+        return _run(codec, rows)
     item = codec.item or codec
     if isinstance(rows, np.ndarray) and rows.ndim > 1 and codec.size:
         counts = struct.pack("<ii", len(rows), codec.size) + b"\xff" * 4 * len(rows) + bytes(4)
@@ -216,8 +214,6 @@ def _run(codec: Codec, values: Any) -> bytes:
     if codec.name in ZONED:  # pairs of local ticks and minutes
         ticks, minutes = zip(*values, strict=True) if len(values) else ((), ())
         return np.array(minutes, "<i2").tobytes() + np.array(ticks, "<i8").tobytes()
-    if codec.name == "DataViewRowId":  # pairs of low and high
-        return np.asarray(values, "<u8").tobytes()
     if codec.name in TIMES:  # NumPy times, NaT is missing; integers are ticks
         array = np.asarray(values)
         if array.dtype.kind not in "mM":
@@ -234,11 +230,15 @@ def _texts(values: Iterable[str | None]) -> bytes:
     if joined.isascii():
         lengths = [len(text or "") for text in given]
     else:
-        lengths = [len((text or "").encode("utf-16-le", "surrogatepass")) // 2 for text in given]
-        joined = joined.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        lengths = [len(_utf16(text or "")) // 2 for text in given]
+        joined = _utf16(joined).decode("utf-16-le", "replace")
     ends = np.cumsum(lengths, dtype=np.int64).astype("<u4")
     ends[[index for index, text in enumerate(given) if text is None]] |= 0x8000_0000
     return struct.pack("<i", len(given)) + ends.tobytes() + string(joined)
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-le", "surrogatepass")
 
 
 def deflate(raw: bytes) -> bytes:

@@ -94,7 +94,7 @@ class FormatTests(ABC):
     """How much of a container larger than LARGE may be read to open it."""
 
     damaged_copies = 60
-    """How many damaged copies are made of each sound container."""
+    """How many damaged copies are made of each sound container; of those larger than LARGE a tenth."""
 
     most_memory = 64 << 20
     """Bytes that opening and reading a damaged container may hold at a time, the cache's budget included."""
@@ -138,14 +138,16 @@ class FormatTests(ABC):
                 self.format.hint(head[:length])
 
     def test_opening_is_lazy(self) -> None:
-        large = [path for path in self._paths() if path.stat().st_size > LARGE]
-        if not large:
-            raise unittest.SkipTest(f"no container is larger than {LARGE} bytes")
-        for path in large:
+        measured = 0
+        for path in self._paths():
             with self._opened(path) as (source, _):
                 read = sum(member.bytes_read for member in source.family)
                 size = sum(member.size for member in source.family)
-            assert read <= size * self.opening_share, f"{path.name}: opening reads {read} of {size} bytes"
+            if size > LARGE:
+                measured += 1
+                assert read <= size * self.opening_share, f"{path.name}: opening reads {read} of {size} bytes"
+        if not measured:
+            raise unittest.SkipTest(f"no container is larger than {LARGE} bytes")
 
     def test_known_sizes_cost_no_reading(self) -> None:
         for path in self._paths():
@@ -209,15 +211,14 @@ class FormatTests(ABC):
         for path in self._paths():
             whole = self._contents(path)
             with self._opened(path) as (_, container), ThreadPoolExecutor(8) as threads:
-                files = [data for _, data in self._files(container)]
                 jobs = [
-                    (number, start, min(start + PART, len(expected)))
-                    for number, expected in whole.items() for start in range(0, len(expected), PART)
+                    (data, start, whole[number][start : start + PART])
+                    for number, (_, data) in enumerate(self._files(container))
+                    for start in range(0, len(whole[number]), PART)
                 ] * 2
                 random.Random(2).shuffle(jobs)
-                found = threads.map(lambda job: files[job[0]].read(job[1], job[2] - job[1]), jobs)
-                for (number, start, end), part in zip(jobs, found, strict=True):
-                    assert part == whole[number][start:end], "threads that read at the same time get other bytes"
+                for is_same in threads.map(lambda job: job[0].read(job[1], len(job[2])) == job[2], jobs):
+                    assert is_same, "threads that read at the same time get other bytes"
 
     def test_sound_containers_have_no_fault(self) -> None:
         for path in self._paths():
@@ -241,7 +242,7 @@ class FormatTests(ABC):
         for path in self._paths():
             whole = path.read_bytes()
             chance = random.Random(3)
-            cuts = {*range(min(len(whole), 16)), *(chance.randrange(len(whole)) for _ in range(self.damaged_copies))}
+            cuts = {*range(min(len(whole), 16)), *(chance.randrange(len(whole)) for _ in range(self._copies(whole)))}
             for cut in sorted(cuts):
                 self._survive(path.name, whole[:cut], f"cut to {cut} bytes")
 
@@ -249,7 +250,7 @@ class FormatTests(ABC):
         for path in self._paths():
             whole = path.read_bytes()
             chance = random.Random(4)
-            for number in range(self.damaged_copies):
+            for number in range(self._copies(whole)):
                 changed, what = _changed(whole, chance)
                 self._survive(path.name, changed, f"copy {number}: {what}")
 
@@ -296,8 +297,13 @@ class FormatTests(ABC):
                 assert len(found[number]) == data.size, f"{_shown(place)}: not as many bytes as announced"
             return found
 
+    def _copies(self, whole: bytes) -> int:
+        return self.damaged_copies if len(whole) <= LARGE else self.damaged_copies // 10
+
     def _survive(self, name: str, data: bytes, what: str) -> None:
         """Opens and reads what may be damaged. Only GlassfsError may come out, in bounded time and memory."""
+        if not self.format.recognises(data[:HEAD]):
+            return  # it would never be opened
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, name)
             path.write_bytes(data)

@@ -1,79 +1,97 @@
-"""The LZ4 block format as a stream, against liblz4's own compressor."""
+"""Raw LZ4 blocks as a stream, against a decoder written from the format's description."""
 
 from __future__ import annotations
 
-import random
-import tracemalloc
-from collections.abc import Iterator
-
 import lz4.block
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from glassfs.codec import compression
-from glassfs.codec.lz4_block import BATCH
+from glassfs.codec.compression import LZ4, decompress, decompress_stream
 from glassfs.errors import Damaged
 
 
-def mixed(size: int, seed: int = 3) -> bytes:
-    """Noise, runs, and matches near and far, long and short."""
-    random_bytes = random.Random(seed)
-    made = bytearray()
-    while len(made) < size:
-        kind = random_bytes.random()
-        if kind < 0.4 or not made:
-            made += random_bytes.randbytes(random_bytes.randrange(1, 3000))
-        elif kind < 0.9:
-            start = random_bytes.randrange(max(0, len(made) - 70_000), len(made))
-            made += made[start : start + random_bytes.randrange(4, 600)]
-        elif kind < 0.95:
-            made += bytes([random_bytes.randrange(256)]) * random_bytes.randrange(1, 2_500_000)
-        else:
-            made += random_bytes.randbytes(40_000)
-    return bytes(made[:size])
+def length(nibble: int) -> tuple[int, bytes]:
+    """A length as its nibble and the bytes that follow."""
+    if nibble < 15:
+        return nibble, b""
+    rest = nibble - 15
+    return 15, b"\xff" * (rest // 255) + bytes([rest % 255])
 
 
-def pieces(data: bytes, size: int) -> Iterator[bytes]:
-    for start in range(0, len(data), size):
-        yield data[start : start + size]
+def sequence(literals: bytes, distance: int = 0, match: int = 0) -> bytes:
+    """One sequence; without a match it is a block's last."""
+    high, more_literals = length(len(literals))
+    low, more_match = length(match - 4) if match else (0, b"")
+    tail = distance.to_bytes(2, "little") + more_match if match else b""
+    return bytes([high << 4 | low]) + more_literals + literals + tail
 
 
-@pytest.mark.parametrize("size", [0, 1, 12, 13, 70_000, BATCH, 3 * BATCH + 1, 9_000_000])
-@pytest.mark.parametrize("mode", ["default", "high_compression"])
-def test_the_stream_gives_what_was_compressed(size: int, mode: str) -> None:
-    data = mixed(size)
-    stored = lz4.block.compress(data, mode=mode, store_size=False)
-    for piece in (3, 50_000) if len(stored) < 10_000 else (50_000, BATCH):
-        assert b"".join(compression.decompress_stream(compression.LZ4, pieces(stored, piece), size)) == data
+def copied(raw: bytearray, distance: int, match: int) -> None:
+    for _ in range(match):
+        raw.append(raw[-distance])
 
 
-def test_noise_and_long_runs_larger_than_a_batch() -> None:
-    data = random.Random(1).randbytes(3 * BATCH) + b"ab" * (2 * BATCH) + b"end of this"
-    stored = lz4.block.compress(data, store_size=False)
-    found = list(compression.decompress_stream(compression.LZ4, pieces(stored, 100_000), len(data)))
-    assert b"".join(found) == data
-    assert max(map(len, found)) <= 2 * BATCH
+STEPS = st.lists(st.tuples(st.binary(max_size=40), st.integers(1, 70), st.integers(4, 600)), min_size=1, max_size=20)
 
 
-@pytest.mark.parametrize("stored", [b"\x10a\x01\x00", b"\x31abc\x03\x00\x20xy"])
-def test_blocks_without_their_closing_literals_are_read(stored: bytes) -> None:
-    expected = {b"\x10a\x01\x00": b"aaaaa", b"\x31abc\x03\x00\x20xy": b"abcabcabxy"}[stored]
-    assert compression.decompress(compression.LZ4, stored, len(expected)) == expected
-    with pytest.raises(Damaged):
-        compression.decompress(compression.LZ4, stored, len(expected) + 1)
+@given(STEPS, st.booleans(), st.integers(1, 50))
+def test_any_sequences_decode(steps: list[tuple[bytes, int, int]], ends_on_match: bool, piece: int) -> None:
+    """Overlapping matches, long ones, and blocks that end on a match, which liblz4 refuses."""
+    block, raw = bytearray(), bytearray()
+    for literals, distance, match in steps:
+        raw += literals
+        if not raw:
+            raw += b"x"
+            literals = b"x"
+        distance = min(distance, len(raw))
+        block += sequence(literals, distance, match)
+        copied(raw, distance, match)
+    if not ends_on_match:
+        block += sequence(b"the end of it")
+        raw += b"the end of it"
+    assert decompress(LZ4, bytes(block), len(raw)) == raw
+    pieces = [bytes(block[start : start + piece]) for start in range(0, len(block), piece)]
+    assert b"".join(decompress_stream(LZ4, pieces, len(raw))) == raw
 
 
-@pytest.mark.parametrize(
-    "stored", [b"\x10", b"\xf0", b"\x10a\x00\x00", b"\x10a\x02\x00", b"\x10a\x01", b"\x1fa\x01\x00", b"\x50abc"],
-)
-def test_cut_blocks_and_matches_that_reach_back_too_far(stored: bytes) -> None:
-    with pytest.raises(Damaged):
-        b"".join(compression.decompress_stream(compression.LZ4, [stored], 20))
+def test_one_match_of_many_megabytes_comes_in_pieces() -> None:
+    block = sequence(b"abc", 3, 20 << 20)
+    pieces = list(decompress_stream(LZ4, [block], (20 << 20) + 3))
+    assert max(map(len, pieces)) <= 2 << 20
+    assert b"".join(pieces) == (b"abc" * ((20 << 20) // 3 + 2))[: (20 << 20) + 3]
 
 
-def test_a_stream_that_gives_more_than_declared_ends_at_once() -> None:
-    bomb = b"\x1fa\x01\x00" + b"\xff" * 100_000  # 25 MB of one byte
-    tracemalloc.start()
-    with pytest.raises(Damaged, match="more than"):
-        list(compression.decompress_stream(compression.LZ4, [bomb + b"\x00"], 1000))
-    assert tracemalloc.get_traced_memory()[1] < 8 * BATCH
-    tracemalloc.stop()
+def test_literals_of_many_megabytes_come_in_pieces() -> None:
+    raw = bytes(range(256)) * (12 << 12)
+    pieces = list(decompress_stream(LZ4, [sequence(raw)], len(raw)))
+    assert max(map(len, pieces)) <= 2 << 20
+    assert b"".join(pieces) == raw
+
+
+def test_matches_reach_back_64_kib_over_batches() -> None:
+    unit = bytes(number * number % 251 for number in range(65_535))
+    raw = bytearray(unit)
+    block = bytearray(sequence(unit, 65_535, 1000))
+    copied(raw, 65_535, 1000)
+    for _ in range(2000):
+        block += sequence(b"", 65_535, 2000)
+        raw += raw[-65_535 : -65_535 + 2000]
+    assert b"".join(decompress_stream(LZ4, [bytes(block)], len(raw))) == raw
+
+
+@pytest.mark.parametrize("block", [
+    sequence(b"abc", 4, 10), sequence(b"abc", 0, 10) + sequence(b"12345"), sequence(b"", 1, 4), b"\xf0", b"\xf0\xff",
+    b"\x50ab", b"\x10a\x01", sequence(b"a", 1, 300)[:-1], sequence(b"a", 65_535, 8) + sequence(b"closing text"),
+])
+def test_wrong_sequences_are_damage(block: bytes) -> None:
+    for size in (0, 10, 300):
+        with pytest.raises(Damaged):
+            decompress(LZ4, block, size)
+        with pytest.raises(Damaged):
+            list(decompress_stream(LZ4, [block], size))
+
+
+def test_an_empty_block_is_as_liblz4_writes_it() -> None:
+    assert decompress(LZ4, lz4.block.compress(b"", store_size=False), 0) == b""
+    assert list(decompress_stream(LZ4, [b"\0"], 0)) == []

@@ -6,7 +6,7 @@ import json
 import struct
 import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -321,10 +321,6 @@ def test_changed_files_raise_nothing_else(sound: bytes, changes: list[tuple[floa
     except GlassfsError:
         return
     touch(container)
-
-
-def blocks_of(data: bytes) -> Iterator[bytes]:
-    yield from (data[start : start + 40] for start in range(0, len(data), 40))
 
 
 @settings(max_examples=150, deadline=5000)

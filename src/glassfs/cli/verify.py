@@ -79,13 +79,22 @@ def _is_container(path: str) -> bool:
 
 
 def _verify(source: str) -> Iterator[Found]:
-    """What is wrong with one container."""
+    """What is wrong with one container, each fault once: a check may meet what reading the files has met before."""
+    seen = set()
+    for place, told in _faults(source):
+        reason = told.removeprefix(f"{os.path.basename(source)}: ")
+        if not seen & {reason, f"{place}: {reason}"}:
+            yield Found(source, place, reason)
+        seen.add(reason)
+
+
+def _faults(source: str) -> Iterator[Fault]:
     places = Places(BlockCache())
     try:
         tree = open_tree([source], places)
         container = places.open_containers()[0].shown().container
     except Refused as error:
-        yield Found(source, "", error.reason)
+        yield Fault("", error.reason)
         return
     unlisted: list[Fault] = []
 
@@ -101,22 +110,20 @@ def _verify(source: str) -> Iterator[Found]:
         for path, file in files():
             waiting.append((path, pool.submit(_fault_in, file)))
             if len(waiting) > AHEAD:
-                yield from _result(source, *waiting.popleft())
+                yield from _result(*waiting.popleft())
         for path, future in waiting:
-            yield from _result(source, path, future)
-    for fault in unlisted:
-        yield Found(source, *fault)
+            yield from _result(path, future)
+    yield from unlisted
     try:
-        for fault in container.check():
-            yield Found(source, *fault)
+        yield from container.check()
     except GlassfsError as error:
-        yield Found(source, "", str(error))
+        yield Fault("", str(error))
 
 
-def _result(source: str, path: str, future: Future[str | None]) -> Iterator[Found]:
+def _result(path: str, future: Future[str | None]) -> Iterator[Fault]:
     reason = future.result()
     if reason is not None:
-        yield Found(source, path, reason)
+        yield Fault(path, reason)
 
 
 def _fault_in(file: File) -> str | None:

@@ -43,7 +43,7 @@ def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterato
     left = size
     for piece in _stream(codec)(pieces, size):
         if len(piece) > left:
-            if codec in (ZSTD, LZ4):
+            if codec not in (DEFLATE, ZLIB):
                 raise Damaged(f"{codec} data give more than the declared {size} bytes")
             piece = piece[:left]
         left -= len(piece)

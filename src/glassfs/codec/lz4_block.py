@@ -13,6 +13,7 @@ from glassfs.errors import Damaged
 
 BATCH = 1 << 20
 WINDOW = 1 << 16
+LENGTH_AHEAD = 1 << 12
 _CLOSING = b"\xf0\x00" + bytes(15)  # liblz4 wants 12 bytes at least behind the start of the last match
 _CLOSED = 15
 _LONG = 15
@@ -77,6 +78,11 @@ class _Stored:
             length += byte
             if byte != 255:
                 break
+            # The length of a match over many megabytes has thousands of these.
+            ahead = self.data[self.position : self.position + LENGTH_AHEAD]
+            run = len(ahead) - len(ahead.lstrip(b"\xff"))
+            length += 255 * run
+            self.position += run
         return length
 
 

@@ -56,8 +56,8 @@ def _become_daemon(
             os._exit(0)
         places = [os.path.abspath(source) for source in sources]
         target = os.path.abspath(mountpoint)
-        os.chdir("/")
         _configure_log(log_file, is_daemon=True)
+        os.chdir("/")
 
         def ready() -> None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -93,7 +93,7 @@ def _configure_log(log_file: str | None, is_daemon: bool) -> None:
     handler: logging.Handler
     formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     if log_file is not None:
-        handler = logging.FileHandler(os.path.abspath(log_file))
+        handler = logging.FileHandler(log_file)
     elif not is_daemon:
         handler = logging.StreamHandler()
         if service.is_journal(2):

@@ -86,7 +86,7 @@ class MountOptions:
         elif name == "spool" and value:
             if not os.path.isdir(value):
                 raise MountError(f"option spool: {value} is not a directory")
-            self.spool = value
+            self.spool = os.path.abspath(value)
         elif name in ("uid", "gid", "umask", "cache_size", "max_open", "read_ahead"):
             try:
                 setattr(self, name, _number(name, value))

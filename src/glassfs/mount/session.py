@@ -36,6 +36,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_MEMORY = 64 << 20
 THREADS = 16
 ROOT_ID = 1
+ENDED_BY_SIGNAL = 8  # what libfuse 3 returns after SIGINT or SIGTERM
 
 
 class Session:
@@ -77,6 +78,8 @@ class Session:
         try:
             callbacks(Registration(started, timeout), self.mountpoint, foreground=True, **self._fuse_options(timeout))
         except RuntimeError as error:
+            if self._fuse is not None and error.args == (ENDED_BY_SIGNAL,):
+                return
             said = messages.text() if messages else ""
             raise MountError(f"{self.mountpoint}: cannot be mounted: {said or f'libfuse ends with {error}'}") from None
         finally:

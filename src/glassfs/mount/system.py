@@ -59,9 +59,9 @@ def real_path(path: str) -> str:
 
 
 def is_dead(path: str) -> bool:
-    """Whether the daemon of the mount at ``path`` is gone."""
+    """Whether the daemon of the mount at ``path`` is gone. The kernel would answer ``stat`` from its cache."""
     try:
-        os.stat(path)
+        os.statvfs(path)
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False

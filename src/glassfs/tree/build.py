@@ -15,6 +15,9 @@ from glassfs.tree.names import RESERVED, component
 from glassfs.tree.nodes import XATTR_PREFIX, Directory, File, Node, Origin, inode
 from glassfs.view import file_of, folder_of
 
+DEEPEST = 256
+"""Names are split into so many directories at most; what is left is one component."""
+
 
 def container_root(group: Group, origin: Origin, name: str = "", is_mount_root: bool = False) -> Directory:
     """The directory that shows a container's contents."""
@@ -56,9 +59,9 @@ class Draft:
         for group in self.groups:
             for names, content in _members(group):
                 place = whole
-                for part in names[:-1]:
+                for part in names[: min(len(names) - 1, DEEPEST)]:
                     place = place.directories.setdefault(component(part), Draft())
-                place.add(names[-1], content, origin)
+                place.add(names[-1] if len(names) <= DEEPEST else b"/".join(names[DEEPEST:]), content, origin)
         return whole
 
     def copy(self) -> Draft:

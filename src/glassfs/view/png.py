@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from glassfs.cache import BlockCache
 from glassfs.content import Data, Image, Location
+from glassfs.errors import TooLarge
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
@@ -23,6 +24,7 @@ ADLER_SIZE = 4
 STORED_BLOCK = 0xFFFF
 BLOCK_HEADER = 5
 BAND = 4 << 20
+LONGEST_ROW = 64 << 20
 
 
 def view(image: Image, cache: BlockCache) -> tuple[str, Data]:
@@ -61,6 +63,8 @@ class Png(Data):
 
     def pieces(self) -> Iterator[bytes]:
         image = self._image
+        if image.width * image.channels * image.bits // 8 > LONGEST_ROW:
+            raise TooLarge(f"a picture {image.width} pixels wide is too wide for a PNG to be made of it")
         yield _head(image.width, image.height, image.channels, image.bits)
         adler = 1
         rows = band_rows(image.width, image.channels, image.bits)

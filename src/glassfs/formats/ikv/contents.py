@@ -130,11 +130,13 @@ class Contents:
 
 
 def last_of_each(pairs: Iterable[tuple[bytes, Value]], what: str) -> dict[bytes, Value]:
-    """The last value of each key, as far as there is room for keys."""
+    """The last value of each key, in the order of these values, as far as there is room for keys."""
     found: dict[bytes, Value] = {}
     room, left_out = MOST_NAME_BYTES, 0
     for key, value in pairs:
-        if key not in found:
+        if key in found:
+            del found[key]
+        else:
             room -= len(key)
             if room < 0 or len(found) >= MOST_MEMBERS:
                 left_out += 1

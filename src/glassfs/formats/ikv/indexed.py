@@ -121,10 +121,10 @@ class IndexedRoot:
         known: dict[Node, tuple[Any, int]] = {}  # of larger ones, as ranges may overlap
         for raw, node in self._index.entries():
             key = decoder.key(raw)
+            found.pop(key, None)
             try:
                 self._measured(node, f"root/{shown(raw)}")
             except Damaged:
-                found.pop(key, None)
                 continue
             if node in known:
                 found[key], rendered = known[node]

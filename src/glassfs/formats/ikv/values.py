@@ -75,6 +75,7 @@ class Decoder:
 
     def _value(self, cursor: Cursor, tag: int, depth: int) -> Any:
         if tag == NULL:
+            self.spend(3, 0)
             return None
         if tag == STRING:
             return self._string(cursor)
@@ -85,6 +86,7 @@ class Decoder:
             self.spend(2, 24)
             return struct.unpack("<d", cursor.take(8))[0]
         if tag == BOOLEAN:
+            self.spend(3, 0)
             return cursor.u8() != 0
         if depth >= DEEPEST:
             raise cursor.damage(f"is nested more than {DEEPEST} deep")
@@ -95,6 +97,7 @@ class Decoder:
             members: dict[str | bytes, Any] = {}
             for _ in range(count):
                 key = self.key(cursor.name())
+                members.pop(key, None)  # of equal keys the last one counts
                 members[key] = self._value(cursor, cursor.u8(), depth + 1)
             return members
         if tag == ARRAY:

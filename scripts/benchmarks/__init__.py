@@ -1,0 +1,6 @@
+"""Measures glassfs against other mounts of the same data. ``scripts/benchmark --help`` tells how.
+
+``data`` writes the containers, ``sides`` mounts them and what the peers show of them, ``recipes`` are the ways to work
+with a mount, ``tasks`` what they do in a process of its own, ``workloads`` and ``growth`` say what is measured with
+which goal, ``runner`` measures, ``report`` and ``chart`` show what came out.
+"""

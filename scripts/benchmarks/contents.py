@@ -1,0 +1,139 @@
+"""What is in the containers: pseudo-random, the same every time, and quickly made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from writers.idv import IdvWriter
+from writers.ikv import write_ikv2
+from writers.kastore import KastoreWriter
+from writers.kinodb import KinoWriter, Stored, png
+from writers.wshard import WShardWriter
+
+MIB = 1 << 20
+CHUNK = 64 * MIB
+LARGE_FRAME = (480, 640, 3)
+SMALL_FRAME = (37, 37, 3)  # 4,107 bytes
+FILM_FRAME = (96, 96, 3)  # 27 KiB: the frame before is in reach of lz4
+FILMS = 4
+FILM_GAP = 24  # pixels at random distances of up to so many change from frame to frame
+EPISODE_FRAMES = 4
+ROWS_PER_BLOCK = 8192
+WIDE, NARROW = 100, 32
+
+Bytes = NDArray[np.uint8]
+
+
+def noise(size: int, seed: int) -> Bytes:
+    """Bytes that do not compress."""
+    return np.frombuffer(np.random.default_rng(seed).bytes(size), np.uint8)
+
+
+def film(size: int, seed: int) -> Bytes:
+    """[T, H, W, 3] of about ``size`` bytes: a still scene with noise, which lz4 and zstd make 2 to 4 times smaller."""
+    pixels = int(np.prod(FILM_FRAME))
+    generator = np.random.default_rng(seed)
+    scene = np.arange(pixels) // 96 % 160 + generator.integers(0, 64, pixels)
+    frames = np.empty((max(2, size // pixels), pixels), np.uint8)
+    frames[:] = scene
+    for start in range(0, len(frames), 512):
+        part = frames[start : start + 512].reshape(-1)
+        changed = np.cumsum(generator.integers(1, FILM_GAP, 2 * part.size // FILM_GAP))
+        changed = changed[changed < part.size]
+        part[changed] += generator.integers(0, 32, changed.size, dtype=np.uint8)
+    return frames.reshape(-1, *FILM_FRAME)
+
+
+def table(rows: int, columns: int) -> NDArray[np.float32]:
+    """Measured values with one decimal, as sensors give them."""
+    values = np.random.default_rng(rows).standard_normal((rows, columns), dtype=np.float32)
+    return np.round(values, 1)
+
+
+def write_array(path: Path, size: int) -> None:
+    """A store with one uint8 array of ``size`` bytes, ``data``."""
+    lengths = [min(CHUNK, size - start) for start in range(0, size, CHUNK)]
+    with KastoreWriter(path) as store:
+        store.add_chunks("data", "uint8", size, (noise(length, seed) for seed, length in enumerate(lengths)))
+
+
+def write_raw_frames(path: Path, size: int) -> None:
+    """An episode with ``size`` bytes of raw frames."""
+    _write_frames(path, _raw(max(1, size // int(np.prod(LARGE_FRAME))), LARGE_FRAME))
+
+
+def write_small_frames(path: Path, count: int) -> None:
+    """An episode with ``count`` raw frames of 4 KiB."""
+    _write_frames(path, _raw(count, SMALL_FRAME))
+
+
+def write_pictures(path: Path, count: int) -> None:
+    """An episode with ``count`` pictures of 4 KiB that are stored as PNG."""
+    height, width, _ = SMALL_FRAME
+    pictures = [Stored(png(frame), width, height) for frame in _raw(min(count, 500), SMALL_FRAME)]
+    _write_frames(path, [pictures[number % len(pictures)] for number in range(count)])
+
+
+def write_episodes(path: Path, count: int) -> None:
+    """``count`` short episodes without pictures."""
+    states = np.random.default_rng(3).standard_normal((count, EPISODE_FRAMES, 7), dtype=np.float32)
+    with KinoWriter(path) as writer:
+        for number, state in enumerate(states):
+            writer.add_episode(state, state, task=f"task {number % 100}", embodiment="arm", success=number % 3 == 0)
+
+
+def write_film(path: Path, size: int, codec: str) -> None:
+    """A compressed film of ``size`` bytes, ``signal/film``."""
+    with WShardWriter(path, codec=codec) as writer:
+        writer.add_channel("film", film(size, 4), modality="rgb")
+
+
+def write_films(path: Path, size: int) -> None:
+    """Compressed films of ``size`` bytes each, ``signal/film0`` and so on."""
+    with WShardWriter(path, codec="zstd") as writer:
+        for number in range(FILMS):
+            writer.add_channel(f"film{number}", film(size, 5 + number), modality="rgb")
+
+
+def write_table(path: Path, rows: int, columns: int) -> None:
+    """A data view with one vector column, ``Features``."""
+    with IdvWriter(path, rows_per_block=ROWS_PER_BLOCK) as view:
+        view.add("Features", table(rows, columns))
+
+
+def write_store(path: Path, size: int) -> None:
+    """A store of ``size`` bytes with the columns of a tree sequence; ``nodes/time`` has 13.5 % of them."""
+    nodes, edges = size * 135 // 8000, size * 865 // 24000
+    generator = np.random.default_rng(6)
+    with KastoreWriter(path) as store:
+        store.add("nodes/time", generator.random(nodes))
+        store.add("edges/left", generator.random(edges))
+        store.add("edges/right", generator.random(edges))
+        store.add("edges/parent", generator.integers(0, nodes, edges, dtype=np.int32))
+        store.add("edges/child", generator.integers(0, nodes, edges, dtype=np.int32))
+
+
+def write_keys(path: Path, count: int) -> None:
+    """A document of ``count`` keys with values of three types."""
+    values: list[Any] = [lambda n: n * 7, lambda n: n / 8, lambda n: f"value {n}"]
+    write_ikv2(path, {f"key_{number:06d}": values[number % 3](number) for number in range(count)})
+
+
+def _raw(count: int, shape: tuple[int, int, int]) -> Iterator[Bytes]:
+    """Frames of noise, each a different stretch of the same."""
+    size = int(np.prod(shape))
+    pool = noise(16 * MIB, 2)
+    for number in range(count):
+        start = number * 4099 % (pool.size - size)
+        yield pool[start : start + size].reshape(shape)
+
+
+def _write_frames(path: Path, frames: Any) -> None:
+    given = list(frames)
+    zeros = np.zeros((len(given), 1), np.float32)
+    with KinoWriter(path) as writer:
+        writer.add_episode(zeros, zeros, images=({"front": frame} for frame in given), task="film")

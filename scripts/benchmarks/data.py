@@ -1,0 +1,130 @@
+"""The containers, and what the peers mount: their exported tree as files, as a squashfs, as a tar and as HDF5."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks import contents
+from benchmarks.contents import MIB
+
+GLASSFS = str(Path(sys.executable).with_name("glassfs"))
+PATHS_PER_COMMAND = 5000
+
+
+@dataclass(frozen=True)
+class Container:
+    """``size`` counts bytes, frames, episodes, rows or keys, whatever ``write`` takes; ``least`` bounds scaling.
+
+    ``shown`` gives the paths that the peers have as well, for that size.
+    """
+
+    file: str
+    size: int
+    least: int
+    write: Callable[[Path, int], None]
+    shown: Callable[[int], list[str]]
+
+
+def _paths(*paths: str) -> Callable[[int], list[str]]:
+    return lambda _size: list(paths)
+
+
+def _episodes(count: int) -> list[str]:
+    return [f"episodes/{number}/meta/episode.json" for number in range(count)]
+
+
+FRAMES = "episodes/0/images/front"
+
+CONTAINERS = {
+    "array": Container("array.kas", 1024 * MIB, MIB, contents.write_array, _paths("data.npy")),
+    "raw": Container("raw.kdb", 1024 * MIB, MIB, contents.write_raw_frames, _paths(FRAMES)),
+    "pictures": Container("pictures.kdb", 20_000, 50, contents.write_pictures, _paths(FRAMES)),
+    "frames": Container("frames.kdb", 20_000, 50, contents.write_small_frames, _paths(FRAMES)),
+    "episodes": Container("episodes.kdb", 50_000, 100, contents.write_episodes, _episodes),
+    "zstd": Container(
+        "zstd.wshard", 512 * MIB, MIB, partial(contents.write_film, codec="zstd"), _paths("signal/film.npy")
+    ),
+    "lz4": Container(
+        "lz4.wshard", 512 * MIB, MIB, partial(contents.write_film, codec="lz4"), _paths("signal/film.npy")
+    ),
+    "films": Container("films.wshard", 256 * MIB, 16 * MIB, contents.write_films, _paths("signal")),
+    "wide": Container(
+        "wide.idv", 50_000, 1000, partial(contents.write_table, columns=contents.WIDE), _paths("columns/Features.npy")
+    ),
+    "long": Container(
+        "long.idv", 1_000_000, 50_000, partial(contents.write_table, columns=contents.NARROW),
+        _paths("columns/Features.npy"),
+    ),
+    "store": Container("store.kas", 20 * MIB, MIB, contents.write_store, _paths("nodes/time.npy")),
+    "keys": Container("keys.ikv", 20_000, 200, contents.write_keys, _paths("root")),
+    "few-keys": Container("few-keys.ikv", 2_000, 20, contents.write_keys, _paths("root")),
+}
+
+
+class Dataset:
+    """One container in a folder of its own, and what is made of it when it is asked for the first time."""
+
+    def __init__(self, container: Container, folder: Path, size: int) -> None:
+        self.name = folder.name
+        self.size = size
+        self._container = container
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def container(self) -> Path:
+        return self._made(self._container.file, lambda path: self._container.write(path, self.size))
+
+    @property
+    def tree(self) -> Path:
+        return self._made("tree", self._export)
+
+    @property
+    def squashfs(self) -> Path:
+        options = ["-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet"]
+        return self._made("tree.squashfs", lambda path: _run("mksquashfs", self.tree, path, *options))
+
+    @property
+    def tar(self) -> Path:
+        return self._made("tree.tar", lambda path: _run("tar", "-C", self.tree, "-cf", path, "."))
+
+    @property
+    def hdf5(self) -> Path:
+        """A folder with ``data.h5``, in which every exported array is a dataset named like its file."""
+        return self._made("hdf5", self._write_hdf5)
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _made(self, name: str, make: Callable[[Path], None]) -> Path:
+        path = self._folder / name
+        if not path.exists():
+            part = path.with_name(f"part-{name}")
+            shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+            make(part)
+            part.rename(path)
+        return path
+
+    def _export(self, target: Path) -> None:
+        paths = self._container.shown(self.size)
+        for start in range(0, len(paths), PATHS_PER_COMMAND):
+            _run(GLASSFS, "export", "--no-progress", self.container, *paths[start : start + PATHS_PER_COMMAND], target)
+
+    def _write_hdf5(self, target: Path) -> None:
+        import h5py
+        import numpy as np
+
+        target.mkdir()
+        with h5py.File(target / "data.h5", "w") as file:
+            for path in self.tree.rglob("*.npy"):
+                file[path.relative_to(self.tree).as_posix()] = np.load(path, mmap_mode="r")
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

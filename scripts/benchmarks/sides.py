@@ -1,0 +1,219 @@
+"""The sides of the comparison: each mounts its form of a dataset afresh, and unmounts it whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.data import GLASSFS, Dataset
+
+PATIENCE = 60.0
+CHUNK = 4 << 20
+STATUS = ".glassfs/status.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a recipe works: ``root`` shows the tree. ``daemon`` is the process that serves it, if one does."""
+
+    dataset: Dataset
+    root: Path
+    daemon: int | None = None
+    mount_seconds: float = 0.0
+
+    def cpu(self) -> float:
+        """Seconds of processor time that the daemon has used so far."""
+        if self.daemon is None:
+            return 0.0
+        return time.clock_gettime((~self.daemon << 3) | 2)  # clock_getcpuclockid(3)
+
+    def memory(self) -> int:
+        """The daemon's resident memory in bytes."""
+        lines = Path(f"/proc/{self.daemon}/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS"))
+
+    def bytes_read(self) -> int:
+        """Bytes that the daemon has read from files so far, and a little for the requests of the kernel."""
+        return int(Path(f"/proc/{self.daemon}/io").read_text().split()[1])
+
+    def blocks_decoded(self) -> int:
+        """Blocks that glassfs did not find in its cache so far."""
+        misses: int = json.loads((self.root / STATUS).read_text())["cache"]["misses"]
+        return misses
+
+
+class Side(ABC):
+    """One way to get at the data of a container."""
+
+    name: str
+
+    def missing(self) -> str | None:
+        """Why this side cannot take part here, or None."""
+        return None
+
+    @abstractmethod
+    def image(self, dataset: Dataset) -> Path:
+        """What this side reads, made if it is not there yet."""
+
+    @abstractmethod
+    def opened(self, dataset: Dataset) -> AbstractContextManager[Place]:
+        """The tree, with everything between it and the image cold, and the image warm."""
+
+
+class Unmounted(Side):
+    """Files that need no mount: ``plain`` is the exported tree, ``memory`` the container for an in-memory reference."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def image(self, dataset: Dataset) -> Path:
+        return dataset.tree if self.name == "plain" else dataset.container
+
+    @contextlib.contextmanager
+    def opened(self, dataset: Dataset) -> Iterator[Place]:
+        image = self.image(dataset)
+        warm(image)
+        yield Place(dataset, image)
+
+
+class Mount(Side):
+    """A FUSE file system that goes to the background by itself. ``form`` names its image among those of a Dataset."""
+
+    def __init__(self, name: str, form: str, program: str, *arguments: str, below: str = "") -> None:
+        self.name = name
+        self.form = form
+        self.command = (program, *arguments)
+        self.below = below
+
+    def missing(self) -> str | None:
+        if not os.path.exists("/dev/fuse"):
+            return "there is no /dev/fuse"
+        wanted = [self.command[0]] + ["mksquashfs"] * (self.form == "squashfs")
+        absent = [name for name in wanted if shutil.which(name) is None]
+        return f"{' and '.join(map(os.path.basename, absent))} not installed" if absent else None
+
+    def image(self, dataset: Dataset) -> Path:
+        image: Path = getattr(dataset, self.form)
+        return image
+
+    @contextlib.contextmanager
+    def opened(self, dataset: Dataset) -> Iterator[Place]:
+        image = self.image(dataset)
+        warm(image)
+        point = Path(tempfile.mkdtemp(prefix="glassfs-benchmark-"))
+        daemon: int | None = None
+        try:
+            start = time.perf_counter()
+            self.start(image, point)
+            _wait(lambda: os.path.ismount(point), f"{self.name} does not mount")
+            seconds = time.perf_counter() - start
+            daemon = _daemon_of(point)
+            yield Place(dataset, point / self.below, daemon, seconds)
+        finally:
+            unmount(point)
+            if daemon is not None:
+                _wait(lambda: not os.path.exists(f"/proc/{daemon}"), f"{self.name} does not end")
+            point.rmdir()
+
+    def start(self, image: Path, point: Path) -> None:
+        subprocess.run([*self.command, image, point], check=True, stdout=subprocess.DEVNULL)
+
+
+class Hdfuse(Mount):
+    """hdfuse, whose own command mounts where it likes and starts an editor there."""
+
+    PROGRAM = "import sys, fuse, hdfuse.hdfuse as h; fuse.FUSE(h.HDFuse5(sys.argv[1]), sys.argv[2], foreground=False)"
+
+    def __init__(self) -> None:
+        super().__init__("hdfuse", "hdf5", sys.executable, "-c", self.PROGRAM, below="data.h5")
+
+    def missing(self) -> str | None:
+        if importlib.util.find_spec("hdfuse") is None:
+            return "hdfuse not installed"
+        import h5py
+
+        if not hasattr(h5py.Dataset, "value"):
+            return f"hdfuse reads Dataset.value, which h5py {h5py.__version__} does not have any more (below 3 it did)"
+        return super().missing()
+
+
+def _beside_python(program: str) -> str:
+    """A program of this virtual environment, else whatever the PATH has."""
+    own = Path(sys.executable).with_name(program)
+    return str(own) if own.exists() else program
+
+
+SIDES: dict[str, Side] = {
+    side.name: side
+    for side in (
+        Mount("glassfs", "container", GLASSFS, "mount"),
+        Unmounted("plain"),
+        Mount("squashfuse_ll", "squashfs", "squashfuse_ll"),
+        Mount("ratarmount", "tar", _beside_python("ratarmount")),
+        Hdfuse(),
+        Unmounted("memory"),
+    )
+}
+
+
+def warm(path: Path) -> None:
+    """Reads everything at ``path``, so that the page cache has it."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file():
+            with file.open("rb", buffering=0) as stream:
+                while stream.read(CHUNK):
+                    pass
+
+
+def unmount(point: Path) -> None:
+    """Unmounts ``point`` if something is mounted there; lazily if it stays busy."""
+    for attempt in range(50):
+        if not os.path.ismount(point) and not _is_dead(point):
+            return
+        lazily = attempt > 30
+        if os.geteuid() == 0:
+            command = ["umount", *(["-l"] if lazily else []), str(point)]
+        else:
+            program = "fusermount3" if shutil.which("fusermount3") else "fusermount"
+            command = [program, "-u", *(["-z"] if lazily else []), str(point)]
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+            time.sleep(0.1)
+
+
+def _is_dead(point: Path) -> bool:
+    """Whether the daemon of a mount at ``point`` is gone, so that nothing can be asked there."""
+    try:
+        os.stat(point)
+    except OSError:
+        return True
+    return False
+
+
+def _daemon_of(point: Path) -> int | None:
+    """The process with the mount point among its arguments."""
+    wanted = os.fsencode(point)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (process / "cmdline").read_bytes().split(b"\0"):
+                return int(process.name)
+    return None
+
+
+def _wait(is_done: Callable[[], bool], complaint: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_done():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{complaint} within {PATIENCE:.0f} s")
+        time.sleep(0.001)

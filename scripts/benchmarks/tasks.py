@@ -1,0 +1,158 @@
+"""What runs in a process of its own: ``python -m benchmarks.tasks NAME '{"argument": …}'`` prints results as JSON.
+
+Imports come before the clock starts, so that only the work is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+Results = dict[str, float]
+
+PAGE = 4096
+PAUSE = 0.0005
+
+
+def read(path: str, size: int = -1) -> Results:
+    """Opens a file and reads ``size`` bytes, or all of them."""
+    start = time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        file.read(size)
+    return {"seconds": time.perf_counter() - start}
+
+
+def read_many(folder: str, pattern: str, count: int) -> Results:
+    """Opens and reads ``count`` files whose names follow from their numbers."""
+    os.chdir(folder)
+    start = time.perf_counter()
+    for number in range(count):
+        descriptor = os.open(pattern.format(number), os.O_RDONLY)
+        while os.read(descriptor, 1 << 17):
+            pass
+        os.close(descriptor)
+    return {"seconds": time.perf_counter() - start}
+
+
+def random_reads(path: str, count: int) -> Results:
+    """Copies ``count`` random pages out of a mapped array."""
+    import numpy as np
+
+    array = np.load(path, mmap_mode="r")
+    starts = random.Random(1).sample(range(array.size // PAGE), min(count, array.size // PAGE))
+    times = []
+    for start in starts:
+        begin = time.perf_counter()
+        array[start * PAGE : (start + 1) * PAGE].tobytes()
+        times.append(time.perf_counter() - begin)
+    return _quantiles(times)
+
+
+def mapped_row(path: str, row: int) -> Results:
+    """One row through ``numpy.load``."""
+    import numpy as np
+
+    start = time.perf_counter()
+    np.load(path, mmap_mode="r")[row].tobytes()
+    return {"seconds": time.perf_counter() - start}
+
+
+def positional_row(path: str, row: int) -> Results:
+    """The header and one row through ``pread``."""
+    import numpy as np
+
+    start = time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        size = dtype.itemsize * int(np.prod(shape[1:]))
+        os.pread(file.fileno(), size, file.tell() + row * size)
+    return {"seconds": time.perf_counter() - start}
+
+
+def stat_while_reading(films: list[str], names: list[str]) -> Results:
+    """The latency of ``stat`` on names that nobody has asked for yet, while every film has a reader."""
+    for folder in {os.path.dirname(name) for name in names}:
+        os.stat(folder)
+    readers = [subprocess.Popen(["cat", film], stdout=subprocess.DEVNULL) for film in films]
+    times = []
+    for name in names:
+        start = time.perf_counter()
+        os.stat(name)
+        times.append(time.perf_counter() - start)
+        if any(reader.poll() is not None for reader in readers):
+            break
+        time.sleep(PAUSE)
+    for reader in readers:
+        reader.kill()
+        reader.wait()
+    return _quantiles(times)
+
+
+def kastore_column(path: str, key: str) -> Results:
+    """``kastore.load`` and a copy of one column."""
+    import kastore
+
+    start = time.perf_counter()
+    kastore.load(path)[key].tobytes()
+    return {"seconds": time.perf_counter() - start}
+
+
+def decompress_block(path: str, codec: str) -> Results:
+    """Reads the largest block of a WShard file and decompresses it in memory."""
+    import lz4.block
+    import zstandard
+    from writers.wshard import ENTRY, HEADER
+
+    start = time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        count = HEADER.unpack(file.read(HEADER.size))[7]
+        entries = [ENTRY.unpack(file.read(ENTRY.size)) for _ in range(count)]
+        *_, offset, stored, size, _, _ = max(entries, key=lambda entry: int(entry[6]))
+        block = os.pread(file.fileno(), stored, offset)
+    if codec == "zstd":
+        zstandard.ZstdDecompressor().decompress(block, max_output_size=size)
+    else:
+        lz4.block.decompress(block, uncompressed_size=size)
+    return {"seconds": time.perf_counter() - start}
+
+
+def inflate_blocks(path: str, blocks: int) -> Results:
+    """Inflates the blocks of the first column of a data view in memory. They lie one behind the other."""
+    from writers.idv import HEADER_SIZE
+
+    rest = Path(path).read_bytes()[HEADER_SIZE:]
+    stored = []
+    for _ in range(blocks):
+        decoder = zlib.decompressobj(-zlib.MAX_WBITS)
+        decoder.decompress(rest)
+        stored.append(rest[: len(rest) - len(decoder.unused_data)])
+        rest = decoder.unused_data
+    start = time.perf_counter()
+    for block in stored:
+        zlib.decompress(block, -zlib.MAX_WBITS)
+    return {"seconds": time.perf_counter() - start}
+
+
+def _quantiles(times: list[float]) -> Results:
+    ordered = sorted(times)
+    return {"p50": ordered[len(ordered) // 2], "p99": ordered[len(ordered) * 99 // 100], "count": len(ordered)}
+
+
+TASKS: dict[str, Callable[..., Results]] = {
+    task.__name__: task
+    for task in (
+        read, read_many, random_reads, mapped_row, positional_row, stat_while_reading, kastore_column,
+        decompress_block, inflate_blocks,
+    )
+}
+
+if __name__ == "__main__":
+    print(json.dumps(TASKS[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -1,0 +1,321 @@
+"""The kinds of data against plain bytes: any range of any of them is that slice of a model."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from pathlib import Path
+
+import lz4.block
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassfs.cache import BlockCache
+from glassfs.codec.checksum import crc32c
+from glassfs.content import (
+    Blocked,
+    Concatenated,
+    Converted,
+    Data,
+    Decoded,
+    Extent,
+    Gathered,
+    Memory,
+    Rendered,
+    Slice,
+    Unreadable,
+)
+from glassfs.content.data import PIECE
+from glassfs.errors import Damaged
+from glassfs.source import LocalSource
+from tests.helpers import CountingSource
+
+Model = tuple[Data, bytes]
+
+
+def check_ranges(data: Data, expected: bytes, chance: random.Random, count: int = 20) -> None:
+    """The size, the whole, the pieces, and ranges of all lengths."""
+    assert data.size == len(expected)
+    assert data.whole() == expected
+    assert b"".join(data.pieces()) == expected
+    assert data.read(0, 0) == b""
+    assert data.read(len(expected), 0) == b""
+    for _ in range(count if expected else 0):
+        start = chance.randrange(len(expected))
+        size = min(len(expected) - start, chance.choice((1, 2, 5, 100, len(expected))))
+        assert data.read(start, size) == expected[start : start + size]
+
+
+CACHES = st.sampled_from([0, 60, 1 << 20]).map(BlockCache)
+
+
+@st.composite
+def blocked(draw: st.DrawFn) -> Model:
+    """Blocks of rising bounds, empty ones among them, small enough for the cache or spooled."""
+    parts = draw(st.lists(st.binary(max_size=70), min_size=1, max_size=6))
+    cache = draw(CACHES)
+    bounds = list(accumulate(map(len, parts), initial=0))
+    is_sized = draw(st.booleans())
+    blocks = [Rendered(cache, ("block", number, id(parts)), lambda part=part: part, len(part))
+              for number, part in enumerate(parts)]
+    return Blocked(cache, lambda: bounds, lambda number: blocks[number], is_sized), b"".join(parts)
+
+
+@st.composite
+def converted(draw: st.DrawFn) -> Model:
+    """Each stored pair becomes three bytes; the last unit may be cut."""
+    stored = draw(st.binary(max_size=200))
+    whole = b"".join(bytes((b, a, a ^ b)) for a, b in zip(stored[::2], stored[1::2], strict=False))
+    if len(stored) % 2:
+        whole += bytes((0, stored[-1]))
+
+    def convert(raw: bytes) -> bytes:
+        padded = raw + bytes(len(raw) % 2)
+        return b"".join(bytes((b, a, a ^ b)) for a, b in zip(padded[::2], padded[1::2], strict=True))
+
+    size = draw(st.integers(max(0, len(whole) - 2), len(whole)))
+    return Converted(Memory(stored), 2, 3, size, convert), whole[:size]
+
+
+@st.composite
+def gathered(draw: st.DrawFn) -> Model:
+    """One field of interleaved records."""
+    width, count = draw(st.integers(1, 9)), draw(st.integers(1, 30))
+    offset, after = draw(st.integers(0, 9)), draw(st.integers(0, 9))
+    stride = offset + width + after
+    records = draw(st.binary(min_size=stride * count, max_size=stride * count))[: stride * count - after]
+    expected = b"".join(records[row * stride + offset : row * stride + offset + width] for row in range(count))
+    return Gathered(Memory(records), offset, width, stride, count), expected
+
+
+def rendered(raw: bytes, cache: BlockCache, is_given: bool) -> Model:
+    return Rendered(cache, object(), lambda: raw, len(raw) if is_given else None), raw
+
+
+LEAVES = st.one_of(
+    st.binary(max_size=80).map(lambda raw: (Memory(raw), raw)),
+    st.builds(rendered, st.binary(max_size=80), CACHES, st.booleans()),
+    blocked(), converted(), gathered(),
+)
+
+
+def concatenated(parts: list[Model]) -> Model:
+    return Concatenated([data for data, _ in parts]), b"".join(raw for _, raw in parts)
+
+
+def sliced(part: Model, a: float, b: float) -> Model:
+    data, raw = part
+    start, end = sorted((int(a * len(raw)), int(b * len(raw))))
+    return Slice(data, start, end - start), raw[start:end]
+
+
+MODELS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4).map(concatenated), st.builds(sliced, inner, st.floats(0, 1), st.floats(0, 1)),
+    ),
+    max_leaves=6,
+)
+
+
+@given(MODELS, st.integers(0, 1 << 30))
+def test_any_composition_is_its_bytes(model: Model, seed: int) -> None:
+    check_ranges(*model, random.Random(seed))
+
+
+def test_conversions_and_records_of_many_pieces() -> None:
+    """What is longer than a piece is made piece by piece."""
+    raw = random.Random(1).randbytes(3 * PIECE + 5 - 5 % 2)
+    chance = random.Random(2)
+    doubled = b"".join(raw[start : start + 1] * 2 for start in range(PIECE + 100))
+    check_ranges(
+        Converted(Memory(raw[: PIECE + 100]), 1, 2, len(doubled), lambda part: bytes(b for b in part for _ in "12")),
+        doubled, chance, 5,
+    )
+    count = len(raw) // 7
+    field = b"".join(raw[row * 7 + 2 : row * 7 + 6] for row in range(count))
+    check_ranges(Gathered(Memory(raw[: count * 7]), 2, 4, 7, count), field, chance, 10)
+
+
+def test_a_conversion_that_gives_too_little_is_damage() -> None:
+    data = Converted(Memory(bytes(8)), 2, 3, 12, lambda raw: b"")
+    with pytest.raises(Damaged):
+        data.read(0, 5)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> CountingSource:
+    path = tmp_path / "file.bin"
+    path.write_bytes(bytes(range(256)) * 16)
+    return CountingSource(path)
+
+
+def test_an_extent_is_a_range_of_the_source_and_reads_no_more(source: CountingSource) -> None:
+    extent = Extent(source, 100, 1000)
+    check_ranges(extent, (bytes(range(256)) * 16)[100:1100], random.Random(3))
+    source.reads.clear()
+    assert extent.read(10, 3) == bytes((110, 111, 112))
+    assert source.reads == [(110, 3)]
+    assert extent.location() == (100, 1000, "none", None)
+
+
+def test_an_extent_outside_is_damage_when_read(source: CountingSource) -> None:
+    extent = Extent(source, 4090, 1000)
+    assert extent.size == 1000
+    assert extent.read(0, 6) == bytes(range(250, 256))
+    with pytest.raises(Damaged):
+        extent.read(0, 7)
+
+
+def test_unreadable_data_has_a_size_and_a_reason() -> None:
+    data = Unreadable(1 << 43, "file: block 7 is missing")
+    assert data.size == 1 << 43
+    with pytest.raises(Damaged, match="block 7 is missing"):
+        data.read(1 << 42, 1)
+
+
+def test_a_concatenation_fails_only_where_a_part_does() -> None:
+    data = Concatenated([Memory(b"abc"), Unreadable(3, "gone"), Memory(b"xyz")])
+    assert data.read(0, 3) + data.read(6, 3) == b"abcxyz"
+    with pytest.raises(Damaged, match="gone"):
+        data.read(2, 2)
+
+
+def test_blocks_are_asked_for_only_where_a_range_needs_them() -> None:
+    made: list[int] = []
+
+    def block(number: int) -> Rendered:
+        def make() -> bytes:
+            made.append(number)
+            return bytes([number]) * 10
+
+        return Rendered(cache, number, make, 10)
+
+    cache = BlockCache(1 << 20)
+    data = Blocked(cache, lambda: range(0, 101, 10), block)
+    assert not data.is_sized
+    assert data.read(35, 10) == b"\3" * 5 + b"\4" * 5
+    assert data.is_sized
+    assert set(made) <= {3, 4, 5}  # 5: the next of a sequential reader
+    assert data.read(70, 1) == b"\7"
+    assert made.count(3) == made.count(4) == 1
+
+
+def test_bounds_are_found_once_by_many_threads() -> None:
+    calls: list[int] = []
+
+    def bounds() -> list[int]:
+        calls.append(1)
+        return [0, 4]
+
+    data = Blocked(BlockCache(), bounds, lambda number: Rendered(BlockCache(), 1, lambda: b"abcd", 4))
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda _: data.size, range(32))) == [4] * 32
+    assert len(calls) == 1
+
+
+def test_rendered_data_that_give_another_size_are_damage() -> None:
+    for budget in (0, 1 << 20):
+        with pytest.raises(Damaged):
+            Rendered(BlockCache(budget), "k", lambda: b"abc", 4).read(0, 3)
+
+
+def test_rendered_data_are_made_once() -> None:
+    calls: list[int] = []
+
+    def make() -> bytes:
+        calls.append(1)
+        return b"rendered"
+
+    data = Rendered(BlockCache(), "k", make)
+    assert not data.is_sized
+    assert [data.size, data.read(0, 8), data.read(3, 2)] == [8, b"rendered", b"de"]
+    assert data.is_sized
+    assert len(calls) == 1
+
+
+# Stored blocks: a codec, a checksum over raw or stored bytes, and a cache that keeps or spools them.
+
+ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "none": bytes,
+    "zstd": lambda raw: zstandard.ZstdCompressor().compress(raw),
+    "lz4": lambda raw: lz4.block.compress(raw, store_size=False),
+    "zlib": zlib.compress,
+}
+RAW = struct.pack("<9000I", *(number * number % 9973 for number in range(9000)))
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Callable[[bytes], Extent]:
+    def store(data: bytes) -> Extent:
+        path = tmp_path / "block.bin"
+        path.write_bytes(b"head" + data + b"tail")
+        return Extent(LocalSource(path), 4, len(data))
+
+    return store
+
+
+@pytest.mark.parametrize("codec", ENCODERS)
+@pytest.mark.parametrize("budget", [1 << 20, 1000], ids=["kept", "spooled"])
+@pytest.mark.parametrize("crc", ["none", "raw", "stored"])
+def test_a_block_decodes_in_any_range(
+    stored: Callable[[bytes], Extent], codec: str, budget: int, crc: str,
+) -> None:
+    data = ENCODERS[codec](RAW)
+    check = {"none": None, "raw": crc32c(RAW), "stored": crc32c(data)}[crc]
+    block = Decoded(BlockCache(budget), stored(data), codec, len(RAW), "block 7", check)
+    check_ranges(block, RAW, random.Random(4))
+    location = block.location()
+    assert (location.offset, location.stored, location.codec) == (4, len(data), codec)
+
+
+@pytest.mark.parametrize("codec", ENCODERS)
+@pytest.mark.parametrize("budget", [1 << 20, 1000], ids=["kept", "spooled"])
+def test_a_wrong_checksum_names_file_and_block(stored: Callable[[bytes], Extent], codec: str, budget: int) -> None:
+    block = Decoded(BlockCache(budget), stored(ENCODERS[codec](RAW)), codec, len(RAW), "block 7", crc32c(RAW) ^ 1)
+    for offset in (0, len(RAW) - 4):
+        with pytest.raises(Damaged, match=r"^block\.bin: block 7: checksum does not match$"):
+            block.read(offset, 4)
+
+
+@pytest.mark.parametrize("codec", ENCODERS)
+@pytest.mark.parametrize("budget", [1 << 20, 1000], ids=["kept", "spooled"])
+@pytest.mark.parametrize("lie", [-1, 1, 1 << 40])
+def test_a_lie_about_the_size_is_damage(
+    stored: Callable[[bytes], Extent], codec: str, budget: int, lie: int,
+) -> None:
+    data = ENCODERS[codec](RAW)
+    block = Decoded(BlockCache(budget), stored(data), codec, len(RAW) + lie, "block 7")
+    if codec == "zlib" and lie < 0:
+        assert block.read(0, len(RAW) + lie) == RAW[:lie]
+        return
+    with pytest.raises(Damaged, match=r"^block\.bin: block 7: "):
+        for offset in (0, block.size - 4):
+            block.read(offset, 4)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
+def test_a_large_block_with_a_wrong_end_never_shows_all_of_it(stored: Callable[[bytes], Extent], codec: str) -> None:
+    """Its first bytes come before the checksum is known; its last ones only when it is right."""
+    raw = bytes(range(256)) * (80 << 10)
+    data = bytearray(ENCODERS[codec](raw))
+    size = len(raw)
+    block = Decoded(BlockCache(1 << 20), stored(bytes(data)), codec, size, "block 7", crc32c(raw) ^ 1)
+    with pytest.raises(Damaged, match="checksum"):
+        for offset in range(0, size, PIECE):
+            part = block.read(offset, min(PIECE, size - offset))
+            assert part == raw[offset : offset + PIECE]
+
+
+def test_a_block_is_decoded_once(stored: Callable[[bytes], Extent]) -> None:
+    cache = BlockCache(1 << 20)
+    extent = stored(zlib.compress(RAW))
+    for _ in range(3):  # other objects for the same block
+        Decoded(cache, extent, "zlib", len(RAW), "block 7").read(0, 100)
+    assert (cache.misses, cache.hits) == (1, 2)

@@ -1,0 +1,101 @@
+"""Helpers of the iKv tests: opening values and bytes, and reading the values of expected.json files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glassfs.content import Array, Container, Content, Document, Group, Null, Scalar, Text
+from tests.helpers import open_bytes
+
+V1 = b"iKv1b\1\0\0\0\4root"
+
+
+def members_of(group: Content) -> dict[bytes, Content]:
+    assert isinstance(group, Group)
+    return {b"/".join(member.name): member.content for member in group.members()}
+
+
+def root_of(container: Container) -> Content:
+    return members_of(container.root)[b"root"]
+
+
+def document_of(container: Container) -> Any:
+    document = members_of(container.root)[b"document"]
+    assert isinstance(document, Document)
+    return document.value()
+
+
+def opened_v1(node: bytes) -> Container:
+    """A document of iKv1 whose root node is given, type included."""
+    return open_bytes(V1 + node)
+
+
+def value_of(content: Content) -> Any:
+    """A content as the value that an expected.json has for it."""
+    if isinstance(content, Group):
+        return {as_text(member.name[0]): value_of(member.content) for member in content.members()}
+    if isinstance(content, Array):
+        assert isinstance(content.shape, tuple)
+        return np.frombuffer(content.data.whole(), content.dtype).reshape(content.shape).tolist()
+    if isinstance(content, Text):
+        return as_text(content.data.whole())
+    if isinstance(content, Document):
+        return content.value()
+    if isinstance(content, Null):
+        return None
+    assert isinstance(content, Scalar)
+    return content.value
+
+
+def as_text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def is_same(expected: Any, found: Any) -> bool:
+    """Whether a value is the one that an expected.json tells, tags included; doubles by their bits."""
+    if isinstance(expected, str) and expected.startswith("@"):
+        return _is_tagged(expected, found)
+    if isinstance(expected, dict):
+        if not isinstance(found, dict):
+            return False
+        keys = [untagged(key) for key in expected]
+        return keys == list(found) and all(map(is_same, expected.values(), found.values()))
+    if isinstance(expected, list):
+        return isinstance(found, list) and len(found) == len(expected) and all(map(is_same, expected, found))
+    if isinstance(expected, float):
+        return isinstance(found, float) and struct.pack("<d", expected) == struct.pack("<d", found)
+    return type(expected) is type(found) and expected == found
+
+
+def untagged(text: str) -> str | bytes:
+    """A string or key of an expected.json."""
+    tag, _, rest = text.partition(":")
+    return bytes.fromhex(rest) if tag == "@bytes" else rest if tag == "@str" else text
+
+
+def _is_tagged(expected: str, found: Any) -> bool:
+    tag, *rest = expected[1:].split(":")
+    if tag == "int":
+        return bool(found == int(rest[0])) and isinstance(found, int)
+    if tag == "f64":
+        wanted = struct.unpack(">d", bytes.fromhex(rest[0]))[0]
+        return isinstance(found, float) and (found == wanted or (math.isnan(found) and math.isnan(wanted)))
+    if tag in ("f64array", "i64array"):
+        packed = np.asarray(found, "<f8" if tag[0] == "f" else "<i8")
+        return len(packed) == int(rest[0]) and hashlib.sha256(packed.tobytes()).hexdigest() == rest[1]
+    return bool(untagged(expected) == found)
+
+
+def expected_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.with_name(path.name + ".expected.json").read_text())
+    return found

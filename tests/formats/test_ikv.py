@@ -1,0 +1,614 @@
+"""iKv documents in their binary forms: values, names, laziness, damage in parts, and hostile bytes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from writers.ikv import (
+    ARRAY,
+    BOOLEAN,
+    DOUBLE,
+    INTEGER,
+    MIXED,
+    NULL,
+    OBJECT,
+    STRING,
+    Typed,
+    ikv1,
+    ikv2,
+    ikv2_of,
+    string,
+    varint,
+    write_ikv1,
+    write_ikv2,
+)
+from writers.ikv import node as node_bytes
+from writers.ikv import payload as payload_of
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Blob, Document, Fault, Group, Null, Scalar, Text
+from glassfs.errors import Damaged, GlassfsError, Refused, Unrecognised
+from glassfs.formats.registry import open_container
+from tests.formats.ikv_files import (
+    V1,
+    document_of,
+    expected_of,
+    is_same,
+    members_of,
+    opened_v1,
+    root_of,
+    value_of,
+)
+from tests.helpers import CountingSource, open_bytes, open_path, read_in_parts, walk
+
+BOTH = pytest.mark.parametrize("encode", [ikv1, ikv2])
+
+SAMPLES = [
+    *("arrays_v1", "arrays_v2", "scalars_v1", "scalars_v2", "odd_keys_v1", "odd_keys_v2", "save_v1", "save_v2"),
+    *("index_2000_v1", "index_2000_v2", "ints_20k_v1", "doubles_100k_v2", "empty_object_v1", "empty_object_v2"),
+    *("array_root_v1", "mixed_array_root_v1", "empty_root_name_v1", "unicode_root_name_v2"),
+    *("deep64_alt_v1", "deep64_arr_v1", "deep64_obj_v1", "deep64_obj_v2"),
+    *("ambiguous/bool_nonzero_v1", "ambiguous/deep_256_v1", "ambiguous/duplicate_keys_v1"),
+    *("ambiguous/duplicate_keys_v2", "ambiguous/gap_before_payloads_v2", "ambiguous/invalid_utf8_v1"),
+    *("ambiguous/null_entry_odd_offset_v2", "ambiguous/null_root_v1", "ambiguous/overlapping_ranges_v2"),
+    *("ambiguous/payloads_in_other_order_v2", "ambiguous/scalar_root_v1", "ambiguous/trailing_bytes_v1"),
+    *("ambiguous/trailing_bytes_v2", "ambiguous/typed_array_of_arrays_v1", "ambiguous/typed_object_with_null_v1"),
+    *("ambiguous/unknown_flag_bits_v2", "ambiguous/unsorted_index_v2", "ambiguous/varint_not_minimal_v1"),
+]
+REJECTED = [
+    *("deep_257_v1", "offset_inside_index_v2", "typed_array_of_arrays_bare_v1", "typed_object_bare_v1"),
+    "typed_object_with_other_tag_v1",
+]
+
+
+def faults_of(data: bytes) -> list[Fault]:
+    return list(open_bytes(data).check())
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples_have_their_values_as_a_tree_and_as_a_document(samples: Path, name: str) -> None:
+    path = samples / "ikv" / f"{name}.ikv"
+    expected = expected_of(path)
+    container = open_path(path)
+    assert is_same(expected["tree"], document_of(container))
+    assert is_same(expected["tree"], value_of(root_of(container)))
+    assert is_same(expected["root_name"], root_of(container).key.decode())
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_rejected_samples_are_refused(samples: Path, name: str) -> None:
+    with pytest.raises(Refused, match=name):
+        open_path(samples / "ikv" / "ambiguous" / f"{name}.ikv")
+
+
+def test_malformed_samples_are_refused_or_lose_one_entry(samples: Path) -> None:
+    folder = samples / "ikv" / "malformed"
+    verdicts = expected_of_folder(folder)
+    assert len(verdicts) > 60
+    for name, verdict in verdicts.items():
+        if verdict["scope"] == "document":
+            with pytest.raises(Refused, match=name):
+                open_path(folder / name)
+            continue
+        bad = verdict["scope"].rpartition(":")[2].encode()
+        container = open_path(folder / name)
+        members = members_of(root_of(container))
+        assert [key for key, content in members.items() if isinstance(content, Blob)] == [bad], name
+        readable = {key: value_of(content) for key, content in members.items() if key != bad}
+        document = document_of(container)
+        assert {key.encode(): value for key, value in document.items()} == readable
+        for key, value in verdict.get("readable", {}).items():
+            assert document[key] == value
+        assert [fault.place for fault in container.check() if fault.place != "root"] == [f"root/{bad.decode()}"]
+
+
+def expected_of_folder(folder: Path) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = json.loads((folder / "expected.json").read_text())
+    return found
+
+
+@BOTH
+def test_kinds_of_content(encode: Any) -> None:
+    value = {
+        "null": None, "text": "a\0b\n", "whole": 2**63 - 1, "least": -(2**63), "real": 1.0, "truth": True, "object": {},
+        "ints": np.array([3, -1]), "reals": np.array([0.5]), "truths": np.array([True, False]),
+        "mixed": [1, "x", None], "texts": ["a"], "objects": Typed(OBJECT, [{}]), "empty": [],
+    }
+    members = members_of(root_of(open_bytes(encode(value, b"name/of\xff"))))
+    kinds = {key.decode(): type(content).__name__ for key, content in members.items()}
+    assert kinds == {
+        "null": "Null", "text": "Text", "whole": "Scalar", "least": "Scalar", "real": "Scalar", "truth": "Scalar",
+        "object": "Group", "ints": "Array", "reals": "Array", "truths": "Array", "mixed": "Document",
+        "texts": "Document", "objects": "Document", "empty": "Document",
+    }
+    arrays = [members[key] for key in (b"ints", b"reals", b"truths")]
+    assert [(array.dtype, array.shape, array.type_name) for array in arrays if isinstance(array, Array)] == [
+        ("<i8", (2,), "integer"), ("<f8", (1,), "double"), ("|b1", (2,), "boolean"),
+    ]
+    scalars = [value_of(members[key]) for key in (b"whole", b"least", b"real", b"truth")]
+    assert [(type(scalar), scalar) for scalar in scalars] == [
+        (int, 2**63 - 1), (int, -(2**63)), (float, 1.0), (bool, True),
+    ]
+
+
+@BOTH
+def test_root_is_keyed_by_its_name_and_names_are_never_split(encode: Any) -> None:
+    container = open_bytes(encode({"a/b": {"..": 1}, b"\xff": "x"}, "../etc"))
+    root = root_of(container)
+    assert root.key == b"../etc"
+    assert isinstance(root, Group)
+    assert [member.name for member in root.members()] == [(b"a/b",), (b"\xff",)]
+    assert document_of(container) == {"a/b": {"..": 1}, b"\xff": "x"}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(7, Scalar), (None, Null), ("x", Text), ([None], Document), (np.array([1.5]), Array)],
+)
+def test_other_roots_than_objects_are_one_content(value: Any, kind: type) -> None:
+    container = open_bytes(ikv1(value, "n"))
+    assert isinstance(root_of(container), kind)
+    assert root_of(container).key == b"n"
+    expected = value.tolist() if isinstance(value, np.ndarray) else value
+    assert document_of(container) == expected
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_newer_versions_are_named(version: int) -> None:
+    with pytest.raises(Refused, match=f"iKv{version}, a newer version"):
+        open_bytes(b"iKv%db\3\0\0\0" % version)
+
+
+def test_files_that_only_look_alike_get_a_hint() -> None:
+    for head in (b"IKV1b\1\0\0\0", b"ikv2b\2\0\0\0\1\0\0\0"):
+        with pytest.raises(Unrecognised, match="neither a binary one nor text"):
+            open_bytes(head + b"\4root\5\0")
+
+
+# Arrays
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_integers_are_decoded_as_packed(values: list[int]) -> None:
+    array = members_of(root_of(opened_v1(node_bytes({"a": Typed(INTEGER, values)}))))[b"a"]
+    assert isinstance(array, Array)
+    assert np.frombuffer(array.data.whole(), "<i8").tolist() == values
+    assert document_of(opened_v1(node_bytes({"a": Typed(INTEGER, values)}))) == {"a": values}
+
+
+def test_many_integers_in_ranges_and_beyond_what_the_cache_keeps(tmp_path: Path) -> None:
+    chance = np.random.default_rng(5)
+    values = chance.integers(-(2**62), 2**62, 400_000) >> chance.integers(0, 62, 400_000)
+    write_ikv2(tmp_path / "many.ikv", {"a": values})
+    array = members_of(root_of(open_path(tmp_path / "many.ikv", budget=1 << 20)))[b"a"]
+    assert isinstance(array, Array)
+    assert array.data.size == values.nbytes > 1 << 20
+    assert array.data.read(8 * 399_990, 80) == values[399_990:].tobytes()
+    assert array.data.read(12_345, 54_321) == values.tobytes()[12_345:66_666]
+    assert read_in_parts(array.data, 1 << 20) == values.tobytes()
+
+
+def test_size_of_an_array_needs_no_decoding(tmp_path: Path) -> None:
+    values = np.arange(2_000_000)
+    write_ikv1(tmp_path / "large.ikv", {"a": values, "b": values.astype(float)})
+    source = CountingSource(tmp_path / "large.ikv")
+    root = root_of(open_container(source, BlockCache()))
+    source.reads.clear()
+    members = members_of(root)
+    for array in members.values():
+        assert isinstance(array, Array)
+        assert array.data.is_sized
+        assert array.data.size == values.nbytes
+    assert source.bytes_read < 100_000
+    source.reads.clear()
+    assert isinstance(members[b"b"], Array)
+    assert np.frombuffer(members[b"b"].data.read(8_000_000, 80)).tolist() == list(range(1_000_000, 1_000_010))
+    assert source.bytes_read == 80
+
+
+def test_doubles_keep_their_bits_and_booleans_become_zero_or_one() -> None:
+    bits = [0x7FF4000000000001, 0xFFF8000000000123, 0x8000000000000000, 1]
+    reals = struct.pack("<4Q", *bits)
+    raw = b"\5\2" + b"\1d" + bytes((ARRAY, DOUBLE, 4)) + reals + b"\1b" + bytes((ARRAY, BOOLEAN, 3)) + b"\0\2\xff"
+    members = members_of(root_of(opened_v1(raw)))
+    assert isinstance(members[b"d"], Array)
+    assert isinstance(members[b"b"], Array)
+    assert members[b"d"].data.whole() == reals
+    assert members[b"b"].data.whole() == b"\0\1\1"
+
+
+@pytest.mark.parametrize("element", range(7))
+def test_empty_arrays_of_every_type(element: int) -> None:
+    assert document_of(opened_v1(bytes((ARRAY, element, 0)))) == []
+
+
+@pytest.mark.parametrize(
+    ("element", "items", "expected"),
+    [
+        (OBJECT, b"\5\0\0\5\0", [{}, None, {}]),
+        (ARRAY, b"\6\0\0\0\6\1\1\1x", [[], None, ["x"]]),
+        (MIXED, b"\0\2\2\4\7", [None, 1, True]),
+    ],
+)
+def test_arrays_whose_items_have_their_own_types(element: int, items: bytes, expected: list[Any]) -> None:
+    assert document_of(opened_v1(bytes((ARRAY, element, 3)) + items)) == expected
+
+
+@pytest.mark.parametrize("node", ["060501 0202", "060501 00 00", "060601 0500", "060701 00", "0607 00", "0600 01 07"])
+def test_arrays_with_items_of_another_type_are_refused(node: str) -> None:
+    container = bytes.fromhex(node)
+    if node == "060501 00 00":  # bytes after the root are tolerated
+        assert document_of(opened_v1(container)) == [None]
+    else:
+        with pytest.raises(Refused, match="type"):
+            opened_v1(container)
+
+
+# Numbers and limits
+
+def test_padded_numbers_are_accepted_inside_their_limits() -> None:
+    raw = bytes((OBJECT, 1)) + b"\x81\x80\x80\x80\x00k" + b"\2" + b"\x84" + b"\x80" * 8 + b"\x00"
+    assert document_of(opened_v1(raw)) == {"k": 2}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        b"\1\x81\x80\x80\x80\x10",  # a length of 33 bits
+        b"\1\x81\x80\x80\x80\x80\x00",  # six bytes
+        b"\2" + b"\xff" * 9 + b"\2",  # an integer of 65 bits
+        b"\2" + b"\x80" * 10 + b"\0",  # eleven bytes
+        b"\6\2\1" + b"\xff" * 9 + b"\2",
+        bytes((ARRAY, INTEGER)) + varint(1000) + b"\1" * 600 + b"\x80" * 10 + b"\0" + b"\1" * 399,
+    ],
+)
+def test_numbers_that_overflow_are_refused(node: bytes) -> None:
+    with pytest.raises(Refused, match=r"more than (32|64) bits"):
+        opened_v1(node + b"\0" * 40)
+
+
+def test_a_document_that_is_cut_anywhere_is_refused() -> None:
+    value = {"text": "some", "n": 5, "reals": np.array([1.0, 2.0]), "o": {"p": [None, {"q": -300}]}, "s": ["a", ""]}
+    whole = ikv1(value)
+    for size in range(len(whole)):
+        with pytest.raises(Refused):
+            open_bytes(whole[:size])
+
+
+@pytest.mark.parametrize("shape", ["arrays", "objects", "typed"])
+def test_depth_limit(shape: str) -> None:
+    def nested(levels: int) -> bytes:
+        head = {"arrays": b"\6\0\1", "objects": b"\5\1\1k", "typed": b"\6\6\1"}[shape]
+        return head * (levels - 1) + (b"\5\0" if shape == "objects" else b"\6\0\0")
+
+    value = document_of(opened_v1(nested(256)))
+    for _ in range(255):
+        value = value[0] if isinstance(value, list) else value["k"]
+    assert not value
+    for levels in (257, 100_000):
+        with pytest.raises(Refused, match="nested more than 256"):
+            opened_v1(nested(levels))
+
+
+def test_depth_of_an_entry_counts_the_root() -> None:
+    payload = {levels: b"\0\1" + b"\6\0\1" * (levels - 3) + b"\6\0\0" for levels in (256, 257)}
+    members = members_of(root_of(open_bytes(ikv2_of([(b"%d" % n, ARRAY, raw) for n, raw in payload.items()]))))
+    assert isinstance(members[b"256"], Document)
+    assert isinstance(members[b"257"], Blob)
+
+
+@pytest.mark.parametrize("tag", [OBJECT, *(bytes((ARRAY, element)) for element in range(7))])
+def test_counts_that_cannot_be_true_are_refused_at_once(tag: Any) -> None:
+    tag = tag if isinstance(tag, bytes) else bytes((tag,))
+    tracemalloc.start()
+    with pytest.raises(Refused, match="fit"):
+        opened_v1(tag + b"\xff\xff\xff\xff\x0f" + b"\0" * 100)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+# iKv2: entries
+
+def test_a_bad_entry_costs_itself_only(caplog: pytest.LogCaptureFixture) -> None:
+    entries = [
+        (b"bool", BOOLEAN, b"\1\1"), (b"double", DOUBLE, bytes(9)), (b"int", INTEGER, b""), (b"null", NULL, b"x"),
+        (b"string", STRING, b"\5abc"), (b"long", STRING, b"\2abc"), (b"object", OBJECT, b"\2\1a\0"),
+        (b"array", ARRAY, b"\3\xff\xff\xff\xff\x0f"), (b"over", INTEGER, b"\xff" * 9 + b"\2"),
+        (b"good", INTEGER, b"\2"), (b"fine", OBJECT, b"\1\1a\4\1"),
+    ]
+    container = open_bytes(ikv2_of(entries))
+    members = members_of(root_of(container))
+    blobs = {key: content.data.whole() for key, content in members.items() if isinstance(content, Blob)}
+    assert blobs == {key: raw for key, _, raw in entries[:9]}
+    assert value_of(members[b"good"]) == 1
+    assert document_of(container) == {"good": 1, "fine": {"a": True}}
+    assert {fault.place for fault in container.check()} == {f"root/{key.decode()}" for key in blobs}
+    members_of(root_of(container))
+    assert len(caplog.records) == 1
+    assert "bad entries in all: 9" in caplog.text
+
+
+def test_an_entry_never_reads_over_its_range() -> None:
+    entries = [(b"a", STRING, b"\4ab"), (b"b", STRING, b"\2cd")]
+    assert document_of(open_bytes(ikv2_of(entries))) == {"b": "cd"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ((7, 0, 0), "unknown type 7"), ((1, 40, 0xFFFFFFFF), "outside"), ((1, 0xFFFFFFF0, 0x20), "outside"),
+        ((1, 13, 2), "before the payloads"), ((0, 0xFFFF, 0), "outside"),
+    ],
+)
+def test_a_bad_index_refuses_the_document(entry: tuple[int, int, int], reason: str) -> None:
+    head = b"iKv2b\2\0\0\0\1\0\0\0\4root\1\1k"
+    with pytest.raises(Refused, match=reason):
+        open_bytes(head + struct.pack("<BII", *entry) + b"\3abc")
+
+
+def test_null_may_have_any_offset_inside_the_file() -> None:
+    head = b"iKv2b\2\0\0\0\1\0\0\0\4root\1\1k"
+    assert document_of(open_bytes(head + struct.pack("<BII", NULL, 3, 0))) == {"k": None}
+
+
+@pytest.mark.parametrize("flags", [0, 2, 0xFFFFFFFE])
+def test_the_indexed_root_flag_must_be_set(flags: int) -> None:
+    with pytest.raises(Refused, match="indexed root"):
+        open_bytes(ikv2({"a": 1}, flags=flags))
+    assert document_of(open_bytes(ikv2({"a": 1}, flags=flags | 1))) == {"a": 1}
+
+
+@pytest.mark.parametrize("count", [2**32 - 1, 1_000_000])
+def test_an_entry_count_that_does_not_fit_is_refused(count: int) -> None:
+    with pytest.raises(Refused, match="do not fit"):
+        open_bytes(b"iKv2b\2\0\0\0\1\0\0\0\4root" + varint(count) + b"\1k" * 1000)
+
+
+def test_opening_reads_the_index_and_nothing_else(tmp_path: Path) -> None:
+    write_ikv2(tmp_path / "a.ikv", {f"k{number}": np.arange(50_000.0) for number in range(20)})
+    source = CountingSource(tmp_path / "a.ikv")
+    container = open_container(source, BlockCache())
+    assert source.size > 8_000_000
+    assert source.bytes_read < 50_000
+    source.reads.clear()
+    assert len(members_of(root_of(container))) == 20
+    assert source.bytes_read < 50_000
+
+
+def test_20000_keys_open_and_list_fast(tmp_path: Path) -> None:
+    write_ikv2(tmp_path / "a.ikv", {f"key{number:05}": number for number in range(20_000)})
+    started = time.monotonic()
+    members = members_of(root_of(open_path(tmp_path / "a.ikv")))
+    assert len(members) == 20_000
+    assert value_of(members[b"key12345"]) == 12_345
+    assert time.monotonic() - started < 5
+
+
+def test_entries_that_share_a_large_payload_are_decoded_once() -> None:
+    tag, payload = payload_of({"v": np.arange(500.0)})
+    head = b"iKv2b\2\0\0\0\1\0\0\0\4root" + varint(2000) + b"".join(string(f"e{n:04}") for n in range(2000))
+    data = head + struct.pack("<BII", tag, len(head) + 18_000, len(payload)) * 2000 + payload
+    container = open_bytes(data)
+    members = members_of(root_of(container))
+    assert len(members) == 2000
+    assert value_of(members[b"e1999"])["v"] == list(range(500))
+    document = document_of(container)
+    assert len(document) == 2000
+    assert document["e0000"] is document["e1999"]
+    assert ["share bytes" in fault.reason for fault in container.check()] == [True]
+
+
+def test_ranges_that_overlap_differently_do_not_cost_their_product() -> None:
+    # Each entry begins one byte later in the same run of nulls, and is found bad only at its end.
+    entries = 3000
+    head = b"iKv2b\2\0\0\0\1\0\0\0\4root" + varint(entries) + b"".join(string(f"{n:04}") for n in range(entries))
+    start = len(head) + 9 * entries
+    run = (b"\6\0\x80\x80\x10") + b"\2\1" * 130_000
+    index = b"".join(struct.pack("<BII", ARRAY, start + 1, len(run) - 1 - number) for number in range(entries))
+    started = time.monotonic()
+    container = open_bytes(head + index + run)
+    members = members_of(root_of(container))
+    assert sum(isinstance(content, Blob) for content in members.values()) == entries
+    assert time.monotonic() - started < 20
+    assert any("too many other entries" in fault.reason for fault in container.check())
+
+
+# Objects
+
+@BOTH
+def test_the_last_of_equal_keys_counts(encode: Any) -> None:
+    inner = [("x", {}), ("k", 1), ("k", "second")]
+    raw = b"iKv1b\1\0\0\0\4root\5\3" + b"".join(string(key) + node_bytes(value) for key, value in inner)
+    data = raw if encode is ikv1 else ikv2(inner, is_sorted=False)
+    container = open_bytes(data)
+    assert document_of(container) == {"x": {}, "k": "second"}
+    assert value_of(root_of(container)) == {"x": {}, "k": "second"}
+    assert [(fault.place, "'k'" in fault.reason) for fault in faults_of(data)] == [("root", True)]
+
+
+def test_nested_objects_are_listed_when_looked_into(tmp_path: Path) -> None:
+    inner = {f"n{number}": {"text": "x" * 1000, "more": {"deep": number}} for number in range(2000)}
+    write_ikv1(tmp_path / "a.ikv", {"large": inner, "small": 1})
+    source = CountingSource(tmp_path / "a.ikv")
+    root = root_of(open_container(source, BlockCache()))
+    source.reads.clear()
+    members = members_of(root)
+    assert source.bytes_read < 100_000  # the large object is passed over without a scan
+    nested = members_of(members[b"large"])
+    assert value_of(members_of(nested[b"n1999"])[b"more"]) == {"deep": 1999}
+
+
+@BOTH
+def test_sound_documents_have_no_faults(encode: Any) -> None:
+    value = {"a": [1, {"b": None}], "c": {"d": {"e": np.arange(9)}, "f": ""}, "z": None, "s": ["a", "b"]}
+    assert faults_of(encode(value)) == []
+
+
+def test_faults_that_reading_does_not_reveal() -> None:
+    twice = b"\5\2\1k\0\1k\0"
+    assert [fault.place for fault in faults_of(V1 + b"\5\1\1o\6\0\2\0" + twice)] == ["root/o/1"]
+    assert "3 bytes after the root" in faults_of(ikv1({}) + b"end")[0].reason
+    assert "4 bytes" in faults_of(ikv2({"a": 1}) + b"tail")[0].reason
+    assert faults_of(ikv2([("k", 1), ("k", 2)]))[0].place == "root"
+
+
+def test_bytes_after_the_root_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert document_of(open_bytes(ikv1({"a": 1}) + b"more")) == {"a": 1}
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+# Size
+
+def test_a_wide_array_is_one_document() -> None:
+    container = opened_v1(bytes((OBJECT, 1)) + b"\4wide" + b"\6\0" + varint(300_000) + bytes(300_000))
+    assert document_of(container) == {"wide": [None] * 300_000}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        b"\6\0" + varint(10_000_000) + bytes(10_000_000),
+        b"\6\5" + varint(3_000_000) + b"\5\0" * 3_000_000,
+        b"\6\3" + varint(6_000_000) + bytes(48_000_000),
+        b"\1" + varint(70_000_000) + b"x" * 70_000_000,
+        b"\6\0\1" * 250 + b"\6\0" + varint(300_000) + bytes(300_000),  # mostly indent
+    ],
+    ids=["nulls", "objects", "doubles", "string", "indent"],
+)
+def test_documents_too_large_to_show_are_refused_in_bounded_memory(node: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "large.ikv"
+    path.write_bytes(V1 + node)
+    script = r"""if True:
+        import re, sys
+        from glassfs.errors import TooLarge
+        from tests.formats.ikv_files import document_of
+        from tests.helpers import open_path
+        try:
+            document_of(open_path(sys.argv[1]))
+        except TooLarge:
+            with open("/proc/self/status") as status:
+                print(int(re.search(r"VmHWM:\s+(\d+)", status.read())[1]) >> 10)
+    """
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], cwd=Path(__file__).parents[2], capture_output=True, text=True,
+        check=True,
+    )
+    assert int(done.stdout) < 250
+    assert time.monotonic() - started < 30
+
+
+def test_ten_megabytes_of_small_members_open_in_bounded_time_and_memory() -> None:
+    count = 1_300_000
+    data = V1 + bytes((OBJECT, 1)) + b"\1o" + bytes((OBJECT,)) + varint(count)
+    data += b"".join(b"\4%04x\2\2" % (number & 0xFFFF) for number in range(count))
+    started = time.monotonic()
+    container = open_bytes(data)
+    members = members_of(members_of(root_of(container))[b"o"])
+    assert len(members) == 0x10000
+    assert time.monotonic() - started < 30
+
+
+def test_more_members_than_can_be_listed_are_said_to_be_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    count = 300_000
+    container = open_bytes(ikv1({f"{number:x}": None for number in range(count)}))
+    root = root_of(container)
+    assert isinstance(root, Group)
+    assert root.error is not None
+    assert f"of {count}" in root.error
+    assert sum(1 for _ in root.members()) == 250_000
+    assert "50000 are left out" in caplog.text
+    assert len(document_of(container)) == count
+
+
+# Hostile bytes
+
+def exercise(data: bytes) -> None:
+    """Opens bytes and reads whatever is shown; only GlassfsError may come out."""
+    started = time.monotonic()
+    try:
+        container = open_bytes(data)
+        for _, content in walk(container.root):
+            try:
+                if isinstance(content, (Array, Blob, Text)):
+                    content.data.read(0, min(content.data.size, 10_000))
+                elif isinstance(content, Document):
+                    content.value()
+                content.attributes()
+            except GlassfsError:
+                continue
+        list(container.check())
+    except GlassfsError:
+        pass
+    assert time.monotonic() - started < 20
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(max_size=150), VALUES, max_size=8))
+def test_what_is_written_is_read(value: dict[str, Any]) -> None:
+    assert document_of(open_bytes(ikv1(value))) == value
+    assert document_of(open_bytes(ikv2(value))) == value
+    assert value_of(root_of(open_bytes(ikv2(value)))) == value
+    assert faults_of(ikv1(value)) == faults_of(ikv2(value)) == []
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_mutated_documents(data: st.DataObject) -> None:
+    value = {
+        "a": {"b": [1, "x", None, {"c": 2.5}], "d": np.arange(40), "e": np.arange(3.0)}, "t": ["s"] * 20,
+        "f": "text" * 20, "g": {"h": {"i": None}}, "j": np.array([True]), "k": Typed(OBJECT, [{"l": 1}, {}]),
+    }
+    raw = bytearray(data.draw(st.sampled_from([ikv1(value), ikv2(value)])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(raw) - 1))
+        raw[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    exercise(bytes(raw))
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200))
+def test_any_bytes_behind_a_header(tail: bytes) -> None:
+    exercise(V1 + tail)
+    exercise(b"iKv2b\2\0\0\0\1\0\0\0\4root" + tail)
+
+
+def test_a_file_that_changes_after_opening_gives_no_other_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.ikv"
+    write_ikv1(path, {"a": Typed(INTEGER, range(1000)), "o": {"p": 1}, "m": [1, None]})
+    container = open_path(path)
+    members = members_of(root_of(container))
+    with path.open("r+b") as file:
+        file.truncate(30)
+    for read in (
+        lambda: value_of(members[b"a"]), lambda: value_of(members[b"o"]), lambda: value_of(members[b"m"]),
+        lambda: document_of(container),
+    ):
+        with pytest.raises(GlassfsError):
+            read()
+
+
+def test_damage_names_file_and_part() -> None:
+    with pytest.raises(Refused) as caught:
+        open_bytes(ikv1({"soil": "loam"})[:-1], "field.ikv")
+    assert str(caught.value).startswith("field.ikv: root ")
+    container = open_bytes(ikv2_of([(b"soil", ARRAY, b"\0\2\0")]), "field.ikv")
+    assert issubclass(Damaged, OSError)
+    assert [fault.place for fault in container.check()] == ["root/soil"]

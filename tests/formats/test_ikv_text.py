@@ -1,0 +1,237 @@
+"""The text form of iKv documents: values, what is recognised and what must not be, damage, and hostile text."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from writers.ikv import text
+
+from glassfs.content import Array, Document
+from glassfs.errors import GlassfsError, Refused, Unrecognised
+from glassfs.formats.ikv import FORMAT
+from glassfs.formats.ikv.text import LARGEST
+from tests.formats.ikv_files import document_of, expected_of, is_same, members_of, root_of, value_of
+from tests.helpers import open_bytes, open_path
+
+
+def value(members: str | bytes) -> Any:
+    """The document of these members in braces, behind a version and a name."""
+    return document_of(open_bytes(b'ikv2 "t" {' + (members if isinstance(members, bytes) else members.encode()) + b"}"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "station_v2", "bare_words_v2", "commas_one_line_v1", "comments_escapes_v2", "crlf_v2", "no_header",
+        "plain_members",
+    ],
+)
+def test_samples_have_their_values(samples: Path, name: str) -> None:
+    path = samples / "ikv" / "text" / f"{name}.ikv"
+    expected = expected_of(path)
+    container = open_path(path)
+    assert is_same(expected["tree"], document_of(container))
+    assert is_same(expected["tree"], value_of(root_of(container)))
+    assert root_of(container).key.decode() == expected["root_name"]
+    assert container.facts["version"] == expected["version"]
+    assert list(container.check()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("true", True), ("True", "True"), ("null", None), ("7", 7), ("+7", 7), ("-007", -7), ("1e3", 1000.0), ("5.", 5.0),
+        (".5", 0.5), ("-0.0", -0.0), ("1e999", math.inf), (".", "."), ("e", "e"), ("1.2.3", "1.2.3"), ("1_0", "1_0"),
+        ("nan", "nan"), ("inf", "inf"), ("0x1F", "0x1F"), ("-", "-"), ("a#b//c", "a#b//c"), ("http://x", "http://x"),
+        (str(2**63 - 1), 2**63 - 1), (str(-(2**63)), -(2**63)), (str(2**63), str(2**63)), ("9" * 5000, "9" * 5000),
+        ("0" * 5000 + "1", 1), ("\u0663", "\u0663"),
+    ],
+)
+def test_bare_words(word: str, expected: Any) -> None:
+    found = value(f'"k" {word}')["k"]
+    assert type(found) is type(expected)
+    assert repr(found) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (rb"\\n", rb"\n"), (rb"\n\r\t\"", b'\n\r\t"'), (rb"\\\"", rb"\""), (rb"\q\u0041\x", rb"\q\u0041\x"),
+        (rb"\\\\\\", rb"\\" + b"\\"), (rb"\\\n", b"\\\n"), (b"#//", b"#//"), (b"line\nline", b"line\nline"),
+        (b"\\\\" * 70_000 + b"\\n", b"\\" * 70_000 + b"\n"), (b"x" + b"\\\\" * 70_000 + b"\\n", b"x" + b"\\" * 70_000 + b"\n"),
+    ],
+)
+def test_escapes(written: bytes, expected: bytes) -> None:
+    assert value(b'"k" "' + written + b'"') == {"k": expected.decode()}
+
+
+@pytest.mark.parametrize(
+    ("items", "dtype", "expected"),
+    [
+        ("1 2, -3,", "<i8", [1, 2, -3]), ("1.5 2e0", "<f8", [1.5, 2.0]), ("true false", "|b1", [True, False]),
+        (" ".join(map(str, range(5000))), "<i8", list(range(5000))),
+    ],
+)
+def test_arrays_of_one_type_of_number_are_arrays(items: str, dtype: str, expected: list[Any]) -> None:
+    array = members_of(root_of(open_bytes(f'ikv1 t {{ "a" [{items}] "b" 1 }}'.encode())))[b"a"]
+    assert isinstance(array, Array)
+    assert array.dtype == dtype
+    assert value_of(array) == expected
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ("", []), ("1 2.0", [1, 2.0]), ("1 null", [1, None]), ('"a" b', ["a", "b"]), ("[1] []", [[1], []]),
+        ('{"k" [1 2]} {}', [{"k": [1, 2]}, {}]), ("null null", [None, None]), ('1 "1"', [1, "1"]),
+    ],
+)
+def test_other_arrays_are_documents(items: str, expected: list[Any]) -> None:
+    document = members_of(root_of(open_bytes(f'ikv1 t {{ "a" [{items}] }}'.encode())))[b"a"]
+    assert isinstance(document, Document)
+    assert document.value() == expected
+    assert [type(item) for item in document.value()] == [type(item) for item in expected]
+
+
+def test_comments_and_commas_may_stand_between_tokens() -> None:
+    assert value('# one\n"a" // two\n 1 , # three\r\n "b"[ # four\n 1,//five\n2 ],') == {"a": 1, "b": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("members", "line"),
+    [
+        ("\n,", 2), ('"a"\n,1', 2), ('"a" 1,,', 1), ('"a" [,]', 1), ('"a" \n\n}', 3), ("a 1", 1), ('"a" 1 2', 1),
+        ('"a" ]', 1), ('"a" [1}', 1), ('"a" {"b"}', 1), ("}", 1), ('"a" 1 }\n{', 2),
+    ],
+)
+def test_what_is_no_document_is_refused_with_its_line(members: str, line: int) -> None:
+    data = b'ikv2 "t" {' + b" " * 5000 + members.encode() + b"}"
+    with pytest.raises(Refused, match=rf"made: is no iKv text: line {line} "):
+        open_bytes(data)
+
+
+@pytest.mark.parametrize("tail", ["", '"a"', '"a" "b', '"a" [1 2', '"a" {', '"a" 1 # {'])
+def test_a_text_that_ends_too_early_is_refused(tail: str) -> None:
+    with pytest.raises(Refused, match="ends too early"):
+        open_bytes(b'ikv2 "t" {' + b"\n" * 5000 + tail.encode())
+
+
+def test_depth_limit() -> None:
+    deepest = "[" * 255 + "]" * 255
+    assert value(f'"a" {deepest}') != {}
+    with pytest.raises(Refused, match="nested more than 256"):
+        open_bytes(b'ikv2 t {"a" ' + b" " * 5000 + b"[" * 256)
+
+
+def test_too_much_text_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "large.ikv"
+    path.write_bytes(b"ikv2 t {\n")
+    with path.open("r+b") as file:
+        file.truncate(LARGEST + 1)
+    with pytest.raises(Refused, match="more than 16 MiB"):
+        open_path(path)
+
+
+def test_offsets_of_the_binary_form_are_not_told() -> None:
+    members = members_of(root_of(open_bytes(b'{ "a" [1 2] "b" "text" }')))
+    assert set(members[b"a"].attributes()) == {"dtype", "shape"}
+    assert members[b"b"].attributes() == {}
+
+
+RECOGNISED = [
+    b"ikv1 a {}", b'ikv2"a"{', b'\n // saved\n ikv2 "a b" # name\n {', b'{ "a" 1 }', b'{"a" {}}', b'{"a" [1, 2] "b"',
+    b'"a" [1]', b'"a" { "b" 1 }', b'"a" { "b" null "c" { "d" "e" } }', b'# saved\n{ "a" 1.5 }',
+    b'ikv2 "a" { "k" "\x1b" }', b'{"a" 1 "b" "' + b"x" * 5000,
+]
+NOT_RECOGNISED = [
+    b"", b"{", b"{}", b"[]", b"ikv2", b"ikv2 words", b"ikv2 is a format", b"ikv3 a {}", b"ikv2b\2\0\0\0", b"IKV2 a {}",
+    b"ikv2 a [1]", b'ikv2 a { b 1 }', b"iKv", b"\xef\xbb\xbf{}",
+    # JSON and its kin
+    b'{"a":1}', b'{"a" : [1, 2]}', b'{ "a": {"b": null} }', b'"a"', b'["a", 1]', b'{"a"=1}', b'{ "a" = [1] }',
+    b'{"a" => [1]}', b'// jsonc\n{\n "a": 1 }', b'{"a":{"b":[' + b"1," * 3000, b'{"' + b"a" * 5000,
+    # tables and lists
+    b'"name","age"\n"x","y"\n', b'"name"\t"age"\n"x"\t"y"\n', b'"the" 4711\n"of" 815\n', b'"1" 5\n"2" 7\n"3" null\n',
+    b'"x" "y"\n"1" 1 2\n', b'"a" "b"\n"c" "d"\n' * 1000,
+    # programs
+    b'#!/bin/sh\n"$A" [1]\n', b'"use strict"\n[1, 2].map(f)\n', b'"""Module."""\nimport os\n', b'{ "date" | getline }',
+    b'# comment\nimport os\n', b'// c\nint main() { return 0; }', b'{ "abc", 1 },\n', b'"a" -> "b"\n', b'{{ "a" }}',
+    b'"AppState"\n{\n\t"appid"\t\t"440"\n\t"UserConfig"\n\t{\n\t\t"language"\t"english"\n\t}\n}\n',
+    # prose
+    b'"Yes," he said.\n', b'"Quoted" [1] text follows\n', b"# Heading\n\nText\n", b'{"a" 1}\0\0', b'{"a" 1} tail',
+]
+
+
+@pytest.mark.parametrize("head", RECOGNISED)
+def test_what_can_only_be_a_document_is_recognised(head: bytes) -> None:
+    complete = head if len(head) >= 4096 or head.endswith((b"}", b"]")) else head + b" " * 4096
+    assert FORMAT.recognises(complete[:4096])
+
+
+@pytest.mark.parametrize("head", NOT_RECOGNISED)
+def test_what_may_be_something_else_is_left_alone(head: bytes) -> None:
+    assert not FORMAT.recognises(head[:4096])
+    with pytest.raises(Unrecognised):
+        open_bytes(head)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+    max_leaves=15,
+)
+
+
+@given(JSON_VALUES, st.sampled_from([None, 1]))
+def test_json_is_never_recognised(found: Any, indent: int | None) -> None:
+    assert not FORMAT.recognises(json.dumps(found, indent=indent).encode()[:4096])
+
+
+@given(st.dictionaries(st.text(max_size=10), VALUES, max_size=6), st.text(max_size=5))
+def test_what_is_written_is_read(found: dict[str, Any], root_name: str) -> None:
+    container = open_bytes(text(found, root_name))
+    assert document_of(container) == found
+    assert repr(document_of(container)) == repr(found)
+    assert root_of(container).key.decode() == root_name
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from([*b'{}[],"\\#/\n \t\xff', b"k", 0, b'"k" ', b"1", b"-2.5", b"true", b"null", b"ikv1 "])))
+def test_hostile_text(pieces: list[int | bytes]) -> None:
+    raw = b"".join(piece if isinstance(piece, bytes) else bytes((piece,)) for piece in pieces)
+    for head in (b"", b'ikv2 "t" {', b"{"):
+        try:
+            container = open_bytes(head + raw)
+            assert value_of(root_of(container)) == document_of(container)
+        except GlassfsError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        b'"a" "' + b"\\" * 2_000_000, b'"a" "' + b'\\"' * 1_000_000 + b'"', b"# \n" * 500_000, b"//" * 1_000_000,
+        b'"a" ' + b"[" * 2_000_000, b'"a" ' + b"9" * 2_000_000 + b".5", b'"a" [' + b"{}" * 300_000 + b"]",
+        b'"a" [' + (b"[" * 250 + b"]" * 250) * 1000 + b"]", b" " * 2_000_000 + b'"',
+    ],
+    ids=["backslashes", "quotes", "comments", "slashes", "brackets", "digits", "objects", "nested", "spaces"],
+)
+def test_bounded_time(members: bytes) -> None:
+    started = time.monotonic()
+    try:
+        value(members)
+    except Refused:
+        pass
+    assert time.monotonic() - started < 10

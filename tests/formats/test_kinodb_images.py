@@ -1,0 +1,238 @@
+"""KinoDB: which images an episode shows, and what they are taken for."""
+
+from __future__ import annotations
+
+import io
+import struct
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image as PillowImage
+from writers.kinodb import Frame, Stored, jpeg, png
+
+from glassfs.content import Blob, Content, Image, Picture
+from tests.formats.kinodb_files import (
+    FRONT,
+    WRIST,
+    faults,
+    floats,
+    frames,
+    image_group,
+    index_entry,
+    patched,
+    pictures,
+    three_episodes,
+    written,
+)
+from tests.helpers import open_bytes
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> bytearray:
+    return three_episodes(tmp_path)
+
+
+def test_images_are_raw_pixels_by_camera_and_frame(good: bytearray) -> None:
+    shown = pictures(good)
+    assert list(shown)[:3] == ["front/000000", "wrist/000000", "front/000001"]
+    for t in range(4):
+        front, wrist = shown[f"front/{t:06d}"], shown[f"wrist/{t:06d}"]
+        assert isinstance(front, Image) and isinstance(wrist, Image)
+        assert (front.width, front.height, front.channels, front.key) == (6, 4, 3, b"front")
+        assert (wrist.width, wrist.height, wrist.channels, wrist.key) == (5, 3, 1, b"wrist")
+        assert front.data.whole() == (FRONT + t).tobytes() and wrist.data.whole() == (WRIST + t).tobytes()
+
+
+def test_cameras_that_come_go_change_and_repeat(tmp_path: Path) -> None:
+    shots: list[Frame] = [
+        None,
+        [("a", FRONT), ("b/c", WRIST), ("a", FRONT + 1), ("a", WRIST)],
+        {"": WRIST, "..": FRONT},
+        None,
+        [("a", WRIST), (b"\xff/", FRONT)],
+    ]
+    data = written(tmp_path, {"state": floats(6, 1), "action": floats(6, 1), "images": shots})
+    found = [(name, content.key) for name, content in image_group(open_bytes(bytes(data))).members()]
+    assert found == [
+        ((b"a", b"000001"), b"a"), ((b"b", b"c", b"000001"), b"b/c"), ((b"a", b"000001~2"), b"a"),
+        ((b"a", b"000001~3"), b"a"), ((b"", b"000002"), b""), ((b"..", b"000002"), b".."), ((b"a", b"000004"), b"a"),
+        ((b"\xff", b"", b"000004"), b"\xff/"),
+    ]
+
+
+def test_stored_pictures_keep_their_bytes(tmp_path: Path) -> None:
+    photo, drawing = jpeg(FRONT), png(FRONT)
+    shot = {"j": Stored(photo, 6, 4), "p": Stored(drawing, 1, 1), "nine": Stored(photo, 6, 4, format=9)}
+    shown = pictures(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]}))
+    for name, media, stored in (("j", "jpeg", photo), ("p", "png", drawing), ("nine", "jpeg", photo)):
+        found = shown[f"{name}/000000"]
+        assert isinstance(found, Picture)
+        assert (found.media, found.data.size, found.data.whole()) == (media, len(stored), stored)
+
+
+def test_compressing_writer(tmp_path: Path) -> None:
+    shots: list[Frame] = [{"rgb": np.full((8, 8, 3), 40 * t, np.uint8), "grey": WRIST} for t in range(3)]
+    data = written(tmp_path, {"state": floats(3, 1), "action": floats(3, 1), "images": shots}, quality=90)
+    shown = pictures(data)
+    for t in range(3):
+        photo = shown[f"rgb/{t:06d}"]
+        assert isinstance(photo, Picture) and isinstance(shown[f"grey/{t:06d}"], Image)
+        decoded = np.asarray(PillowImage.open(io.BytesIO(photo.data.whole())))
+        assert np.abs(decoded.astype(int) - 40 * t).max() <= 2
+    assert faults(data) == []
+
+
+@pytest.mark.parametrize("start", [b"\xff\xd8\xff", b"\x89PNG", b"\x89PNG\r\n\x1a\n"])
+def test_raw_pixels_that_begin_like_a_signature(tmp_path: Path, start: bytes) -> None:
+    pixels = (start + bytes(range(72)))[:72]
+    data = written(tmp_path, {
+        "state": floats(1, 1), "action": floats(1, 1), "images": [{"c": Stored(pixels, 6, 4)}],
+    })
+    found = pictures(data)["c/000000"]
+    assert isinstance(found, Image) and found.data.whole() == pixels
+    assert "which KinoDB leaves out" in "".join(faults(data))
+
+
+def test_picture_as_long_as_its_raw_pixels(tmp_path: Path) -> None:
+    photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
+    shot = {
+        "whole": Stored(photo, len(photo), 1, 1), "head cut": Stored(photo[:60], 60, 1, 1),
+        "pixels cut": Stored(photo[:2000], 2000, 1, 1), "elsewhere": Stored(photo[:2000], 3, 3, 3),
+    }
+    shown = pictures(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]}))
+    assert isinstance(shown["whole/000000"], Picture)
+    assert isinstance(shown["head cut/000000"], Image)
+    assert isinstance(shown["pixels cut/000000"], Image)
+    assert isinstance(shown["elsewhere/000000"], Picture)  # cut as well, but no raw pixels either: as stored
+
+
+def test_signatures_end_with_the_data(tmp_path: Path) -> None:
+    """The length of the name behind them would complete the signature."""
+    shots: list[Frame] = [[("c", Stored(b"\x89PN", 6, 4, format=1)), (b"n" * ord("G"), WRIST)]]
+    shown = pictures(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": shots}))
+    assert isinstance(shown["c/000000"], Blob)
+
+
+def test_heads_across_the_end_of_a_window(tmp_path: Path) -> None:
+    """After a large image a small window is read; the head of a long name behind it ends at every place around that."""
+    photo = jpeg(FRONT)
+    shots: list[Frame] = []
+    for size in range(200, 260):
+        shots.append([("far", Stored(bytes(70_000), 1, 1))])
+        shots.append([("a" * size, Stored(b"", 0, 0)), ("b" * 250, Stored(photo, 6, 4))])
+    data = written(tmp_path, {"state": floats(120, 0), "action": floats(120, 0), "images": shots})
+    shown = [content for name, content in pictures(data).items() if name.startswith("b")]
+    assert len(shown) == 60
+    assert all(isinstance(content, Picture) and content.data.whole() == photo for content in shown)
+
+
+def test_decompression_bombs_are_not_decoded(tmp_path: Path) -> None:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    def flat(side: int) -> bytes:
+        rows = zlib.compress((b"\0" + bytes(side)) * side, 9)
+        head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+    bomb, large = flat(12_000), flat(4_000)
+    shot = {f"{number}": Stored(data, len(data), 1, 1) for number, data in enumerate([bomb] * 40 + [large] * 40)}
+    data = written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]})
+    start = time.perf_counter()
+    shown = pictures(data)
+    assert time.perf_counter() - start < 5
+    assert all(isinstance(content, Picture) for content in shown.values())
+
+
+@pytest.mark.parametrize(("stored", "kind"), [
+    (Stored(bytes(72), 6, 4), Image),
+    (Stored(bytes(71), 6, 4), Blob),
+    (Stored(bytes(48), 6, 4, 2), Image),
+    (Stored(bytes(96), 6, 4, 4), Image),
+    (Stored(bytes(120), 6, 4, 5), Blob),
+    (Stored(b"", 6, 4, 0), Blob),
+    (Stored(b"", 0, 0), Blob),
+    (Stored(bytes(72), 2**32 - 1, 2**32 - 1, 255), Blob),
+    (Stored(b"RIFF\0\0\0\0WEBP", 6, 4), Blob),
+    (Stored(bytes(72), 6, 4, format=9), Image),
+    (Stored(bytes(70), 6, 4, format=1), Blob),
+    (Stored(b"\xff\xd8", 6, 4, format=1), Blob),
+    (Stored(b"\x89PNG", 6, 4, format=0), Blob),
+])
+def test_what_makes_a_picture(tmp_path: Path, stored: Stored, kind: type[Content]) -> None:
+    shots: list[Frame] = [[("c", stored), ("next", WRIST)]]
+    shown = pictures(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": shots}))
+    found = shown["c/000000"]
+    assert type(found) is kind
+    assert found.data.whole() == stored.data  # type: ignore[attr-defined]
+    assert shown["next/000000"].data.whole() == WRIST.tobytes()  # type: ignore[attr-defined]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
+    """Sizes and names around the windows that the scan reads."""
+    sizes = st.sampled_from([0, 1, 2, 3, 4, 5, 250, 500, 512, 4095, 4096, 4097, 65_500, 65_536, 70_000])
+    names = st.sampled_from([b"", b"c", b"n" * 240, b"n" * 250, b"n" * 300, b"n" * 65_535])
+    image = st.tuples(names, sizes, st.integers(0, 1))
+    # Episodes with stretches of empty frames, whose counts are skipped together.
+    shots = data.draw(st.lists(st.one_of(st.just([]), st.just([]), st.lists(image, max_size=3)), max_size=12))
+    gaps = data.draw(st.lists(st.sampled_from([0, 1, 40, 33_000]), min_size=len(shots), max_size=len(shots)))
+    is_legacy = data.draw(st.booleans())
+    made: list[Frame] = []
+    expected: list[tuple[bytes, int, bytes]] = []
+    for gap, shot in zip(gaps, shots, strict=True):
+        made += [None] * gap
+        cameras = []
+        for name, size, code in shot:
+            stored = bytes((len(expected) + step) % 251 for step in range(min(size, 300))) + bytes(max(0, size - 300))
+            stored = b"\xff\xd8\xff" + stored if code else stored
+            if is_legacy:  # told apart for certain only where the pixels have the right length
+                stored = stored or b"\0"
+            shape = (len(stored), 1, 1) if is_legacy else (7, 9, 3)
+            cameras.append((name, Stored(stored, *shape, format=code)))
+            expected.append((name, len(made), stored))
+        made.append(cameras)
+    file_bytes = written(tmp_path, {
+        "state": np.zeros((len(made) + 1, 0)), "action": np.zeros((len(made) + 1, 0)), "images": made,
+    }, is_legacy=is_legacy)
+    if not expected:
+        return
+    found = list(image_group(open_bytes(bytes(file_bytes))).members())
+    assert [(m.content.key, int(m.name[-1][:6]), m.content.data.whole()) for m in found] == expected  # type: ignore[attr-defined]
+    assert not any(isinstance(member.content, Picture) for member in found if is_legacy)
+
+
+# The older layout
+
+
+def test_files_without_the_format_byte(tmp_path: Path, good: bytearray) -> None:
+    older = written(tmp_path, {"state": floats(4, 2), "action": floats(4, 3), "images": frames()}, is_legacy=True)
+    assert len(older) < len(good)
+    expected, found = pictures(good), pictures(older)
+    assert list(found) == list(expected)
+    for name, content in expected.items():
+        assert found[name].data.whole() == content.data.whole()  # type: ignore[attr-defined]
+    assert faults(older) == []
+
+
+def test_a_section_that_both_layouts_explain(tmp_path: Path) -> None:
+    """One black pixel without the format byte: with it, the length would be marked as compressed data of no bytes."""
+    shots: list[Frame] = [{"c": np.zeros((1, 1), np.uint8)}]
+    fields = {"state": floats(1, 1), "action": floats(1, 1), "images": shots}
+    for data in (written(tmp_path, fields, is_legacy=True), written(tmp_path, fields)):
+        found = pictures(data)["c/000000"]
+        assert isinstance(found, Image) and found.data.whole() == b"\0"
+
+
+def test_a_cut_file_without_the_format_byte(tmp_path: Path) -> None:
+    older = written(tmp_path, {"state": floats(4, 2), "action": floats(4, 3), "images": frames()}, is_legacy=True)
+    length = index_entry(older, 0).images_length
+    shown = pictures(patched(older, 0, images_length=length - 30))
+    assert list(shown) == [f"{camera}/{t:06d}" for t in range(4) for camera in ("front", "wrist")][:7]
+    assert all(isinstance(content, Image) for content in shown.values())

@@ -1,0 +1,148 @@
+"""Extended attributes, and the mount's own directory with its status."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import glassfs
+from tests.mount.conftest import Mounted
+from tests.mount.gallery import Gallery
+from tests.mount.mounts import Mount, is_running
+
+
+def attributes(path: Path) -> dict[str, bytes]:
+    return {name: os.getxattr(path, name) for name in os.listxattr(path)}
+
+
+def test_key_is_the_exact_original_name(shown: Mount, gallery: Gallery) -> None:
+    assert b"caf\xe9/x" in gallery.keys.values()
+    for path, key in gallery.keys.items():
+        assert os.getxattr(shown.path / path, "user.glassfs.key") == key, path
+
+
+def test_every_content_says_what_it_is(shown: Mount, gallery: Gallery) -> None:
+    formats = {"kdb": b"kinodb", "wshard": b"wshard", "kas": b"kastore", "ikv": b"ikv", "idv": b"idv"}
+    for path in gallery.files:
+        found = attributes(shown.path / path)
+        if path == "notes.txt":
+            assert found == {}
+            continue
+        container = path[: path.index("/", len("sub/") if path.startswith("sub/") else 0)]
+        assert found["user.glassfs.format"] == formats[container.rpartition(".")[2]], path
+        assert "user.glassfs.key" in found, path
+        assert "user.glassfs.error" not in found, path
+
+
+def test_array_attributes(shown: Mount, gallery: Gallery) -> None:
+    found = attributes(shown.path / "episode.wshard/signal/cloud.npy")
+    assert json.loads(found["user.glassfs.shape"]) == [12, 60_000]
+    assert (found["user.glassfs.dtype"], found["user.glassfs.codec"]) == (b"f64", b"lz4")
+    container = (gallery.folder / "episode.wshard").read_bytes()
+    stored = int(found["user.glassfs.stored_bytes"])
+    assert 0 < stored < 12 * 60_000 * 8
+    assert int(found["user.glassfs.offset"]) + stored <= len(container)
+    found = attributes(shown.path / "store.kas/big.npy")
+    offset, stored = int(found["user.glassfs.offset"]), int(found["user.glassfs.stored_bytes"])
+    payload = (gallery.folder / "store.kas").read_bytes()[offset : offset + stored]
+    assert payload == gallery.exact()["store.kas/big.npy"][128:]
+
+
+def test_getfattr_lists_them(shown: Mount) -> None:
+    if shutil.which("getfattr") is None:
+        pytest.skip("getfattr is not installed")
+    path = shown.path / "episode.wshard/signal/rgb.npy"
+    done = subprocess.run(
+        ["getfattr", "-d", "--absolute-names", path], capture_output=True, text=True, check=True,
+    )
+    assert f'# file: {path}' in done.stdout.splitlines()
+    assert 'user.glassfs.key="signal/rgb"' in done.stdout.splitlines()
+    assert 'user.glassfs.codec="zstd"' in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("path", [".", "store.kas", "store.kas/nodes", "store.kas/big.npy", "notes.txt"])
+def test_names_that_are_not_ours(shown: Mount, path: str) -> None:
+    """ENODATA for what could be there; ENOTSUP for other namespaces, so that `ls` stops asking."""
+    for name, expected in (
+        ("user.nothing", errno.ENODATA), ("user.glassfs.nothing", errno.ENODATA), ("security.selinux", errno.ENOTSUP),
+        ("security.capability", errno.ENOTSUP), ("trusted.overlay.opaque", errno.ENOTSUP),
+        ("system.posix_acl_access", errno.ENOTSUP), ("system.posix_acl_default", errno.ENOTSUP),
+    ):
+        with pytest.raises(OSError) as caught:
+            os.getxattr(shown.path / path, name)
+        assert caught.value.errno == expected, name
+
+
+def test_a_buffer_that_is_too_small(shown: Mount) -> None:
+    """getfattr and the os module ask for the size first; here the buffer is given by hand."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    path = os.fsencode(shown.path / "episode.wshard/signal/rgb.npy")
+    buffer = ctypes.create_string_buffer(3)
+    assert libc.getxattr(path, b"user.glassfs.key", None, 0) == len("signal/rgb")
+    assert libc.getxattr(path, b"user.glassfs.key", buffer, 3) == -1
+    assert ctypes.get_errno() == errno.ERANGE
+    assert libc.listxattr(path, buffer, 3) == -1
+    assert ctypes.get_errno() == errno.ERANGE
+
+
+def test_status_is_json_of_the_size_it_says(shown: Mount, gallery: Gallery) -> None:
+    path = shown.path / ".glassfs/status.json"
+    for _ in range(3):
+        data = path.read_bytes()
+        assert len(data) == path.stat().st_size
+        status = json.loads(data)
+        assert data.endswith(b"\n")
+    assert status["version"] == glassfs.__version__
+    assert status["pid"] == shown.pid and is_running(status["pid"])
+    assert status["sources"] == [str(gallery.folder)]
+    assert status["options"]["cache_size"] == 8 << 20
+    assert status["cache"]["budget"] == 8 << 20
+    assert status["cache"]["used"] <= 8 << 20
+
+
+def test_status_tells_what_is_going_on(mounted: Mounted, gallery: Gallery) -> None:
+    with mounted(gallery.folder) as mount:
+        before = mount.status()
+        with (mount.path / "episode.wshard/signal/rgb.npy").open("rb") as file:
+            assert file.read()
+            after = mount.status()
+        assert str(gallery.folder / "episode.wshard") in after["open_containers"]
+        assert after["cache"]["misses"] > before["cache"]["misses"]
+        assert after["cache"]["used"] >= before["cache"]["used"] + 12 * 16 * 20 * 3
+        assert after["errors"] == 0
+        (mount.path / "episode.wshard/signal/rgb/000001.png").read_bytes()
+        assert mount.status()["cache"]["hits"] > after["cache"]["hits"]
+
+
+def test_status_stays_within_its_size(mounted: Mounted, tmp_path: Path, gallery: Gallery) -> None:
+    """However many sources there are, and however long their names."""
+    folder = tmp_path / ("d" * 200)
+    folder.mkdir()
+    sources = []
+    for number in range(60):
+        source = folder / f"{number:02d}{'n' * 200}.kas"
+        source.write_bytes((gallery.folder / "sub/inner.kas").read_bytes())
+        sources.append(source)
+    with mounted(*sources) as mount:
+        path = mount.path / ".glassfs/status.json"
+        data = path.read_bytes()
+        assert len(data) == path.stat().st_size
+        assert json.loads(data)["pid"] == mount.pid
+        assert len(os.listdir(mount.path)) == 61
+
+
+def test_own_directory_is_hidden_and_at_the_root_only(shown: Mount) -> None:
+    done = subprocess.run(["ls", shown.path], capture_output=True, text=True, check=True)
+    assert "glassfs" not in done.stdout
+    assert ".glassfs" in os.listdir(shown.path)
+    assert os.listdir(shown.path / ".glassfs") == ["status.json"]
+    assert not (shown.path / "sub/.glassfs").exists()
+    assert not (shown.path / "store.kas/.glassfs").exists()

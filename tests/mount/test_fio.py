@@ -1,0 +1,92 @@
+"""Data that fio wrote and signed, packed into containers, read back through the mount and verified by fio."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+from writers.wshard import WShardWriter
+
+from tests.mount.conftest import Mounted
+
+SIZE = 4 << 20
+NPY_HEADER = 128
+VERIFY = ("--verify=crc32c", "--verify_interval=512", "--thread", "--minimal")
+
+
+def fio(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["fio", f"--size={SIZE}", *VERIFY, *words], capture_output=True, text=True, check=False, cwd=cwd,
+    )
+
+
+def verify(path: Path, offset: int, *reading: str) -> subprocess.CompletedProcess[str]:
+    return fio(
+        "--name=read", f"--filename={path}", f"--offset={offset}", "--readonly", "--rw=read", "--verify_fatal=1",
+        "--verify_state_save=0", *reading,
+    )
+
+
+def assert_verified(done: subprocess.CompletedProcess[str], jobs: int = 1) -> None:
+    assert (done.returncode, done.stderr) == (0, "")
+    # Of the fields of the terse format, version 3, the sixth is the number of KiB read.
+    read = [int(line.split(";")[5]) for line in done.stdout.splitlines()]
+    assert read == [SIZE >> 10] * jobs
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An array, which starts behind the header of its .npy, and bytes stored as they are and compressed."""
+    if shutil.which("fio") is None:
+        pytest.skip("fio is not installed")
+    folder, place = tmp_path_factory.mktemp("fio"), tmp_path_factory.mktemp("written")
+    data = {}
+    for offset in (0, NPY_HEADER):
+        path = place / f"written_{offset}"
+        done = fio(
+            "--name=write", f"--filename={path}", "--rw=write", "--bs=4k", f"--offset={offset}", "--do_verify=0",
+            "--buffer_compress_percentage=50", cwd=place,
+        )
+        assert done.returncode == 0, done.stderr
+        data[offset] = path.read_bytes()[offset:]
+    with KastoreWriter(folder / "fio.kas") as store:
+        store.add("data", np.frombuffer(data[NPY_HEADER], np.uint8))
+    with WShardWriter(folder / "fio.wshard", has_metadata=False) as writer:
+        writer.add("data/zstd", data[0], codec="zstd")
+        writer.add("data/none", data[0], codec="none")
+    return folder
+
+
+@pytest.mark.parametrize(("jobs", "reading"), [
+    (1, "--bs=512 --ioengine=psync"),
+    (4, "--bs=4k --ioengine=psync --direct=1"),
+    (4, "--bs=128k --ioengine=pvsync"),
+    (1, "--bs=1m --ioengine=psync --direct=1"),
+    (4, "--bs=1m --ioengine=libaio --iodepth=8"),
+])
+def test_array_behind_its_header(packed: Path, mounted: Mounted, reading: str, jobs: int) -> None:
+    with mounted(packed) as mount:
+        done = verify(mount.path / "fio.kas/data.npy", NPY_HEADER, *reading.split(), f"--numjobs={jobs}")
+        assert_verified(done, jobs)
+
+
+@pytest.mark.parametrize("block", ["data/none.bin", "data/zstd.bin"])
+@pytest.mark.parametrize("reading", ["--bs=4k --ioengine=mmap", "--bs=64k --ioengine=psync"])
+def test_block(packed: Path, mounted: Mounted, block: str, reading: str) -> None:
+    with mounted(packed) as mount:
+        assert_verified(verify(mount.path / "fio.wshard" / block, 0, *reading.split(), "--numjobs=2"), 2)
+
+
+def test_fio_would_notice(packed: Path, mounted: Mounted, tmp_path: Path) -> None:
+    """One wrong bit in the container fails the verification, so that the other tests mean something."""
+    damaged = bytearray((packed / "fio.kas").read_bytes())
+    damaged[-100_000] ^= 1
+    (tmp_path / "damaged.kas").write_bytes(damaged)
+    with mounted(tmp_path) as mount:
+        done = verify(mount.path / "damaged.kas/data.npy", NPY_HEADER, "--bs=4k")
+    assert done.returncode != 0
+    assert "crc32c" in done.stdout + done.stderr

@@ -1,0 +1,225 @@
+"""How mounts start and end: signals, killed daemons, unmounting under a reader, and what the daemon leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+
+from tests.mount.conftest import Mounted
+from tests.mount.gallery import npy
+from tests.mount.mounts import COMMAND, environment, glassfs, is_mounted, is_running, wait_until
+
+DATA = np.arange(1 << 20, dtype="<u4")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lifecycle") / "some.kas"
+    with KastoreWriter(path) as writer:
+        writer.add("data", DATA)
+    return path
+
+
+def test_mount_is_usable_when_the_command_returns(mounted: Mounted, store: Path) -> None:
+    with mounted(store) as mount:
+        assert (mount.path / "data.npy").read_bytes() == npy(DATA)
+        mount.unmount()
+        assert os.listdir(mount.path) == []
+        assert wait_until(lambda: not is_running(mount.pid))
+
+
+def test_daemon_holds_nothing_of_its_starter(mounted: Mounted, store: Path) -> None:
+    """Neither its terminal, its working directory, its session nor a pipe that somebody waits on."""
+    with mounted(store) as mount:
+        process = Path(f"/proc/{mount.pid}")
+        assert os.readlink(process / "cwd") == "/"
+        assert [os.readlink(process / f"fd/{number}") for number in range(3)] == ["/dev/null"] * 3
+        assert os.getsid(mount.pid) != os.getsid(0)
+        targets = [os.readlink(process / "fd" / name) for name in os.listdir(process / "fd")]
+        assert not [target for target in targets if target.startswith("pipe:")]
+
+
+def test_relative_paths(fuse: str, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "mnt").mkdir()
+    (tmp_path / store.name).symlink_to(store)
+    try:
+        done = glassfs("mount", store.name, "mnt", "--log-file", "log", generation=fuse, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / "mnt/data.npy").read_bytes() == npy(DATA)
+        assert "is mounted at" in (tmp_path / "log").read_text()
+    finally:
+        done = glassfs("umount", "mnt", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not is_mounted(tmp_path / "mnt")
+
+
+def test_awkward_mount_points(mounted: Mounted, store: Path, tmp_path: Path) -> None:
+    for name in ("with blank", "tab\there", "comma,s", "back\\slash", "ümläut", "-o"):
+        at = tmp_path / name
+        at.mkdir()
+        (tmp_path / f"{name}.kas").write_bytes(store.read_bytes())
+        with mounted(tmp_path / f"{name}.kas", at=at) as mount:
+            assert is_mounted(at)
+            assert (mount.path / "data.npy").stat().st_size == len(npy(DATA))
+        assert not is_mounted(at)
+
+
+def test_mount_point_that_is_a_link(mounted: Mounted, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with mounted(store, at=tmp_path / "real") as mount:
+        assert (tmp_path / "link/data.npy").exists()
+        done = glassfs("umount", tmp_path / "link")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert not is_mounted(mount.path)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_foreground_ends_on_a_signal(mounted: Mounted, store: Path, number: signal.Signals) -> None:
+    with mounted(store, foreground=True) as mount:
+        assert mount.process is not None
+        assert mount.process.pid == mount.pid
+        assert (mount.path / "data.npy").read_bytes() == npy(DATA)
+        mount.process.send_signal(number)
+        output, errors = mount.process.communicate(timeout=20)
+        assert not is_mounted(mount.path)
+        assert (mount.process.returncode, output) == (0, "")
+        assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "daemon"])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_the_mount_with_a_file_open(
+    mounted: Mounted, store: Path, number: signal.Signals, foreground: bool,
+) -> None:
+    with mounted(store, foreground=foreground) as mount:
+        descriptor = os.open(mount.path / "data.npy", os.O_RDONLY | os.O_DIRECT)
+        try:
+            assert os.pread(descriptor, 6, 0) == b"\x93NUMPY"
+            os.kill(mount.pid, number)
+            if mount.process is not None:
+                mount.process.communicate(timeout=20)
+            assert wait_until(lambda: not is_running(mount.pid))
+            assert wait_until(lambda: not is_mounted(mount.path))
+            with pytest.raises(OSError) as caught:
+                os.pread(descriptor, 6, 1 << 20)
+            assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
+        finally:
+            os.close(descriptor)
+
+
+def test_foreground_ends_when_it_is_unmounted(mounted: Mounted, store: Path) -> None:
+    with mounted(store, foreground=True) as mount:
+        mount.unmount()
+        assert mount.process is not None
+        mount.process.communicate(timeout=20)
+        assert mount.process.returncode == 0
+
+
+def test_a_killed_daemon_leaves_a_mount_that_the_next_recovers(mounted: Mounted, store: Path) -> None:
+    with mounted(store) as first:
+        os.kill(first.pid, signal.SIGKILL)
+        assert wait_until(lambda: not is_running(first.pid))
+        assert is_mounted(first.path)
+        with pytest.raises(OSError) as caught:
+            os.listdir(first.path)
+        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+        with mounted(store, at=first.path) as second:
+            assert (second.path / "data.npy").read_bytes() == npy(DATA)
+            assert second.pid != first.pid
+        assert not is_mounted(first.path)
+
+
+def test_a_killed_daemon_s_mount_can_be_unmounted(mounted: Mounted, store: Path) -> None:
+    with mounted(store) as mount:
+        os.kill(mount.pid, signal.SIGKILL)
+        assert wait_until(lambda: not is_running(mount.pid))
+        mount.unmount()
+        assert not is_mounted(mount.path)
+
+
+def test_auto_unmount(mounted: Mounted, store: Path) -> None:
+    """Even after kill -9 nothing is left, as fusermount watches."""
+    with mounted(store, options=["auto_unmount"]) as mount:
+        os.kill(mount.pid, signal.SIGKILL)
+        assert wait_until(lambda: not is_mounted(mount.path))
+
+
+def test_lazy_unmount_under_a_reader(mounted: Mounted, store: Path) -> None:
+    """The name is free at once; who has a file open reads on, and the daemon ends after the last of them."""
+    with mounted(store) as mount:
+        descriptor = os.open(mount.path / "data.npy", os.O_RDONLY | os.O_DIRECT)
+        try:
+            assert os.pread(descriptor, 100, 0) == npy(DATA)[:100]
+            mount.unmount("--lazy")
+            assert not is_mounted(mount.path)
+            assert os.listdir(mount.path) == []
+            assert os.pread(descriptor, 100, 1 << 20) == npy(DATA)[1 << 20 : (1 << 20) + 100]
+            assert is_running(mount.pid)
+        finally:
+            os.close(descriptor)
+        assert wait_until(lambda: not is_running(mount.pid))
+
+
+def test_unmounting_while_somebody_reads(mounted: Mounted, store: Path) -> None:
+    """Refused as busy while a reader runs; the reader sees right bytes all along."""
+    with mounted(store) as mount:
+        reader = subprocess.Popen(
+            ["sh", "-c", f"while sha256sum <'{mount.path}/data.npy'; do :; done"], stdout=subprocess.PIPE, text=True,
+            cwd=mount.path, start_new_session=True,
+        )
+        try:
+            assert reader.stdout is not None
+            digests = {reader.stdout.readline() for _ in range(3)}
+            done = glassfs("umount", mount.path)
+            assert done.returncode == 1 and "busy" in done.stderr
+            digests |= {reader.stdout.readline() for _ in range(3)}
+            assert len(digests) == 1
+        finally:
+            os.killpg(reader.pid, signal.SIGKILL)
+            reader.communicate()
+
+
+def test_twenty_mounts_at_once(fuse: str, store: Path, tmp_path: Path) -> None:
+    places = [tmp_path / str(number) for number in range(20)]
+    for place in places:
+        place.mkdir()
+    starting = [
+        subprocess.Popen([*COMMAND, "mount", store, place], env=environment(fuse), stderr=subprocess.PIPE, text=True)
+        for place in places
+    ]
+    try:
+        for process in starting:
+            _, errors = process.communicate(timeout=60)
+            assert (process.returncode, errors) == (0, "")
+        for place in places:
+            assert (place / "data.npy").stat().st_size == len(npy(DATA))
+    finally:
+        done = glassfs("umount", *places)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not any(map(is_mounted, places))
+
+
+def test_mounting_does_not_wait_for_a_pipe_that_is_inherited(fuse: str, store: Path, tmp_path: Path) -> None:
+    """`$(glassfs mount …)` and ssh wait until every copy of the output is closed: the daemon must not keep one."""
+    (tmp_path / "mnt").mkdir()
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            ["sh", "-c", '"$@" | cat', "sh", *COMMAND, "mount", store, tmp_path / "mnt"],
+            capture_output=True, text=True, timeout=30, env=environment(fuse), check=True,
+        )
+        assert done.stdout == ""
+        assert time.monotonic() - start < 25
+        assert is_mounted(tmp_path / "mnt")
+    finally:
+        glassfs("umount", tmp_path / "mnt")

@@ -1,0 +1,203 @@
+"""What goes wrong first: each mistake is answered with one line that says what to do, exit status 1, and no mount."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from writers.kastore import KastoreWriter
+
+from tests.mount.conftest import Mounted
+from tests.mount.mounts import COMMAND, LIBRARIES, environment, glassfs, is_mounted, mountinfo
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "some.kas"
+    with KastoreWriter(path) as writer:
+        writer.add("array", [1.0, 2.0])
+    return path
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Path:
+    path = tmp_path / "mnt"
+    path.mkdir()
+    return path
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str | Path) -> None:
+    assert done.returncode == 1, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1 and done.stderr.endswith("\n")
+    for part in parts:
+        assert str(part) in done.stderr
+
+
+def assert_refused(
+    fuse: str, source: Path, at: Path, *parts: str | Path, options: Sequence[str] = (), foreground: bool = False,
+) -> None:
+    before = len(mountinfo(at))
+    words = ["mount", *(["-f"] if foreground else []), *options, source, at]
+    assert_one_sentence(glassfs(*words, generation=fuse), *parts)
+    assert len(mountinfo(at)) == before
+
+
+@pytest.mark.parametrize("foreground", [False, True], ids=["daemon", "foreground"])
+class TestMounting:
+    def test_missing_source(self, fuse: str, at: Path, tmp_path: Path, foreground: bool) -> None:
+        missing = tmp_path / "missing.kdb"
+        assert_refused(fuse, missing, at, missing, "no such file", foreground=foreground)
+
+    def test_unknown_format(self, fuse: str, at: Path, tmp_path: Path, foreground: bool) -> None:
+        (tmp_path / "notes.txt").write_text("no container")
+        assert_refused(fuse, tmp_path / "notes.txt", at, "notes.txt", foreground=foreground)
+
+    def test_empty_file(self, fuse: str, at: Path, tmp_path: Path, foreground: bool) -> None:
+        (tmp_path / "empty.kas").write_bytes(b"")
+        assert_refused(fuse, tmp_path / "empty.kas", at, "empty.kas", foreground=foreground)
+
+    def test_damaged_container(self, fuse: str, at: Path, store: Path, foreground: bool) -> None:
+        store.write_bytes(store.read_bytes()[:100])
+        assert_refused(fuse, store, at, "some.kas", foreground=foreground)
+
+    def test_missing_mount_point(self, fuse: str, store: Path, tmp_path: Path, foreground: bool) -> None:
+        missing = tmp_path / "missing"
+        assert_refused(fuse, store, missing, missing, "does not exist", f"mkdir {missing}", foreground=foreground)
+
+    def test_mount_point_is_a_file(self, fuse: str, store: Path, tmp_path: Path, foreground: bool) -> None:
+        (tmp_path / "file").write_text("mine")
+        assert_refused(fuse, store, tmp_path / "file", "not a directory", foreground=foreground)
+        assert (tmp_path / "file").read_text() == "mine"
+
+    def test_mount_point_is_not_empty(self, fuse: str, store: Path, at: Path, foreground: bool) -> None:
+        (at / "mine.txt").write_text("mine")
+        assert_refused(fuse, store, at, "not empty", "-o nonempty", foreground=foreground)
+
+    def test_rw(self, fuse: str, store: Path, at: Path, foreground: bool) -> None:
+        assert_refused(fuse, store, at, "read-only", options=["-o", "rw"], foreground=foreground)
+
+    def test_log_file_that_cannot_be_made(self, fuse: str, store: Path, at: Path, foreground: bool) -> None:
+        options = ["--log-file", "/does/not/exist/log"]
+        assert_refused(fuse, store, at, "/does/not/exist/log: No such file", options=options, foreground=foreground)
+
+    def test_mount_inside_its_own_source(self, fuse: str, store: Path, foreground: bool) -> None:
+        inside = store.parent / "a/b"
+        inside.mkdir(parents=True)
+        assert_refused(fuse, store.parent, inside, "inside", store.parent, foreground=foreground)
+        (store.parent / "link").symlink_to(inside)
+        assert_refused(fuse, store.parent, store.parent / "link", "inside", foreground=foreground)
+
+
+def test_mounted_already(mounted: Mounted, fuse: str, store: Path) -> None:
+    with mounted(store) as mount:
+        assert_refused(fuse, store, mount.path, "mounted there already", f"glassfs umount {mount.path}")
+        assert (mount.path / "array.npy").exists()
+
+
+def test_umount_of_nothing(at: Path, tmp_path: Path) -> None:
+    for path in (at, tmp_path / "missing"):
+        assert_one_sentence(glassfs("umount", path), path, "nothing is mounted there")
+
+
+def test_umount_of_something_else() -> None:
+    assert_one_sentence(glassfs("umount", "/proc"), "/proc", "not a glassfs mount")
+    assert Path("/proc/self").exists()
+
+
+def test_umount_of_a_mount_in_use(mounted: Mounted, store: Path) -> None:
+    with mounted(store) as mount:
+        with (mount.path / "array.npy").open("rb"):
+            assert_one_sentence(glassfs("umount", mount.path), mount.path, "busy", "--lazy")
+            assert is_mounted(mount.path)
+        mount.unmount()
+
+
+def test_one_bad_source_among_good_ones(fuse: str, store: Path, at: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.kas").write_bytes(store.read_bytes()[:70])
+    done = glassfs("mount", store, tmp_path / "bad.kas", at, generation=fuse)
+    assert_one_sentence(done, "bad.kas")
+    assert not is_mounted(at)
+
+
+def test_unreadable_source(fuse: str, public_folder: Path, store: Path) -> None:
+    """As another user, if this one may do that."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can run a command as another user")
+    if not _is_public(Path(COMMAND[0])):
+        pytest.skip("other users may not run this Python")
+    path = public_folder / store.name
+    path.write_bytes(store.read_bytes())
+    path.chmod(0o600)
+    (public_folder / "mnt").mkdir()
+    done = subprocess.run(
+        [*COMMAND, "mount", path, public_folder / "mnt"], capture_output=True, text=True, check=False, user=NOBODY,
+        env=environment(fuse),
+    )
+    assert_one_sentence(done, path, "may not be read")
+
+
+def test_usage(fuse: str, store: Path) -> None:
+    """Words that make no command are a mistake of another kind: status 2, as everywhere."""
+    for words in (["mount"], ["mount", store], ["mount", "--colour", store, "/mnt"], ["umount"], ["munt", store]):
+        done = glassfs(*words, generation=fuse)
+        assert done.returncode == 2
+        assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1
+
+
+class TestMissingParts:
+    """In a mount namespace of its own, where /dev/fuse and the libraries can be taken away."""
+
+    HIDE_DEVICE = (
+        'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9 && exec "$@"'
+    )
+
+    @pytest.fixture(autouse=True)
+    def can_unshare(self, as_root: None) -> None:
+        if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+            pytest.skip("no mount namespace can be made here")
+
+    def hidden(self, script: str, *words: str | Path, generation: str | None) -> subprocess.CompletedProcess[str]:
+        return glassfs(*words, generation=generation, before=["unshare", "-m", "sh", "-ec", script, "sh"])
+
+    @staticmethod
+    def hide_libraries(*generations: str) -> str:
+        """A script that puts nothing in the place of each file of these libraries."""
+        lines = ["exec 3>/dev/null"]
+        for generation in generations:
+            lines += [
+                f'for file in $(find /lib /usr/lib /usr/local/lib -name "{name}*" 2>/dev/null); do '
+                'mount --bind /dev/null "$(readlink -f "$file")" 2>/dev/null || true; done'
+                for name in LIBRARIES[generation]
+            ]
+        return "; ".join([*lines, 'exec "$@"'])
+
+    def test_no_device(self, fuse: str, store: Path, at: Path) -> None:
+        done = self.hidden(self.HIDE_DEVICE, "mount", store, at, generation=fuse)
+        assert_one_sentence(done, "/dev/fuse does not exist", "modprobe fuse", "glassfs ls")
+
+    def test_no_library(self, fuse: str, store: Path, at: Path) -> None:
+        done = self.hidden(self.hide_libraries(fuse), "mount", store, at, generation=fuse)
+        assert_one_sentence(done, f"libfuse {fuse} is not installed", "apt install")
+
+    def test_no_library_at_all(self, fuse: str, store: Path, at: Path) -> None:
+        done = self.hidden(self.hide_libraries("2", "3"), "mount", store, at, generation=None)
+        assert_one_sentence(done, "libfuse 3 is not installed", "apt install fuse3", "glassfs ls")
+
+    def test_other_commands_do_without(self, fuse: str, store: Path) -> None:
+        done = self.hidden(self.hide_libraries("2", "3"), "ls", store, generation=None)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "array.npy\n", "")
+
+
+def _is_public(path: Path) -> bool:
+    return all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents)
+
+
+def test_asking_for_a_library_that_does_not_exist(fuse: str, store: Path, at: Path) -> None:
+    assert_one_sentence(glassfs("mount", store, at, generation="4"), "GLASSFS_FUSE=4")

@@ -1,0 +1,181 @@
+"""Living with the system: readiness, mount(8)'s helper, the units, completion and the manual page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from glassfs.cli import COMMANDS
+from glassfs.mount.options import DESCRIPTIONS
+from tests.conftest import ROOT
+from tests.mount.mounts import COMMAND, glassfs, is_mounted, missing, wait_until
+
+HELPER = (sys.executable, "-c", "from glassfs.mount.helper import main; main()")
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Path:
+    from writers.kastore import KastoreWriter
+
+    path = tmp_path / "values.kas"
+    with KastoreWriter(path) as store:
+        store.add("a/values", [1.5, 2.5])
+    return path
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Iterator[Path]:
+    reason = missing("3") and missing("2")
+    if reason:
+        pytest.skip(reason)
+    place = tmp_path / "mnt"
+    place.mkdir()
+    yield place
+    if is_mounted(place):
+        subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def helper(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*HELPER, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_service_manager_is_told_when_the_mount_answers(container: Path, mountpoint: Path, tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(address))
+        channel.settimeout(20)
+        process = subprocess.Popen(
+            [*COMMAND, "mount", "-f", str(container), str(mountpoint)],
+            env=os.environ | {"NOTIFY_SOCKET": str(address)}, stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert channel.recv(4096).decode().splitlines() == ["READY=1", f"MAINPID={process.pid}"]
+            assert os.listdir(mountpoint / "a") == ["values.npy"]
+            process.send_signal(signal.SIGTERM)
+            assert channel.recv(4096) == b"STOPPING=1"
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert not is_mounted(mountpoint)
+
+
+def test_journal_gets_levels(container: Path, mountpoint: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with journal.open("wb") as stream:
+        status = os.fstat(stream.fileno())
+        process = subprocess.Popen(
+            [*COMMAND, "mount", "-f", str(container), str(mountpoint)], stderr=stream,
+            env=os.environ | {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"},
+        )
+        try:
+            assert wait_until(lambda: "is mounted at" in journal.read_text())
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+    assert all(line.startswith("<6>") for line in journal.read_text().splitlines())
+
+
+def test_helper_mounts_as_mount_asks(container: Path, mountpoint: Path) -> None:
+    options = "rw,noauto,nofail,_netdev,user,x-systemd.automount,x-systemd.idle-timeout=600,cache_size=8M"
+    done = helper(container, mountpoint, "-n", "-o", options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert os.listdir(mountpoint / "a") == ["values.npy"]
+    assert glassfs("umount", mountpoint).returncode == 0
+
+
+def test_helper_only_pretends_with_f(container: Path, mountpoint: Path) -> None:
+    assert helper(container, mountpoint, "-f").returncode == 0
+    assert not is_mounted(mountpoint)
+
+
+def test_helper_ignores_unknown_options_only_if_sloppy(container: Path, mountpoint: Path) -> None:
+    refused = helper(container, mountpoint, "-o", "colour=blue")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("mount.glassfs: unknown mount option 'colour=blue'")
+    assert len(refused.stderr.splitlines()) == 1
+    assert helper(container, mountpoint, "-s", "-o", "colour=blue").returncode == 0
+    assert glassfs("umount", mountpoint).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["only-one"], ["a", "b", "c"], ["a", "b", "-o"], ["a", "b", "-x"]])
+def test_helper_explains_its_usage(arguments: list[str]) -> None:
+    done = helper(*arguments)
+    assert done.returncode == 1
+    assert "usage: mount.glassfs SOURCE MOUNTPOINT" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_install_links_the_helper_and_removes_it(tmp_path: Path) -> None:
+    done = glassfs("install", "--directory", tmp_path)
+    assert done.returncode == 0, done.stderr
+    links = sorted(tmp_path.iterdir())
+    assert [link.name for link in links] == ["mount.fuse.glassfs", "mount.glassfs"]
+    for link in links:
+        run = subprocess.run([link], capture_output=True, text=True, timeout=60, check=False)
+        assert (run.returncode, run.stderr.startswith("mount.glassfs: usage:")) == (1, True)
+    assert glassfs("install", "--directory", tmp_path).returncode == 0  # again: replaced
+    assert glassfs("install", "--directory", tmp_path, "--remove").returncode == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_install_does_not_replace_what_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mount.glassfs").write_text("something else")
+    done = glassfs("install", "--directory", tmp_path)
+    assert done.returncode == 1
+    assert (tmp_path / "mount.glassfs").read_text() == "something else"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_units_are_sound(tmp_path: Path) -> None:
+    for unit in (ROOT / "systemd").iterdir():
+        # The program need not be installed where the units expect it, nor the manual page.
+        text = unit.read_text().replace("/usr/local/bin/glassfs", "/bin/true")
+        lines = [line for line in text.splitlines() if not line.startswith("Documentation=")]
+        (tmp_path / unit.name).write_text("\n".join(lines))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *sorted(tmp_path.iterdir())], capture_output=True, text=True, check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_units_do_not_hide_the_mount() -> None:
+    text = (ROOT / "systemd/glassfs@.service").read_text()
+    settings = [line.partition("=")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert not {"PrivateTmp", "ProtectSystem", "ProtectHome", "PrivateMounts", "MemoryDenyWriteExecute"} & set(settings)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_for_the_shell(shell: str) -> None:
+    done = glassfs("completion", shell)
+    assert done.returncode == 0
+    if shutil.which(shell):
+        checked = subprocess.run([shell, "-n"], input=done.stdout, text=True, capture_output=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_completion_knows_the_commands() -> None:
+    variables = {"_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": "glassfs ex", "COMP_CWORD": "1"}
+    done = subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "plain,export"
+
+
+def test_manual_page_tells_everything() -> None:
+    page = glassfs("man").stdout.replace("\\-", "-")
+    for command in COMMANDS:
+        assert f".SS glassfs {command}" in page
+    for option in DESCRIPTIONS:
+        assert option.replace("\\", "\\e") in page
+    if shutil.which("groff"):
+        done = subprocess.run(
+            ["groff", "-man", "-Tutf8"], input=glassfs("man").stdout, text=True, capture_output=True, check=False,
+        )
+        assert done.stderr == ""

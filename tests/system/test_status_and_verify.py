@@ -1,0 +1,95 @@
+"""``glassfs status`` and ``glassfs verify`` as a person or a program uses them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+from writers.kinodb import KinoWriter
+from writers.wshard import WShardWriter
+
+from tests.mount.mounts import glassfs, missing
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three sound containers and a file that is none."""
+    place = tmp_path / "data"
+    (place / "below").mkdir(parents=True)
+    frames = np.arange(4 * 6 * 5 * 3, dtype=np.uint8).reshape(4, 6, 5, 3)
+    with KinoWriter(place / "run.kdb") as writer:
+        writer.add_episode(
+            np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32),
+            is_terminal=[False, False, False, True], images=({"cam": frame} for frame in frames),
+            embodiment="arm", task="wave",
+        )
+    with WShardWriter(place / "below/episode.wshard", codec="zstd", episode={"length_T": 400}) as shard:
+        shard.add_channel("position", np.zeros((400, 3), np.float32))
+        shard.add("reward", np.zeros(400, np.float32))
+    with KastoreWriter(place / "values.kas") as store:
+        store.add("a", [1, 2, 3])
+    (place / "notes.txt").write_text("no container")
+    return place
+
+
+def damage(path: Path, where: bytes, offset: int = 0) -> None:
+    """Changes a byte behind the last occurrence of ``where``."""
+    data = bytearray(path.read_bytes())
+    data[data.rindex(where) + offset] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_sound_containers_have_no_faults(folder: Path) -> None:
+    done = glassfs("verify", folder)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "3 containers, 0 faults\n"
+
+
+def test_each_fault_is_a_line_that_names_container_and_place(folder: Path) -> None:
+    damage(folder / "below/episode.wshard", b"\x28\xb5\x2f\xfd", 12)  # inside the last zstd frame
+    (folder / "cut.kas").write_bytes((folder / "values.kas").read_bytes()[:-8])
+    done = glassfs("verify", folder)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"{folder / 'cut.kas'}: is cut short")
+    assert lines[1].startswith(f"{folder / 'below/episode.wshard'}: /")
+    assert done.stderr == "4 containers, 2 faults\n"
+
+
+def test_json_for_programs(folder: Path) -> None:
+    damage(folder / "below/episode.wshard", b"\x28\xb5\x2f\xfd", 12)
+    done = glassfs("verify", "--json", folder / "below/episode.wshard")
+    assert done.returncode == 1
+    faults = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [set(fault) for fault in faults] == [{"source", "place", "reason"}]
+
+
+def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
+    done = glassfs("verify", tmp_path / "none.kdb")
+    assert done.returncode == 1
+    assert "No such file" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_status_tells_what_is_mounted(folder: Path, tmp_path: Path) -> None:
+    reason = missing("3") and missing("2")
+    if reason:
+        pytest.skip(reason)
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    assert glassfs("mount", folder, mountpoint).returncode == 0
+    try:
+        (mountpoint / "values.kas/a.npy").read_bytes()
+        found = [json.loads(line) for line in glassfs("status", "--json").stdout.splitlines()]
+        mine = next(status for status in found if status["mountpoint"] == str(mountpoint))
+        assert mine["sources"] == [str(folder)]
+        assert mine["open_containers"] == [str(folder / "values.kas")]
+        assert mine["errors"] == 0
+        line = next(line for line in glassfs("status").stdout.splitlines() if str(mountpoint) in line)
+        assert f"{folder} on {mountpoint}: pid {mine['pid']}, up " in line
+    finally:
+        assert glassfs("umount", mountpoint).returncode == 0
