@@ -262,15 +262,25 @@ def test_damage_in_a_large_block_spares_what_comes_before(small_steps: None) -> 
             read(cache, block, 30 * PIECE, 100)
 
 
-@pytest.mark.parametrize("error", [Damaged("bad"), OSError(28, "No space left on device"), MemoryError()])
+@pytest.mark.parametrize("error", [Changed("closed"), OSError(28, "No space left on device"), MemoryError()])
 def test_a_large_block_that_failed_is_tried_again(error: Exception) -> None:
-    """An error is not kept for good: a full disk or a lack of memory passes."""
+    """A full disk or a lack of memory passes."""
     cache, block = BlockCache(1000), Block(5, 1 << 20)
     block.error, block.fails_at = error, 0
     with pytest.raises(type(error)):
         read(cache, block, 0, 10)
     block.error = None
     assert read(cache, block, 0, 10) == block.expected(0, 10)
+
+
+def test_damage_of_a_large_block_is_found_once() -> None:
+    """Each further read would cost decoding all that comes before it."""
+    cache, block = BlockCache(1000), Block(5, 1 << 20)
+    block.error, block.fails_at = Damaged("bad"), 3 * PIECE
+    for _ in range(5):
+        with pytest.raises(Damaged, match="bad"):
+            read(cache, block, 3 * PIECE, 10)
+    assert block.wholes == 1
 
 
 def test_a_large_block_that_ends_early_is_damage() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.contents import FILMS, ROWS_PER_BLOCK
+from benchmarks.contents import FILM_FRAME, FILMS, ROWS_PER_BLOCK
 from benchmarks.data import FRAMES
 from benchmarks.sides import Place
 from benchmarks.tasks import Results
@@ -93,7 +94,7 @@ def stat_while_reading(place: Place) -> Results:
     folders = [signal / f"film{number}" for number in range(FILMS)]
     frames = [number // FILMS for number in range(STATS)]
     names = [folders[number % FILMS] / f"{frame:06d}.png" for number, frame in enumerate(frames)]
-    count = len(os.listdir(folders[0])) * FILMS
+    count = FILMS * (place.dataset.size // math.prod(FILM_FRAME))
     return child("stat_while_reading", films=films, names=names[:count])
 
 

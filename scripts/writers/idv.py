@@ -93,9 +93,9 @@ class IdvWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.finish()
-        self._file.close()
+        with self._file:
+            if kind is None:
+                self.finish()
 
     def add(
         self, name: str | bytes, values: Any, codec: Codec | str | None = None, *, compression: str | None = None,
@@ -151,7 +151,7 @@ class IdvWriter:
 
 
 def guess(values: Any) -> Codec:
-    """The codec of a column, from the NumPy dtype of its values or of its first row."""
+    """The codec of a column, from the NumPy dtype of its values or of its first row that is not empty."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return vector(_scalar(values.dtype), *values.shape[1:]) if values.ndim > 1 else _scalar(values.dtype)
     if all(value is None or isinstance(value, str) for value in values):
@@ -166,7 +166,7 @@ def guess_value(value: Any) -> Codec:
         return Codec("TextSpan")
     array = np.asarray(value)
     if array.dtype.kind == "U":
-        return vector("TextSpan", len(value))
+        return vector("TextSpan", array.size)
     return vector(_scalar(array.dtype), *array.shape) if array.ndim else _scalar(array.dtype)
 
 
@@ -182,21 +182,15 @@ def encode(codec: Codec, rows: Any) -> bytes:
         return _run(codec, rows)
     item = codec.item or codec
     if isinstance(rows, np.ndarray) and rows.ndim > 1 and codec.size:
-        counts = struct.pack("<ii", len(rows), codec.size) + b"\xff" * 4 * len(rows) + bytes(4)
-        return counts + _run(item, rows.reshape(-1))
+        return struct.pack("<ii", len(rows), codec.size) + b"\xff\xff\xff\xff" * len(rows) + bytes(4) + _run(item, rows)
     lengths = [row.length if isinstance(row, Sparse) else len(row) for row in rows]
     entries = [len(row.indices) if isinstance(row, Sparse) else -1 for row in rows]
     is_common = bool(lengths[0]) and len(set(lengths)) == 1
     indices = [np.asarray(row.indices, "<i4") for row in rows if isinstance(row, Sparse)]
     parts = [row.values if isinstance(row, Sparse) else row for row in rows]
     stored = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [value for part in parts for value in part]
-    return b"".join((
-        struct.pack("<ii", len(lengths), lengths[0] if is_common else 0),
-        b"" if is_common else np.array(lengths, "<i4").tobytes(),
-        np.array(entries, "<i4").tobytes(),
-        struct.pack("<i", sum(map(len, indices))), *(part.tobytes() for part in indices),
-        _run(item, stored),
-    ))
+    head = [len(lengths), *([lengths[0]] if is_common else [0, *lengths]), *entries, sum(map(len, indices))]
+    return np.array(head, "<i4").tobytes() + b"".join(part.tobytes() for part in indices) + _run(item, stored)
 
 
 def _run(codec: Codec, values: Any) -> bytes:
@@ -227,18 +221,13 @@ def _texts(values: Iterable[str | None]) -> bytes:
     """None is a missing text, which only old writers had."""
     given = list(values)
     joined = "".join(text or "" for text in given)
-    if joined.isascii():
-        lengths = [len(text or "") for text in given]
-    else:
-        lengths = [len(_utf16(text or "")) // 2 for text in given]
-        joined = _utf16(joined).decode("utf-16-le", "replace")
+    lengths = [len(text or "") for text in given]
+    if not joined.isascii():
+        lengths = [len((text or "").encode("utf-16-le", "surrogatepass")) // 2 for text in given]
+        joined = joined.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     ends = np.cumsum(lengths, dtype=np.int64).astype("<u4")
     ends[[index for index, text in enumerate(given) if text is None]] |= 0x8000_0000
     return struct.pack("<i", len(given)) + ends.tobytes() + string(joined)
-
-
-def _utf16(text: str) -> bytes:
-    return text.encode("utf-16-le", "surrogatepass")
 
 
 def deflate(raw: bytes) -> bytes:

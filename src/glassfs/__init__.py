@@ -6,6 +6,7 @@ line is ``glassfs --help``.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "open"]
+
+# Whoever wants the log configures it, as the daemon does; others must not find it in their stderr.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def open(  # noqa: A001 - reads as glassfs.open

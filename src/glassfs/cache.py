@@ -145,7 +145,7 @@ class BlockCache:
     def _spool(self, recipe: Recipe) -> _Spool:
         with self._lock:
             spool = self._spools.get(recipe.key)
-            if spool is None:
+            if spool is None or spool.is_to_be_tried_again:
                 self.misses += 1
                 spool = self._spools[recipe.key] = _Spool(recipe, self)
                 if len(self._spools) > SPOOLS:
@@ -182,6 +182,11 @@ class _Spool:
         self._is_busy = False
         self._error: BaseException | None = None
         self._progress = threading.Condition()
+
+    @property
+    def is_to_be_tried_again(self) -> bool:
+        """Whether it failed for a reason that passes, such as a full disk. Damage stays, and would be dear to find again."""
+        return self._error is not None and not isinstance(self._error, Damaged)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         end = offset + len(buffer)

@@ -332,6 +332,12 @@ def test_invalid_utf8_is_replaced_and_found(make: Callable[..., Path]) -> None:
     assert [fault.reason for fault in container.check()] == ["has text that is not UTF-8"]
 
 
+def test_a_vector_of_too_many_texts_is_refused(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add("t", [Sparse(1 << 21, [5], ["x"])], vector("TextSpan")))
+    with pytest.raises(TooLarge):
+        only(open_path(path), "columns/t").block(0)
+
+
 def test_a_text_too_long_to_hold_is_refused(make: Callable[..., Path]) -> None:
     path = make(lambda view: view.add("t", ["short", "x" * (25 * MIB)]))
     content = only(open_path(path), "columns/t")

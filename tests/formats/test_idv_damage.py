@@ -88,6 +88,7 @@ def vectors(length: int, lengths: list[int], counts: list[int], total: int, indi
     (4, vectors(4, [], [-1, -1, 2], 2, [-2, 1], 10)),
     (4, vectors(4, [], [1, -1, 2], 3, [3, 1, 4], 7)),
     (4, vectors(4, [], [-1, -1, 2], 1, [1], 10)),
+    (4, vectors(4, [], [-1, -1, 2], 1, [0, 1], 10)),  # wrong in nothing but the total
     (4, vectors(4, [], [-1, -1, 2], -1, [1, 2], 10)),
     (4, vectors(4, [], [-1, -1, 2], (1 << 31) - 1, [1, 2], 10)),
     (4, struct.pack("<ii", 2, 4) + bytes(100)),  # another number of rows

@@ -135,6 +135,8 @@ def test_a_metadata_table_that_breaks_off_keeps_what_came_before(make: Callable[
     Codec("Foo", b"\x01\x02"), Codec("UInt128"), Codec("RowId"), Codec(""), Codec("Single", b"abc"),
     vector("Foo", 2), vector(vector("Single", 2), 2), vector("Single", -3), vector("Single", 65536, 65536),
     key("UInt32", 0), key("Byte", 256), key("Int32", 5), key("Foo", 5), old_key("UInt32", -1),
+    Codec("Key", Codec("UInt32").described() + struct.pack("<BQi", 0, 0, 5)),  # not contiguous
+    Codec("Key", Codec("UInt32").described() + struct.pack("<BQi", 1, 3, 5)),  # not from 0 on
     Codec("VBuffer", b"\x06Single"), Codec("Key2", b"\xff\xff\xff\xff\xff\xff"), Codec("VBuffer", b""),
 ])
 def test_a_column_of_unknown_codec_has_no_file(make: Callable[..., Path], codec: Codec) -> None:
@@ -178,6 +180,13 @@ def test_a_wrong_header_is_refused(make: Callable[..., Path], field: str, value:
     place, layout = HEADER[field]
     struct.pack_into(layout, data, place, value)
     with pytest.raises(Refused, match=r"^made: [^\n]+$"):
+        open_bytes(bytes(data))
+
+
+def test_a_newer_version_is_refused(make: Callable[..., Path]) -> None:
+    data = bytearray(make(two_columns).read_bytes())
+    struct.pack_into("<QQ", data, 8, 0x1000100010007, 0x1000100010007)
+    with pytest.raises(Refused, match=r"needs a reader of version 1\.1\.1\.7"):
         open_bytes(bytes(data))
 
 

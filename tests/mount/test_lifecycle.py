@@ -31,6 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_mount_is_usable_when_the_command_returns(mounted: Mounted, store: Path) -> None:
     with mounted(store) as mount:
+        assert mount.said == ""
         assert (mount.path / "data.npy").read_bytes() == npy(DATA)
         mount.unmount()
         assert os.listdir(mount.path) == []
@@ -134,6 +135,7 @@ def test_a_killed_daemon_leaves_a_mount_that_the_next_recovers(mounted: Mounted,
             os.listdir(first.path)
         assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
         with mounted(store, at=first.path) as second:
+            assert "daemon is gone" in second.said
             assert (second.path / "data.npy").read_bytes() == npy(DATA)
             assert second.pid != first.pid
         assert not is_mounted(first.path)

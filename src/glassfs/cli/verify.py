@@ -80,7 +80,7 @@ def _is_container(path: str) -> bool:
 
 def _verify(source: str) -> Iterator[Found]:
     """What is wrong with one container, each fault once: a check may meet what reading the files has met before."""
-    seen = set()
+    seen: set[str] = set()
     for place, told in _faults(source):
         reason = told.removeprefix(f"{os.path.basename(source)}: ")
         if not seen & {reason, f"{place}: {reason}"}:

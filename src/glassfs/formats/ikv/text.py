@@ -74,24 +74,24 @@ def encode(text: bytes, name: str) -> TextDocument:
 def recognises(head: bytes) -> bool:
     """Whether a file can only be an iKv text, by its first HEAD bytes (or all, if there are fewer).
 
-    With a version tag it must go on like a document. Without one it must not be something else that looks the same:
-    members in braces must have a value (``{}`` is JSON as well), and a colon or an equals sign after a key is none.
-    Members without braces must have an array, or both an object and a number, boolean or null: quoted strings in
-    pairs, with objects or without, are found in too many other files.
+    A version, a name and a brace are enough. Without them the text must have no fault as far as it goes, and not be
+    something else that looks the same: members in braces must have a value (``{}`` is JSON as well), and a colon or
+    an equals sign after a key is none. Members without braces must have an array, or both an object and a number,
+    boolean or null: quoted strings in pairs, with objects or without, are found in too many other files.
     """
     parser = _Parser(head, is_strict=True)
+    is_sound = True
     try:
         parser.document()
     except _Ended:
-        if len(head) < HEAD:
-            return False
+        is_sound = len(head) >= HEAD
     except ValueError:
-        return False
-    seen = parser.nodes.seen
+        is_sound = False
     if parser.version is not None:
         return parser.is_begun
-    if head[:2] == b"#!" or _CONTROL.search(head):
+    if not is_sound or head[:2] == b"#!" or _CONTROL.search(head):
         return False
+    seen = parser.nodes.seen
     if parser.has_braces:
         return seen(*range(len(TYPE_NAMES)))
     return seen(ARRAY) or (seen(OBJECT) and seen(INTEGER, DOUBLE, BOOLEAN, NULL))

@@ -1,0 +1,105 @@
+"""The command line of the benchmark."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import chart, growth
+from benchmarks.growth import Grown
+from benchmarks.report import Report, growth_text, row_text
+from benchmarks.runner import Runner, say
+from benchmarks.workloads import WORKLOADS, Samples, Workload
+
+MIN_RUNS = 1
+LINE = "Measures glassfs against other mounts of the same data, all sides in turn, and judges its goals."
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    if options.list:
+        for workload in WORKLOADS:
+            print(f"{workload.name:<18} {'; '.join(measure.title for measure in workload.measures)}")
+        return 0
+    # A terminated benchmark unmounts as an interrupted one does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    report = Report(options.runs, options.scale)
+    try:
+        with _folder(options.data) as folder:
+            _measure(Runner(folder, options.runs, options.scale, options.data is not None), report, options)
+    except KeyboardInterrupt:
+        say("")
+        print("benchmark: interrupted", file=sys.stderr)
+        return 130
+    print(report.ending())
+    return 0
+
+
+def _measure(runner: Runner, report: Report, options: argparse.Namespace) -> None:
+    """Measures what the options ask for, prints it as it comes, and writes the files."""
+    report.notes = runner.notes
+
+    def wanted(name: str) -> bool:
+        return not options.only or any(fnmatch.fnmatch(name, pattern) for pattern in options.only)
+
+    def done(workload: Workload, samples: Samples) -> None:
+        for row in report.add(workload, samples):
+            print(row_text(row), flush=True)
+
+    def grown(result: Grown) -> None:
+        report.growths.append(result)
+        print(growth_text(result), flush=True)
+
+    print(report.heading())
+    if options.growth:
+        growth.measure_all(runner, wanted, grown)
+    else:
+        runner.run([workload for workload in WORKLOADS if wanted(workload.name)], done)
+    if options.json:
+        report.write_json(options.json)
+    if options.chart:
+        chart.draw(report.rows, options.chart)
+
+
+@contextlib.contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """The folder for the data, which goes afterwards unless it is one to keep."""
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="glassfs-benchmark-") as folder:
+        yield Path(folder)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("scripts/benchmark", description=LINE)
+    parser.add_argument("--runs", type=_runs, default=5, help="how often each side does each workload (5)")
+    parser.add_argument(
+        "--only", metavar="PATTERN", action="append",
+        help="only workloads whose name fits, such as 'cat-*' or 'array'; with --growth, titles; may be repeated",
+    )
+    parser.add_argument("--list", action="store_true", help="show the workloads and do nothing")
+    parser.add_argument("--growth", action="store_true", help="instead: how glassfs grows with 1, 4, 16 times the data")
+    parser.add_argument("--scale", type=float, default=1.0, help="shrink all data, such as 0.01 to try it out (1)")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data there; needs 16 GB at scale 1")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw a PNG")
+    return parser
+
+
+def _runs(text: str) -> int:
+    number = int(text)
+    if number < MIN_RUNS:
+        raise argparse.ArgumentTypeError(f"at least {MIN_RUNS}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

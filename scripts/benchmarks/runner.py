@@ -1,0 +1,92 @@
+"""Runs workloads: all participants in turn, again and again, each on a fresh mount."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.data import CONTAINERS, Dataset
+from benchmarks.sides import SIDES, Place
+from benchmarks.tasks import Results
+from benchmarks.workloads import Participant, Samples, Workload
+
+
+class Runner:
+    """Keeps its data in ``folder``; ``scale`` shrinks them."""
+
+    def __init__(self, folder: Path, runs: int, scale: float, keeps_data: bool) -> None:
+        self.folder = folder
+        self.runs = runs
+        self.scale = scale
+        self.keeps_data = keeps_data
+        self.notes: dict[str, str] = {}
+
+    def dataset(self, name: str, factor: float = 1.0) -> Dataset:
+        """A container of ``data.CONTAINERS``, ``factor`` times as large as it is at this scale."""
+        container = CONTAINERS[name]
+        size = int(max(container.least, container.size * self.scale) * factor)
+        return Dataset(container, self.folder / f"{name}-{size}", size)
+
+    def run(self, workloads: Sequence[Workload], done: Callable[[Workload, Samples], None]) -> None:
+        """Runs the workloads and tells ``done`` the samples of each."""
+        for number, workload in enumerate(workloads):
+            dataset = self.dataset(workload.container)
+            done(workload, self.measure(workload.name, dataset, workload.participants))
+            following = workloads[number + 1].container if number + 1 < len(workloads) else None
+            if workload.container != following:
+                self.forget(dataset)
+
+    def measure(self, name: str, dataset: Dataset, participants: Sequence[Participant]) -> Samples:
+        """The samples of one workload from ``runs`` rounds. Participants that are not installed are left out."""
+        present = [participant for participant in participants if self._is_there(participant)]
+        say(f"{name}: preparing")
+        for participant in present:
+            SIDES[participant.side].image(dataset)
+        os.sync()  # what was written must not be on its way to the disk while others read
+        samples: dict[str, dict[str, list[float]]] = {p.label: defaultdict(list) for p in present}
+        for number in range(self.runs):
+            for participant in present:
+                say(f"{name}: run {number + 1} of {self.runs}, {participant.label}")
+                for key, value in _observed(participant, dataset).items():
+                    samples[participant.label][key].append(value)
+        say("")
+        return samples
+
+    def forget(self, dataset: Dataset) -> None:
+        if not self.keeps_data:
+            dataset.remove()
+
+    def _is_there(self, participant: Participant) -> bool:
+        reason = SIDES[participant.side].missing()
+        if reason is not None:
+            self.notes[participant.side] = reason
+        return reason is None
+
+
+def say(words: str) -> None:
+    """Where the benchmark is, on a line of the terminal that is written again and again."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{words}")
+        sys.stderr.flush()
+
+
+def _observed(participant: Participant, dataset: Dataset) -> Results:
+    """The results of the recipe and those of the daemon. What the recipe itself tells wins."""
+    with SIDES[participant.side].opened(dataset) as place:
+        before = _counters(place, participant)
+        results = participant.recipe(place)
+        after = _counters(place, participant)
+        differences = {key: value - before[key] for key, value in after.items()}
+        memory = {"memory": place.memory(), "mount": place.mount_seconds} if place.daemon else {}
+        return {**differences, **memory, **results}
+
+
+def _counters(place: Place, participant: Participant) -> Results:
+    """What the daemon has used so far."""
+    if place.daemon is None:
+        return {}
+    own = {"blocks": place.blocks_decoded()} if participant.side == "glassfs" else {}
+    return {**own, "cpu": place.cpu(), "read": place.bytes_read()}

@@ -1,0 +1,192 @@
+"""A folder mirrored, and several sources in one mount: what is a container becomes a directory, all else stays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+from writers.kinodb import KinoWriter
+
+from tests.mount.conftest import Mounted
+from tests.mount.gallery import Gallery, npy
+from tests.mount.mounts import Mount, wait_until
+
+REASON = "user.glassfs.error"
+
+
+def write_store(path: Path, value: float = 1.0) -> None:
+    with KastoreWriter(path) as store:
+        store.add("array", [value])
+
+
+def value_of(path: Path) -> float:
+    return float(np.load(path / "array.npy")[0])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Containers and other files at several depths, and links of all kinds."""
+    folder = tmp_path / "datasets"
+    (folder / "a/b/c").mkdir(parents=True)
+    (folder / "void").mkdir()
+    (tmp_path / "outside").mkdir()
+    write_store(folder / "top.kas", 1.0)
+    write_store(folder / "a/b/c/deep.kas", 2.0)
+    write_store(folder / "no suffix", 3.0)
+    write_store(tmp_path / "outside/secret.kas", 4.0)
+    (folder / "fake.kas").write_bytes(b"only the name of a container")
+    (folder / "empty.kdb").write_bytes(b"")
+    (folder / "a/readme.md").write_bytes(b"# read me\n" * 1000)
+    (folder / "broken.kas").write_bytes((folder / "top.kas").read_bytes()[:80])
+    (folder / "links").mkdir()
+    (folder / "links/inside").symlink_to("../top.kas")
+    (folder / "links/folder").symlink_to("../a/b")
+    (folder / "links/absolute").symlink_to(folder / "a/readme.md")
+    (folder / "links/outside").symlink_to("../../outside/secret.kas")
+    (folder / "links/nowhere").symlink_to("nothing")
+    (folder / "links/loop").symlink_to("..")
+    os.mkfifo(folder / "fifo")
+    return folder
+
+
+def listing(mount: Mount, path: str = "") -> list[str]:
+    return sorted(name for name in os.listdir(mount.path / path) if name != ".glassfs")
+
+
+def test_containers_are_directories_and_files_stay(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder) as mount:
+        assert set(listing(mount)) - {"fifo"} == {
+            "a", "broken.kas", "empty.kdb", "fake.kas", "links", "no suffix", "top.kas", "void",
+        }
+        assert listing(mount, "a") == ["b", "readme.md"]
+        assert listing(mount, "a/b/c/deep.kas") == ["array.npy"]
+        assert listing(mount, "void") == []
+        assert (value_of(mount.path / "top.kas"), value_of(mount.path / "no suffix")) == (1.0, 3.0)
+        assert value_of(mount.path / "a/b/c/deep.kas") == 2.0
+        for name in ("fake.kas", "empty.kdb", "a/readme.md", "broken.kas"):
+            assert (mount.path / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_plain_files_keep_their_attributes(mounted: Mounted, folder: Path) -> None:
+    os.utime(folder / "a/readme.md", ns=(0, 987_654_321_012_345_678))
+    (folder / "a/readme.md").chmod(0o640)
+    with mounted(folder) as mount:
+        status = (mount.path / "a/readme.md").stat()
+        assert status.st_mode == 0o100440
+        assert (status.st_size, status.st_mtime_ns) == (10_000, 987_654_321_012_345_678)
+
+
+def test_a_broken_container_is_a_plain_file_that_says_why(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder) as mount:
+        broken = mount.path / "broken.kas"
+        assert broken.is_file()
+        assert os.listxattr(broken) == [REASON]
+        reason = os.getxattr(broken, REASON).decode()
+        assert reason
+        assert any(reason in line and "broken.kas" in line for line in mount.log_lines())
+        for name in ("fake.kas", "empty.kdb", "a/readme.md"):
+            assert os.listxattr(mount.path / name) == []
+
+
+def test_links_inside_are_followed(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder) as mount:
+        links = mount.path / "links"
+        assert (links / "inside").is_dir() and not (links / "inside").is_symlink()
+        assert value_of(links / "inside") == 1.0
+        assert value_of(links / "folder/c/deep.kas") == 2.0
+        assert (links / "absolute").read_bytes() == (folder / "a/readme.md").read_bytes()
+
+
+def test_links_outside_and_loops_stay_links(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder) as mount:
+        for name in ("outside", "nowhere", "loop"):
+            link = mount.path / "links" / name
+            assert link.is_symlink(), name
+            assert os.readlink(link) == os.readlink(folder / "links" / name), name
+            assert link.lstat().st_size == len(os.readlink(link)), name
+        assert sum(1 for _ in mount.path.rglob("*")) < 100
+
+
+def test_what_is_added_and_removed_shows_within_a_second(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder) as mount:
+        assert not (mount.path / "void/new.kas").exists()
+        write_store(folder / "void/new.kas", 9.0)
+        (folder / "a/new.txt").write_bytes(b"new")
+        (folder / "a/readme.md").unlink()
+        (folder / "void/deeper").mkdir()
+        assert wait_until(lambda: listing(mount, "void") == ["deeper", "new.kas"], 1.0)
+        assert wait_until(lambda: listing(mount, "a") == ["b", "new.txt"], 1.0)
+        assert wait_until(lambda: (mount.path / "void/new.kas/array.npy").exists(), 1.0)
+        assert value_of(mount.path / "void/new.kas") == 9.0
+        assert (mount.path / "a/new.txt").read_bytes() == b"new"
+        assert not (mount.path / "a/readme.md").exists()
+        (folder / "void/new.kas").unlink()
+        assert wait_until(lambda: not (mount.path / "void/new.kas").exists(), 1.0)
+
+
+def test_a_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder) as mount:
+        assert (mount.path / "fake.kas").is_file()
+        write_store(folder / "fake.kas", 5.0)
+        assert wait_until(lambda: (mount.path / "fake.kas").is_dir(), 1.0)
+        assert value_of(mount.path / "fake.kas") == 5.0
+        (folder / "fake.kas").write_bytes(b"and back")
+        assert wait_until(lambda: (mount.path / "fake.kas").is_file(), 1.0)
+        assert (mount.path / "fake.kas").read_bytes() == b"and back"
+
+
+def test_names_that_need_escaping(mounted: Mounted, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_store(folder / "50%.kas", 1.0)
+    (folder / ".glassfs").mkdir()
+    (folder / ".glassfs/mine.txt").write_bytes(b"mine")
+    Path(os.fsdecode(bytes(folder) + b"/caf\xe9\n")).write_bytes(b"latin 1")
+    with mounted(folder) as mount:
+        assert sorted(os.listdir(mount.path)) == ["%2Eglassfs", ".glassfs", "50%25.kas", "caf%E9%0A"]
+        assert value_of(mount.path / "50%25.kas") == 1.0
+        assert (mount.path / "%2Eglassfs/mine.txt").read_bytes() == b"mine"
+        assert (mount.path / "caf%E9%0A").read_bytes() == b"latin 1"
+        assert os.listdir(mount.path / ".glassfs") == ["status.json"]
+
+
+def test_a_container_with_a_member_called_like_the_own_directory(mounted: Mounted, tmp_path: Path) -> None:
+    with KastoreWriter(tmp_path / "odd.kas") as store:
+        store.add(".glassfs/status.json", [1.0])
+    with mounted(tmp_path / "odd.kas") as mount:
+        assert sorted(os.listdir(mount.path)) == ["%2Eglassfs", ".glassfs"]
+        assert (mount.path / "%2Eglassfs/status.json.npy").read_bytes() == npy([1.0])
+        assert mount.status()["pid"] == mount.pid
+
+
+def test_several_sources(mounted: Mounted, folder: Path, gallery: Gallery, tmp_path: Path) -> None:
+    """Containers and a folder side by side, two of them with the same name."""
+    twin = tmp_path / "other/top.kas"
+    twin.parent.mkdir()
+    write_store(twin, 7.0)
+    with KinoWriter(tmp_path / "run.kdb") as writer:
+        writer.add_episode(np.zeros((2, 1)), np.zeros((2, 1)))
+    sources = (folder / "top.kas", tmp_path / "run.kdb", twin, gallery.folder)
+    with mounted(*sources) as mount:
+        names = listing(mount)
+        assert len(names) == 4
+        assert {"top.kas", "run.kdb", gallery.folder.name} < set(names)
+        (other,) = set(names) - {"top.kas", "run.kdb", gallery.folder.name}
+        assert (value_of(mount.path / "top.kas"), value_of(mount.path / other)) == (1.0, 7.0)
+        assert listing(mount, "run.kdb/episodes") == ["0"]
+        data = (mount.path / gallery.folder.name / "store.kas/big.npy").read_bytes()
+        assert data == gallery.exact()["store.kas/big.npy"]
+        assert mount.status()["sources"] == list(map(str, sources))
+
+
+def test_the_same_container_twice_has_different_inode_numbers(mounted: Mounted, folder: Path) -> None:
+    (folder / "copy.kas").write_bytes((folder / "top.kas").read_bytes())
+    (folder / "hard.kas").hardlink_to(folder / "top.kas")
+    with mounted(folder) as mount:
+        numbers = {(mount.path / name).stat().st_ino for name in ("top.kas", "copy.kas", "hard.kas")}
+        assert len(numbers) == 3
+        for name in ("top.kas", "copy.kas", "hard.kas"):
+            assert value_of(mount.path / name) == 1.0
