@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 SIGNATURE, TAIL = b"CML\0DVB\0", b"\0BVD\0LMC"
 CURRENT_VERSION = (1, 1, 1, 6)
-HEADER_SIZE = 256
 EPOCH = 621_355_968_000_000_000  # 1970-01-01 in ticks of 100 ns since 0001-01-01
 COMPRESSIONS = {"none": 0, "deflate": 1}
 PLAIN = {
@@ -87,7 +86,7 @@ class IdvWriter:
         self.version = version
         self.toc: list[bytes] = []
         self._file = open(path, "wb")  # noqa: SIM115
-        self._file.write(bytes(HEADER_SIZE))
+        self._file.write(bytes(256))
 
     def __enter__(self) -> IdvWriter:
         return self

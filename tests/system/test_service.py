@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -82,6 +83,20 @@ def test_journal_gets_levels(container: Path, mountpoint: Path, tmp_path: Path) 
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
     assert all(line.startswith("<6>") for line in journal.read_text().splitlines())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to give up")
+def test_daemon_keeps_only_the_capabilities_it_needs(container: Path, mountpoint: Path) -> None:
+    assert glassfs("mount", container, mountpoint).returncode == 0
+    pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        fields = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
+        # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_SYS_ADMIN, of those that the test itself has.
+        assert int(fields["CapEff"], 16) & ~0x200006 == 0
+        assert int(fields["CapBnd"], 16) & ~0x200006 == 0
+        assert fields["NoNewPrivs"] == "1"
+    assert glassfs("umount", mountpoint).returncode == 0
+    assert not is_mounted(mountpoint)
 
 
 def test_helper_mounts_as_mount_asks(container: Path, mountpoint: Path) -> None:

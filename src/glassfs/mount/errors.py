@@ -64,10 +64,13 @@ class Failures:
         self._note(str(error), None)
         return number
 
-    def repeated(self) -> dict[str, int]:
-        """The sentences that were logged, and how often each came."""
+    def log_counts(self) -> None:
+        """Logs how often each sentence came that came more than once."""
         with self._lock:
-            return dict(self._seen)
+            seen = dict(self._seen)
+        for sentence, times in seen.items():
+            if times > 1:
+                log.error("%s (%d times in all)", sentence, times)
 
     def _note(self, sentence: str, unexpected: BaseException | None) -> None:
         with self._lock:
@@ -76,7 +79,6 @@ class Failures:
             if times == 1 and len(self._seen) >= REMEMBERED:
                 self._seen.pop(next(iter(self._seen)))
             self._seen[sentence] = times
-        # 1, 10, 100 … times: a damaged block that somebody reads in a loop must not fill the log.
-        if times == 10 ** (len(str(times)) - 1):
-            suffix = "" if times == 1 else f" ({times} times)"
-            log.error("%s%s", sentence, suffix, exc_info=unexpected)
+        # Once: a damaged block that somebody reads in a loop must not fill the log.
+        if times == 1:
+            log.error("%s", sentence, exc_info=unexpected)

@@ -18,7 +18,7 @@ from typing import Any
 from glassfs import __version__
 from glassfs.cache import BlockCache
 from glassfs.errors import GlassfsError
-from glassfs.mount import system
+from glassfs.mount import privileges, system
 from glassfs.mount.binding import load
 from glassfs.mount.callbacks import Registration, fuse_class
 from glassfs.mount.errors import Failures, MountError
@@ -65,6 +65,7 @@ class Session:
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until the file system is unmounted; ``ready`` is called once it answers. Raises MountError."""
+        privileges.drop()
         _tame_allocator()
         timeout = SHORT_TIMEOUT if self._has_folder or self.binding.generation == 2 else LONG_TIMEOUT
 
@@ -84,6 +85,7 @@ class Session:
             raise MountError(f"{self.mountpoint}: cannot be mounted: {said or f'libfuse ends with {error}'}") from None
         finally:
             self._is_ending.set()
+            self.failures.log_counts()
             if messages:
                 messages.restore()
 

@@ -1,0 +1,305 @@
+"""Containers that change while they are mounted: readers see old bytes, new bytes or an error, and never a mix."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+from writers.wshard import WShardWriter
+
+from tests.mount.conftest import Mounted
+from tests.mount.mounts import Mount, is_running, wait_until
+
+LENGTH = 3 << 20
+HEADER = 128
+WRITERS = ("raw", "compressed")
+REFUSALS = (errno.EIO, errno.ESTALE)
+SOON = 1.0
+
+
+def write(path: Path, version: int, kind: str = "raw") -> None:
+    """A container with arrays of bytes that are all ``version``."""
+    data = np.full(LENGTH, version, np.uint8)
+    if kind == "raw":
+        with KastoreWriter(path) as store:
+            store.add("signal/data", data)
+    else:
+        with WShardWriter(path, codec="zstd") as writer:
+            writer.add_channel("data", data.reshape(-1, 64))
+
+
+def replace(path: Path, version: int, kind: str = "raw") -> None:
+    beside = path.with_name("beside")
+    write(beside, version, kind)
+    beside.replace(path)
+
+
+def versions(data: bytes) -> set[int]:
+    """The versions that bytes behind the header are of."""
+    return set(data[HEADER:])
+
+
+def shows(path: Path, version: int) -> Callable[[], bool]:
+    """Whether the file has the bytes of this version, and no others."""
+
+    def look() -> bool:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            assert error.errno in (*REFUSALS, errno.ENOENT), error
+            return False
+        return len(data) == HEADER + LENGTH and versions(data) == {version}
+
+    return look
+
+
+class Readers:
+    """Threads that open and read a file over and over, and remember what they saw."""
+
+    def __init__(self, path: Path, direct: bool) -> None:
+        self.path = path
+        self.flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
+        self.wrong: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self._is_ending = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(4)]
+
+    def __enter__(self) -> Readers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._is_ending.is_set():
+            try:
+                self._read()
+            except OSError as error:
+                name = errno.errorcode[error.errno or 0]
+                self.seen[name] += 1
+                if error.errno not in (*REFUSALS, errno.ENOENT):
+                    self.wrong.append(name)
+
+    def _read(self) -> None:
+        """One handle sees one version, from its first byte to its last, and all of it."""
+        descriptor = os.open(self.path, self.flags)
+        try:
+            size = os.fstat(descriptor).st_size
+            data = b""
+            while piece := os.pread(descriptor, 400_000, len(data)):
+                data += piece
+            found = versions(data)
+            if len(found) != 1:
+                self.wrong.append(f"a mix of {sorted(found)} in {len(data)} bytes")
+            elif len(data) != HEADER + LENGTH or size != len(data):
+                self.wrong.append(f"{len(data)} bytes of {size}")
+            else:
+                self.seen[str(found.pop())] += 1
+        finally:
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_replaced_container_shows_the_new_bytes_within_a_second(
+    mounted: Mounted, tmp_path: Path, kind: str,
+) -> None:
+    """Named alone, where the kernel may keep pages and attributes for hours; it has seen all of them before."""
+    path = tmp_path / "changing"
+    write(path, 1, kind)
+    with mounted(path) as mount:
+        for version in (2, 3, 4):
+            data = mount.path / "signal/data.npy"
+            assert shows(data, version - 1)()
+            inode = data.stat().st_ino
+            replace(path, version, kind)
+            assert wait_until(shows(data, version), SOON), version
+            assert data.stat().st_mtime_ns == path.stat().st_mtime_ns
+            assert data.stat().st_ino != inode
+        assert is_running(mount.pid)
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["buffered", "direct"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_readers_of_a_container_that_is_replaced_never_see_a_mix(
+    mounted: Mounted, tmp_path: Path, kind: str, direct: bool,
+) -> None:
+    path = tmp_path / "folder/changing"
+    path.parent.mkdir()
+    write(path, 1, kind)
+    with mounted(path.parent) as mount, Readers(mount.path / "changing/signal/data.npy", direct) as readers:
+        for version in range(2, 8):
+            replace(path, version, kind)
+            time.sleep(0.35)
+        assert wait_until(shows(mount.path / "changing/signal/data.npy", 7), SOON)
+    assert readers.wrong == []
+    assert sum(readers.seen[str(version)] for version in range(1, 8)) > 10
+
+
+@contextmanager
+def held_open(mount: Mount, direct: bool = True) -> Iterator[int]:
+    descriptor = os.open(mount.path / "signal/data.npy", os.O_RDONLY | (os.O_DIRECT if direct else 0))
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def assert_old_or_refused(descriptor: int, version: int) -> None:
+    for offset in range(HEADER, HEADER + LENGTH, 500_000):
+        try:
+            data = os.pread(descriptor, 300_000, offset)
+        except OSError as error:
+            assert error.errno in REFUSALS, error
+        else:
+            assert len(data) == min(300_000, HEADER + LENGTH - offset)
+            assert set(data) == {version}
+
+
+@pytest.mark.parametrize("change", ["replaced", "rewritten", "truncated", "emptied"])
+def test_an_open_file_keeps_its_bytes_or_is_refused(mounted: Mounted, tmp_path: Path, change: str) -> None:
+    path = tmp_path / "changing"
+    write(path, 1)
+    with mounted(path) as mount, held_open(mount) as early, held_open(mount, direct=False) as late:
+        assert set(os.pread(early, 1000, HEADER)) == {1}
+        assert set(os.pread(late, 1000, HEADER)) == {1}
+        if change == "replaced":
+            replace(path, 2)
+        elif change == "rewritten":
+            write(path, 2)
+        else:
+            os.truncate(path, path.stat().st_size // 2 if change == "truncated" else 0)
+        for _ in range(12):
+            assert_old_or_refused(early, 1)
+            assert_old_or_refused(late, 1)
+            time.sleep(0.05)
+        assert is_running(mount.pid)
+
+
+def test_a_rewritten_container_shows_the_new_bytes_within_a_second(mounted: Mounted, tmp_path: Path) -> None:
+    """In place: the same file, the same size. Only its mtime tells."""
+    path = tmp_path / "changing"
+    write(path, 1)
+    with mounted(path) as mount:
+        data = mount.path / "signal/data.npy"
+        for version in (2, 3):
+            assert shows(data, version - 1)()
+            write(path, version)
+            assert wait_until(shows(data, version), SOON), version
+
+
+def test_a_container_of_another_shape(mounted: Mounted, tmp_path: Path) -> None:
+    """Names come and go, a file becomes a directory, sizes change."""
+    path = tmp_path / "changing"
+    with KastoreWriter(path) as store:
+        store.add("stays", np.zeros(10))
+        store.add("goes", np.zeros(10))
+    with mounted(path) as mount:
+        assert sorted(os.listdir(mount.path)) == [".glassfs", "goes.npy", "stays.npy"]
+        assert not (mount.path / "comes").exists()
+        beside = tmp_path / "beside"
+        with KastoreWriter(beside) as store:
+            store.add("stays", np.zeros(1000))
+            store.add("comes/deep", np.zeros(10))
+        beside.replace(path)
+        assert wait_until(lambda: sorted(os.listdir(mount.path)) == [".glassfs", "comes", "stays.npy"], SOON)
+        assert wait_until(lambda: (mount.path / "comes/deep.npy").exists(), SOON)
+        assert (mount.path / "stays.npy").stat().st_size == HEADER + 8000
+        assert len((mount.path / "stays.npy").read_bytes()) == HEADER + 8000
+        assert not (mount.path / "goes.npy").exists()
+
+
+def test_a_truncated_container_comes_back(mounted: Mounted, tmp_path: Path) -> None:
+    path = tmp_path / "changing"
+    write(path, 1)
+    with mounted(path) as mount:
+        assert shows(mount.path / "signal/data.npy", 1)()
+        os.truncate(path, 30)
+
+        def is_refused() -> bool:
+            try:
+                os.listdir(mount.path / "signal")
+            except OSError as error:
+                return error.errno in (*REFUSALS, errno.ENOENT)
+            return False
+
+        assert wait_until(is_refused, SOON)
+        assert is_running(mount.pid)
+        assert mount.status()["pid"] == mount.pid
+        replace(path, 5)
+        assert wait_until(shows(mount.path / "signal/data.npy", 5), SOON)
+
+
+def test_a_deleted_container_stays_readable_where_it_is_open(mounted: Mounted, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "changing"
+    write(path, 1)
+    with mounted(folder) as mount, (mount.path / "changing/signal/data.npy").open("rb") as file:
+        assert file.read(HEADER)[:6] == b"\x93NUMPY"
+        path.unlink()
+        assert wait_until(lambda: not (mount.path / "changing").exists(), SOON)
+        for _ in range(3):
+            time.sleep(0.3)
+            file.seek(0)
+            data = file.read()
+            assert len(data) == HEADER + LENGTH and versions(data) == {1}
+        write(path, 2)
+        assert wait_until(shows(mount.path / "changing/signal/data.npy", 2), SOON)
+
+
+def test_the_only_source_deleted_and_made_again(mounted: Mounted, tmp_path: Path) -> None:
+    path = tmp_path / "changing"
+    write(path, 1)
+    with mounted(path) as mount:
+        with held_open(mount) as descriptor:
+            path.unlink()
+            time.sleep(0.7)
+            assert set(os.pread(descriptor, LENGTH, HEADER)) == {1}
+        assert is_running(mount.pid)
+        write(path, 2)
+        assert wait_until(shows(mount.path / "signal/data.npy", 2), SOON)
+
+
+def test_truncating_under_a_memory_map(mounted: Mounted, tmp_path: Path) -> None:
+    """The daemon must not map what others can cut: it would die, and with it everybody's mount."""
+    path = tmp_path / "changing"
+    write(path, 1)
+    with mounted(path) as mount, held_open(mount, direct=False) as descriptor:
+        with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
+            assert mapped[HEADER] == 1
+            for _ in range(20):
+                os.truncate(path, 100)
+                assert_old_or_refused(descriptor, 1)
+                write(path, 1)
+            assert is_running(mount.pid)
+        assert wait_until(shows(mount.path / "signal/data.npy", 1), SOON)
+
+
+def test_plain_files_of_a_folder_change_too(mounted: Mounted, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    plain = folder / "log.txt"
+    plain.write_bytes(b"first\n")
+    with mounted(folder) as mount:
+        shown = mount.path / "log.txt"
+        assert shown.read_bytes() == b"first\n"
+        with plain.open("ab") as file:
+            file.write(b"second\n")
+        assert wait_until(lambda: shown.stat().st_size == 13 and shown.read_bytes() == b"first\nsecond\n", SOON)
+        (folder / "new").write_bytes(b"third\n")
+        (folder / "new").replace(plain)
+        assert wait_until(lambda: shown.stat().st_size == 6 and shown.read_bytes() == b"third\n", SOON)

@@ -1,0 +1,135 @@
+"""Generated JSON: strict, in order, and bounded."""
+
+from __future__ import annotations
+
+import json
+import math
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassfs.cache import BlockCache
+from glassfs.content import Blob, Document, Json, Memory, Null, Picture, Scalar, Text
+from glassfs.errors import Damaged, TooLarge
+from glassfs.view import file_of
+from glassfs.view.json import LIMIT, line, render
+from tests.view.views import KEY, file_bytes
+
+PLAIN = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.floats(allow_nan=False, allow_infinity=False)),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(), inner, max_size=4)),
+)
+ANYTHING = st.recursive(
+    st.one_of(st.floats(), st.binary(), st.text(st.characters(codec=None)), st.integers(), st.none()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.tuples(inner, inner),
+        st.dictionaries(st.one_of(st.binary(max_size=2), st.text(st.characters(codec=None), max_size=2)), inner, max_size=5),
+    ),
+)
+
+
+def strict(text: bytes) -> Any:
+    """By a parser that takes no NaN and no key twice."""
+
+    def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len({name for name, _ in pairs}) == len(pairs)
+        return dict(pairs)
+
+    def constant(name: str) -> None:
+        raise AssertionError(name)
+
+    return json.loads(text.decode(), parse_constant=constant, object_pairs_hook=unrepeated)
+
+
+@given(PLAIN)
+def test_values_come_back(value: Any) -> None:
+    rendered = render(value)
+    assert strict(rendered) == value
+    assert rendered == (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    assert strict(line(value)) == value
+    assert b"\n" not in line(value)
+
+
+@given(ANYTHING)
+def test_whatever_the_value_it_is_strict_json(value: Any) -> None:
+    """Also with NaN, bytes that are not UTF-8, lone surrogates, and keys that these make equal."""
+    rendered = render(value)
+    parsed = strict(rendered)
+    assert rendered.endswith(b"\n")
+    assert strict(line(value)) == parsed
+    if isinstance(value, dict):
+        assert len(parsed) == len(value)
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (math.nan, b'"NaN"'), (math.inf, b'"Infinity"'), (-math.inf, b'"-Infinity"'), (-0.0, b"-0.0"), (0.1, b"0.1"),
+    (1e22, b"1e+22"), (5e-324, b"5e-324"), (2**70, b"1180591620717411303424"), (True, b"true"), (None, b"null"),
+    (b"\xff\xe9", '"\ufffd\ufffd"'.encode()), ("\udc80", '"\ufffd"'.encode()), ("é", '"é"'.encode()), ((1, 2), b"[1, 2]"),
+    ({b"a\xff": 1, b"a\xfe": 2, "a\ufffd~2": 3}, '{"a\ufffd": 1, "a\ufffd~2": 2, "a\ufffd~2~2": 3}'.encode()),
+])
+def test_what_json_lacks(value: Any, text: bytes) -> None:
+    assert line(value) == text
+
+
+def test_keys_stay_in_their_order() -> None:
+    assert list(strict(render({"b": 1, "a": 2, "c": 3}))) == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize("value", [
+    ["x" * (1 << 20)] * 65, [[0] * 1000] * 40_000, {"x" * (33 << 20): "y" * (33 << 20)}, "é" * (33 << 20), ["\0" * (11 << 20)],
+], ids=["strings", "numbers", "keys", "more bytes than characters", "escapes"])
+def test_past_the_limit_it_is_refused_early(value: Any) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="64 MiB"):
+            render(value)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * LIMIT
+
+
+def test_a_rendering_of_just_the_limit_is_shown() -> None:
+    assert len(render("x" * (LIMIT - 3))) == LIMIT
+    with pytest.raises(TooLarge):
+        render("x" * (LIMIT - 2))
+
+
+def test_a_document_is_asked_once_and_may_fail() -> None:
+    asked: list[int] = []
+
+    def value() -> dict[str, int]:
+        asked.append(1)
+        return {"a": 1}
+
+    assert file_bytes(Document(KEY, value, ("id", 1)), ".json") == b'{\n  "a": 1\n}\n'
+    assert len(asked) == 2  # once in each of two caches
+
+    def bad() -> None:
+        raise Damaged("meta does not decode")
+
+    data = file_of(Document(KEY, bad, ("id", 2)), BlockCache()).data
+    for _ in range(2):
+        with pytest.raises(Damaged, match="meta does not decode"):
+            _ = data.size
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (0, b"0\n"), (-(2**63), b"-9223372036854775808\n"), (1.0, b"1.0\n"), (0.1, b"0.1\n"), (1e300, b"1e+300\n"),
+    (True, b"true\n"), (False, b"false\n"), (math.nan, b"nan\n"), (-math.inf, b"-inf\n"), (-0.0, b"-0.0\n"),
+])
+def test_scalars_are_a_line(value: float, text: bytes) -> None:
+    assert file_bytes(Scalar(KEY, value), ".txt") == text
+
+
+def test_stored_bytes_are_shown_unchanged() -> None:
+    raw = b"\xff\xd8 anything \0\n"
+    for content, suffix in (
+        (Blob(KEY, Memory(raw)), ".bin"), (Text(KEY, Memory(raw)), ".txt"), (Json(KEY, Memory(raw)), ".json"),
+        (Picture(KEY, Memory(raw), "jpeg"), ".jpg"), (Picture(KEY, Memory(raw), "png"), ".png"),
+    ):
+        assert file_bytes(content, suffix) == raw
+    assert file_bytes(Null(KEY), ".null") == b""

@@ -1,0 +1,141 @@
+"""Rows as lines: plain text by formula, JSON lines measured in one pass, and offsets that lie."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.cache import BlockCache
+from glassfs.content import Memory, RaggedText, Records, Unreadable
+from glassfs.errors import Damaged
+from glassfs.view import file_of
+from glassfs.view.lines import ROWS_AT_ONCE
+from tests.view.views import KEY, file_bytes
+
+ROWS = st.one_of(
+    st.lists(st.binary(max_size=12), max_size=40),
+    st.tuples(st.binary(max_size=6), st.integers(ROWS_AT_ONCE - 2, 3 * ROWS_AT_ONCE)).map(lambda row: [row[0]] * row[1]),
+)
+
+
+def ragged(rows: Sequence[bytes], dtype: str = "<u4", is_json: bool = False) -> RaggedText:
+    offsets = list(accumulate(map(len, rows), initial=0))
+    packed = struct.pack(f"<{len(offsets)}{'I' if dtype == '<u4' else 'Q'}", *offsets)
+    return RaggedText(KEY, Memory(b"".join(rows)), Memory(packed), dtype, len(rows), is_json)
+
+
+@given(ROWS, st.sampled_from(["<u4", "<u8"]))
+@settings(max_examples=40)
+def test_plain_rows_are_lines(rows: list[bytes], dtype: str) -> None:
+    for budget in (8 << 20, 1000):
+        assert file_bytes(ragged(rows, dtype), ".txt", budget) == b"".join(row + b"\n" for row in rows)
+
+
+def test_the_size_of_plain_lines_needs_no_reading() -> None:
+    content = RaggedText(KEY, Unreadable(1000, "bad"), Unreadable(44, "bad"), "<u4", 10)
+    data = file_of(content, BlockCache()).data
+    assert data.is_sized
+    assert data.size == 1010
+    with pytest.raises(Damaged):
+        data.read(0, 1)
+
+
+def test_one_long_row_among_short_ones() -> None:
+    rows = [b"a", b"x" * (20 << 20), b"", b"b"]
+    assert file_bytes(ragged(rows), ".txt") == b"".join(row + b"\n" for row in rows)
+
+
+@pytest.mark.parametrize("offsets", [
+    [1, 2, 3, 6], [0, 4, 3, 6], [0, 2, 3, 5], [0, 2, 3, 7], [0, 2, 9, 6], [0, 2**32 - 1, 3, 6],
+])
+def test_offsets_that_lie_are_damage(offsets: list[int]) -> None:
+    for is_json in (False, True):
+        content = RaggedText(KEY, Memory(b"abcdef"), Memory(struct.pack("<4I", *offsets)), "<u4", 3, is_json)
+        data = file_of(content, BlockCache()).data
+        if is_json and offsets in ([1, 2, 3, 6], [0, 2, 3, 5]):
+            continue  # rises inside the text: shown as it is
+        with pytest.raises(Damaged, match="offsets"):
+            data.read(0, data.size)
+
+
+@given(st.lists(st.one_of(
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=3).map(lambda value: json.dumps(value).encode()),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=3).map(lambda value: json.dumps(value, indent=1).encode()),
+    st.binary(max_size=8), st.sampled_from([b"NaN", b'{"a": 1, "a": 2}', b"", b" 1 ", b"[" * 5000, b'"\r"', b'"a\nb"']),
+), max_size=20))
+@settings(max_examples=60)
+def test_json_rows_are_one_line_each(rows: list[bytes]) -> None:
+    """A row that is JSON keeps its value, one that is none becomes a string."""
+    shown = file_bytes(ragged(rows, is_json=True), ".jsonl").split(b"\n")
+    assert shown.pop() == b""
+    assert len(shown) == len(rows)
+    for line, row in zip(shown, rows, strict=True):
+        value = json.loads(line)
+        try:
+            original = json.loads(row.decode())
+        except (ValueError, RecursionError):
+            assert value == row.decode("utf-8", "replace")
+            continue
+        if row in (b"NaN", b'{"a": 1, "a": 2}'):  # lenient parsers take them
+            assert value == row.decode()
+        else:
+            assert value == original
+            assert b"\n" in row or line == row.strip()
+
+
+VALUES = st.one_of(st.none(), st.text(max_size=5), st.lists(st.one_of(st.none(), st.text(max_size=3)), max_size=3))
+
+
+@given(st.lists(st.lists(VALUES, max_size=8), max_size=6))
+def test_records_are_json_lines_by_block(blocks: list[list[Any]]) -> None:
+    content = Records(KEY, len(blocks), lambda number: blocks[number], ("records", id(blocks)))
+    for budget in (8 << 20, 40):
+        shown = file_bytes(content, ".jsonl", budget)
+        assert [json.loads(line) for line in shown.splitlines() if line] == [value for block in blocks for value in block]
+        assert shown.count(b"\n") == sum(map(len, blocks))
+
+
+def test_records_are_measured_once_and_at_the_first_size() -> None:
+    asked: list[int] = []
+
+    def block(number: int) -> list[str]:
+        asked.append(number)
+        return [f"row {number}"] * 3
+
+    data = file_of(Records(KEY, 50, block, ("r",)), BlockCache()).data
+    assert not data.is_sized
+    assert not asked
+    size = data.size
+    assert data.size == size == sum(3 * len(f'"row {number}"\n') for number in range(50))
+    assert asked == list(range(50))
+    data.read(0, 10)
+    assert asked[50:] == [0]
+    data.read(size - 5, 5)
+    assert asked[51:] == [49]
+
+
+def test_a_block_that_gives_other_rows_later_is_damage() -> None:
+    rows = [["a"]]
+    data = file_of(Records(KEY, 1, lambda number: rows[number], ("r",)), BlockCache()).data
+    size = data.size
+    rows[0] = ["longer"]
+    with pytest.raises(Damaged):
+        data.read(0, size)
+
+
+def test_a_bad_block_makes_the_size_damage() -> None:
+    def block(number: int) -> list[str]:
+        if number == 1:
+            raise Damaged("block 1 does not decode")
+        return ["a"]
+
+    data = file_of(Records(KEY, 3, block, ("r",)), BlockCache()).data
+    with pytest.raises(Damaged, match="block 1"):
+        _ = data.size

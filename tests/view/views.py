@@ -1,0 +1,26 @@
+"""Files of contents for tests: the view's data, read whole and in ranges."""
+
+from __future__ import annotations
+
+import random
+
+from glassfs.cache import BlockCache
+from glassfs.content import Content
+from glassfs.view import file_of
+
+KEY = b"key"
+
+
+def file_bytes(content: Content, suffix: str, budget: int = 8 << 20) -> bytes:
+    """The bytes of the file for a content. Its size, and any range of it, agree with the whole."""
+    shown = file_of(content, BlockCache(budget))
+    assert shown.suffix == suffix
+    size = shown.data.size
+    whole = shown.data.read(0, size)
+    again = file_of(content, BlockCache(budget)).data
+    chance = random.Random(size)
+    for _ in range(10 if size else 0):
+        start = chance.randrange(size)
+        end = min(size, start + chance.choice((1, 3, 50, 70_000)))
+        assert again.read(start, end - start) == whole[start:end]
+    return whole
