@@ -1,4 +1,4 @@
-"""What runs in a process of its own: ``python -m benchmarks.tasks NAME '{"argument": …}'`` prints results as JSON.
+"""What runs in a process of its own: ``python -m benchmarks.tasks NAME`` reads the arguments and prints results as JSON.
 
 Imports come before the clock starts, so that only the work is timed.
 """
@@ -155,4 +155,4 @@ TASKS: dict[str, Callable[..., Results]] = {
 }
 
 if __name__ == "__main__":
-    print(json.dumps(TASKS[sys.argv[1]](**json.loads(sys.argv[2]))))
+    print(json.dumps(TASKS[sys.argv[1]](**json.load(sys.stdin))))

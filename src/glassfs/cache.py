@@ -185,7 +185,7 @@ class _Spool:
 
     @property
     def is_to_be_tried_again(self) -> bool:
-        """Whether it failed for a reason that passes, such as a full disk. Damage stays: to find it again costs time."""
+        """Whether it failed for a reason that passes, such as a full disk. Damage stays, as finding it costs."""
         return self._error is not None and not isinstance(self._error, Damaged)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:

@@ -46,7 +46,7 @@ def _export(tree: Tree, path: str, target: str, bar: tqdm) -> int:
         with tqdm.external_write_mode(file=sys.stderr):
             report(place, error)
 
-    buffer = memoryview(bytearray(CHUNK))
+    buffer = bytearray(CHUNK)
     for place, node in _nodes(tree, path, failed):
         destination = os.path.join(target, place[1:]) if place != "/" else target
         try:
@@ -69,17 +69,18 @@ def _nodes(tree: Tree, path: str, failed: Callable[[str, Exception], None]) -> I
         yield from tree.walk(path, failed)
 
 
-def _copy(node: File, destination: str, buffer: memoryview, bar: tqdm) -> None:
+def _copy(node: File, destination: str, buffer: bytearray, bar: tqdm) -> None:
     """Writes a file; what is zero becomes a hole. A file that cannot be read whole does not stay."""
     size = node.size
     try:
         with open(destination, "wb") as file:
             for position in range(0, size, CHUNK):
-                count = node.read_into(buffer, position)
-                if buffer[:count] == ZEROS[:count]:
+                count = node.read_into(memoryview(buffer), position)
+                data = buffer if count == CHUNK else buffer[:count]
+                if data == ZEROS[:count]:
                     file.seek(count, os.SEEK_CUR)
                 else:
-                    file.write(buffer[:count])
+                    file.write(data)
                 bar.update(count)
             file.truncate(size)
         os.utime(destination, ns=(node.origin.mtime_ns, node.origin.mtime_ns))

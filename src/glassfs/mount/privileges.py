@@ -1,7 +1,7 @@
 """What a daemon that was started by root gives up: all capabilities (capabilities(7)) but those for its work.
 
-Capabilities belong to threads, and new threads inherit them: called before there are any. Linux only; elsewhere, and for
-a user who is not root, there is nothing to give up.
+Capabilities belong to threads, and new threads inherit them: called before there are any. Linux only; elsewhere, and
+for a user who is not root, there is nothing to give up.
 """
 
 from __future__ import annotations
