@@ -38,12 +38,12 @@ def main() -> int:
         print("benchmark: interrupted", file=sys.stderr)
         return 130
     print(report.ending())
-    return 0
+    return 1 if report.failures else 0
 
 
 def _measure(runner: Runner, report: Report, options: argparse.Namespace) -> None:
     """Measures what the options ask for, prints it as it comes, and writes the files."""
-    report.notes = runner.notes
+    report.notes, report.failures = runner.notes, runner.failures
 
     def wanted(name: str) -> bool:
         return not options.only or any(fnmatch.fnmatch(name, pattern) for pattern in options.only)
@@ -57,14 +57,16 @@ def _measure(runner: Runner, report: Report, options: argparse.Namespace) -> Non
         print(growth_text(result), flush=True)
 
     print(report.heading())
-    if options.growth:
-        growth.measure_all(runner, wanted, grown)
-    else:
-        runner.run([workload for workload in WORKLOADS if wanted(workload.name)], done)
-    if options.json:
-        report.write_json(options.json)
-    if options.chart:
-        chart.draw(report.rows, options.chart)
+    try:
+        if options.growth:
+            growth.measure_all(runner, wanted, grown)
+        else:
+            runner.run([workload for workload in WORKLOADS if wanted(workload.name)], done)
+    finally:  # an interrupted run keeps what it has
+        if options.json:
+            report.write_json(options.json)
+        if options.chart:
+            chart.draw(report.rows, options.chart)
 
 
 @contextlib.contextmanager

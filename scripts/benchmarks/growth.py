@@ -76,8 +76,11 @@ def measure_all(runner: Runner, wanted: Callable[[str], bool], done: Callable[[G
         medians = {}
         for dataset in datasets:
             samples = runner.measure(f"growth, {growth.title}, {dataset.size}", dataset, (participant,))
-            medians[dataset.size] = median(samples["glassfs"][growth.key])
-        done(Grown(growth, medians))
+            measured = samples.get("glassfs", {}).get(growth.key, [])
+            if measured:
+                medians[dataset.size] = median(measured)
+        if len(medians) == len(FACTORS):
+            done(Grown(growth, medians))
         if all(later.container != growth.container for later in chosen[number + 1 :]):
             for dataset in datasets:
                 runner.forget(dataset)

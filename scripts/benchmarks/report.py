@@ -7,10 +7,11 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from math import nan
 from statistics import median
 from typing import Any
 
@@ -34,7 +35,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Row:
-    """One measure of one workload by participants. ``glassfs`` is among them."""
+    """One measure of one workload by participants, ``glassfs`` among them unless it failed."""
 
     workload: Workload
     measure: Measure
@@ -42,7 +43,8 @@ class Row:
 
     @property
     def ours(self) -> float:
-        return self.summaries["glassfs"].median
+        """The median of glassfs, not a number where it failed: that meets no goal."""
+        return self.summaries["glassfs"].median if "glassfs" in self.summaries else nan
 
     def ratio(self, label: str) -> float | None:
         """How many times the median of glassfs that of ``label`` is: above 1, glassfs is better."""
@@ -72,7 +74,8 @@ class Report:
     scale: float
     rows: list[Row] = field(default_factory=list)
     growths: list[Grown] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    failures: Sequence[str] = ()
 
     def add(self, workload: Workload, samples: Samples) -> list[Row]:
         """The rows of a workload, which are also kept."""
@@ -85,7 +88,8 @@ class Report:
             "runs": self.runs,
             "scale": self.scale,
             "system": system(),
-            "skipped": self.notes,
+            "skipped": dict(self.notes),
+            "failures": list(self.failures),
             "measures": [_row_as_json(row) for row in self.rows],
             "growth": [
                 {
@@ -112,7 +116,8 @@ class Report:
         limits = [(row.ours, row.limit(goal)) for row in self.rows for goal in row.measure.goals]
         judged = [ours <= limit for ours, limit in limits if limit is not None]
         lines = [f"{sum(judged)} of {len(judged)} goals met."] if judged else []
-        return "\n".join(lines + [f"Skipped {name}: {reason}." for name, reason in self.notes.items()])
+        lines += [f"Skipped {name}: {reason}." for name, reason in self.notes.items()]
+        return "\n".join(lines + [f"Failed: {failure}" for failure in self.failures])
 
 
 def row_text(row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ class Runner:
         self.scale = scale
         self.keeps_data = keeps_data
         self.notes: dict[str, str] = {}
+        self.failures: list[str] = []
 
     def dataset(self, name: str, factor: float = 1.0) -> Dataset:
         """A container of ``data.CONTAINERS``, ``factor`` times as large as it is at this scale."""
@@ -50,7 +52,12 @@ class Runner:
         for number in range(self.runs):
             for participant in present:
                 say(f"{name}: run {number + 1} of {self.runs}, {participant.label}")
-                for key, value in _observed(participant, dataset).items():
+                try:
+                    results = _observed(participant, dataset)
+                except (OSError, subprocess.SubprocessError) as error:
+                    self.failures.append(f"{name}, {participant.label}: {error}")
+                    continue
+                for key, value in results.items():
                     samples[participant.label][key].append(value)
         say("")
         return samples

@@ -1,4 +1,4 @@
-"""What runs in a process of its own: ``python -m benchmarks.tasks NAME`` reads the arguments and prints results as JSON.
+"""What runs in a process of its own: ``python -m benchmarks.tasks NAME`` reads arguments and prints results as JSON.
 
 Imports come before the clock starts, so that only the work is timed.
 """
@@ -19,6 +19,7 @@ Results = dict[str, float]
 
 PAGE = 4096
 PAUSE = 0.0005
+IDV_HEADER = 256
 
 
 def read(path: str, size: int = -1) -> Results:
@@ -126,9 +127,7 @@ def decompress_block(path: str, codec: str) -> Results:
 
 def inflate_blocks(path: str, blocks: int) -> Results:
     """Inflates the blocks of the first column of a data view in memory. They lie one behind the other."""
-    from writers.idv import HEADER_SIZE
-
-    rest = Path(path).read_bytes()[HEADER_SIZE:]
+    rest = Path(path).read_bytes()[IDV_HEADER:]
     stored = []
     for _ in range(blocks):
         decoder = zlib.decompressobj(-zlib.MAX_WBITS)

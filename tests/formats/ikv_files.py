@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from glassfs.content import Array, Container, Content, Document, Group, Null, Scalar, Text
+from glassfs.content import Array, Container, Content, Document, Fault, Group, Null, Scalar, Text
 from tests.helpers import open_bytes
 
 V1 = b"iKv1b\1\0\0\0\4root"
@@ -35,6 +35,10 @@ def document_of(container: Container) -> Any:
 def opened_v1(node: bytes) -> Container:
     """A document of iKv1 whose root node is given, type included."""
     return open_bytes(V1 + node)
+
+
+def faults_of(data: bytes) -> list[Fault]:
+    return list(open_bytes(data).check())
 
 
 def value_of(content: Content) -> Any:

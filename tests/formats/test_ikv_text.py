@@ -42,6 +42,7 @@ def test_samples_have_their_values(samples: Path, name: str) -> None:
     assert is_same(expected["tree"], value_of(root_of(container)))
     assert root_of(container).key.decode() == expected["root_name"]
     assert container.facts["version"] == expected["version"]
+    assert container.version == str(expected["version"] or "text")
     assert list(container.check()) == []
 
 

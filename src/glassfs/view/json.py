@@ -6,8 +6,8 @@ as U+FFFD. A key that this makes equal to an earlier one gets ``~2``, ``~3`` …
 
 from __future__ import annotations
 
-import json
 import math
+from json.encoder import encode_basestring
 from typing import Any
 
 from glassfs.cache import BlockCache
@@ -22,48 +22,69 @@ def view(document: Document, cache: BlockCache) -> tuple[str, Data]:
 
 
 def render(value: Any) -> bytes:
-    """The file for a value. Raises TooLarge past LIMIT."""
-    pieces, size = [], 1
-    for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(_Strict().value(value)):
-        pieces.append(piece)
-        size += len(piece)
-        if size > LIMIT:
-            raise TooLarge(f"the document is longer than {LIMIT >> 20} MiB as JSON")
-    rendered = "".join([*pieces, "\n"]).encode()
-    if len(rendered) > LIMIT:
-        raise TooLarge(f"the document is longer than {LIMIT >> 20} MiB as JSON")
-    return rendered
+    """The file for a value. Raises TooLarge past LIMIT. Beside the value there is only the text in memory."""
+    text = bytearray()
+    _write(text, value, b"\n")
+    text += b"\n"
+    if len(text) > LIMIT:
+        raise _too_large()
+    return bytes(text)
 
 
 def line(value: Any) -> bytes:
     """A value on one line, without the newline."""
-    return json.dumps(_Strict().value(value), ensure_ascii=False).encode()
+    text = bytearray()
+    _write(text, value, None)
+    return bytes(text)
 
 
-class _Strict:
-    """Turns a value into what strict JSON can carry, up to about LIMIT bytes of it."""
+def _write(text: bytearray, value: Any, margin: bytes | None) -> None:
+    """Appends a value. ``margin`` is the newline and the blanks before it, or None for all in one line."""
+    if len(text) > LIMIT:
+        raise _too_large()
+    if isinstance(value, (str, bytes)):
+        text += _quoted(as_text(value))
+    elif value is None:
+        text += b"null"
+    elif isinstance(value, bool):
+        text += b"true" if value else b"false"
+    elif isinstance(value, float):
+        text += (float.__repr__(value) if math.isfinite(value) else f'"{name_of(value)}"').encode()
+    elif isinstance(value, int):
+        text += int.__repr__(value).encode()
+    elif isinstance(value, dict):
+        _write_object(text, value, margin)
+    else:
+        inner = None if margin is None else margin + b"  "
+        separator = b""
+        text += b"["
+        for item in value:
+            text += separator + (inner or b"")
+            _write(text, item, inner)
+            separator = b", " if inner is None else b","
+        text += (margin or b"") + b"]" if separator else b"]"
 
-    def __init__(self) -> None:
-        self._room = LIMIT
 
-    def value(self, value: Any) -> Any:
-        self._room -= 2
-        if self._room < 0:
-            raise TooLarge(f"the document is longer than {LIMIT >> 20} MiB as JSON")
-        if isinstance(value, (str, bytes)):
-            text = as_text(value)
-            self._room -= len(text)
-            return text
-        if isinstance(value, float):
-            return value if math.isfinite(value) else name_of(value)
-        if isinstance(value, dict):
-            members: dict[str, Any] = {}
-            for key, item in value.items():
-                members[_unused(as_text(key), members)] = self.value(item)
-            return members
-        if isinstance(value, (list, tuple)):
-            return [self.value(item) for item in value]
-        return value
+def _write_object(text: bytearray, members: dict[Any, Any], margin: bytes | None) -> None:
+    inner = None if margin is None else margin + b"  "
+    names: set[str] = set()
+    separator = b""
+    text += b"{"
+    for key, item in members.items():
+        name = _unused(as_text(key), names)
+        names.add(name)
+        text += separator + (inner or b"") + _quoted(name) + b": "
+        _write(text, item, inner)
+        separator = b", " if inner is None else b","
+    text += (margin or b"") + b"}" if separator else b"}"
+
+
+def _quoted(text: str) -> bytes:
+    return encode_basestring(text).encode()
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(f"the document is longer than {LIMIT >> 20} MiB as JSON")
 
 
 def as_text(value: str | bytes) -> str:
@@ -86,9 +107,9 @@ def name_of(number: float) -> str:
     return "Infinity" if number > 0 else "-Infinity"
 
 
-def _unused(key: str, members: dict[str, Any]) -> str:
+def _unused(key: str, names: set[str]) -> str:
     number, candidate = 2, key
-    while candidate in members:
+    while candidate in names:
         candidate = f"{key}~{number}"
         number += 1
     return candidate

@@ -93,7 +93,7 @@ def _open_plain(
     if tag == OBJECT:
         facts["members"] = cursor.varint()
     top = Group(b"", lambda: members, subgroups=int(tag == OBJECT))
-    return Container("ikv", str(facts["version"]), top, [source], facts, check)
+    return Container("ikv", str(facts["version"] or "text"), top, [source], facts, check)
 
 
 def _open_indexed(source: Source, cache: BlockCache, body: Body, cursor: Cursor) -> Container:

@@ -1,0 +1,363 @@
+"""From contents to paths: merging directories, collisions, numbers, films and series, against a model of rule 4."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.content import Array, Blob, Content, Group, Member, Memory, Null, Scalar, Series, Text
+from glassfs.errors import Damaged, NotADirectory, NotFound
+from glassfs.tree import Directory, File, Tree
+from glassfs.tree.build import container_root
+from glassfs.tree.names import component
+from glassfs.tree.nodes import Listings
+from tests.tree.trees import files_of, origin, paths_of, tree_of
+
+PARTS = st.sampled_from([b"a", b"b", b"a~2", b"a.bin", b"a~2.bin", b"", b"..", b"A", b"x" * 300, b".glassfs", b"a/b"])
+KINDS = {".bin": Blob, ".txt": Text}
+MadeLeaf = tuple[tuple[bytes, ...], str]
+LEAVES = st.lists(st.tuples(st.lists(PARTS, min_size=1, max_size=3).map(tuple), st.sampled_from(list(KINDS))), max_size=14)
+
+
+def numbered(leaves: list[MadeLeaf]) -> list[Member]:
+    """A member for each leaf; its bytes are its number."""
+    return [
+        Member(name, KINDS[suffix](b"/".join(name), Memory(str(number).encode())))
+        for number, (name, suffix) in enumerate(leaves)
+    ]
+
+
+def model(leaves: list[MadeLeaf], is_mount_root: bool = False) -> dict[str, bytes]:
+    """Rule 4 of the contract: paths and the numbers of the leaves, directory by directory."""
+    found: dict[str, bytes] = {}
+
+    def place(prefix: str, here: list[tuple[tuple[bytes, ...], str, int]], is_root: bool) -> None:
+        def shown(name: str) -> str:
+            return "%2Eglassfs" if is_root and name == ".glassfs" else name
+
+        below: dict[str, list[tuple[tuple[bytes, ...], str, int]]] = {}
+        for name, suffix, number in here:
+            if len(name) > 1:
+                below.setdefault(shown(component(name[0])), []).append((name[1:], suffix, number))
+        taken = set(below)
+        late = []
+        for name, suffix, number in here:
+            if len(name) == 1:
+                wanted = shown(component(name[0], suffix))
+                if wanted in taken:
+                    late.append((name[0], suffix, number))
+                else:
+                    taken.add(wanted)
+                    found[f"{prefix}/{wanted}"] = str(number).encode()
+        for raw, suffix, number in late:
+            count = 2
+            while component(raw, f"~{count}{suffix}") in taken:
+                count += 1
+            wanted = component(raw, f"~{count}{suffix}")
+            taken.add(wanted)
+            found[f"{prefix}/{wanted}"] = str(number).encode()
+        for directory, inner in below.items():
+            place(f"{prefix}/{directory}", inner, False)
+
+    place("", [(name, suffix, number) for number, (name, suffix) in enumerate(leaves)], is_mount_root)
+    return found
+
+
+@given(LEAVES, st.booleans())
+@settings(max_examples=200)
+def test_paths_follow_the_model(leaves: list[MadeLeaf], is_mount_root: bool) -> None:
+    """Nothing is hidden: as many files as leaves, each under the path of the model, found by walk and by lookup."""
+    tree = tree_of(numbered(leaves), is_mount_root)
+    files = files_of(tree)
+    assert files == model(leaves, is_mount_root)
+    assert len(files) == len(leaves)
+    for path, raw in files.items():
+        assert tree.file(path).read(0, 100) == raw
+
+
+@given(LEAVES, st.lists(st.integers(0, 3), max_size=14))
+@settings(max_examples=100)
+def test_groups_merge_with_names_that_are_paths(leaves: list[MadeLeaf], depths: list[int]) -> None:
+    """The same leaves, each behind some groups instead of components, in the same places."""
+    members = []
+    for number, member in enumerate(numbered(leaves)):
+        depth = min(depths[number % len(depths)] if depths else 0, len(member.name) - 1)
+        for part in reversed(member.name[:depth]):
+            inner = Member(member.name[depth:], member.content)
+            group = Group(part, lambda inner=inner: [inner])  # type: ignore[misc]
+            member = Member((*member.name[: depth - 1], part), group)
+            depth -= 1
+        members.append(member)
+    files = files_of(tree_of(members))
+    assert len(files) == len(leaves)
+    assert sorted(files.values()) == sorted(model(leaves).values())
+    assert {path.rpartition("/")[0] for path in files} == {path.rpartition("/")[0] for path in model(leaves)}
+
+
+def test_the_first_keeps_the_name() -> None:
+    leaves: list[MadeLeaf] = [((b"a",), ".bin"), ((b"a",), ".bin"), ((b"a~2",), ".bin"), ((b"a",), ".bin"), ((b"a",), ".txt")]
+    assert files_of(tree_of(numbered(leaves))) == {
+        "/a.bin": b"0", "/a~3.bin": b"1", "/a~2.bin": b"2", "/a~4.bin": b"3", "/a.txt": b"4",
+    }
+
+
+def test_a_directory_keeps_its_name_before_a_file() -> None:
+    leaves: list[MadeLeaf] = [((b"a",), ".bin"), ((b"a.bin", b"x"), ".txt")]
+    assert paths_of(tree_of(numbered(leaves))) == {"/a.bin/", "/a.bin/x.txt", "/a~2.bin"}
+
+
+def test_many_of_one_name_take_no_square_time() -> None:
+    files = files_of(tree_of(numbered([((b"same",), ".bin")] * 20_000)))
+    assert files["/same~20000.bin"] == b"19999"
+    assert len(files) == 20_000
+
+
+def test_only_the_root_of_a_mount_has_a_reserved_name() -> None:
+    leaves: list[MadeLeaf] = [((b".glassfs", b"a"), ".bin"), ((b"in", b".glassfs", b"b"), ".bin")]
+    assert set(files_of(tree_of(numbered(leaves), True))) == {"/%2Eglassfs/a.bin", "/in/.glassfs/b.bin"}
+    assert set(files_of(tree_of(numbered(leaves), False))) == {"/.glassfs/a.bin", "/in/.glassfs/b.bin"}
+
+
+def test_arrays_of_one_name_are_told_apart_by_label() -> None:
+    members = [
+        Member((b"t",), Array(b"t", Memory(bytes(8)), "<i8", (1,))),
+        Member((b"t",), Array(b"t", Memory(bytes(2)), "<i2", (1,), label=".offset_minutes")),
+        Member((b"t",), Null(b"t")), Member((b"t",), Scalar(b"t", 5)),
+    ]
+    assert set(files_of(tree_of(members))) == {"/t.npy", "/t.offset_minutes.npy", "/t.null", "/t.txt"}
+
+
+def test_a_film_is_a_file_and_a_folder() -> None:
+    film = Array(b"rgb", Memory(bytes(3 * 2 * 2 * 3)), "|u1", (3, 2, 2, 3))
+    tree = tree_of([Member((b"rgb",), film), Member((b"rgb", b"note"), Text(b"note", Memory(b"hi")))])
+    assert paths_of(tree) == {"/rgb.npy", "/rgb/", "/rgb/note.txt", *(f"/rgb/00000{number}.png" for number in range(3))}
+
+
+# Series: folders of numbered contents, none of which is made before somebody asks.
+
+
+def series(count: int, digits: int = 1, has_groups: bool = False) -> tuple[Series, list[int]]:
+    made: list[int] = []
+
+    def item(number: int) -> Content:
+        made.append(number)
+        inner = Blob(b"x", Memory(str(number).encode()))
+        return Group(b"g", lambda: [Member((b"x",), inner)], 0) if has_groups else inner
+
+    return Series(b"s", count, item, digits, has_groups), made
+
+
+@pytest.mark.parametrize("has_groups", [False, True])
+@pytest.mark.parametrize(("count", "digits"), [(0, 1), (1, 1), (12, 1), (12, 6), (1_000_003, 6)])
+def test_a_series_makes_what_is_asked_for(count: int, digits: int, has_groups: bool) -> None:
+    content, made = series(count, digits, has_groups)
+    tree = tree_of([Member((b"s",), content)])
+    folder = tree.directory("/s")
+    assert folder.link_count == 2 + (count if has_groups else 0)
+    listing = folder.listing()
+    assert len(listing) == count
+    for number in {0, count // 2, count - 1} if count else ():
+        name = f"{number:0{digits}d}" + ("" if has_groups else ".bin")
+        node, found = listing[number], tree.lookup(f"/s/{name}")
+        assert (node.name, node.ino) == (name, found.ino)
+        inner = tree.file(f"/s/{name}/x.bin" if has_groups else f"/s/{name}")
+        assert inner.read(0, 20) == str(number).encode()
+    assert len(made) < 40
+    with pytest.raises(IndexError):
+        listing[count]
+
+
+@pytest.mark.parametrize("name", ["12.bin", "-1.bin", "1.png", "1", "01.bin", "٣.bin", "1.bin.bin", ".bin", "9" * 30 + ".bin", ""])
+def test_names_that_are_not_of_the_series(name: str) -> None:
+    folder = tree_of([Member((b"s",), series(12)[0])]).directory("/s")
+    with pytest.raises(NotFound):
+        folder.child(name)
+
+
+def test_two_groups_of_a_series_name_merge() -> None:
+    content, _ = series(3)
+    tree = tree_of([Member((b"s",), content), Member((b"s", b"1"), Blob(b"1", Memory(b"other")))])
+    assert files_of(tree) == {
+        "/s/0.bin": b"0", "/s/1.bin": b"other", "/s/2.bin": b"2", "/s/1~2.bin": b"1",
+    } or files_of(tree) == {"/s/0.bin": b"0", "/s/1.bin": b"1", "/s/2.bin": b"2", "/s/1~2.bin": b"other"}
+
+
+# Nodes: numbers, laziness, errors.
+
+
+def test_inode_numbers_are_the_same_again_and_differ_by_container() -> None:
+    leaves: list[MadeLeaf] = [((b"d", b"%d" % number), ".bin") for number in range(300)]
+
+    def numbers(identity: str) -> dict[str, int]:
+        group = Group(b"", lambda: numbered(leaves))
+        return {path: node.ino for path, node in Tree(container_root(group, origin(identity))).walk()}
+
+    first, again, other = numbers("1:2:3:4"), numbers("1:2:3:4"), numbers("1:2:3:5")
+    assert first == again
+    assert len(set(first.values())) == len(first)
+    assert not set(first.values()) & set(other.values())
+    assert all(0 < number < 1 << 64 for number in first.values())
+
+
+def test_listing_and_child_give_the_same_number() -> None:
+    tree = tree_of(numbered([((b"a", b"b"), ".bin"), ((b"c",), ".txt")]))
+    for path, node in tree.walk():
+        assert tree.lookup(path).ino == node.ino
+
+
+def test_members_are_asked_for_when_somebody_looks_inside() -> None:
+    asked: list[str] = []
+
+    def inner() -> Iterator[Member]:
+        asked.append("inner")
+        yield Member((b"x",), Null(b"x"))
+
+    def bad() -> Iterator[Member]:
+        asked.append("bad")
+        raise Damaged("the section is cut")
+
+    tree = tree_of([Member((b"inner",), Group(b"inner", inner)), Member((b"bad",), Group(b"bad", bad))])
+    assert {node.name for node in tree.root.listing()} == {"inner", "bad"}
+    assert asked == []
+    with pytest.raises(Damaged, match="the section is cut"):
+        tree.lookup("/bad/x")
+    assert {node.name for node in tree.directory("/inner").listing()} == {"x.null"}
+    tree.lookup("/inner/x.null")
+    assert asked == ["bad", "inner"]
+
+
+def test_link_counts_are_known_without_looking_inside() -> None:
+    def forbidden() -> Iterator[Member]:
+        raise AssertionError("looked inside")
+
+    root = tree_of([Member((b"g",), Group(b"g", forbidden, subgroups=5))]).root
+    group = root.listing()[0]
+    assert isinstance(group, Directory)
+    assert group.is_counted
+    assert (group.link_count, root.link_count) == (7, 3)
+
+
+def test_attributes_tell_the_content() -> None:
+    data = Memory(bytes(24))
+    node = tree_of([Member((b"raw\xff",), Array(b"raw\xff", data, "<f4", (2, 3), "float32"))]).root.listing()[0]
+    assert node.xattrs() == {
+        "user.glassfs.key": b"raw\xff", "user.glassfs.format": b"made", "user.glassfs.dtype": b"float32",
+        "user.glassfs.shape": b"[2, 3]",
+    }
+
+
+def test_attributes_that_fail_say_why() -> None:
+    def shape() -> tuple[int, ...]:
+        raise Damaged("block 3 is bad")
+
+    node = tree_of([Member((b"a",), Array(b"a", Memory(b""), "<f4", shape))]).root.listing()[0]
+    assert node.xattrs()["user.glassfs.error"] == b"block 3 is bad"
+
+
+# The tree: paths, walking, what it remembers.
+
+SMALL: list[MadeLeaf] = [((b"a", b"b", b"c"), ".bin"), ((b"a", b"d"), ".bin"), ((b"e",), ".bin")]
+
+
+def test_looking_up_paths() -> None:
+    tree = tree_of(numbered(SMALL))
+    assert tree.lookup("/") is tree.root
+    assert isinstance(tree.lookup("/a/b"), Directory)
+    assert isinstance(tree.lookup("/a/b/c.bin"), File)
+    for missing in ("/x", "/a/x", "/x/y/z", "/a/b/c"):
+        with pytest.raises(NotFound):
+            tree.lookup(missing)
+    for through_file in ("/e.bin/x", "/a/b/c.bin/x/y"):
+        with pytest.raises(NotADirectory):
+            tree.lookup(through_file)
+
+
+def test_walking_gives_parents_first_and_goes_on_after_errors() -> None:
+    def bad() -> Iterator[Member]:
+        raise Damaged("cut")
+
+    tree = tree_of([*numbered(SMALL), Member((b"bad",), Group(b"bad", bad))])
+    errors: list[tuple[str, str]] = []
+    paths = [path for path, _ in tree.walk(on_error=lambda path, error: errors.append((path, str(error))))]
+    assert set(paths) == {"/a", "/a/b", "/a/b/c.bin", "/a/d.bin", "/e.bin", "/bad"}
+    assert all(path.rpartition("/")[0] in ("", *paths[:number]) for number, path in enumerate(paths))
+    assert errors == [("/bad", "cut")]
+    assert {path for path, _ in tree.walk("/a/b/")} == {"/a/b/c.bin"}
+    with pytest.raises(Damaged):
+        list(tree.walk())
+
+
+def test_a_tree_remembers_only_so_many_paths() -> None:
+    tree = tree_of(numbered([((b"%d" % number, b"x"), ".bin") for number in range(6000)]))
+    for number in range(6000):
+        assert tree.file(f"/{number}/x.bin").read(0, 9) == str(number).encode()
+    assert len(tree._directories) <= 4097
+
+
+# Listings: the children that are kept.
+
+
+def test_listings_are_made_once_by_many_threads() -> None:
+    started = threading.Barrier(8)
+    asked: list[int] = []
+
+    def members() -> Iterator[Member]:
+        asked.append(1)
+        yield from numbered([((b"%d" % number,), ".bin") for number in range(200)])
+
+    root = container_root(Group(b"", members), origin())
+
+    def look(_: int) -> int:
+        started.wait(10)
+        return len(root.listing())
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(look, range(8))) == [200] * 8
+    assert len(asked) == 1
+
+
+def test_listings_used_last_are_kept() -> None:
+    asked: list[int] = []
+
+    def group(number: int) -> Group:
+        def members() -> list[Member]:
+            asked.append(number)
+            return numbered([((b"%d" % inner,), ".bin") for inner in range(9)])
+
+        return Group(b"g", members)
+
+    tree = tree_of([Member((b"%d" % number,), group(number)) for number in range(20)], limit=60)
+    for number in (0, 1, 0, 2, 0, 3):  # ten nodes each, and the root's 21
+        tree.directory(f"/{number}").listing()
+    assert asked == [0, 1, 2, 3]
+    tree.directory("/0").listing()
+    assert asked == [0, 1, 2, 3]
+    tree.directory("/1").listing()
+    assert asked[-1] == 1
+
+
+def test_forgetting_one_container_leaves_the_others() -> None:
+    listings = Listings()
+    asked: list[str] = []
+
+    def root(name: str) -> Directory:
+        def members() -> list[Member]:
+            asked.append(name)
+            return []
+
+        return container_root(Group(b"", members), origin(name, listings))
+
+    first, second = root("first"), root("second")
+    for _ in range(2):
+        first.listing()
+        second.listing()
+    assert asked == ["first", "second"]
+    listings.forget(first.origin)
+    first.listing()
+    second.listing()
+    assert asked == ["first", "second", "first"]

@@ -1,0 +1,122 @@
+"""From raw names to path components: total, injective, and short enough, against a second reading of the rule."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import xxhash
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from glassfs.tree.names import component
+
+PIECES = st.one_of(
+    st.binary(max_size=4),
+    st.sampled_from([b"%", b"/", b"\0", b"\x1f", b"\x7f", b".", b"..", b"%2E", b"%41", b"~2", b" "]),
+    st.text(max_size=3).map(str.encode), st.sampled_from(["é", "e\u0301", "😀", "日本"]).map(str.encode),
+)
+NAMES = st.lists(PIECES, max_size=8).map(b"".join)
+LONG_NAMES = st.tuples(PIECES.filter(bool), st.integers(60, 300), PIECES).map(lambda part: part[0] * part[1] + part[2])
+TAILS = st.sampled_from(["", ".npy", ".json", "~2.npy", ".offset_minutes.npy", "~123.jsonl"])
+
+
+def rule(name: bytes) -> str:
+    """Rules 2 of the contract, byte by byte."""
+    if name == b"":
+        return "%"
+    if name in (b".", b".."):
+        return name.decode().replace(".", "%2E")
+    shown = ""
+    position = 0
+    while position < len(name):
+        for size in (1, 2, 3, 4):
+            try:
+                character = name[position : position + size].decode()
+                break
+            except UnicodeDecodeError:
+                continue
+        else:
+            character = ""
+        if not character or character in "%/" or ord(character) < 0x20 or ord(character) == 0x7F:
+            shown += f"%{name[position]:02X}"
+            position += 1
+        else:
+            shown += character
+            position += size
+    return shown
+
+
+def unescaped(shown: str) -> bytes:
+    if shown == "%":
+        return b""
+    return re.sub(rb"%([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), shown.encode())
+
+
+@given(NAMES)
+@example(b"")
+@example(b".")
+@example(b"..")
+@example(b"...")
+@example(b"\xed\xa0\x80")  # a surrogate, which is not UTF-8
+@example(b"\xc0\xaf")  # an overlong slash
+@example(b"%")
+@example(bytes(range(256))[:60])
+def test_short_names_follow_the_rule_and_can_be_read_back(name: bytes) -> None:
+    shown = component(name)
+    if len(rule(name).encode()) <= 255:
+        assert shown == rule(name)
+        assert unescaped(shown) == name
+
+
+@given(st.one_of(NAMES, LONG_NAMES), TAILS)
+def test_every_name_is_a_component(name: bytes, tail: str) -> None:
+    shown = component(name, tail)
+    raw = shown.encode()
+    assert 0 < len(raw) <= 255
+    assert shown not in (".", "..")
+    assert not set(shown) & {"/", "\0"}
+    assert shown.endswith(tail)
+    assert not re.search("[\x00-\x1f\x7f\ud800-\udfff]", shown)
+
+
+@given(LONG_NAMES, TAILS)
+def test_long_names_are_cut_at_a_character_and_have_a_hash(name: bytes, tail: str) -> None:
+    whole = rule(name)
+    if len((whole + tail).encode()) <= 255:
+        assert component(name, tail) == whole + tail
+        return
+    shown = component(name, tail)
+    mark = f"~{xxhash.xxh64(name, seed=0).hexdigest()}{tail}"
+    assert shown.endswith(mark)
+    kept = shown.removesuffix(mark)
+    assert whole.startswith(kept)
+    assert not re.search("%[0-9A-F]?$", kept)
+    # One character, or one %XX, more would not fit.
+    following = re.match(r"%[0-9A-F]{2}|.", whole[len(kept) :], re.DOTALL)
+    assert following is not None
+    assert len((kept + following[0] + shown[len(kept) :]).encode()) > 255
+
+
+@given(st.lists(st.one_of(NAMES, LONG_NAMES), unique=True, max_size=12), TAILS)
+def test_different_names_stay_different(names: list[bytes], tail: str) -> None:
+    assert len({component(name, tail) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize(("name", "shown"), [
+    (b"front", "front"), (b"a/b", "a%2Fb"), (b"100%", "100%25"), (b"", "%"), (b".", "%2E"), (b"..", "%2E%2E"),
+    (b"...", "..."), (b".hidden", ".hidden"), (b"a\nb", "a%0Ab"), (b"\x7f", "%7F"), (b"\x00", "%00"), (b"\xff", "%FF"),
+    ("é".encode(), "é"), ("e\u0301".encode(), "e\u0301"), (b"A", "A"), (b" ", " "), (b"\\", "\\"), (b"%2F", "%252F"),
+    (b"\xe9\xa9", "%E9%A9"), ("\x80".encode(), "\x80"),
+])
+def test_examples(name: bytes, shown: str) -> None:
+    assert component(name) == shown
+
+
+def test_the_border_of_255_bytes() -> None:
+    assert component(b"x" * 251, ".npy") == "x" * 251 + ".npy"
+    assert component(b"x" * 252, ".npy") == "x" * 234 + "~" + xxhash.xxh64_hexdigest(b"x" * 252) + ".npy"
+    assert component("é".encode() * 127) == "é" * 127
+    assert component("é".encode() * 128).startswith("é" * 119 + "~")
+    assert component(b"\xff" * 85) == "%FF" * 85
+    assert component(b"\xff" * 86).startswith("%FF" * 79 + "~")
