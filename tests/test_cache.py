@@ -83,7 +83,8 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 60)), max_size=80), st.integers(0, 300))
 def test_it_behaves_like_a_list_of_the_blocks_used_last(uses: list[tuple[int, int]], budget: int) -> None:
     """Reference model: blocks in the order of their last use, as many from the end as fit in the budget."""
-    cache, kept, hits = BlockCache(budget), [], 0
+    cache, hits = BlockCache(budget), 0
+    kept: list[int] = []
     for number, offset in uses:
         block = Block(number, 10 + number * 5)
         if block.size > budget // 2:

@@ -118,13 +118,29 @@ def readers(count: int) -> Recipe:
 
 
 def row(task: str) -> Recipe:
-    """One row from the middle of the table, the same every time."""
+    """One row of the table, and how many blocks that decodes.
+
+    Then one of another block, and how many bytes are read for that: all modules that the daemon needs are loaded by
+    now. Both rows are the same every time.
+    """
 
     def recipe(place: Place) -> Results:
-        chosen = random.Random(7).randrange(place.dataset.size)
-        return child(task, path=place.root / "columns/Features.npy", row=chosen)
+        column = place.root / "columns/Features.npy"
+        count = place.dataset.size
+        chosen = random.Random(7).randrange(count)
+        blocks = place.blocks_decoded()
+        results = child(task, path=column, row=chosen)
+        blocks = place.blocks_decoded() - blocks
+        read = place.bytes_read()
+        child(task, path=column, row=(chosen + count // 2) % count)
+        return results | {"blocks": blocks, "read": place.bytes_read() - read}
 
     return recipe
+
+
+def stored_block(place: Place) -> Results:
+    """The size of a block on the disk."""
+    return {"read": place.dataset.container.stat().st_size / -(-place.dataset.size // ROWS_PER_BLOCK)}
 
 
 def decompress(codec: str) -> Recipe:

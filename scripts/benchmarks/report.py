@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from math import nan
+from pathlib import Path
 from statistics import median
 from typing import Any
 

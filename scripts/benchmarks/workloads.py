@@ -67,7 +67,6 @@ def _listing(name: str, recipe: Recipe, title: str) -> Workload:
 
 ALL = ("plain", "squashfuse_ll", "ratarmount")
 FAST = ("plain", "squashfuse_ll")
-ONE_BLOCK = Goal("one block decoded", extra=1)
 
 
 def _of_array() -> tuple[Workload, ...]:
@@ -81,7 +80,7 @@ def _of_array() -> tuple[Workload, ...]:
     random = Workload("random", "array", _mounts(recipes.random_reads("data.npy"), *ALL), (
         Measure("p50", "10,000 random 4 KiB reads of numpy.load(mmap_mode='r'), first touch, p50",
                 (Goal("≤ 1.5 × squashfuse_ll", 1.5, "squashfuse_ll"),)),
-        Measure("p99", "the same, p99"),
+        Measure("p99", "the same random reads, p99"),
     ))
     return array, random
 
@@ -137,15 +136,18 @@ def _of_tables() -> tuple[Workload, ...]:
     whole = Workload("column", "wide", readers, (
         Measure("first", "IDV, 50,000 × 100 float32, whole column, first read",
                 (Goal("≤ 1.5 × inflating", 1.5, label),)),
-        Measure("cpu", "the same, the daemon's processor time",
+        Measure("cpu", "IDV, 50,000 × 100 float32, the daemon's processor time for that",
                 (Goal("≤ 70 ms + inflating", 1.0, label, extra=0.07),)),
     ))
     rows = []
     for name, task, words in (("row", "positional_row", "pread"), ("mapped-row", "mapped_row", "numpy.load mapped")):
-        rows.append(Workload(name, "long", _mounts(recipes.row(task)), (
+        goals = (Goal("one block decoded", extra=1),) if name == "row" else ()  # the header has another block
+        sides = _mounts(recipes.row(task), block_on_disk=recipes.stored_block)
+        rows.append(Workload(name, "long", sides, (
             Measure("seconds", f"IDV, 1,000,000 rows, one row by {words}"),
-            Measure("blocks", "the same, blocks decoded", (ONE_BLOCK,), "count"),
-            Measure("read", "the same, bytes the daemon read", unit="bytes"),
+            Measure("blocks", f"the same by {words}, blocks decoded", goals, "count"),
+            Measure("read", f"another row by {words}, bytes the daemon reads",
+                    (Goal("≤ 1.1 × block on disk", 1.1, "block on disk"),) if goals else (), "bytes", "modules loaded"),
         )))
     return whole, *rows
 
@@ -168,7 +170,7 @@ def _of_stores() -> tuple[Workload, ...]:
 def _of_episodes() -> tuple[Workload, ...]:
     mount = Workload("mount", "episodes", _mounts(recipes.nothing, "squashfuse_ll"), (
         Measure("mount", "mount of 50,000 episodes, process start included", (Goal("≤ 0.4 s", extra=0.4),)),
-        Measure("memory", "the daemon's memory then", (Goal("≤ 100 MB", extra=100e6),), "bytes"),
+        Measure("memory", "the daemon's memory after that mount", (Goal("≤ 100 MB", extra=100e6),), "bytes"),
     ))
     read = Workload("episodes", "episodes", _mounts(recipes.read_episodes, *FAST), (
         Measure("seconds", "reading all 50,000 episode.json",

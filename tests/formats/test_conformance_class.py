@@ -9,17 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from make_samples import write_idv, write_wshard
+from writers.idv import IdvWriter, vector
 from writers.ikv import ikv2
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
+from writers.wshard import WShardWriter
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Blob, Container, Content, Extent, Fault, Group, Member, Memory
 from glassfs.errors import Refused
+from glassfs.formats.idv import FORMAT as IDV
 from glassfs.formats.ikv import FORMAT as IKV
 from glassfs.formats.kastore import FORMAT as KASTORE
 from glassfs.formats.kinodb import FORMAT as KINODB
 from glassfs.formats.registry import Format
+from glassfs.formats.wshard import FORMAT as WSHARD
 from glassfs.source import Source
 from glassfs.testing import FormatTests
 
@@ -80,6 +85,37 @@ class TestIkv(FormatTests):
         values = {"text": "é", "number": 12, "double": -0.5, "yes": True, "none": None, "inner": {"deep": {"x": 1}}}
         yield ikv2(values | {"mixed": [1, "a", None, {"b": []}], "doubles": np.arange(5) / 2})
         yield ikv2({"small": 1, "text": "long " * (1 << 18)})
+
+
+class TestWshard(FormatTests):
+    """A film and joints, compressed, and a large episode that is not."""
+
+    format = WSHARD
+    folder: Path
+
+    def containers(self) -> Iterable[Path | bytes]:
+        small, large = self.folder / "small.wshard", self.folder / "large.wshard"
+        if not large.exists():
+            write_wshard(small)
+            with WShardWriter(large, episode={"episode_id": "large", "length_T": 300_000}) as writer:
+                writer.add_channel("force", np.zeros((300_000, 2), np.float32))
+        return [small, large]
+
+
+class TestIdv(FormatTests):
+    """Numbers, vectors and text, and a large column of vectors."""
+
+    format = IDV
+    folder: Path
+
+    def containers(self) -> Iterable[Path | bytes]:
+        small, large = self.folder / "small.idv", self.folder / "large.idv"
+        if not large.exists():
+            write_idv(small)
+            values = np.random.default_rng(0).normal(size=(20_000, 50)).astype(np.float32)
+            with IdvWriter(large) as writer:
+                writer.add("Features", values, vector("Single", 50))
+        return [small, large]
 
 
 # A format made for these tests: a magic, a number of parts, then each part's length and bytes.

@@ -121,8 +121,8 @@ def test_a_replaced_container_shows_the_new_bytes_within_a_second(
     path = tmp_path / "changing"
     write(path, 1, kind)
     with mounted(path) as mount:
+        data = mount.path / "signal/data.npy"
         for version in (2, 3, 4):
-            data = mount.path / "signal/data.npy"
             assert shows(data, version - 1)()
             inode = data.stat().st_ino
             replace(path, version, kind)
@@ -215,8 +215,7 @@ def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, ag
         finally:
             os.close(old)
         assert shows(shown, 2)()
-        data = np.load(shown, mmap_mode="r")
-        assert set(data.tobytes()) == {2}
+        assert set(np.load(shown, mmap_mode="r").tobytes()) == {2}
 
 
 @pytest.mark.parametrize("in_folder", [True, False])
@@ -245,6 +244,7 @@ def test_status_outlives_the_container(mounted: Mounted, tmp_path: Path) -> None
             replace(path, version)
             assert wait_until(shows(mount.path / "signal/data.npy", version), SOON)
             assert mount.status()["pid"] == mount.pid
+            assert wait_until(lambda: mount.path.stat().st_mtime_ns == path.stat().st_mtime_ns, SOON)
 
 
 def test_a_rewritten_container_shows_the_new_bytes_within_a_second(mounted: Mounted, tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from glassfs.tree.nodes import Listings, Origin
 
 
 def origin(identity: str = "1:2:3:4", listings: Listings | None = None) -> Origin:
-    return Origin(
-        identity, 0o100444, 0o040555, 7, 8, 9 * 10**9, BlockCache(), Listings() if listings is None else listings, "made",
-    )
+    kept = Listings() if listings is None else listings
+    return Origin(identity, 0o100444, 0o040555, 7, 8, 9 * 10**9, BlockCache(), kept, "made")
 
 
 def tree_of(members: Iterable[Member], is_mount_root: bool = False, limit: int = 100_000) -> Tree:

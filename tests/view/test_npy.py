@@ -47,7 +47,7 @@ def test_it_is_what_numpy_saves(dtype: np.dtype[Any], shape: tuple[int, ...], da
 def test_the_header_leaves_the_room_that_numpy_leaves(length: int) -> None:
     """The first axis may grow to 21 digits; an array of that size cannot be made, its header can."""
     expected = io.BytesIO()
-    np.lib.format.write_array_header_1_0(  # type: ignore[attr-defined]
+    np.lib.format.write_array_header_1_0(
         expected, {"descr": "<f4", "fortran_order": False, "shape": (length, 3)},
     )
     header = expected.getvalue()
@@ -62,7 +62,7 @@ def test_a_header_too_long_for_npy_1_is_npy_2() -> None:
     expected = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        np.lib.format.write_array_header_2_0(  # type: ignore[attr-defined]
+        np.lib.format.write_array_header_2_0(
             expected, {"descr": "<f8", "fortran_order": False, "shape": shape},
         )
     found = file_bytes(Array(KEY, Memory(bytes(8)), "<f8", shape), ".npy")
@@ -79,9 +79,9 @@ def test_both_sides_of_the_border_between_npy_1_and_2() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                np.lib.format.write_array_header_1_0(expected, fields)  # type: ignore[attr-defined]
+                np.lib.format.write_array_header_1_0(expected, fields)
             except ValueError:
-                np.lib.format.write_array_header_2_0(expected, fields)  # type: ignore[attr-defined]
+                np.lib.format.write_array_header_2_0(expected, fields)
         found = file_bytes(Array(KEY, Memory(bytes(8)), "<f8", shape), ".npy")
         assert found == expected.getvalue() + bytes(8)
         versions.add(found[6])

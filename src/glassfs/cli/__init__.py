@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from inspect import cleandoc
 
 import click
 
@@ -35,7 +36,8 @@ class _Commands(click.Group):
         if name not in COMMANDS:
             return None
         command: click.Command = import_module(f"glassfs.cli.{name}").command
-        command.help = COMMANDS[name] + (f"\n\n{command.help}" if command.help else "")
+        if not (command.help or "").startswith(COMMANDS[name]):
+            command.help = f"{COMMANDS[name]}\n\n{cleandoc(command.help or '')}".rstrip()
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -20,10 +20,12 @@ ZEROS = bytes(CHUNK)
 
 @click.command()
 @click.argument("source", type=click.Path())
-@click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, required=True)
+@click.argument("paths", metavar="[PATH]... TARGET", nargs=-1)
 @click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
 def command(source: str, paths: tuple[str, ...], progress: bool | None) -> int:
     """Write the same tree with the same bytes as a mount to the folder TARGET: all of SOURCE, or each PATH in it."""
+    if not paths:
+        raise click.UsageError("a folder to write to is needed", click.get_current_context())
     *chosen, target = paths
     tree = glassfs.open(source)
     for path in chosen:

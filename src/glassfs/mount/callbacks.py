@@ -82,9 +82,7 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
 
         def open(self, path: bytes, info: Any) -> None:
             fields = info.contents
-            fields.fh, file = operations.open(_text(path), fields.flags)
-            if file.is_volatile:
-                fields.direct_io = 1
+            fields.fh, fields.direct_io, fields.keep_cache = operations.open(_text(path), fields.flags)
 
         def read(self, path: bytes | None, buffer: Any, size: int, offset: int, info: Any) -> int:
             target = (ctypes.c_char * size).from_address(ctypes.addressof(buffer.contents))
@@ -147,9 +145,7 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
                 fields = config.contents
                 registration = self.operations
                 fields.entry_timeout = fields.attr_timeout = fields.negative_timeout = registration.timeout
-                fields.use_ino = fields.nullpath_ok = fields.auto_cache = 1
-                # Pages stay while size and mtime do; asked at each open, of us and not of the kernel.
-                fields.ac_attr_timeout_set, fields.ac_attr_timeout = 1, 0.0
+                fields.use_ino = fields.nullpath_ok = 1
                 registration.started(_fuse_pointer(module))
 
         return Callbacks3
@@ -159,7 +155,7 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
             get_attributes(path, status, None)
 
         def fgetattr(self, path: bytes, status: Any, info: Any) -> None:
-            get_attributes(path, status, info)
+            get_attributes(None, status, info)
 
         def readdir(self, path: bytes, buffer: Any, filler: Any, offset: int, info: Any) -> None:
             nodes = operations.entries(info.contents.fh)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from glassfs.errors import Changed
@@ -19,6 +22,7 @@ from glassfs.tree import Directory, File, Node, Symlink, Tree
 BLOCK = 512
 STATFS_BLOCK = 4096
 LONGEST_NAME = 255
+REMEMBERED_VERSIONS = 50_000
 
 
 class Attributes(NamedTuple):
@@ -37,6 +41,26 @@ class Attributes(NamedTuple):
         return -(-self.size // BLOCK)
 
 
+class Opened(NamedTuple):
+    """A handle for ``read_into``, and what the kernel may do.
+
+    ``is_direct``: it must not keep pages for this handle, nor read what it has; so while an older version is open
+    under the same path, as both would share the pages. ``keeps_pages``: what it has is of the version that was opened.
+    """
+
+    number: int
+    is_direct: bool
+    keeps_pages: bool
+
+
+@dataclass(slots=True)
+class _Handle:
+    file: File
+    path: str
+    is_old: bool = False
+    """A newer version was opened under the same path."""
+
+
 class Operations:
     """The file system over ``tree``. ``total_size`` gives the bytes of all sources, for ``df``."""
 
@@ -45,13 +69,16 @@ class Operations:
         self.options = options
         self._total_size = total_size
         self._mask = ~options.umask
-        self._files: dict[int, tuple[File, str]] = {}
+        self._files: dict[int, _Handle] = {}
+        self._handles: dict[str, dict[int, _Handle]] = {}  # the same by path
+        self._versions: OrderedDict[str, str] = OrderedDict()  # of which version the kernel may have pages
+        self._lock = threading.Lock()
         self._listings: dict[int, Sequence[Node]] = {}
         self._numbers = itertools.count(1)
 
     def open_paths(self) -> list[str]:
         """The paths of all open files; one that is open twice is there twice."""
-        return [path for _, path in list(self._files.values())]
+        return [handle.path for handle in list(self._files.values())]
 
     def attributes(self, node: Node) -> Attributes:
         """All attributes. May take a pass over the data for a file whose size needs one."""
@@ -60,7 +87,7 @@ class Operations:
         elif isinstance(node, Directory):
             mode, links, size = node.mode & self._mask, node.link_count, 0
         else:
-            mode, links, size = node.mode, 1, len(node.target) if isinstance(node, Symlink) else 0
+            mode, links, size = node.mode, 1, len(os.fsencode(node.target)) if isinstance(node, Symlink) else 0
         origin, uid, gid = node.origin, self.options.uid, self.options.gid
         return Attributes(
             mode, links, node.ino, origin.uid if uid is None else uid, origin.gid if gid is None else gid, size,
@@ -78,28 +105,42 @@ class Operations:
             raise Answer(errno.EINVAL)
         return node.target
 
-    def open(self, path: str, flags: int) -> tuple[int, File]:
-        """A handle for ``read_into``, and the file."""
+    def open(self, path: str, flags: int) -> Opened:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise Answer(errno.EROFS)
         file = self.tree.file(path).opened()
+        identity = file.origin.identity
         number = next(self._numbers)
-        self._files[number] = file, path
-        return number, file
+        with self._lock:
+            handles = self._handles.setdefault(path, {})
+            old = [handle for handle in handles.values() if handle.file.origin.identity != identity]
+            for handle in old:
+                handle.is_old = True
+            handles[number] = self._files[number] = _Handle(file, path)
+            keeps_pages = self._versions.get(path) == identity
+            self._versions[path] = identity
+            if len(self._versions) > REMEMBERED_VERSIONS:
+                self._versions.popitem(last=False)
+        return Opened(number, bool(old) or file.is_volatile, keeps_pages)
 
-    def opened(self, handle: int) -> File:
+    def opened(self, number: int) -> File:
         """The file behind a handle. Raises Changed where another has taken its place."""
-        file = self._files[handle][0]
-        if file.origin.is_replaced:
-            # Pages are cached by path: bytes of the old file must not get among those of the new one.
-            raise Changed(f"{file.name}: was replaced while it is open")
-        return file
+        handle = self._files[number]
+        if handle.is_old or handle.file.origin.is_replaced:
+            # The kernel keeps pages by path: bytes of the old file must not get among those of the new one.
+            raise Changed(f"{handle.file.name}: was replaced while it is open")
+        return handle.file
 
     def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
         return self.opened(handle).read_into(buffer, offset)
 
-    def release(self, handle: int) -> None:
-        self._files.pop(handle, None)
+    def release(self, number: int) -> None:
+        with self._lock:
+            path = self._files.pop(number).path
+            handles = self._handles[path]
+            del handles[number]
+            if not handles:
+                del self._handles[path]
 
     def opendir(self, path: str) -> int:
         listing = self.tree.directory(path).listing()

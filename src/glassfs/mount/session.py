@@ -106,8 +106,8 @@ class Session:
             options[flag] = True
         if self.binding.generation == 2:
             options |= {
-                "use_ino": True, "auto_cache": True, "nonempty": True,
-                "entry_timeout": timeout, "attr_timeout": timeout, "negative_timeout": timeout, "ac_attr_timeout": 0,
+                "use_ino": True, "nonempty": True,
+                "entry_timeout": timeout, "attr_timeout": timeout, "negative_timeout": timeout,
             }
         elif self.binding.version >= (3, 12):
             # Idle threads are kept: each carries a Python thread state.
@@ -128,9 +128,13 @@ class Session:
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
         self._names = self._names_at_root()
+        changed: list[str] = []
         while not self._is_ending.wait(WATCH_INTERVAL):
-            for place in self.places.refresh():
+            # Each twice: what somebody is opening at that moment keeps its old attributes the first time.
+            before, changed = changed, self.places.refresh()
+            for place in changed:
                 log.info("%s has changed", place or self.shown_sources[0])
+            for place in {*before, *changed}:
                 self._invalidate(place)
 
     def _invalidate(self, place: str) -> None:

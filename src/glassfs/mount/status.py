@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from glassfs.content import Memory
@@ -42,8 +43,9 @@ class MountRoot(Directory):
         super().__init__("", inner.ino, inner.origin)
         self._inner = inner
         ino = inode(RESERVED, self.ino)
-        file = StatusFile(inode("status.json", ino), self.origin, status)
-        self._own = FixedDirectory(RESERVED, ino, self.origin, {file.name: file})
+        origin = replace(inner.origin)  # stays readable when the container is replaced
+        file = StatusFile(inode("status.json", ino), origin, status)
+        self._own = FixedDirectory(RESERVED, ino, origin, {file.name: file})
 
     @property
     def mode(self) -> int:
@@ -57,7 +59,9 @@ class MountRoot(Directory):
 
     @property
     def link_count(self) -> int:
-        return self._inner.link_count + 1
+        count = self._inner.link_count + 1
+        self.origin = self._inner.origin  # another where the source has changed
+        return count
 
     def xattrs(self) -> dict[str, bytes]:
         return self._inner.xattrs()

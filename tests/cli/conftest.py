@@ -1,0 +1,54 @@
+"""Containers to run the commands on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+from writers.kinodb import KinoWriter
+from writers.wshard import WShardWriter
+
+VALUES = np.arange(300_000, dtype="f8")
+FRAMES = np.arange(3 * 4 * 5 * 3, dtype=np.uint8).reshape(3, 4, 5, 3)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with folders, an array of several chunks, and one of zeros."""
+    path = tmp_path_factory.mktemp("cli") / "store.kas"
+    with KastoreWriter(path) as writer:
+        writer.add("nodes/time", VALUES)
+        writer.add("nodes/flags", np.array([1, 2], "u4"))
+        writer.add("zeros", np.zeros(500_000))
+        writer.add(b"odd\nname", [1])
+    path.chmod(0o640)
+    return path
+
+
+@pytest.fixture(scope="session")
+def robot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "robot.kdb"
+    with KinoWriter(path, created=0) as writer:
+        writer.add_episode(np.ones((3, 2)), np.zeros((3, 1)), images=[{"cam": frame} for frame in FRAMES], task="pick")
+    return path
+
+
+@pytest.fixture(scope="session")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One compressed block of three does not decode."""
+    path = tmp_path_factory.mktemp("cli") / "damaged.wshard"
+    values = np.arange(2000, dtype=np.float32)
+    with WShardWriter(path, codec="zstd", episode={"episode_id": "e", "length_T": 2000}) as writer:
+        writer.add_channel("good", values)
+        writer.add_channel("bad", values[::-1].copy())
+        writer.add("reward", values)
+    import glassfs
+
+    attributes = glassfs.open(path).lookup("/signal/bad.npy").xattrs()
+    offset = int(attributes["user.glassfs.offset"])
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff" * 20)
+    return path

@@ -1,0 +1,159 @@
+"""``export`` and ``glassfs.open``: the same tree with the same bytes, whole or in part, and what damage costs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glassfs as package
+from glassfs.errors import GlassfsError, Refused, Unrecognised
+from glassfs.tree import Directory, File
+from tests.cli.conftest import VALUES
+from tests.cli.glassfs_command import fails, glassfs
+
+
+def written(folder: Path) -> dict[str, bytes | None]:
+    """What is in a folder: bytes of files, None for directories."""
+    return {
+        f"/{path.relative_to(folder)}": path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
+    }
+
+
+def shown(source: Path, start: str = "/") -> dict[str, bytes | None]:
+    """The same of the tree that Python programs get."""
+    return {
+        path: node.read(0, node.size) if isinstance(node, File) else None
+        for path, node in package.open(source).walk(start)
+    }
+
+
+@pytest.mark.parametrize("name", ["store", "robot"])
+def test_the_same_tree_with_the_same_bytes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    source = request.getfixturevalue(name)
+    done = glassfs("export", source, tmp_path / "deep" / "out")
+    assert (done.status, done.output, done.errors) == (0, b"", [])
+    assert written(tmp_path / "deep" / "out") == shown(source)
+
+
+def test_arrays_come_out_as_they_went_in(store: Path, tmp_path: Path) -> None:
+    glassfs("export", store, tmp_path)
+    assert np.array_equal(np.load(tmp_path / "nodes" / "time.npy", mmap_mode="r"), VALUES)
+
+
+def test_times_are_the_source_s_and_zeros_take_no_room(store: Path, tmp_path: Path) -> None:
+    glassfs("export", store, tmp_path)
+    status = (tmp_path / "zeros.npy").stat()
+    assert status.st_mtime_ns == store.stat().st_mtime_ns
+    assert status.st_size == 128 + 4_000_000
+    assert status.st_blocks * 512 < 2_000_000
+
+
+def test_parts_keep_their_paths(robot: Path, tmp_path: Path) -> None:
+    done = glassfs("export", robot, "episodes/0/images", "/meta/file.json", tmp_path)
+    assert done.status == 0
+    expected = shown(robot, "/episodes/0/images") | {"/meta/file.json": shown(robot)["/meta/file.json"]}
+    folders = {"/episodes": None, "/episodes/0": None, "/episodes/0/images": None, "/meta": None}
+    assert written(tmp_path) == expected | folders
+
+
+def test_a_part_that_is_not_there_writes_nothing(robot: Path, tmp_path: Path) -> None:
+    done = glassfs("export", robot, "meta", "none", tmp_path / "out")
+    fails(done, "none: no such file or directory in the container")
+    assert not (tmp_path / "out").exists()
+
+
+def test_exporting_again_gives_the_same(store: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert glassfs("export", store, tmp_path).status == 0
+    assert written(tmp_path) == shown(store)
+
+
+def test_damage_costs_its_file_and_status_1(damaged: Path, tmp_path: Path) -> None:
+    done = glassfs("export", damaged, tmp_path)
+    assert done.status == 1
+    assert len(done.errors) == 2
+    assert done.errors[0].startswith("glassfs: /signal/bad.npy: damaged.wshard: ")
+    assert done.errors[1] == f"glassfs: {damaged}: 1 of its files and directories could not be written"
+    found = written(tmp_path)
+    assert "/signal/bad.npy" not in found
+    assert np.array_equal(np.load(tmp_path / "signal" / "good.npy"), np.arange(2000, dtype=np.float32))
+    assert {path for path, _ in package.open(damaged).walk()} == found.keys() | {"/signal/bad.npy"}
+
+
+def test_a_target_that_is_a_file(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_text("keep me")
+    done = glassfs("export", store, target)
+    assert done.status == 1
+    assert target.read_text() == "keep me"
+    assert all(line.startswith("glassfs: ") for line in done.errors)
+
+
+def test_a_bar_is_shown_when_asked_for(store: Path, tmp_path: Path) -> None:
+    assert glassfs("export", store, tmp_path / "quiet").errors == []
+    loud = glassfs("export", "--progress", store, tmp_path / "loud")
+    assert loud.status == 0
+    assert "B/s" in "".join(loud.errors)
+
+
+def test_a_folder_is_exported_with_its_links(store: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "s.kas").write_bytes(store.read_bytes())
+    (source / "notes.txt").write_text("plain")
+    (source / "away").symlink_to("../elsewhere")
+    assert glassfs("export", source, tmp_path / "out").status == 0
+    assert (tmp_path / "out" / "notes.txt").read_text() == "plain"
+    assert os.readlink(tmp_path / "out" / "away") == "../elsewhere"
+    assert (tmp_path / "out" / "s.kas" / "zeros.npy").stat().st_size == 128 + 4_000_000
+
+
+# glassfs.open: the tree for Python programs.
+
+
+def test_open_gives_a_tree(store: Path) -> None:
+    tree = package.open(store)
+    node = tree.file("/nodes/time.npy")
+    assert node.size == 128 + VALUES.nbytes
+    assert node.read(128 + 8 * 1000, 8) == VALUES[1000].tobytes()
+    assert isinstance(tree.lookup("/nodes"), Directory)
+
+
+def test_open_takes_several_and_folders(store: Path, robot: Path) -> None:
+    assert {node.name for node in package.open(store, str(robot)).root.listing()} == {"store.kas", "robot.kdb"}
+    assert {node.name for node in package.open(store.parent).root.listing()} >= {"store.kas"}
+
+
+def test_open_bounds_the_cache(damaged: Path, tmp_path: Path) -> None:
+    """A block larger than the budget goes through a file in the folder given for it."""
+    tree = package.open(damaged, cache_size=1000, spool=str(tmp_path))
+    assert np.frombuffer(tree.file("/signal/good.npy").read(128, 8000), "f4")[-1] == 1999
+    assert tree.root.origin.cache.budget == 1000
+    assert any(str(tmp_path) in os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
+               if os.path.lexists(f"/proc/self/fd/{name}"))
+
+
+def test_open_refuses_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("text")
+    with pytest.raises(Unrecognised, match=r"^text: is not a container of a known format$") as caught:
+        package.open(path)
+    assert isinstance(caught.value, (GlassfsError, ValueError))
+    path.write_bytes(b"\x89KAS\r\n\x1a\n\x63" + bytes(80))
+    with pytest.raises(Refused, match=r"^text: "):
+        package.open(path)
+    with pytest.raises(FileNotFoundError):
+        package.open(tmp_path / "missing")
+
+
+def test_verify_names_the_fault(store: Path, damaged: Path) -> None:
+    assert glassfs("verify", store).status == 0
+    done = glassfs("verify", "--json", damaged)
+    assert done.status == 1
+    faults = [json.loads(line) for line in done.lines]
+    assert any("bad" in json.dumps(fault) for fault in faults)
+    assert not any("good" in json.dumps(fault) for fault in faults)

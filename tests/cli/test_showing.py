@@ -1,0 +1,180 @@
+"""``ls``, ``tree``, ``cat`` and ``info``, and what all commands say when something is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import FRAMES, VALUES
+from tests.cli.glassfs_command import fails, glassfs
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def test_ls(store: Path) -> None:
+    assert glassfs("ls", store).lines == ["nodes/", "odd%0Aname.npy", "zeros.npy"]
+    for path in ("nodes", "/nodes", "nodes/", "//nodes/.//"):
+        assert glassfs("ls", store, path).lines == ["flags.npy", "time.npy"]
+    assert glassfs("ls", store, "nodes/time.npy").lines == ["time.npy"]
+
+
+def test_ls_of_everything_below(robot: Path) -> None:
+    assert glassfs("ls", "-R", robot, "episodes/0").lines == [
+        "/episodes/0:", "action.npy", "images/", "is_terminal.npy", "meta/", "reward.npy", "state.npy",
+        "", "/episodes/0/images:", "cam/",
+        "", "/episodes/0/images/cam:", "000000.png", "000001.png", "000002.png",
+        "", "/episodes/0/meta:", "episode.json",
+    ]
+
+
+def test_ls_with_everything_about_files(store: Path) -> None:
+    os.utime(store, (0, 86_400))
+    done = glassfs("ls", "-l", store)
+    fields = [line.split() for line in done.lines]
+    assert [(field[0], field[1], field[4], field[-1]) for field in fields] == [
+        ("dr-xr-x---", "2", "0", "nodes"), ("-r--r-----", "1", "136", "odd%0Aname.npy"),
+        ("-r--r-----", "1", str(128 + 4_000_000), "zeros.npy"),
+    ]
+    assert {" ".join(field[5:8]) for field in fields} == {"Jan 2 1970"}
+    assert glassfs("ls", "-lH", store, "zeros.npy").lines[0].split()[4] == "3.8M"
+
+
+def test_ls_of_a_folder(store: Path) -> None:
+    assert glassfs("ls", store.parent).lines == ["store.kas/"]
+
+
+def test_tree(robot: Path) -> None:
+    done = glassfs("tree", robot, "episodes/0/images")
+    size = 57 + 6 + 5 + 4 * 16
+    assert done.lines == [
+        "episodes/0/images", "└── cam/", f"    ├── 000000.png  {size}", f"    ├── 000001.png  {size}",
+        f"    └── 000002.png  {size}",
+    ]
+    assert glassfs("tree", "-L", "1", robot).lines[1:] == ["├── episodes/", "└── meta/"]
+
+
+def test_tree_of_many(tmp_path: Path) -> None:
+    from writers.kastore import KastoreWriter
+
+    with KastoreWriter(tmp_path / "many.kas") as writer:
+        for number in range(100):
+            writer.add(f"k{number:03}", [1])
+    done = glassfs("tree", tmp_path / "many.kas")
+    assert len(done.lines) == 1 + 40 + 1
+    assert done.lines[-1] == "└── … 60 more"
+    assert len(glassfs("tree", "--all", tmp_path / "many.kas").lines) == 101
+
+
+def test_cat_gives_the_bytes(store: Path, robot: Path) -> None:
+    assert glassfs("cat", store, "nodes/time.npy").output == npy(VALUES)
+    done = glassfs("cat", store, "nodes/flags.npy", "zeros.npy")
+    assert done.output == npy(np.array([1, 2], "u4")) + npy(np.zeros(500_000))
+    episode = json.loads(glassfs("cat", robot, "episodes/0/meta/episode.json").output)
+    assert episode["language_instruction"] == "pick"
+
+
+def test_cat_into_a_pipe_that_closes_is_quiet(store: Path) -> None:
+    command = f"{sys.executable} -m glassfs cat {store} zeros.npy | head -c 10"
+    done = subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (npy(np.zeros(1))[:10], b"")
+
+
+def test_info(robot: Path, store: Path) -> None:
+    found = json.loads(glassfs("info", "--json", robot).output)
+    assert (found["format"], found["bytes"], found["source"]) == ("kinodb", robot.stat().st_size, str(robot))
+    assert found["contents"]["pictures"] == 3
+    assert found["contents"]["arrays"] == 4
+    assert found["raw_bytes"] == sum(
+        int(line.split()[4]) for path in ("episodes/0", "episodes/0/images/cam")
+        for line in glassfs("ls", "-l", robot, path).lines
+    )
+    assert found["not_counted"] == 2  # the two documents, which are not rendered for this
+    lines = glassfs("info", store).lines
+    assert lines[0].startswith("store.kas: kastore ")
+    assert any("arrays" in line for line in lines)
+    both = glassfs("info", "--json", "--quick", robot, store).lines
+    assert [json.loads(line)["format"] for line in both] == ["kinodb", "kastore"]
+
+
+def test_info_goes_on_after_one_that_fails(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    done = glassfs("info", "--json", tmp_path / "text", store)
+    assert done.status == 1
+    assert len(done.lines) == len(done.errors) == 1
+
+
+def test_damage_costs_one_line_and_one_file(damaged: Path) -> None:
+    done = glassfs("cat", damaged, "signal/good.npy", "signal/bad.npy")
+    assert done.status == 1
+    assert done.output.startswith(npy(np.arange(2000, dtype=np.float32)))
+    assert len(done.errors) == 1
+    assert done.errors[0].startswith("glassfs: damaged.wshard: ")
+    listed = glassfs("ls", "-lR", damaged)
+    assert (listed.status, listed.errors) == (0, [])
+
+
+@pytest.mark.parametrize("command", ["ls", "tree", "cat", "info", "export", "verify"])
+def test_sources_that_are_none(command: str, tmp_path: Path) -> None:
+    more: list[str | Path] = {"cat": ["x"], "export": [tmp_path / "out"]}.get(command, [])
+    (tmp_path / "zeros").write_bytes(bytes(100))
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "text").write_text("some text")
+    missing = tmp_path / "missing"
+    fails(glassfs(command, missing, *more), f"{missing}: No such file or directory")
+    if command != "verify":
+        reason = "starts with zeros: its writer did not finish it, or it is no container"
+        fails(glassfs(command, tmp_path / "zeros", *more), f"zeros: {reason}")
+        fails(glassfs(command, tmp_path / "empty", *more), "empty: is empty")
+        fails(glassfs(command, tmp_path / "text", *more), "text: is not a container of a known format")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["ls", "cat", "tree"])
+def test_paths_that_are_none(command: str, store: Path) -> None:
+    fails(glassfs(command, store, "nodes/none"), "nodes/none: no such file or directory in the container")
+    fails(glassfs(command, store, "zeros.npy/x"), "zeros.npy/x: not a directory")
+
+
+def test_a_directory_is_no_file_and_a_file_no_directory(store: Path) -> None:
+    fails(glassfs("cat", store, "nodes"), "nodes: is a directory")
+    fails(glassfs("tree", store, "zeros.npy"), "zeros.npy: not a directory")
+
+
+def test_wrong_usage_is_status_2() -> None:
+    for arguments in (["ls"], ["cat", "x"], ["ls", "--none", "x"], ["none"], ["tree", "-L", "0", "x"]):
+        done = glassfs(*arguments)
+        assert done.status == 2
+        assert len(done.errors) == 1
+        assert done.errors[0].startswith("glassfs: ")
+    assert glassfs().status == 2
+
+
+def test_every_command_has_help() -> None:
+    _, _, listed = glassfs("--help").output.decode().partition("Commands:\n")
+    names = re.findall(r"^  (\S+)", listed, re.MULTILINE)
+    assert {"mount", "umount", "ls", "tree", "cat", "info", "export"} <= set(names)
+    for name in names:
+        done = glassfs(name, "--help")
+        assert (done.status, done.errors) == (0, [])
+        assert done.lines[0].startswith(f"Usage: glassfs {name}")
+    assert glassfs("--version").lines == ["glassfs 0.1.0"]
+
+
+def test_frames_are_pictures(robot: Path) -> None:
+    from PIL import Image
+
+    for number in range(3):
+        raw = glassfs("cat", robot, f"episodes/0/images/cam/00000{number}.png").output
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(raw))), FRAMES[number])

@@ -1,0 +1,67 @@
+"""From exceptions to errno, in one place, and a log that does not flood."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from glassfs import errors
+from glassfs.mount.errors import REMEMBERED, Answer, Failures
+
+EXPECTED = [
+    (errors.NotFound("/x"), errno.ENOENT), (errors.NotADirectory("/x"), errno.ENOTDIR),
+    (errors.IsADirectory("/x"), errno.EISDIR), (errors.Damaged("bad"), errno.EIO),
+    (errors.Changed("new"), errno.ESTALE), (errors.TooLarge("big"), errno.EFBIG),
+    (errors.Refused("f", "why"), errno.EIO),
+    (errors.Unrecognised("f", "why"), errno.EIO), (KeyError("x"), errno.EIO), (ValueError("x"), errno.EIO),
+    (OSError(errno.ENOSPC, "full"), errno.EIO), (MemoryError(), errno.EIO), (RecursionError(), errno.EIO),
+    (Answer(errno.EROFS), errno.EROFS), (FileNotFoundError(2, "x"), errno.EIO),
+]
+LOGGED_NEVER = (errors.NotFound, errors.NotADirectory, errors.IsADirectory, Answer)
+
+
+@pytest.mark.parametrize(("error", "number"), EXPECTED, ids=lambda value: repr(value))
+def test_every_exception_has_its_errno(error: BaseException, number: int, caplog: pytest.LogCaptureFixture) -> None:
+    """An unknown one is EIO with a traceback in the log, never EINVAL; a missing file is nothing to log."""
+    failures = Failures()
+    assert failures.errno_of(error) == number
+    is_ours = isinstance(error, (errors.GlassfsError, Answer))
+    assert len(caplog.records) == (not isinstance(error, LOGGED_NEVER))
+    for record in caplog.records:
+        assert bool(record.exc_info) is not is_ours
+        assert str(error) in record.getMessage()
+
+
+def test_every_error_of_the_core_is_what_a_python_caller_expects() -> None:
+    for kind, built_in in {
+        errors.NotFound: FileNotFoundError, errors.NotADirectory: NotADirectoryError,
+        errors.IsADirectory: IsADirectoryError, errors.Damaged: OSError, errors.Changed: OSError,
+        errors.TooLarge: OSError, errors.Refused: ValueError, errors.Unrecognised: errors.Refused,
+    }.items():
+        assert issubclass(kind, built_in)
+        assert issubclass(kind, errors.GlassfsError)
+
+
+def test_a_repeated_error_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    failures = Failures()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: failures.errno_of(errors.Damaged("f: block 7: bad")), range(5000)))
+    failures.errno_of(errors.Damaged("f: block 8: bad"))
+    assert failures.count == 5001
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert messages == ["f: block 7: bad", "f: block 8: bad"]
+    caplog.clear()
+    failures.log_counts()
+    assert [record.getMessage() for record in caplog.records] == ["f: block 7: bad (5000 times in all)"]
+
+
+def test_the_memory_for_sentences_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    failures = Failures()
+    for number in range(3 * REMEMBERED):
+        failures.errno_of(errors.Damaged(f"block {number}"))
+    assert failures.count == 3 * REMEMBERED
+    assert len(failures._seen) <= REMEMBERED

@@ -1,0 +1,88 @@
+"""What ``-o`` takes: own options, those of FUSE, those of mount(8) to be passed over, and clear errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from glassfs.mount.errors import MountError
+from glassfs.mount.options import MountOptions
+from glassfs.sizes import human_size, parse_size
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert MountOptions.parse(()) == MountOptions.parse(("",)) == MountOptions()
+    assert MountOptions().cache_size == 256 << 20
+
+
+def test_values() -> None:
+    options = MountOptions.parse(("uid=1000,gid=100", "umask=027,cache_size=512M", "max_open=9,read_ahead=4M"))
+    assert (options.uid, options.gid, options.umask) == (1000, 100, 0o027)
+    assert (options.cache_size, options.max_open, options.read_ahead) == (512 << 20, 9, 4 << 20)
+    assert MountOptions.parse((" cache_size=1G , uid=0 ",)) == MountOptions(uid=0, cache_size=1 << 30)
+    assert MountOptions.parse(("uid=1,uid=2",)).uid == 2
+
+
+def test_flags() -> None:
+    options = MountOptions.parse(("allow_other,nonempty", "debug"))
+    assert options.flags == {"allow_other", "nonempty", "debug"}
+
+
+@pytest.mark.parametrize("option", [
+    "ro", "defaults", "noauto", "nofail", "_netdev", "users", "noatime", "x-systemd.automount", "x-gvfs-show",
+    "x-systemd.requires=network.target", "comment=anything", "suid", "exec", "dev",
+])
+def test_options_of_mount_are_passed_over(option: str) -> None:
+    assert MountOptions.parse((option,)) == MountOptions()
+
+
+@pytest.mark.parametrize(("option", "reason"), [
+    ("colour", "unknown mount option 'colour'"), ("allow_other=1", "unknown"), ("ro=1", "unknown"), ("uid", "uid"),
+    ("uid=me", "'me' is not a value"), ("uid=-1", "'-1'"), ("umask=888", "'888'"), ("umask=1000", "'1000'"),
+    ("cache_size=lots", "'lots'"), ("cache_size=-1", "'-1'"), ("max_open=0", "'0'"), ("rw", "read-only"),
+    ("spool=/none/such", "/none/such is not a directory"), ("spool", "unknown"), ("spool=", "unknown"),
+])
+def test_wrong_options_are_named(option: str, reason: str) -> None:
+    with pytest.raises(MountError) as caught:
+        MountOptions.parse((f"allow_other,{option}",))
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_spool_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "a,b\\c"
+    folder.mkdir()
+    escaped = str(folder).replace("\\", "\\\\").replace(",", "\\,")
+    assert MountOptions.parse((f"spool={escaped},uid=1",)) == MountOptions(uid=1, spool=str(folder))
+
+
+def test_a_lenient_reader_passes_over_what_is_unknown_but_not_over_wrong_values() -> None:
+    """mount(8) hands down whatever stands in fstab with ``-s``."""
+    assert MountOptions.parse(("colour,uid=3",), is_lenient=True).uid == 3
+    with pytest.raises(MountError):
+        MountOptions.parse(("uid=x",), is_lenient=True)
+
+
+@pytest.mark.parametrize(("text", "size"), [
+    ("0", 0), ("512", 512), ("4k", 4096), ("4KB", 4096), ("4KiB", 4096), ("64M", 64 << 20), (" 2g ", 2 << 30),
+    ("1T", 1 << 40),
+])
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "M", "1.5M", "-1", "1P", "1 M", "0x10", "1MM", "١"])
+def test_what_is_no_size(text: str) -> None:
+    if text == "١":
+        assert parse_size(text) == 1  # a digit in another script
+        return
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(("size", "text"), [
+    (0, "0"), (1023, "1023"), (1024, "1.0K"), (1536, "1.5K"), (10 << 10, "10K"), (5 << 40, "5.0T"), (3 << 50, "3072T"),
+])
+def test_sizes_for_people(size: int, text: str) -> None:
+    assert human_size(size) == text

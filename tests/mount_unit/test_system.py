@@ -1,0 +1,75 @@
+"""The table of mounts, read from made-up lines; nothing is mounted here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from glassfs.mount import system
+from glassfs.mount.errors import MountError
+from glassfs.mount.system import Mount, is_dead, mount_at, mounts, raise_read_ahead, real_path, unmount
+
+TABLE = r"""21 26 0:19 / /sys rw,nosuid shared:7 - sysfs sysfs rw
+60 26 0:50 / /mnt/a\040b rw,nosuid,nodev - fuse.glassfs /data/run\0401.kdb ro,user_id=1000,group_id=1000
+61 26 0:51 / /mnt/stack rw - tmpfs tmpfs rw
+62 61 0:52 / /mnt/stack ro master:1 propagate_from:2 - fuse.glassfs glass\134fs ro,user_id=0
+63 26 0:53 /sub /mnt/caf""" + "é\\012\\011 rw - ext4 /dev/sda1 rw\n"
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "mountinfo"
+    path.write_text(TABLE)
+    monkeypatch.setattr(system, "MOUNTS", str(path))
+    return path
+
+
+def test_lines_are_read(table: Path) -> None:
+    assert list(mounts()) == [
+        Mount("/sys", "0:19", "sysfs", "sysfs"),
+        Mount("/mnt/a b", "0:50", "fuse.glassfs", "/data/run 1.kdb", 1000),
+        Mount("/mnt/stack", "0:51", "tmpfs", "tmpfs"),
+        Mount("/mnt/stack", "0:52", "fuse.glassfs", "glass\\fs", 0),
+        Mount("/mnt/café\n\t", "0:53", "ext4", "/dev/sda1"),
+    ]
+
+
+def test_the_topmost_mount_counts(table: Path) -> None:
+    found = mount_at("/mnt/stack")
+    assert found is not None
+    assert found.file_system == "fuse.glassfs"
+    assert mount_at("/mnt") is None
+
+
+def test_without_a_table_nothing_is_mounted(table: Path) -> None:
+    table.unlink()
+    assert list(mounts()) == []
+
+
+def test_only_glassfs_mounts_are_unmounted(table: Path) -> None:
+    with pytest.raises(MountError, match="/sys: is not a glassfs mount but sysfs"):
+        unmount("/sys")
+    with pytest.raises(MountError, match="nothing is mounted there"):
+        unmount("/mnt/none")
+
+
+def test_the_last_component_of_a_path_is_not_looked_at(tmp_path: Path) -> None:
+    """A dead mount point cannot be resolved; what leads to it can."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real" / "end").symlink_to("elsewhere")
+    assert real_path(str(tmp_path / "link" / "end")) == str(tmp_path / "real" / "end")
+    assert real_path(f"{tmp_path}/link/end/") == str(tmp_path / "real" / "end")
+    assert real_path("/") == "/"
+    assert real_path(os.path.relpath(tmp_path / "real")) == str(tmp_path / "real")
+
+
+def test_a_folder_is_no_dead_mount(tmp_path: Path) -> None:
+    assert not is_dead(str(tmp_path))
+    assert not is_dead(str(tmp_path / "missing"))
+
+
+def test_a_read_ahead_that_cannot_be_set_is_told() -> None:
+    assert raise_read_ahead("99999:1", 1 << 20) is False
