@@ -140,7 +140,7 @@ def row(task: str) -> Recipe:
 
 def stored_block(place: Place) -> Results:
     """The size of a block on the disk."""
-    return {"read": place.dataset.container.stat().st_size / -(-place.dataset.size // ROWS_PER_BLOCK)}
+    return {"read": place.dataset.container.stat().st_size * ROWS_PER_BLOCK / place.dataset.size}
 
 
 def decompress(codec: str) -> Recipe:

@@ -100,7 +100,10 @@ class Places:
             self.tree.forget()
 
     def refusal(self, path: str, identity: Identity) -> str | None:
-        """Why the file at ``path`` is not shown as a container ("": it does not look like one), or None where it is."""
+        """Why the file at ``path`` is not shown as a container ("": it does not look like one), or None where it is.
+
+        Raises OSError where that cannot be found out; it is then asked anew the next time.
+        """
         with self._lock:
             if identity in self._verdicts:
                 return self._verdicts[identity]
@@ -112,10 +115,7 @@ class Places:
         return verdict
 
     def _examine(self, path: str) -> str | None:
-        try:
-            source = LocalSource(path)
-        except OSError:
-            return ""
+        source = LocalSource(path)
         try:
             if recognise(source.read(0, min(HEAD, source.size))) is None:
                 return ""
@@ -123,8 +123,6 @@ class Places:
         except Refused as error:
             log.warning("%s", error)
             return error.reason
-        except GlassfsError:
-            return ""
         finally:
             source.close()
         return None
@@ -270,7 +268,11 @@ class FolderPlace(Directory):
             if isinstance(known[1], ContainerPlace):
                 self._places.closed(known[1])
             known[1].origin.is_replaced = True
-        node = self._made(name, path, status)
+        try:
+            node = self._made(name, path, status)
+        except OSError as error:
+            origin = _origin(status, self._places)
+            return PlainFile(name, inode(name, self.ino), origin, path, status.st_size, str(error))
         if node is not None:
             with self._lock:
                 self._known[name] = identity, node

@@ -43,7 +43,7 @@ def open_ikv(source: Source, cache: BlockCache) -> Container:
     if not magic.startswith(MAGIC):
         return _open_text(source, cache)
     if magic not in MAGICS[:2]:
-        raise Refused(source.name, f"is {magic.decode('ascii')}, a newer version than are known (iKv1 and iKv2)")
+        raise Refused(source.name, f"is {magic.decode('ascii', 'replace')}, a newer version than are known (iKv1 and iKv2)")
     body = Body(source.name, source.identity, partial(Extent, source))
     cursor = Cursor(body, len(magic), source.size, "header")
     version = magic[3] - ord("0")
