@@ -36,6 +36,11 @@ class Binding:
     def generation(self) -> int:
         return self.version[0]
 
+    @property
+    def keeps_threads(self) -> bool:
+        """Whether it can be told never to end a thread; older ones end idle threads all the time."""
+        return self.version >= (3, 12)
+
 
 def load() -> Binding:
     """The best binding that works here. Raises MountError, saying what to install."""

@@ -51,7 +51,7 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
     module = binding.module
     base: type[Any] = module.FUSE
     c_stat = module.c_stat
-    pin_thread = _thread_pin()
+    pin_thread = _thread_pin() if binding.keeps_threads else _no_pin
 
     def guarded(function: Callable[..., int | None], *arguments: Any) -> int:
         pin_thread()
@@ -185,7 +185,7 @@ def _fuse_pointer(module: Any) -> int:
 def _thread_pin() -> Callable[[], None]:
     """A function that keeps the Python state of the calling libfuse thread alive between callbacks.
 
-    Without it every callback makes and frees a thread state. libfuse keeps its threads, so each is pinned once.
+    Without it every callback makes and frees a thread state. That of a thread that ends would never be freed.
     """
     pinned = threading.local()
     ensure = ctypes.pythonapi.PyGILState_Ensure
@@ -196,6 +196,10 @@ def _thread_pin() -> Callable[[], None]:
             ensure()
 
     return pin
+
+
+def _no_pin() -> None:
+    """For libraries that end their threads."""
 
 
 def _text(path: bytes) -> str:

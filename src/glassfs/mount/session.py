@@ -109,7 +109,7 @@ class Session:
                 "use_ino": True, "nonempty": True,
                 "entry_timeout": timeout, "attr_timeout": timeout, "negative_timeout": timeout,
             }
-        elif self.binding.version >= (3, 12):
+        elif self.binding.keeps_threads:
             # Idle threads are kept: each carries a Python thread state.
             options |= {"max_threads": THREADS, "max_idle_threads": THREADS}
         return options
