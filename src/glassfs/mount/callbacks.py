@@ -20,6 +20,7 @@ from glassfs.mount.operations import Attributes, Operations
 LONGEST_REQUEST = 1 << 20
 READDIR_PLUS = 1
 FILL_PLUS = 2
+CAP_READDIRPLUS_AUTO = 1 << 14
 TYPE_MASK = 0o170000
 BLOCK_SIZE = 4096
 
@@ -142,6 +143,8 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
 
             def init_fuse_3(self, connection: Any, config: Any) -> None:
                 connection.contents.max_write = LONGEST_REQUEST
+                # Attributes with every listing: left to itself, the kernel stops asking for them midway.
+                connection.contents.want &= ~CAP_READDIRPLUS_AUTO
                 fields = config.contents
                 registration = self.operations
                 fields.entry_timeout = fields.attr_timeout = fields.negative_timeout = registration.timeout

@@ -54,9 +54,19 @@ class Opened(NamedTuple):
 
 
 @dataclass(slots=True)
+class _Version:
+    """Of which file the kernel may have pages under a path."""
+
+    identity: str
+    is_settled: bool = False
+    """The kernel has dropped the pages of the version before: it does that before the first read, not at once."""
+
+
+@dataclass(slots=True)
 class _Handle:
     file: File
     path: str
+    version: _Version
     is_old: bool = False
     """A newer version was opened under the same path."""
 
@@ -71,7 +81,7 @@ class Operations:
         self._mask = ~options.umask
         self._files: dict[int, _Handle] = {}
         self._handles: dict[str, dict[int, _Handle]] = {}  # the same by path
-        self._versions: OrderedDict[str, str] = OrderedDict()  # of which version the kernel may have pages
+        self._versions: OrderedDict[str, _Version] = OrderedDict()
         self._lock = threading.Lock()
         self._listings: dict[int, Sequence[Node]] = {}
         self._numbers = itertools.count(1)
@@ -116,12 +126,13 @@ class Operations:
             old = [handle for handle in handles.values() if handle.file.origin.identity != identity]
             for handle in old:
                 handle.is_old = True
-            handles[number] = self._files[number] = _Handle(file, path)
-            keeps_pages = self._versions.get(path) == identity
-            self._versions[path] = identity
-            if len(self._versions) > REMEMBERED_VERSIONS:
-                self._versions.popitem(last=False)
-        return Opened(number, bool(old) or file.is_volatile, keeps_pages)
+            version = self._versions.get(path)
+            if version is None or version.identity != identity:
+                version = self._versions[path] = _Version(identity)
+                if len(self._versions) > REMEMBERED_VERSIONS:
+                    self._versions.popitem(last=False)
+            handles[number] = self._files[number] = _Handle(file, path, version)
+        return Opened(number, bool(old) or file.is_volatile, version.is_settled)
 
     def opened(self, number: int) -> File:
         """The file behind a handle. Raises Changed where another has taken its place."""
@@ -129,6 +140,7 @@ class Operations:
         if handle.is_old or handle.file.origin.is_replaced:
             # The kernel keeps pages by path: bytes of the old file must not get among those of the new one.
             raise Changed(f"{handle.file.name}: was replaced while it is open")
+        handle.version.is_settled = True
         return handle.file
 
     def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:

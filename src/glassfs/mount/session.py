@@ -7,6 +7,7 @@ that tells the kernel to drop things, and never does so under a lock or in a cal
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import tempfile
@@ -67,6 +68,7 @@ class Session:
         """Serves until the file system is unmounted; ``ready`` is called once it answers. Raises MountError."""
         privileges.drop()
         _tame_allocator()
+        _tame_collector()
         timeout = SHORT_TIMEOUT if self._has_folder or self.binding.generation == 2 else LONG_TIMEOUT
 
         def started(fuse: int) -> None:
@@ -231,3 +233,10 @@ def _tame_allocator() -> None:
         return
     mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY)
     mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY)
+
+
+def _tame_collector() -> None:
+    """Nodes come and go by the thousand, and are freed without the collector having to look at all of them."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)

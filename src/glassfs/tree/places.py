@@ -169,8 +169,9 @@ class ContainerPlace(Directory):
         """Forgets the container. Its files stay readable for whoever has one open, unless another took its place."""
         with self._lock:
             shown, self._shown = self._shown, None
+            if shown is not None:
+                shown.root.origin.is_replaced = is_replaced
         if shown is not None:
-            shown.root.origin.is_replaced = is_replaced
             self._places.listings.forget(shown.root.origin)
 
     def _root(self) -> Directory:

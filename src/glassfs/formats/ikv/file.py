@@ -43,16 +43,17 @@ def open_ikv(source: Source, cache: BlockCache) -> Container:
     if not magic.startswith(MAGIC):
         return _open_text(source, cache)
     if magic not in MAGICS[:2]:
-        raise Refused(source.name, f"is {magic.decode('ascii', 'replace')}, a newer version than are known (iKv1 and iKv2)")
+        version = magic.decode("ascii", "replace")
+        raise Refused(source.name, f"is {version}, a newer version than are known (iKv1 and iKv2)")
     body = Body(source.name, source.identity, partial(Extent, source))
     cursor = Cursor(body, len(magic), source.size, "header")
-    version = magic[3] - ord("0")
+    known = magic[3] - ord("0")
     kind, number = cursor.u8(), cursor.u32()
     if kind != KIND:
         raise cursor.damage(f"has the kind {kind}, expected is {KIND} ('b')")
-    if number != version:
-        raise cursor.damage(f"has the version {number} after the magic iKv{version}")
-    if version == 1:
+    if number != known:
+        raise cursor.damage(f"has the version {number} after the magic iKv{known}")
+    if known == 1:
         facts = {"version": 1, "form": "binary"}
         return _open_plain(source, cache, body, cursor.name(), cursor.position, source.size, facts)
     return _open_indexed(source, cache, body, cursor)
