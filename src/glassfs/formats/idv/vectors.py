@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 16384
 INDICES_AT_ONCE = 1 << 18
+DENSE = b"\xff\xff\xff\xff"  # the count -1
 
 
 class Vectors:
@@ -40,12 +41,15 @@ class Vectors:
         self._sums = [(0, 0, 0)]
         self._last: tuple[int, _Rows] | None = None
         self._runs: dict[str, Run] = {}
-        self.is_dense = True
         block.demand(self._indices_at)
+        self.is_dense = self._length > 0 and self._has_only_dense_counts()
         for number in range(-(-block.rows // ROWS_AT_ONCE)):
-            rows = self._rows(number)
-            self.is_dense = self.is_dense and not rows.is_sparse.any()
-            self._sums.append((int(rows.ends[-1]), int(rows.stored_ends[-1]), int(rows.index_ends[-1])))
+            if self.is_dense:
+                elements = min((number + 1) * ROWS_AT_ONCE, block.rows) * self._length
+                self._sums.append((elements, elements, 0))
+            else:
+                rows = self._rows(number)
+                self._sums.append((int(rows.ends[-1]), int(rows.stored_ends[-1]), int(rows.index_ends[-1])))
         self.elements, self.stored, indices = self._sums[-1]
         total = block.integer(self._indices_at - 4)
         if total < indices:
@@ -53,9 +57,7 @@ class Vectors:
         self.unused_indices = total - indices
         self.base = self._indices_at + 4 * total
         block.demand(self.base + codec.item.run.stored_size(codec.item, self.stored))
-        if self.is_dense:
-            self._last = None
-        elif not is_header:
+        if not self.is_dense and not is_header:
             for number in range(len(self._sums) - 1):
                 self._check_indices(self._rows(number))
 
@@ -65,6 +67,14 @@ class Vectors:
         if run is None:
             run = self._runs[item.label] = item.run(item, self.block, self.base, self.stored)
         return run
+
+    def _has_only_dense_counts(self) -> bool:
+        """Told from the bytes: most vectors are stored dense, and loading NumPy takes longer than decoding a block."""
+        for first in range(0, self.block.rows, ROWS_AT_ONCE):
+            size = 4 * min(ROWS_AT_ONCE, self.block.rows - first)
+            if self.block.read(self._counts_at + 4 * first, size) != DENSE * (size // 4):
+                return False
+        return True
 
     def elements_before(self, row: int, count: int) -> NDArray[Any]:
         """For ``count`` rows from ``row`` on, the elements of the block before each."""
