@@ -25,7 +25,7 @@ BAD = GENERATOR.integers(0, 5, (STEPS, 1000)).astype("<i4")
 REWARD = np.arange(STEPS, dtype="<f4")
 
 
-def stored_place(container: bytes, name: bytes) -> tuple[int, int]:
+def stored_place(container: bytearray, name: bytes) -> tuple[int, int]:
     """Offset and length of a WShard block, found in the index by its name."""
     count, names_offset = struct.unpack_from("<IQ", container, 12)
     for number in range(count):

@@ -66,7 +66,7 @@ def test_tree_of_the_python_interface_is_the_same(shown: Mount, gallery: Gallery
 
 def test_entries_of_a_directory_agree_with_stat(shown: Mount) -> None:
     """d_ino and d_type come from readdir, the other numbers from getattr; equal numbers would be hard links."""
-    numbers = {}
+    numbers: dict[int, str] = {}
     for path, entry in walk(shown.path).items():
         status = os.stat(shown.path / path, follow_symlinks=False)
         assert entry.inode() == status.st_ino, path

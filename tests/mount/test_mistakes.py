@@ -44,8 +44,8 @@ def assert_refused(
     fuse: str, source: Path, at: Path, *parts: str | Path, options: Sequence[str] = (), foreground: bool = False,
 ) -> None:
     before = len(mountinfo(at))
-    words = ["mount", *(["-f"] if foreground else []), *options, source, at]
-    assert_one_sentence(glassfs(*words, generation=fuse), *parts)
+    words = ["mount", *(["-f"] if foreground else []), *options]
+    assert_one_sentence(glassfs(*words, source, at, generation=fuse), *parts)
     assert len(mountinfo(at)) == before
 
 

@@ -66,7 +66,7 @@ def test_modes_are_enforced_for_other_users(mounted: Mounted, public_store: Path
     at = public_store.parent / "mnt"
     public_store.chmod(0o600)
     with mounted(public_store, at=at, options=["allow_other"]):
-        for words in (["cat", at / "array.npy"], ["ls", at]):
+        for words in (["cat", str(at / "array.npy")], ["ls", str(at)]):
             done = subprocess.run(words, capture_output=True, text=True, check=False, user=NOBODY)
             assert done.returncode != 0 and "Permission denied" in done.stderr
 
@@ -122,8 +122,8 @@ def test_spool_folder_may_be_relative(fuse: str, gallery: Gallery, tmp_path: Pat
     at = tmp_path / "mnt"
     at.mkdir()
     (tmp_path / "spool").mkdir()
-    words = ["mount", "-o", "cache_size=1M,spool=spool", gallery.folder / "episode.wshard", "mnt"]
-    done = glassfs(*words, generation=fuse, cwd=tmp_path)
+    source = gallery.folder / "episode.wshard"
+    done = glassfs("mount", "-o", "cache_size=1M,spool=spool", source, "mnt", generation=fuse, cwd=tmp_path)
     try:
         assert (done.returncode, done.stderr) == (0, "")
         data = (at / "signal/cloud.npy").read_bytes()

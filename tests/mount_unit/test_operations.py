@@ -143,6 +143,7 @@ def test_pages_are_kept_for_one_version_only() -> None:
     ops = operations(tree=tree)
     first = ops.open("/big.bin", os.O_RDONLY)
     assert (first.is_direct, first.keeps_pages) == (False, False)
+    ops.read_into(first.number, memoryview(bytearray(3)), 0)
     ops.release(first.number)
     second = ops.open("/big.bin", os.O_RDONLY)
     assert (second.is_direct, second.keeps_pages) == (False, True)

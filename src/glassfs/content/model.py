@@ -222,6 +222,11 @@ class Container:
     facts: dict[str, Any] = field(default_factory=dict)
     check: Callable[[], Iterator[Fault]] = no_faults
 
+    def park(self) -> None:
+        """Gives back descriptors; what is left of the contents can still be read, slower."""
+        for source in self.sources:
+            source.park()
+
     def close(self) -> None:
         for source in self.sources:
             source.close()

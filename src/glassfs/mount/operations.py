@@ -59,7 +59,7 @@ class _Version:
 
     identity: str
     is_settled: bool = False
-    """The kernel has dropped the pages of the version before: it does that before the first read, not at once."""
+    """The kernel has dropped the pages of the version before: it does that before the first read or release."""
 
 
 @dataclass(slots=True)
@@ -132,6 +132,7 @@ class Operations:
                 if len(self._versions) > REMEMBERED_VERSIONS:
                     self._versions.popitem(last=False)
             handles[number] = self._files[number] = _Handle(file, path, version)
+            file.origin.users += 1
         return Opened(number, bool(old) or file.is_volatile, version.is_settled)
 
     def opened(self, number: int) -> File:
@@ -148,11 +149,17 @@ class Operations:
 
     def release(self, number: int) -> None:
         with self._lock:
-            path = self._files.pop(number).path
-            handles = self._handles[path]
+            handle = self._files.pop(number)
+            handle.version.is_settled = True
+            handles = self._handles[handle.path]
             del handles[number]
             if not handles:
-                del self._handles[path]
+                del self._handles[handle.path]
+            origin = handle.file.origin
+            origin.users -= 1
+            retired = origin.retired if origin.users == 0 else None
+        if retired is not None:
+            retired()
 
     def opendir(self, path: str) -> int:
         listing = self.tree.directory(path).listing()

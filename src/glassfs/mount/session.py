@@ -37,6 +37,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_MEMORY = 64 << 20
 THREADS = 16
 ROOT_ID = 1
+COLLECTED_CLOSINGS = 500
 ENDED_BY_SIGNAL = 8  # what libfuse 3 returns after SIGINT or SIGTERM
 
 
@@ -131,6 +132,7 @@ class Session:
         ready()
         self._names = self._names_at_root()
         changed: list[str] = []
+        closings = 0
         while not self._is_ending.wait(WATCH_INTERVAL):
             # Each twice: what somebody is opening at that moment keeps its old attributes the first time.
             before, changed = changed, self.places.refresh()
@@ -138,6 +140,10 @@ class Session:
                 log.info("%s has changed", place or self.shown_sources[0])
             for place in {*before, *changed}:
                 self._invalidate(place)
+            if before or self.places.closings - closings > COLLECTED_CLOSINGS:
+                # Contents refer to one another, and what changed keeps its descriptors for those who still read it.
+                closings = self.places.closings
+                gc.collect()
 
     def _invalidate(self, place: str) -> None:
         """Drops what the kernel keeps of a container: its entry in the root, or all entries if it is the root.

@@ -38,6 +38,10 @@ class Source(ABC):
         """Opens the source called ``name`` in the same folder. Raises FileNotFoundError; never leaves the folder."""
 
     @abstractmethod
+    def park(self) -> None:
+        """Gives back what the source holds; a later read gets it again for itself, if it is still the same file."""
+
+    @abstractmethod
     def close(self) -> None:
         """Gives back what the source holds; later reads raise Changed."""
 

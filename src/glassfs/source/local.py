@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
-import weakref
+import threading
 
 from glassfs.errors import Changed, Damaged
 from glassfs.source.base import Identity, Source
@@ -23,10 +23,11 @@ class LocalSource(Source):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(path)
         self.name = os.path.basename(self.path)
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        self._finalizer = weakref.finalize(self, os.close, self._fd)
-        status = os.fstat(self._fd)
+        self._lock = threading.Lock()
+        self._readers = 0
+        self._is_parked = self._is_closed = False
+        self._file: _Descriptor | None = _Descriptor(self.path)
+        status = os.fstat(self._file.number)
         if not stat.S_ISREG(status.st_mode):
             self.close()
             raise OSError(f"{self.name}: not a regular file")
@@ -37,22 +38,63 @@ class LocalSource(Source):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         wanted = len(buffer)
+        descriptor = self._begin()
         try:
-            got = os.preadv(self._fd, (buffer,), offset)
+            got = os.preadv(descriptor, (buffer,), offset)
             while 0 < got < wanted:
-                more = os.preadv(self._fd, (buffer[got:],), offset + got)
+                more = os.preadv(descriptor, (buffer[got:],), offset + got)
                 if more == 0:
                     break
                 got += more
-            status = os.fstat(self._fd)
+            status = os.fstat(descriptor)
         except (OSError, OverflowError) as error:
-            if not self._finalizer.alive:
-                raise Changed(f"{self.name}: was closed") from error
             raise Damaged(f"{self.name}: cannot be read at {offset}: {error}") from error
+        finally:
+            self._end()
         if (status.st_size, status.st_mtime_ns) != self._version:
             raise Changed(f"{self.name}: was changed while it is open")
         if got != wanted:
             raise self.outside(offset, wanted)
+
+    def park(self) -> None:
+        with self._lock:
+            self._is_parked = True
+            self._give_back()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._give_back()
+
+    def _begin(self) -> int:
+        """The descriptor, which stays what it is until ``_end``. Raises Changed."""
+        with self._lock:
+            if self._is_closed:
+                raise Changed(f"{self.name}: was closed")
+            if self._file is None:
+                self._file = self._opened_again()
+            self._readers += 1
+            return self._file.number
+
+    def _end(self) -> None:
+        with self._lock:
+            self._readers -= 1
+            if self._is_parked or self._is_closed:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        if self._readers == 0 and self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened_again(self) -> _Descriptor:
+        try:
+            file = _Descriptor(self.path)
+        except OSError as error:
+            raise Changed(f"{self.name}: cannot be opened again: {error.strerror}") from error
+        if identity_of(os.fstat(file.number)) != self.identity:
+            raise Changed(f"{self.name}: is another file by now")
+        return file
 
     def sibling(self, name: str) -> Source:
         if os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
@@ -62,8 +104,23 @@ class LocalSource(Source):
             raise FileNotFoundError(f"{name!r} leads out of the folder")
         return LocalSource(place)
 
+
+class _Descriptor:
+    """An open file, closed at the latest when nobody has it any more."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, path: str) -> None:
+        self.number = -1
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
     def close(self) -> None:
-        self._finalizer()
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+    __del__ = close
 
 
 def identity_of(status: os.stat_result) -> Identity:

@@ -84,6 +84,10 @@ class Origin:
     format: str = ""
     is_replaced: bool = False
     """Another file has taken the place of the one that this shows."""
+    users: int = 0
+    """How many have a file open; kept by the kernel side, under its lock."""
+    retired: Callable[[], None] | None = None
+    """What to do when the last of them is gone, once the container has been closed."""
 
     @classmethod
     def of(cls, source: Source, cache: BlockCache, listings: Listings, format_name: str = "") -> Origin:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassfs.cache import BlockCache
-from glassfs.content import Container, Extent, Location
+from glassfs.content import Container, Extent
 from glassfs.content.data import Data
 from glassfs.errors import Changed, GlassfsError, NotFound, Refused
 from glassfs.formats.registry import HEAD, open_container, recognise
@@ -60,6 +60,7 @@ class Places:
         self.cache = cache or BlockCache()
         self.listings = Listings()
         self.tree: Tree | None = None
+        self.closings = 0
         self._limit = max(1, limit)
         self._lock = threading.Lock()
         self._open: OrderedDict[ContainerPlace, None] = OrderedDict()
@@ -77,6 +78,7 @@ class Places:
             self._open.move_to_end(place)
             while len(self._open) > self._limit:
                 closing.append(self._open.popitem(last=False)[0])
+                self.closings += 1
         for old in closing:
             old.close()
             self.forget_paths()
@@ -158,8 +160,9 @@ class ContainerPlace(Directory):
         self._places.opened(self)
         return shown
 
-    def is_current(self) -> bool:
-        shown = self._shown
+    def is_current(self, shown: Shown | None = None) -> bool:
+        """Whether the file is still the one that was opened."""
+        shown = shown or self._shown
         try:
             return shown is None or identity_of(os.stat(self.path)) == shown.identity
         except OSError:
@@ -172,7 +175,11 @@ class ContainerPlace(Directory):
             if shown is not None:
                 shown.root.origin.is_replaced = is_replaced
         if shown is not None:
-            self._places.listings.forget(shown.root.origin)
+            origin = shown.root.origin
+            self._places.listings.forget(origin)
+            origin.retired = shown.container.park
+            if origin.users == 0 and self.is_current(shown):
+                shown.container.park()
 
     def _root(self) -> Directory:
         try:
@@ -309,41 +316,40 @@ class PlainFile(File):
 
     def __init__(self, name: str, ino: int, origin: Origin, path: str, size: int, reason: str) -> None:
         super().__init__(name, ino, origin, _FileData(path, size))
+        self._path = path
         self._reason = reason
+
+    def opened(self) -> File:
+        """With a descriptor of its own, which goes when the opened file does."""
+        try:
+            source = LocalSource(self._path)
+        except OSError as error:
+            raise Changed(f"{self._path}: {error.strerror}") from error
+        return File(self.name, self.ino, self.origin, Extent(source, 0, self.size))
 
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "error": self._reason.encode("utf-8", "replace")} if self._reason else {}
 
 
 class _FileData(Data):
-    """The bytes of a file, opened when first read."""
+    """The bytes of a file that is opened for each read."""
 
-    __slots__ = ("_lock", "_path", "_size", "_source")
+    __slots__ = ("_path", "_size")
 
     def __init__(self, path: str, size: int) -> None:
         self._path = path
         self._size = size
-        self._source: LocalSource | None = None
-        self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
         return self._size
 
-    def location(self) -> Location | None:
-        return None
-
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        Extent(self._opened(), 0, self._size).read_into(buffer, offset)
-
-    def _opened(self) -> LocalSource:
-        with self._lock:
-            if self._source is None:
-                try:
-                    self._source = LocalSource(self._path)
-                except OSError as error:
-                    raise Changed(f"{self._path}: {error.strerror}") from error
-            return self._source
+        try:
+            source = LocalSource(self._path)
+        except OSError as error:
+            raise Changed(f"{self._path}: {error.strerror}") from error
+        source.read_into(buffer, offset)
 
 
 def open_tree(paths: Sequence[str], places: Places) -> Tree:

@@ -73,6 +73,9 @@ class SealedSource(Source):
     def sibling(self, name: str) -> Source:
         return self.file.sibling(name)
 
+    def park(self) -> None:
+        self.file.park()
+
     def close(self) -> None:
         self.file.close()
 

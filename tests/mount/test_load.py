@@ -1,0 +1,62 @@
+"""64 readers at once over all formats: only right bytes, and memory flat.
+
+A few seconds each; ``GLASSFS_LOAD_SECONDS=600`` makes it ten minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.mount.conftest import Mounted
+from tests.mount.gallery import Gallery
+
+SECONDS = float(os.environ.get("GLASSFS_LOAD_SECONDS", "15"))
+READERS = 64
+GROWTH = 32 << 20
+
+
+def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery) -> None:
+    expected = gallery.exact()
+    paths = sorted(expected)
+
+    with mounted(gallery.folder, options=["cache_size=8M,max_open=2"]) as mount:
+
+        def read(seed: int, seconds: float) -> int:
+            chance = random.Random(seed)
+            end = time.monotonic() + seconds
+            count = 0
+            while time.monotonic() < end:
+                path = chance.choice(paths)
+                data = expected[path]
+                descriptor = os.open(mount.path / path, os.O_RDONLY)
+                try:
+                    # The kernel must not answer for the daemon all the time.
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                    if chance.random() < 0.5:
+                        with os.fdopen(os.dup(descriptor), "rb") as file:
+                            assert file.read() == data, path
+                    else:
+                        for _ in range(5):
+                            offset = chance.randrange(len(data) + 1)
+                            size = chance.choice((1, 100, 4096, 100_000))
+                            assert os.pread(descriptor, size, offset) == data[offset : offset + size], (path, offset)
+                finally:
+                    os.close(descriptor)
+                count += 1
+            return count
+
+        def load(seconds: float) -> int:
+            with ThreadPoolExecutor(READERS) as pool:
+                return sum(pool.map(read, range(READERS), [seconds] * READERS))
+
+        load(SECONDS / 3)
+        memory, descriptors = mount.resident(), mount.descriptors()
+        assert load(SECONDS * 2 / 3) > READERS
+        assert mount.resident() - memory < GROWTH
+        assert mount.descriptors() <= descriptors + 2
+        status = mount.status()
+        assert status["errors"] == 0
+        assert status["cache"]["used"] <= status["cache"]["budget"]
