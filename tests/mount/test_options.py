@@ -8,21 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from writers.kastore import KastoreWriter
 
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
 from tests.mount.mounts import glassfs, is_mounted, mountinfo
 
 NOBODY = 65534
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "some.kas"
-    with KastoreWriter(path) as writer:
-        writer.add("array", [1.0, 2.0])
-    return path
 
 
 @pytest.fixture
