@@ -205,6 +205,78 @@ def test_a_failed_prefetch_hurts_nobody() -> None:
     assert read(cache, block, 0, 1) == b"\1"
 
 
+def test_a_prefetch_that_comes_late_is_dropped() -> None:
+    """Whoever it was for has gone, while all workers were busy."""
+    cache = BlockCache(1 << 20)
+    busy = [Gated(number, 100) for number in range(1, cache_module.WORKERS + 1)]
+    for block in busy:
+        cache.prefetch(block)
+    late = Block(200, 100)
+    cache.prefetch(late)
+    time.sleep(2 * cache_module.PATIENCE)
+    for block in busy:
+        block.gate.set()
+    wait_until(lambda: cache.used == 100 * len(busy))
+    after = Block(201, 100)
+    cache.prefetch(after)
+    wait_until(lambda: after.wholes == 1)
+    assert late.wholes == 0
+    assert read(cache, late, 0, 1) == b"\xc8"
+
+
+class Counted(Block):
+    """A recipe that tells how many are at work at the same time; ``inner`` is another one that it is made of."""
+
+    lock = threading.Lock()
+    now = most = 0
+    cache: BlockCache
+    inner: Block | None = None
+
+    def whole(self) -> bytes:
+        self._work(1)
+        time.sleep(0.002)
+        self._work(-1)
+        if self.inner is not None:
+            read(self.cache, self.inner, 0, 1)
+        return super().whole()
+
+    def _work(self, change: int) -> None:
+        with Counted.lock:
+            Counted.now += change
+            Counted.most = max(Counted.most, Counted.now)
+
+
+def test_no_more_blocks_are_made_at_a_time_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many readers there are, and though blocks are made of blocks that other readers make."""
+    monkeypatch.setattr(cache_module, "LONGEST_DELAY", 10)
+    monkeypatch.setattr(Counted, "most", 0)
+    cache = BlockCache(1 << 20)
+    inner = [Counted(number, 100) for number in range(1, 9)]
+    outer = [Counted(number + 100, 100) for number in range(24)]
+    for number, block in enumerate(outer):
+        block.cache, block.inner = cache, inner[number % len(inner)]
+    with ThreadPoolExecutor(24) as threads:
+        list(threads.map(lambda block: read(cache, block, 0, 1), outer))
+    assert all(block.wholes == 1 for block in inner + outer)
+    assert Counted.most == cache_module.WORKERS
+
+
+def test_waiting_for_a_disk_is_no_work() -> None:
+    """Recipes that say so wait all at the same time."""
+    cache = BlockCache(1 << 20)
+    together = threading.Barrier(8, timeout=10)
+
+    class Waiting(Block):
+        def whole(self) -> bytes:
+            with cache.waiting():
+                together.wait()
+            return super().whole()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: read(cache, Waiting(number, 100), 0, 1), range(8)))
+    assert cache.used == 800
+
+
 # Blocks too large to keep.
 
 
@@ -220,6 +292,19 @@ def test_the_first_bytes_of_a_large_block_come_before_its_last(small_steps: None
     time.sleep(0.1)
     assert block.pieces_given <= 10
     assert cache.used == 0
+
+
+def test_nothing_is_decoded_ahead_for_readers_that_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "READ_AHEAD", 200 * PIECE)
+
+    cache, block = BlockCache(1 << 20), Block(5, 200 * PIECE)
+    read(cache, block, 0, 100)
+    wait_until(lambda: block.pieces_given > 1)
+    time.sleep(2 * cache_module.PATIENCE)
+    given = block.pieces_given
+    time.sleep(2 * cache_module.PATIENCE)
+    assert block.pieces_given == given < 150
+    assert read(cache, block, 150 * PIECE, 10) == block.expected(150 * PIECE, 10)
 
 
 def test_a_large_block_reads_right_from_many_threads(small_steps: None) -> None:

@@ -2,8 +2,9 @@
 
 One decode however many readers wait for it. A block that is too large to keep is decoded as a stream into an
 unlinked spool file, a stretch ahead of its readers, and served from there while it grows; the kernel frees the
-file however the process ends. Every function may be called from any thread. What a recipe raises reaches every
-reader of that block, and nobody else.
+file however the process ends. No more threads make blocks at a time than there are cores: more would make nothing
+faster, and would keep those from a core who have a question of a few microseconds. Every function may be called
+from any thread. What a recipe raises reaches every reader of that block, and nobody else.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from glassfs.errors import Damaged
@@ -23,6 +26,10 @@ LARGEST_KEPT = 64 << 20
 READ_AHEAD = 32 << 20
 SPOOLS = 16
 WORKERS = max(2, os.cpu_count() or 1)
+PATIENCE = 0.05
+"""Seconds without a reader after which nothing more is made ahead for it."""
+LONGEST_DELAY = 0.05
+"""Seconds that a thread waits at most for its turn to make a block."""
 
 
 class Recipe(Protocol):
@@ -54,6 +61,7 @@ class BlockCache:
         self._pending: dict[Hashable, _Pending] = {}
         self._spools: OrderedDict[Hashable, _Spool] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
+        self._turns = _Turns(WORKERS)
 
     @property
     def used(self) -> int:
@@ -88,7 +96,13 @@ class BlockCache:
             is_mine = pending.claim()
         if is_mine:
             self._make(pending)
-        return pending.future.result()
+            return pending.future.result()
+        with self._turns.given_up():
+            return pending.future.result()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """For recipes, around what does not need a core, such as reading from a disk."""
+        return self._turns.given_up()
 
     def prefetch(self, recipe: Recipe) -> None:
         """Starts making a block that somebody will soon ask for, unless the workers are busy."""
@@ -118,13 +132,18 @@ class BlockCache:
     def _make_unclaimed(self, pending: _Pending) -> None:
         with self._lock:
             is_mine = pending.claim()
+            if is_mine and pending.is_late:
+                # Whoever was to read it has gone, or it would be claimed by now.
+                del self._pending[pending.recipe.key]
+                is_mine = False
         if is_mine:
             self._make(pending)
 
     def _make(self, pending: _Pending) -> None:
         key = pending.recipe.key
         try:
-            raw = pending.recipe.whole()
+            with self._turns.taken():
+                raw = pending.recipe.whole()
         except BaseException as error:
             with self._lock:
                 del self._pending[key]
@@ -147,13 +166,59 @@ class BlockCache:
             spool = self._spools.get(recipe.key)
             if spool is None or spool.is_to_be_tried_again:
                 self.misses += 1
-                spool = self._spools[recipe.key] = _Spool(recipe, self)
+                spool = self._spools[recipe.key] = _Spool(recipe, self, self._turns)
                 if len(self._spools) > SPOOLS:
                     self._spools.popitem(last=False)
             else:
                 self.hits += 1
                 self._spools.move_to_end(recipe.key)
             return spool
+
+
+class _Turns:
+    """A turn for each thread that may work at the same time; one that has a turn already takes no second.
+
+    Nobody waits for long: a large block that is made ahead must not hold up those who want other blocks.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = threading.Semaphore(count)
+        self._thread = _Thread()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        if self._thread.has_turn:
+            yield
+            return
+        self._take()
+        try:
+            yield
+        finally:
+            self._give_up()
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """The other way round: others may work while this thread waits for something."""
+        if not self._thread.has_turn:
+            yield
+            return
+        self._give_up()
+        try:
+            yield
+        finally:
+            self._take()
+
+    def _take(self) -> None:
+        self._thread.has_turn = self._free.acquire(timeout=LONGEST_DELAY)
+
+    def _give_up(self) -> None:
+        if self._thread.has_turn:
+            self._thread.has_turn = False
+            self._free.release()
+
+
+class _Thread(threading.local):
+    has_turn = False
 
 
 class _Pending:
@@ -163,6 +228,11 @@ class _Pending:
         self.recipe = recipe
         self.future: Future[bytes] = Future()
         self._is_claimed = False
+        self._begun = time.monotonic()
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() - self._begun > PATIENCE
 
     def claim(self) -> bool:
         """True for the first caller. Called under the cache's lock."""
@@ -173,13 +243,15 @@ class _Pending:
 class _Spool:
     """A large block in an unlinked file. It is decoded as far as its readers need it, and ahead on another thread."""
 
-    def __init__(self, recipe: Recipe, cache: BlockCache) -> None:
+    def __init__(self, recipe: Recipe, cache: BlockCache, turns: _Turns) -> None:
         self._recipe = recipe
         self._cache = cache
+        self._turns = turns
         self._file = tempfile.TemporaryFile(dir=cache.spool_directory, buffering=0)  # noqa: SIM115
         self._pieces = recipe.pieces()
         self._written = 0
         self._is_busy = False
+        self._last_read = 0.0
         self._error: BaseException | None = None
         self._progress = threading.Condition()
 
@@ -191,6 +263,7 @@ class _Spool:
     def read_into(self, buffer: memoryview, offset: int) -> None:
         end = offset + len(buffer)
         self._decode(end)
+        self._last_read = time.monotonic()
         ahead = min(end + READ_AHEAD, self._recipe.size)
         if self._written < min(end + READ_AHEAD // 2, self._recipe.size) and not self._is_busy:
             self._cache.run(lambda: self._decode_ahead(ahead))
@@ -202,13 +275,12 @@ class _Spool:
             got += more
 
     def _decode_ahead(self, end: int) -> None:
-        with self._progress:
-            if self._is_busy or self._error is not None:
+        """As far as ``end``, but not for long when nobody reads any more, and not beside another thread."""
+        while not self._is_busy and self._written < end and time.monotonic() - self._last_read < PATIENCE:
+            try:
+                self._decode(self._written + 1)
+            except Exception:  # kept in _error for the readers
                 return
-        try:
-            self._decode(end)
-        except Exception:  # kept in _error for the readers
-            return
 
     def _decode(self, end: int) -> None:
         """Returns when the block is there up to ``end``, decoded here if no other thread is at it."""
@@ -222,7 +294,8 @@ class _Spool:
                 self._is_busy = True
             error = None
             try:
-                self._write_next_piece()
+                with self._turns.taken():
+                    self._write_next_piece()
             except BaseException as caught:
                 error = caught
             with self._progress:

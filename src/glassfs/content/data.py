@@ -344,7 +344,8 @@ class Decoded(Data):
     def whole(self) -> bytes:
         if self._extent.size > self._size + HELD_BACK:
             return b"".join(self.pieces())  # more is stored than can be needed: it is not read at once
-        stored = self._extent.source.read(self._extent.offset, self._extent.size)
+        with self._cache.waiting():
+            stored = self._extent.source.read(self._extent.offset, self._extent.size)
         try:
             raw = compression.decompress(self.codec, stored, self._size)
         except Damaged as error:
@@ -364,7 +365,12 @@ class Decoded(Data):
 
         def stored() -> Iterator[bytes]:
             nonlocal stored_crc
-            for piece in self._extent.pieces():
+            waiting = self._extent.pieces()
+            while True:
+                with self._cache.waiting():
+                    piece = next(waiting, None)
+                if piece is None:
+                    return
                 if self._crc is not None and self.codec != compression.NONE:
                     stored_crc = checksum.crc32c(piece, stored_crc)
                 yield piece
