@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from writers.kinodb import Entry, Frame, KinoWriter
 
-from glassfs.content import Array, Container, Content, Document, Group, Series
+from glassfs.content import Array, Container, Content, Document, Group, Member, Series
 from tests.helpers import contents_of, open_bytes
 
 HEADER = {"major": (4, "<H"), "num_episodes": (8, "<Q"), "num_frames": (16, "<Q"), "index_offset": (24, "<Q"),
@@ -95,9 +95,23 @@ def image_group(container: Container, position: int = 0) -> Group:
     return found
 
 
+def images_of(group: Group) -> list[Member]:
+    """Every image of an episode by itself, those of numbered cameras as well, as they are stored."""
+    found = []
+    for member in group.members():
+        content = member.content
+        if isinstance(content, Series):
+            digits = content.digits
+            numbered = [((*member.name, b"%0*d" % (digits, n)), content.item(n)) for n in range(content.count)]
+            found += [Member(*pair) for pair in numbered]
+        else:
+            found.append(member)
+    return sorted(found, key=lambda member: member.content.data.offset)  # type: ignore[attr-defined]
+
+
 def pictures(data: bytes | bytearray, position: int = 0) -> dict[str, Content]:
     """The images of an episode that has no two of one name."""
-    listed = [(b"/".join(name), content) for name, content in image_group(open_bytes(bytes(data)), position).members()]
+    listed = [(b"/".join(name), content) for name, content in images_of(image_group(open_bytes(bytes(data)), position))]
     assert len(dict(listed)) == len(listed)
     return {name.decode(): content for name, content in listed}
 

@@ -29,6 +29,7 @@ from tests.formats.kinodb_files import (
     faults,
     floats,
     image_group,
+    images_of,
     one,
     patched,
     three_episodes,
@@ -210,7 +211,7 @@ def test_scanning_reads_heads_not_pixels(large: Path) -> None:
     group = image_group(FORMAT.open(source, BlockCache()))
     before = source.bytes_read
     start = time.perf_counter()
-    listed = list(group.members())
+    listed = images_of(group)
     took = time.perf_counter() - start
     assert len(listed) == 20_000 and group.error is None
     assert source.bytes_read - before < source.size / 10
@@ -268,7 +269,7 @@ def test_samples(samples: Path, name: str) -> None:
                  expected_kind(image, raw[image["data_offset"] : image["data_offset"] + image["data_len"]]))
                 for frame in wanted["frames"] for image in frame["images"]
             ]
-            listed = list(image_group(container, wanted["position"]).members()) if stored else []
+            listed = images_of(image_group(container, wanted["position"])) if stored else []
             assert [
                 (m.content.key, int(m.name[-1][:6]), digest(m.content.data.whole()), type(m.content))  # type: ignore[attr-defined]
                 for m in listed

@@ -30,6 +30,7 @@ from tests.formats.kinodb_files import (
     floats,
     frames,
     image_group,
+    images_of,
     index_entry,
     one,
     patched,
@@ -176,7 +177,7 @@ def test_a_cut_image_section_shows_the_whole_images(good: bytearray) -> None:
             with pytest.raises(Damaged, match="breaks off"):
                 group.members()
             continue
-        found = [(b"/".join(m.name).decode(), m.content.data.whole()) for m in group.members()]  # type: ignore[attr-defined]
+        found = [(b"/".join(m.name).decode(), m.content.data.whole()) for m in images_of(group)]  # type: ignore[attr-defined]
         assert found == whole[:count]
         assert group.error and "breaks off in frame" in group.error
 
@@ -199,7 +200,7 @@ def test_a_bad_image_head_fails_the_images(good: bytearray, offset: int, layout:
 def test_too_many_cameras_show_only_confirmed_images(good: bytearray) -> None:
     struct.pack_into("<H", good, index_entry(good, 0).images_offset, 65_535)
     group = image_group(open_bytes(bytes(good)))
-    shown = {b"/".join(member.name): member.content for member in group.members()}
+    shown = {b"/".join(member.name): member.content for member in images_of(group)}
     assert set(shown) == {b"front/000000", b"wrist/000000"}
     assert group.error
 
@@ -220,14 +221,14 @@ def test_names_are_bounded(tmp_path: Path) -> None:
     shots: list[Frame] = [[(b"/" * (65_535 - t), Stored(b"", 0, 0))] for t in range(100)]
     data = written(tmp_path, {"state": floats(100, 0), "action": floats(100, 0), "images": shots})
     group = image_group(open_bytes(bytes(data)))
-    assert 0 < len(list(group.members())) < 10
+    assert 0 < len(images_of(group)) < 10
     assert group.error and "the section has more" in group.error
 
 
 def test_listings_are_bounded(good: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "MOST_IMAGES", 5)
     group = image_group(open_bytes(bytes(good)))
-    assert len(list(group.members())) == 5
+    assert len(images_of(group)) == 5
     assert group.error and "only the first 5 images" in group.error
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 from writers.kinodb import Frame, Stored, jpeg, png
 
-from glassfs.content import Blob, Content, Image, Picture
+from glassfs.content import Blob, Content, Image, Picture, Series
 from tests.formats.kinodb_files import (
     FRONT,
     WRIST,
@@ -23,6 +23,7 @@ from tests.formats.kinodb_files import (
     floats,
     frames,
     image_group,
+    images_of,
     index_entry,
     patched,
     pictures,
@@ -57,12 +58,32 @@ def test_cameras_that_come_go_change_and_repeat(tmp_path: Path) -> None:
         [("a", WRIST), (b"\xff/", FRONT)],
     ]
     data = written(tmp_path, {"state": floats(6, 1), "action": floats(6, 1), "images": shots})
-    found = [(name, content.key) for name, content in image_group(open_bytes(bytes(data))).members()]
+    found = [(name, content.key) for name, content in images_of(image_group(open_bytes(bytes(data))))]
     assert found == [
         ((b"a", b"000001"), b"a"), ((b"b", b"c", b"000001"), b"b/c"), ((b"a", b"000001~2"), b"a"),
         ((b"a", b"000001~3"), b"a"), ((b"", b"000002"), b""), ((b"..", b"000002"), b".."), ((b"a", b"000004"), b"a"),
         ((b"\xff", b"", b"000004"), b"\xff/"),
     ]
+
+
+def test_regular_cameras_are_numbered_and_the_others_listed(tmp_path: Path) -> None:
+    """One picture of one kind in each frame needs no list; anything else does, and shows just the same."""
+    shots: list[Frame] = [
+        {"each": FRONT, "often": WRIST, "up": FRONT, "up/down": FRONT, "mixed": FRONT},
+        {"each": FRONT + 1, "up": FRONT, "up/down": FRONT, "mixed": Stored(png(FRONT), 6, 4)},
+        {"each": FRONT + 2, "often": WRIST, "up": FRONT, "up/down": FRONT, "mixed": FRONT},
+    ]
+    data = written(tmp_path, {"state": floats(3, 1), "action": floats(3, 1), "images": shots})
+    group = image_group(open_bytes(bytes(data)))
+    numbered = {member.name: member.content for member in group.members() if isinstance(member.content, Series)}
+    assert list(numbered) == [(b"each",)]
+    assert numbered[b"each",].count == 3
+    found = {b"/".join(member.name): member.content for member in images_of(group)}
+    assert len(found) == 3 + 2 + 3 + 3 + 3
+    for number in range(3):
+        shown = found[b"each/%06d" % number]
+        assert isinstance(shown, Image) and shown.data.whole() == (FRONT + number).tobytes()
+    assert isinstance(found[b"mixed/000001"], Picture)
 
 
 def test_stored_pictures_keep_their_bytes(tmp_path: Path) -> None:
@@ -203,7 +224,7 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
     }, is_legacy=is_legacy)
     if not expected:
         return
-    found = list(image_group(open_bytes(bytes(file_bytes))).members())
+    found = images_of(image_group(open_bytes(bytes(file_bytes))))
     assert [(m.content.key, int(m.name[-1][:6]), m.content.data.whole()) for m in found] == expected  # type: ignore[attr-defined]
     assert not any(isinstance(member.content, Picture) for member in found if is_legacy)
 

@@ -56,13 +56,28 @@ class Draft:
         whole = Draft()
         whole.leaves += self.leaves
         whole.directories = {name: draft.copy() for name, draft in self.directories.items()}
+        folder: tuple[bytes, ...] = ()
+        place = whole
         for group in self.groups:
             for names, content in _members(group):
-                place = whole
-                for part in names[: min(len(names) - 1, DEEPEST)]:
-                    place = place.directories.setdefault(component(part), Draft())
-                place.add(names[-1] if len(names) <= DEEPEST else b"/".join(names[DEEPEST:]), content, origin)
+                if len(names) > DEEPEST:
+                    names = (*names[:DEEPEST], b"/".join(names[DEEPEST:]))
+                if names[:-1] != folder:  # mostly a member lies beside the one before it
+                    folder = names[:-1]
+                    place = whole.below(folder)
+                place.add(names[-1], content, origin)
         return whole
+
+    def below(self, folder: tuple[bytes, ...]) -> Draft:
+        """The directory ``folder`` below this one, made where it is not there yet."""
+        place = self
+        for part in folder:
+            name = component(part)
+            found = place.directories.get(name)
+            if found is None:
+                found = place.directories[name] = Draft()
+            place = found
+        return place
 
     def copy(self) -> Draft:
         copied = Draft(self.groups)
@@ -206,7 +221,7 @@ class SeriesDirectory(Directory):
         return File(name, ino, self.origin, file_of(content, self.origin.cache).data, content)
 
     def _name(self, number: int) -> str:
-        return f"{number:0{self._series.digits}d}{self._suffix}"
+        return str(number).zfill(self._series.digits) + self._suffix
 
 
 class _Numbered(Sequence[Node]):

@@ -9,17 +9,18 @@ import logging
 import re
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from glassfs.content import Blob, Content, Data, Extent, Fault, Group, Image, Member, Picture
+from glassfs.content import Blob, Content, Data, Extent, Fault, Group, Image, Member, Picture, Series
 from glassfs.errors import Damaged
 from glassfs.source import Source
 
 MOST_IMAGES = 400_000  # listed in one episode
 MOST_NAME_BYTES = 16 << 20  # of camera names in one episode; each directory that a name makes counts like DIRECTORY
 DIRECTORY = 128
-FAR = 4096  # images of more bytes are hopped over, smaller ones are read along
+MOST_SERIES = 64  # cameras that are looked at more closely, each in a pass of its own
+FAR = 8 << 10  # images of more bytes are hopped over, smaller ones are read along
 NEAR_WINDOW, WINDOW = 512, 64 << 10
 IMAGE_HEAD = 256  # bytes that hold the fields of most images and the signature of their data
 
@@ -73,9 +74,12 @@ class _Scan:
     def is_all_confirmed(self) -> bool:
         return all(map(self.is_confirmed, range(len(self.frames))))
 
+    def is_raw_size(self, image: int) -> bool:
+        return self.sizes[image] == self.looks[self.look_of[image]].raw_size
+
     def is_confirmed(self, image: int) -> bool:
         """Whether the stored bytes are what the image's fields say, as far as can be told without decoding."""
-        return self.media[image] != 0 or 0 < self.sizes[image] == self.looks[self.look_of[image]].raw_size
+        return self.media[image] != 0 or (self.sizes[image] > 0 and self.is_raw_size(image))
 
     def _run(self, source: Source, num_frames: int) -> None:
         # One loop over local names, and a window of bytes: it runs for every image of a section.
@@ -203,34 +207,49 @@ class Images:
 
     def _members(self, scan: _Scan) -> Iterator[Member]:
         paths = [tuple(look.camera.split(b"/")) for look in scan.looks]
+        series = dict(_series(scan, paths))
+        for look, images in series.items():
+            yield Member(paths[look], self._numbered(scan, look, images))
+        if len(series) == len(paths):
+            return
         pixels_left = DECODED_PIXELS_IN_ALL
         latest: dict[bytes, int] = {}
         repeats: dict[bytes, int] = {}
-        for index, frame, start, size, kind in zip(
-            scan.look_of, scan.frames, scan.starts, scan.sizes, scan.media, strict=True,
-        ):
-            look = scan.looks[index]
-            camera, data = look.camera, Extent(self._source, start, size)
-            media = _MEDIA[kind]
-            if media and size == look.raw_size:
+        for image, (index, frame) in enumerate(zip(scan.look_of, scan.frames, strict=True)):
+            if index in series:
+                continue
+            camera, media = scan.looks[index].camera, _MEDIA[scan.media[image]]
+            if media and scan.is_raw_size(image):
                 # Raw pixels may begin like a signature; data that decode are no raw pixels (§6).
-                found = _decoded_size(data, media, pixels_left)
+                found = _decoded_size(self._data(scan, image), media, pixels_left)
                 pixels_left -= found[0] * found[1] if found else 0
                 media = media if found else None
-            content: Content
-            if media:
-                content = Picture(camera, data, media)
-            elif 0 < size == look.raw_size and look.channels <= 4:
-                content = Image(camera, data, look.width, look.height, look.channels)
-            else:
-                content = Blob(camera, data)
             number = b"%06d" % frame
             if latest.get(camera) == frame:
                 repeats[camera] += 1
                 number += b"~%d" % repeats[camera]
             else:
                 latest[camera], repeats[camera] = frame, 1
-            yield Member((*paths[index], number), content)
+            yield Member((*paths[index], number), self._content(scan, image, media))
+
+    def _numbered(self, scan: _Scan, look: int, images: Sequence[int]) -> Series:
+        media = _MEDIA[scan.media[images[0]]]
+
+        def item(number: int) -> Content:
+            return self._content(scan, images[number], media)
+
+        return Series(scan.looks[look].camera, len(images), item, digits=6)
+
+    def _content(self, scan: _Scan, image: int, media: str | None) -> Content:
+        look, data = scan.looks[scan.look_of[image]], self._data(scan, image)
+        if media:
+            return Picture(look.camera, data, media)
+        if 0 < data.size == look.raw_size and look.channels <= 4:
+            return Image(look.camera, data, look.width, look.height, look.channels)
+        return Blob(look.camera, data)
+
+    def _data(self, scan: _Scan, image: int) -> Extent:
+        return Extent(self._source, scan.starts[image], scan.sizes[image])
 
     def _image_fault(self, scan: _Scan, image: int) -> str | None:
         """What is wrong with one image; glassfs shows its bytes all the same, KinoDB may drop it silently (§6)."""
@@ -249,6 +268,26 @@ class Images:
         if found != (look.width, look.height):
             return f"is {found[0]} x {found[1]} pixels, {declared} are declared"
         return None
+
+
+def _series(scan: _Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[tuple[int, Sequence[int]]]:
+    """Looks of cameras that have one picture of one kind in each frame, from frame 0 on, and those images.
+
+    None of them lies below another camera, and none needs to be decoded to know its kind.
+    """
+    if len(paths) > MOST_SERIES:
+        return
+    for index, path in enumerate(paths):
+        if sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:
+            continue
+        images: Sequence[int] = range(len(scan.frames))
+        if len(paths) > 1:
+            images = array("I", (image for image in images if scan.look_of[image] == index))
+        if any(scan.frames[image] != number for number, image in enumerate(images)):
+            continue
+        kinds = {(scan.media[image], scan.is_raw_size(image)) for image in images}
+        if len(kinds) == 1 and kinds.isdisjoint({(1, True), (2, True)}):
+            yield index, images
 
 
 def _decoded_size(data: Data, media: str, most_pixels: int) -> tuple[int, int] | None:
