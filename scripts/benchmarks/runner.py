@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.data import CONTAINERS, Dataset
-from benchmarks.sides import SIDES
+from benchmarks.sides import SIDES, make_ready
 from benchmarks.tasks import Results
-from benchmarks.workloads import Participant, Samples, Workload
+from benchmarks.workloads import SMALL, Participant, Samples, Workload
 
 
 class Runner:
@@ -36,12 +36,14 @@ class Runner:
         """Runs the workloads and tells ``done`` the samples of each."""
         for number, workload in enumerate(workloads):
             dataset = self.dataset(workload.container)
-            done(workload, self.measure(workload.name, dataset, workload.participants))
+            done(workload, self.measure(workload.name, dataset, workload.participants, workload.memory))
             following = workloads[number + 1].container if number + 1 < len(workloads) else None
             if workload.container != following:
                 self.forget(dataset)
 
-    def measure(self, name: str, dataset: Dataset, participants: Sequence[Participant]) -> Samples:
+    def measure(
+        self, name: str, dataset: Dataset, participants: Sequence[Participant], memory: int = SMALL,
+    ) -> Samples:
         """The samples of one workload from ``runs`` rounds. Participants that are not installed are left out."""
         present = [participant for participant in participants if self._is_there(participant)]
         say(f"{name}: preparing")
@@ -53,7 +55,7 @@ class Runner:
             for participant in present:
                 say(f"{name}: run {number + 1} of {self.runs}, {participant.label}")
                 try:
-                    results = _observed(participant, dataset)
+                    results = _observed(participant, dataset, memory)
                 except (OSError, subprocess.SubprocessError) as error:
                     self.failures.append(f"{name}, {participant.label}: {error}")
                     continue
@@ -80,9 +82,10 @@ def say(words: str) -> None:
         sys.stderr.flush()
 
 
-def _observed(participant: Participant, dataset: Dataset) -> Results:
+def _observed(participant: Participant, dataset: Dataset, memory: int) -> Results:
     """The results of the recipe and those of the daemon. What the recipe itself tells wins."""
     with SIDES[participant.side].opened(dataset) as place:
+        make_ready(memory)
         if place.daemon is None:
             return participant.recipe(place)
         # Its status comes from glassfs itself, so it is asked first and last, outside of what is counted.

@@ -9,6 +9,7 @@ from benchmarks import recipes
 from benchmarks.recipes import Recipe
 
 COLD = "mount fresh and its cache cold, what it reads warm"
+SMALL, LARGE = 512 << 20, 4 << 30
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Workload:
     container: str
     participants: tuple[Participant, ...]
     measures: tuple[Measure, ...] = field(default=())
+    memory: int = SMALL
+    """Bytes of free memory that are made ready before each timing."""
 
 
 def _mounts(recipe: Recipe, *names: str, **references: Recipe) -> tuple[Participant, ...]:
@@ -71,8 +74,8 @@ FAST = ("plain", "squashfuse_ll")
 
 def _of_array() -> tuple[Workload, ...]:
     cat_goals = (Goal("≥ 1.0 × squashfuse_ll", 1.0, "squashfuse_ll"), Goal("≥ 4 × ratarmount", 1 / 4, "ratarmount"))
-    readers = _mounts(recipes.cat("data.npy"), *ALL, "hdfuse", cat_of_the_container=recipes.cat_container)
-    array = Workload("array", "array", readers, (
+    readers = _mounts(recipes.cat("data.npy"), *ALL, cat_of_the_container=recipes.cat_container)
+    array = Workload("array", "array", readers, memory=LARGE, measures=(
         Measure("first", "cat of a 1 GiB array, first read", cat_goals),
         Measure("second", "cat of a 1 GiB array, second read", (Goal("≥ 0.9 × plain", 1 / 0.9, "plain"),),
                 state="mount's pages warm"),
@@ -94,7 +97,7 @@ def _of_frames() -> tuple[Workload, ...]:
         Measure("seconds", "cat of 20,000 raw frames of 4 KiB as PNG, first time",
                 (Goal("≤ 2 × squashfuse_ll", 2.0, "squashfuse_ll"),)),
     ))
-    raw = Workload("cat-large-frames", "raw", _mounts(recipes.CAT_FRAMES, *FAST), (
+    raw = Workload("cat-large-frames", "raw", _mounts(recipes.CAT_FRAMES, *FAST), memory=LARGE, measures=(
         Measure("seconds", "cat of 1 GiB of raw 640 × 480 frames as PNG, first time"),
     ))
     return (
@@ -109,21 +112,22 @@ def _of_films() -> tuple[Workload, ...]:
         Measure("seconds", "first 4 KiB of a 512 MiB zstd block", (Goal("≤ 50 ms", extra=0.05),)),
     ))
     whole = recipes.cat_once(film)
-    zstd = Workload("zstd", "zstd", _mounts(whole, zstandard_in_memory=recipes.decompress("zstd")), (
+    readers = _mounts(whole, zstandard_in_memory=recipes.decompress("zstd"))
+    zstd = Workload("zstd", "zstd", readers, memory=LARGE, measures=(
         Measure("first", "cat of a 512 MiB zstd block, first read",
                 (Goal("≤ 1.3 × zstandard", 1.3, "zstandard in memory"),)),
     ))
-    lz4 = Workload("lz4", "lz4", _mounts(whole, lz4_in_memory=recipes.decompress("lz4")), (
+    lz4 = Workload("lz4", "lz4", _mounts(whole, lz4_in_memory=recipes.decompress("lz4")), memory=LARGE, measures=(
         Measure("first", "cat of a 512 MiB lz4 block, first read"),
     ))
-    stat = Workload("stat", "films", _mounts(recipes.stat_while_reading), (
+    stat = Workload("stat", "films", _mounts(recipes.stat_while_reading), memory=LARGE, measures=(
         Measure("p50", "stat while 4 readers decode, p50", (Goal("≤ 0.3 ms", extra=0.3e-3),)),
         Measure("p99", "stat while 4 readers decode, p99", (Goal("≤ 5 ms", extra=5e-3),)),
     ))
     together = (
         Participant("glassfs", "glassfs", recipes.readers(2)), Participant("one reader", "glassfs", recipes.readers(1)),
     )
-    two = Workload("two-readers", "films", together, (
+    two = Workload("two-readers", "films", together, memory=LARGE, measures=(
         Measure("seconds", "two readers on two compressed films, time for each film",
                 (Goal("≥ 1.7 × one reader's throughput", 1 / 1.7, "one reader"),)),
     ))
@@ -153,7 +157,7 @@ def _of_tables() -> tuple[Workload, ...]:
 
 
 def _of_stores() -> tuple[Workload, ...]:
-    readers = _mounts(recipes.read("nodes/time.npy"), *FAST, kastore_load=recipes.kastore_column)
+    readers = _mounts(recipes.read("nodes/time.npy"), *FAST, "hdfuse", kastore_load=recipes.kastore_column)
     column = Workload("store", "store", readers, (
         Measure("seconds", "2.7 MB column of a 20 MB store, open to last byte",
                 (Goal("≤ 3 × kastore.load", 3.0, "kastore load"),)),
