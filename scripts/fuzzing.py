@@ -1,8 +1,9 @@
 """Damages containers at random, opens what comes out, and reads all of it: only GlassfsError may come of that.
 
 Each round takes a container, changes some bytes of it (bits, integers at the edges, runs cut out, repeated or taken
-from another one), and gives it to a worker process that has little time and memory. A worker that raises anything else,
-hangs, or dies is a crash; the container is kept in a folder, to become a test.
+from another one), and gives it to a worker process that has little time and memory. What reaches lines of glassfs that
+nothing has reached before is damaged further in later rounds. A worker that raises anything else, hangs, or dies is a
+crash; the container is kept in a folder, to become a test.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Callable
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 from make_samples import write_all
 
@@ -46,39 +49,48 @@ def main() -> int:
         return 2
     chance = random.Random(arguments.seed)
     counts: Counter[str] = Counter()
+    sound, found = len(seeds), 0
     worker = _Worker()
     end = time.monotonic() + arguments.seconds
     while time.monotonic() < end:
-        name = chance.choice(sorted(seeds))
-        data = damaged(seeds[name], seeds, chance)
-        outcome = worker.look_at(data)
+        seed = chance.choice(seeds)
+        data = damaged(seed.data, seeds, chance)
+        outcome, lines = worker.look_at(data)
         counts[outcome if outcome in ("opened", "refused") else "crashed"] += 1
         if outcome not in ("opened", "refused"):
             arguments.keep.mkdir(parents=True, exist_ok=True)
-            kept = arguments.keep / f"{counts['crashed']:04d}-{name}"
+            kept = arguments.keep / f"{counts['crashed']:04d}-{seed.name}"
             kept.write_bytes(data)
             print(f"{kept}: {outcome}", file=sys.stderr)
+        elif lines and len(data) <= LARGEST:
+            found += lines
+            seeds.append(Seed(seed.name, data))
     worker.end()
     total = sum(counts.values())
     told = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in ("opened", "refused", "crashed"))
-    print(f"{total:,} containers: {told}")
+    print(f"{total:,} containers: {told}; {len(seeds) - sound} of them reached {found:,} lines")
     return 1 if counts["crashed"] else 0
 
 
-def _seeds(places: list[Path], wanted: str) -> dict[str, bytes]:
-    """Sound containers by name, none larger than LARGEST."""
+class Seed(NamedTuple):
+    """A container to damage; ``name`` is that of the sound one it comes from."""
+
+    name: str
+    data: bytes
+
+
+def _seeds(places: list[Path], wanted: str) -> list[Seed]:
+    """Sound containers, none larger than LARGEST."""
     with tempfile.TemporaryDirectory() as folder:
         write_all(Path(folder))
         paths = list(Path(folder).iterdir())
         for place in places:
             paths += [path for path in place.rglob("*") if path.is_file()] if place.is_dir() else [place]
-        return {
-            path.name: path.read_bytes() for path in paths
-            if path.stat().st_size <= LARGEST and path.suffix != ".json" and wanted in path.name
-        } or {path.name: path.read_bytes()[:LARGEST] for path in paths if wanted in path.name}
+        chosen = [path for path in sorted(paths) if wanted in path.name and path.suffix != ".json"]
+        return [Seed(path.name, path.read_bytes()) for path in chosen if path.stat().st_size <= LARGEST]
 
 
-def damaged(data: bytes, others: dict[str, bytes], chance: random.Random) -> bytes:
+def damaged(data: bytes, others: list[Seed], chance: random.Random) -> bytes:
     """A copy with one to eight changes, most of them near the beginning or the end, where the indexes are."""
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 5, 8))):
@@ -92,32 +104,32 @@ def damaged(data: bytes, others: dict[str, bytes], chance: random.Random) -> byt
     return bytes(changed)
 
 
-def _flip(data: bytearray, place: int, others: dict[str, bytes], chance: random.Random) -> None:
+def _flip(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
     data[place] ^= 1 << chance.randrange(8)
 
 
-def _edge(data: bytearray, place: int, others: dict[str, bytes], chance: random.Random) -> None:
+def _edge(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
     size = chance.choice((1, 2, 4, 8))
     data[place : place + size] = (chance.choice(EDGES) & (1 << 8 * size) - 1).to_bytes(size, "little")
 
 
-def _cut(data: bytearray, place: int, others: dict[str, bytes], chance: random.Random) -> None:
+def _cut(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
     del data[place : place + chance.choice((1, 4, 64, len(data)))]
 
 
-def _repeat(data: bytearray, place: int, others: dict[str, bytes], chance: random.Random) -> None:
+def _repeat(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
     size = chance.choice((1, 8, 64, 1024))
     data[place:place] = data[place : place + size] * chance.choice((1, 2, 100))
 
 
-def _foreign(data: bytearray, place: int, others: dict[str, bytes], chance: random.Random) -> None:
-    other = others[chance.choice(sorted(others))]
+def _foreign(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
+    other = chance.choice(others).data
     start = chance.randrange(len(other) or 1)
     size = chance.choice((4, 48, 512))
     data[place : place + size] = other[start : start + size]
 
 
-_CHANGES: tuple[Callable[[bytearray, int, dict[str, bytes], random.Random], None], ...] = (
+_CHANGES: tuple[Callable[[bytearray, int, list[Seed], random.Random], None], ...] = (
     _flip, _edge, _edge, _cut, _repeat, _foreign,
 )
 
@@ -134,34 +146,65 @@ class _Worker:
         self._process.start()
         there.close()
 
-    def look_at(self, data: bytes) -> str:
-        """``opened``, ``refused``, or what went wrong."""
+    def look_at(self, data: bytes) -> tuple[str, int]:
+        """``opened``, ``refused``, or what went wrong; and how many lines were reached for the first time."""
         self._here.send_bytes(data)
         try:
             if self._here.poll(PATIENCE):
-                return str(self._here.recv())
+                outcome, lines = self._here.recv()
+                return str(outcome), int(lines)
             outcome = f"hangs: no answer in {PATIENCE:.0f} s"
         except EOFError:
             outcome = "the process died"
         self.end()
         self._start()
-        return outcome
+        return outcome, 0
 
     def end(self) -> None:
         self._process.kill()
         self._process.join()
 
 
+class _Coverage:
+    """The lines of glassfs that this process has reached. Code whose lines are all known is not watched any more."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._left: dict[CodeType, set[int]] = {}
+
+    def watch(self, frame: FrameType, event: str, argument: object) -> Any:
+        """For ``sys.settrace``."""
+        left = self._left.get(frame.f_code)
+        if left is None:
+            is_ours = f"{os.sep}glassfs{os.sep}" in frame.f_code.co_filename
+            left = {line for *_, line in frame.f_code.co_lines() if line} if is_ours else set()
+            self._left[frame.f_code] = left
+        return self._reach if left else None
+
+    def _reach(self, frame: FrameType, event: str, argument: object) -> Any:
+        left = self._left[frame.f_code]
+        if frame.f_lineno in left:
+            left.discard(frame.f_lineno)
+            self.count += 1
+        return self._reach
+
+
 def _work(pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    coverage = _Coverage()
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "damaged")
         while True:
             Path(path).write_bytes(pipe.recv_bytes())
+            before = coverage.count
+            sys.settrace(coverage.watch)
             try:
-                pipe.send(_look(path))
+                outcome = _look(path)
             except Exception:
-                pipe.send(traceback.format_exc())
+                outcome = traceback.format_exc()
+            finally:
+                sys.settrace(None)
+            pipe.send((outcome, coverage.count - before))
 
 
 def _look(path: str) -> str:

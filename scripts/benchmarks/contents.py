@@ -123,6 +123,33 @@ def write_keys(path: Path, count: int) -> None:
     write_ikv2(path, {f"key_{number:06d}": values[number % 3](number) for number in range(count)})
 
 
+def write_folder(path: Path, count: int) -> None:
+    """A folder of ``count`` small stores, a hundred in each folder below it."""
+    path.mkdir()
+    first = path / "store.kas"
+    with KastoreWriter(first) as store:
+        for name in ("nodes/time", "nodes/flags", "edges/left", "edges/right"):
+            store.add(name, np.zeros(10))
+    stored = first.read_bytes()
+    first.unlink()
+    for number in range(count):
+        below = path / f"batch_{number // 100:03d}"
+        below.mkdir(exist_ok=True)
+        (below / f"store_{number:06d}.kas").write_bytes(stored)
+
+
+def write_changing(path: Path, size: int, version: int = 1) -> None:
+    """A store with one array of ``size`` bytes, ``data``, that are all ``version``."""
+    with KastoreWriter(path) as store:
+        store.add("data", np.full(size, version, np.uint8))
+
+
+def write_changing_folder(path: Path, size: int) -> None:
+    """A folder with one such store."""
+    path.mkdir()
+    write_changing(path / "changing.kas", size)
+
+
 def _raw(count: int, shape: tuple[int, int, int]) -> Iterator[Bytes]:
     """Frames of noise, each a different stretch of the same."""
     size = int(np.prod(shape))

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.contents import FILM_FRAME, FILMS, ROWS_PER_BLOCK
-from benchmarks.data import FRAMES
+from benchmarks.contents import FILM_FRAME, FILMS, ROWS_PER_BLOCK, write_changing
+from benchmarks.data import FRAMES, GLASSFS
 from benchmarks.sides import Place
 from benchmarks.tasks import Results
 
@@ -21,6 +21,7 @@ Recipe = Callable[[Place], Results]
 
 RANDOM_READS = 10_000
 STATS = 4_000
+LONGEST_WAIT = 10.0
 SCRIPTS = Path(__file__).parent.parent
 
 
@@ -58,6 +59,10 @@ def cat(path: str) -> Recipe:
 
 def cat_once(path: str) -> Recipe:
     return lambda place: {"first": command("cat", place.root / path)}
+
+
+def cat_files(pattern: str) -> Recipe:
+    return lambda place: {"first": command("sh", "-c", f"cat -- {pattern}", cwd=place.root)}
 
 
 def cat_folder(path: str) -> Recipe:
@@ -115,6 +120,48 @@ def readers(count: int) -> Recipe:
         return {"seconds": (time.perf_counter() - start) / count}
 
     return recipe
+
+
+def walk(place: Place) -> Results:
+    """Everything in the tree is listed and its attributes are asked for."""
+    results = child("walk", path=place.root)
+    return results | {"descriptors": place.descriptors()}
+
+
+def replaced(inside: str) -> Recipe:
+    """From the moment when another store takes the place of one to the first reader who sees only its bytes.
+
+    ``inside`` is the store's name in the mounted folder, empty where it is mounted by itself.
+    """
+
+    def recipe(place: Place) -> Results:
+        container, shown = place.dataset.container / inside, place.root / inside / "data.npy"
+        before = shown.read_bytes()
+        version = before[-1] % 250 + 1
+        beside = place.dataset.container.with_name("beside")
+        write_changing(beside, place.dataset.size, version)
+        expected = before[: -place.dataset.size] + bytes([version]) * place.dataset.size
+        start = time.perf_counter()
+        beside.replace(container)
+        while _bytes_of(shown) != expected:
+            if time.perf_counter() - start > LONGEST_WAIT:
+                raise OSError(f"{shown}: still shows the old bytes")
+            time.sleep(0.001)
+        return {"seconds": time.perf_counter() - start}
+
+    return recipe
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    """What is in the file, or None where it cannot be read just now."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def verify(place: Place) -> Results:
+    return {"first": command(GLASSFS, "verify", "--no-progress", place.dataset.container)}
 
 
 def row(task: str) -> Recipe:

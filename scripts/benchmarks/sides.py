@@ -45,6 +45,10 @@ class Place:
         lines = Path(f"/proc/{self.daemon}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS"))
 
+    def descriptors(self) -> int:
+        """How many files the daemon has open."""
+        return len(os.listdir(f"/proc/{self.daemon}/fd"))
+
     def bytes_read(self) -> int:
         """Bytes that the daemon has read from files so far, and a little for the requests of the kernel."""
         return int(Path(f"/proc/{self.daemon}/io").read_text().split()[1])

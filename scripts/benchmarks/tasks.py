@@ -45,6 +45,16 @@ def read_many(folder: str, pattern: str, count: int) -> Results:
     return {"seconds": time.perf_counter() - start}
 
 
+def walk(path: str) -> Results:
+    """Lists every directory below ``path`` and asks for the attributes of every file."""
+    start = time.perf_counter()
+    count = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            count += os.stat(os.path.join(folder, name)).st_size >= 0
+    return {"seconds": time.perf_counter() - start, "count": count}
+
+
 def random_reads(path: str, count: int) -> Results:
     """Copies ``count`` random pages out of a mapped array."""
     import numpy as np
@@ -146,7 +156,7 @@ def _quantiles(times: list[float]) -> Results:
 TASKS: dict[str, Callable[..., Results]] = {
     task.__name__: task
     for task in (
-        read, read_many, random_reads, mapped_row, positional_row, stat_while_reading, kastore_column,
+        read, read_many, walk, random_reads, mapped_row, positional_row, stat_while_reading, kastore_column,
         decompress_block, inflate_blocks,
     )
 }

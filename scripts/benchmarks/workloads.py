@@ -131,7 +131,15 @@ def _of_films() -> tuple[Workload, ...]:
         Measure("seconds", "two readers on two compressed films, time for each film",
                 (Goal("≥ 1.7 × one reader's throughput", 1 / 1.7, "one reader"),)),
     ))
-    return start, zstd, lz4, stat, two
+    verifying = (
+        Participant("glassfs", "memory", recipes.verify),
+        Participant("cat of the container", "memory", recipes.cat_container),
+        Participant("cat of the mounted films", "glassfs", recipes.cat_files("signal/*.npy")),
+    )
+    verify = Workload("verify", "films", verifying, memory=LARGE, measures=(
+        Measure("first", "glassfs verify of 1 GiB of films, stored in 328 MB", state="no mount, container warm"),
+    ))
+    return start, zstd, lz4, stat, two, verify
 
 
 def _of_tables() -> tuple[Workload, ...]:
@@ -183,9 +191,29 @@ def _of_episodes() -> tuple[Workload, ...]:
     return mount, read
 
 
+def _of_changes() -> tuple[Workload, ...]:
+    folder = Workload("folder", "folder", _mounts(recipes.walk), (
+        Measure("seconds", "walking a folder of 10,000 containers and all that is in them, first time"),
+        Measure("memory", "the daemon's memory after that", unit="bytes"),
+        Measure("descriptors", "the daemon's descriptors after that", unit="count"),
+    ))
+    replaced = [
+        Workload(name, container, _mounts(recipes.replaced(inside)), (
+            Measure("seconds", f"from a replaced container {where} to its new bytes", (Goal("≤ 1 s", extra=1),),
+                    state="the kernel has everything of the old one"),
+        ))
+        for name, container, inside, where in (
+            ("replaced", "changing", "", "mounted by itself"),
+            ("replaced-below", "changing-folder", "changing.kas", "in a mounted folder"),
+        )
+    ]
+    return folder, *replaced
+
+
 # Workloads of the same container stand together, so that its files can go when they are done.
 WORKLOADS: tuple[Workload, ...] = (
     *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_episodes(),
+    *_of_changes(),
 )
 
 Samples = Mapping[str, Mapping[str, list[float]]]

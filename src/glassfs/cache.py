@@ -122,13 +122,6 @@ class BlockCache:
                 self._pool = ThreadPoolExecutor(WORKERS, "glassfs-ahead")
         self._pool.submit(task)
 
-    def forget(self) -> None:
-        """Drops everything that is kept."""
-        with self._lock:
-            self._blocks.clear()
-            self._spools.clear()
-            self._used = 0
-
     def _make_unclaimed(self, pending: _Pending) -> None:
         with self._lock:
             is_mine = pending.claim()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,41 @@ from writers.kastore import KastoreWriter
 
 from tests.mount.gallery import Gallery, make_gallery
 from tests.mount.mounts import Mount, missing
+
+
+class Faults:
+    """What readers saw of faults, summed up over both libfuses, for the table at the end of the tests (README)."""
+
+    def __init__(self) -> None:
+        self._tries: Counter[str] = Counter()
+        self._seen: dict[str, Counter[str]] = {}
+
+    def add(self, fault: str, tries: int, seen: Mapping[str, int]) -> None:
+        self._tries[fault] += tries
+        self._seen.setdefault(fault, Counter()).update(seen)
+
+    def lines(self) -> list[str]:
+        """The table in Markdown. Tests that lost something have failed, and are not in it."""
+        rows = [
+            f"| {fault} | {self._tries[fault]:,} | {', '.join(f'{count:,} {what}' for what, count in seen.items())} |"
+            for fault, seen in self._seen.items()
+        ]
+        return ["| fault | times | what readers saw |", "|---|---|---|", *rows] if rows else []
+
+
+_FAULTS = pytest.StashKey[Faults]()
+
+
+@pytest.fixture(scope="session")
+def faults(request: pytest.FixtureRequest) -> Faults:
+    return request.config.stash.setdefault(_FAULTS, Faults())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines = config.stash.get(_FAULTS, Faults()).lines()
+    if lines:
+        terminalreporter.section("faults")
+        terminalreporter.write("\n".join(lines) + "\n")
 
 
 class Mounted(Protocol):

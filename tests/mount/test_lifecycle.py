@@ -137,6 +137,7 @@ def test_a_killed_daemon_leaves_a_mount_that_the_next_recovers(mounted: Mounted,
         with mounted(store, at=first.path) as second:
             assert (second.path / "data.npy").read_bytes() == npy(DATA)
             assert second.pid != first.pid
+            assert any("unmounting a glassfs mount whose daemon is gone" in line for line in second.log_lines())
         assert not is_mounted(first.path)
 
 

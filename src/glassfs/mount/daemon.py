@@ -23,18 +23,19 @@ def mount(
     sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, log_file: str | None,
 ) -> int:
     """Mounts and returns when the mount is usable; in the foreground, when it has ended. The exit status."""
+    is_daemon = not foreground and "debug" not in options.flags
+    _configure_log(log_file, is_daemon)
     check(sources, mountpoint, options)
-    if foreground or "debug" in options.flags:
+    if not is_daemon:
         from glassfs.mount.session import Session
 
-        _configure_log(log_file, is_daemon=False)
         Session(sources, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
         service.notify("STOPPING=1")
         return 0
     readable, writable = os.pipe()
     if os.fork() == 0:
         os.close(readable)
-        _become_daemon(writable, sources, mountpoint, options, log_file)
+        _become_daemon(writable, sources, mountpoint, options)
     os.close(writable)
     with open(readable, encoding="utf-8", errors="replace") as pipe:
         answer = pipe.read()
@@ -43,9 +44,7 @@ def mount(
     return 0
 
 
-def _become_daemon(
-    pipe: int, sources: Sequence[str], mountpoint: str, options: MountOptions, log_file: str | None,
-) -> None:
+def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
     """Goes on as a daemon and never returns. What goes wrong before the mount is ready is written to the pipe."""
     status = 1
     try:
@@ -56,7 +55,6 @@ def _become_daemon(
             os._exit(0)
         places = [os.path.abspath(source) for source in sources]
         target = os.path.abspath(mountpoint)
-        _configure_log(log_file, is_daemon=True)
         os.chdir("/")
 
         def ready() -> None:

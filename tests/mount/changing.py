@@ -1,0 +1,106 @@
+"""Containers that change, and readers that watch them: what is old, what is new, and what is a mix."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from writers.kastore import KastoreWriter
+from writers.wshard import WShardWriter
+
+LENGTH = 3 << 20
+HEADER = 128
+WRITERS = ("raw", "compressed")
+REFUSALS = (errno.EIO, errno.ESTALE)
+SOON = 1.0
+
+
+def write(path: Path, version: int, kind: str = "raw") -> None:
+    """A container with arrays of bytes that are all ``version``."""
+    data = np.full(LENGTH, version, np.uint8)
+    if kind == "raw":
+        with KastoreWriter(path) as store:
+            store.add("signal/data", data)
+    else:
+        with WShardWriter(path, codec="zstd") as writer:
+            writer.add_channel("data", data.reshape(-1, 64))
+
+
+def replace(path: Path, version: int, kind: str = "raw") -> None:
+    beside = path.with_name("beside")
+    write(beside, version, kind)
+    beside.replace(path)
+
+
+def versions(data: bytes) -> set[int]:
+    """The versions that bytes behind the header are of."""
+    return set(data[HEADER:])
+
+
+def shows(path: Path, version: int) -> Callable[[], bool]:
+    """Whether the file has the bytes of this version, and no others."""
+
+    def look() -> bool:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            assert error.errno in (*REFUSALS, errno.ENOENT), error
+            return False
+        return len(data) == HEADER + LENGTH and versions(data) == {version}
+
+    return look
+
+
+class Readers:
+    """Threads that open and read a file over and over, and remember what they saw."""
+
+    def __init__(self, path: Path, direct: bool, count: int = 4) -> None:
+        self.path = path
+        self.flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
+        self.wrong: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self._is_ending = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+
+    def __enter__(self) -> Readers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._is_ending.is_set():
+            try:
+                self._read()
+            except OSError as error:
+                name = errno.errorcode[error.errno or 0]
+                self.seen[name] += 1
+                if error.errno not in (*REFUSALS, errno.ENOENT):
+                    self.wrong.append(name)
+
+    def _read(self) -> None:
+        """One handle sees one version, from its first byte to its last, and all of it."""
+        descriptor = os.open(self.path, self.flags)
+        try:
+            size = os.fstat(descriptor).st_size
+            data = b""
+            while piece := os.pread(descriptor, 400_000, len(data)):
+                data += piece
+            found = versions(data)
+            if len(found) != 1:
+                self.wrong.append(f"a mix of {sorted(found)} in {len(data)} bytes")
+            elif len(data) != HEADER + LENGTH or size != len(data):
+                self.wrong.append(f"{len(data)} bytes of {size}")
+            else:
+                self.seen[str(found.pop())] += 1
+        finally:
+            os.close(descriptor)

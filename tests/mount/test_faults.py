@@ -1,0 +1,246 @@
+"""Faults, many times each, under readers: what they see, and that nothing is lost.
+
+The table of the README is the summary that these tests end with.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.wshard import WShardWriter
+
+from tests.mount.changing import HEADER, LENGTH, SOON, Readers, replace, shows, write
+from tests.mount.conftest import Faults, Mounted
+from tests.mount.mounts import is_mounted, is_running, wait_until
+
+TRUNCATIONS = 1000
+REPLACEMENTS = 200
+DELETIONS = 50
+FLIPS = 200
+ENDINGS = 20
+GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENODEV)
+
+
+def summed(*readers: Readers) -> dict[str, int]:
+    """What readers saw: whole files of one version, and errors. Asserts that there was nothing else."""
+    assert [reader.wrong for reader in readers] == [[]] * len(readers)
+    seen: Counter[str] = Counter()
+    for reader in readers:
+        for what, count in reader.seen.items():
+            seen["whole files of one version" if what.isdigit() else what] += count
+    assert seen["whole files of one version"] > 0
+    return dict(seen.most_common())
+
+
+def test_truncated_and_rewritten(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
+    """In place, a thousand times, under eight readers: a mapped page of it would kill the daemon."""
+    path = tmp_path / "changing"
+    write(path, 1)
+    with mounted(path) as mount:
+        shown = mount.path / "signal/data.npy"
+        with Readers(shown, direct=False) as buffered, Readers(shown, direct=True) as direct:
+            for number in range(TRUNCATIONS):
+                os.truncate(path, number * 1000)
+                time.sleep(0.003)
+                write(path, 1 + number % 2)
+                time.sleep(0.01)
+            assert is_running(mount.pid)
+            assert wait_until(shows(shown, 2), 2 * SOON)
+            time.sleep(0.3)
+    faults.add("container truncated and rewritten in place, under 8 readers", TRUNCATIONS, summed(buffered, direct))
+
+
+def test_replaced(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
+    path = tmp_path / "folder/changing"
+    path.parent.mkdir()
+    write(path, 1)
+    with mounted(path.parent) as mount:
+        shown = mount.path / "changing/signal/data.npy"
+        with Readers(shown, direct=False) as buffered, Readers(shown, direct=True) as direct:
+            for number in range(REPLACEMENTS):
+                replace(path, 1 + number % 200)
+                time.sleep(0.05)
+            assert wait_until(shows(shown, REPLACEMENTS), SOON)
+            assert is_running(mount.pid)
+    faults.add("container replaced by a rename over it, under 8 readers", REPLACEMENTS, summed(buffered, direct))
+
+
+def test_deleted_while_open(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
+    path = tmp_path / "folder/changing"
+    path.parent.mkdir()
+    seen: Counter[str] = Counter()
+    with mounted(path.parent) as mount:
+        shown = mount.path / "changing/signal/data.npy"
+        for number in range(1, DELETIONS + 1):
+            write(path, number)
+            assert wait_until(shows(shown, number), 2 * SOON)
+            descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT)
+            try:
+                os.pread(descriptor, 1000, 0)
+                path.unlink()
+                assert os.pread(descriptor, LENGTH, HEADER) == bytes([number]) * LENGTH
+                seen["whole files of the deleted one, as it was open"] += 1
+            finally:
+                os.close(descriptor)
+            assert wait_until(lambda: not shown.exists(), SOON)
+            seen["ENOENT"] += 1
+        assert is_running(mount.pid)
+    faults.add("container deleted while it is read", DELETIONS, seen)
+
+
+def test_flipped_bits(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
+    """One in every second block, raw ones and compressed ones."""
+    seen: Counter[str] = Counter()
+    generator = np.random.default_rng(11)
+    for codec in ("none", "zstd", "lz4"):
+        path = tmp_path / f"{codec}.wshard"
+        arrays = {f"block{number:03d}": generator.integers(0, 4, (500, 8), np.uint8) for number in range(FLIPS)}
+        with WShardWriter(path, codec=codec) as writer:
+            for name, array in arrays.items():
+                writer.add_channel(name, array)
+        with mounted(path) as mount:
+            where = {
+                name: (
+                    int(os.getxattr(mount.path / f"signal/{name}.npy", "user.glassfs.offset")),
+                    int(os.getxattr(mount.path / f"signal/{name}.npy", "user.glassfs.stored_bytes")),
+                )
+                for name in arrays
+            }
+        data = bytearray(path.read_bytes())
+        flipped = set(list(arrays)[::2])
+        for name in flipped:
+            offset, stored = where[name]
+            data[offset + int(generator.integers(stored))] ^= 1 << int(generator.integers(8))
+        path.write_bytes(data)
+        with mounted(path) as mount:
+            for name, array in arrays.items():
+                shown = mount.path / f"signal/{name}.npy"
+                if name in flipped:
+                    with pytest.raises(OSError) as raised:
+                        shown.read_bytes()
+                    assert raised.value.errno == errno.EIO
+                    seen["EIO, each for the file of that block"] += 1
+                else:
+                    assert shown.read_bytes()[HEADER:] == array.tobytes()
+                    seen["right files beside them"] += 1
+            assert is_running(mount.pid)
+    faults.add("bit flipped in a block", seen["EIO, each for the file of that block"], seen)
+
+
+@pytest.mark.parametrize("fault", ["kill -9", "SIGTERM"])
+def test_daemon_ends_under_readers(mounted: Mounted, faults: Faults, tmp_path: Path, fault: str) -> None:
+    """The next mount at the same place shows everything again."""
+    path, point = tmp_path / "changing", tmp_path / "mnt"
+    write(path, 7)
+    point.mkdir()
+    seen: Counter[str] = Counter()
+    for _ in range(ENDINGS):
+        with mounted(path, at=point) as mount:
+            shown = point / "signal/data.npy"
+            assert shows(shown, 7)()
+            descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT)
+            try:
+                os.pread(descriptor, LENGTH, HEADER)
+                os.kill(mount.pid, signal.SIGKILL if fault == "kill -9" else signal.SIGTERM)
+                assert wait_until(lambda pid=mount.pid: not is_running(pid))  # type: ignore[misc]
+                with pytest.raises(OSError) as raised:
+                    os.pread(descriptor, LENGTH, HEADER)
+                assert raised.value.errno in GONE
+                seen[errno.errorcode[raised.value.errno or 0]] += 1
+            finally:
+                os.close(descriptor)
+            assert is_mounted(point) == (fault == "kill -9")
+            with mounted(path, at=point):
+                assert shows(shown, 7)()
+                seen["whole files after the next mount"] += 1
+    faults.add(f"daemon ended by {fault} while a file is open", ENDINGS, seen)
+
+
+def test_lazy_unmount_while_busy(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
+    path = tmp_path / "changing"
+    write(path, 7)
+    seen: Counter[str] = Counter()
+    for _ in range(ENDINGS):
+        with mounted(path) as mount, (mount.path / "signal/data.npy").open("rb") as file:
+            assert len(file.read(1000)) == 1000
+            mount.unmount("--lazy")
+            assert not is_mounted(mount.path)
+            file.seek(HEADER)
+            assert file.read() == bytes([7]) * LENGTH
+            seen["whole files, read to the end"] += 1
+            assert is_running(mount.pid)
+    faults.add("`umount --lazy` while a file is read", ENDINGS, seen)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_spool_disk_full(mounted: Mounted, faults: Faults, tmp_path: Path, small_disk: Path) -> None:
+    """A block that does not fit there can be read again as soon as there is room."""
+    path = tmp_path / "large.wshard"
+    film = np.random.default_rng(5).integers(0, 4, (100, 50_000), np.uint8)
+    with WShardWriter(path, codec="zstd") as writer:
+        writer.add_channel("film", film)
+    seen: Counter[str] = Counter()
+    with mounted(path, options=["cache_size=4M", f"spool={small_disk}"]) as mount:
+        shown = mount.path / "signal/film.npy"
+        for _ in range(ENDINGS):
+            with pytest.raises(OSError) as raised:
+                shown.read_bytes()
+            assert raised.value.errno in (errno.EIO, errno.ENOSPC)
+            seen[errno.errorcode[raised.value.errno or 0]] += 1
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+        assert shown.read_bytes()[HEADER:] == film.tobytes()
+        seen["whole file once there was room"] += 1
+        assert is_running(mount.pid)
+    faults.add("disk of the spool full", ENDINGS, seen)
+
+
+def test_64_openings_of_a_block_at_once(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
+    """All of them wait for the one decode, which fails: each gets the error, and the next block is fine."""
+    path = tmp_path / "bad.wshard"
+    good = np.arange(80_000, dtype=np.uint8).reshape(-1, 8)
+    with WShardWriter(path, codec="zstd") as writer:
+        writer.add_channel("bad", good)
+        writer.add_channel("good", good)
+    with mounted(path) as mount:
+        offset = int(os.getxattr(mount.path / "signal/bad.npy", "user.glassfs.offset"))
+    data = bytearray(path.read_bytes())
+    data[offset + 20] ^= 1
+    path.write_bytes(data)
+    seen: Counter[str] = Counter()
+    with mounted(path) as mount:
+        together = threading.Barrier(64)
+
+        def read() -> None:
+            together.wait()
+            try:
+                (mount.path / "signal/bad.npy").read_bytes()
+            except OSError as error:
+                seen[errno.errorcode[error.errno or 0]] += 1
+
+        threads = [threading.Thread(target=read) for _ in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert dict(seen) == {"EIO": 64}
+        assert (mount.path / "signal/good.npy").read_bytes()[HEADER:] == good.tobytes()
+    faults.add("damaged block opened by 64 readers at once", 1, seen)
