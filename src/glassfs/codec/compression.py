@@ -12,6 +12,8 @@ from typing import IO, cast
 from glassfs.codec import lz4_block
 from glassfs.errors import Damaged
 
+Stored = bytes | bytearray
+
 NONE, ZSTD, LZ4, DEFLATE, ZLIB = "none", "zstd", "lz4", "deflate", "zlib"
 
 CHUNK = 1 << 20
@@ -20,7 +22,7 @@ DEFLATE_RATIO = 1032  # two bits for a match of 258 bytes
 SMALLEST_FRAME = 64  # slack of the ratios for very short inputs
 
 
-def decompress(codec: str, data: bytes, size: int) -> bytes:
+def decompress(codec: str, data: Stored, size: int) -> bytes:
     """Exactly ``size`` raw bytes of ``data``. Raises Damaged.
 
     zstd (one frame) and lz4 (the raw block format) must yield just that size. For deflate (RFC 1951) and zlib
@@ -55,7 +57,7 @@ def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterato
         raise Damaged(f"{codec} data give {size - left} bytes, declared are {size}")
 
 
-def _whole(codec: str) -> Callable[[bytes, int], bytes]:
+def _whole(codec: str) -> Callable[[Stored, int], bytes]:
     return {NONE: _copy, ZSTD: _unzstd, LZ4: _unlz4, DEFLATE: _inflate, ZLIB: _unzlib}[codec]
 
 
@@ -65,15 +67,15 @@ def _stream(codec: str) -> Callable[[Iterable[bytes], int], Iterator[bytes]]:
     }[codec]
 
 
-def _copy(data: bytes, size: int) -> bytes:
-    return data
+def _copy(data: Stored, size: int) -> bytes:
+    return bytes(data)
 
 
 def _copies(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     yield from pieces
 
 
-def _unzstd(data: bytes, size: int) -> bytes:
+def _unzstd(data: Stored, size: int) -> bytes:
     import zstandard
 
     try:
@@ -81,7 +83,7 @@ def _unzstd(data: bytes, size: int) -> bytes:
         if declared not in (-1, size):
             raise Damaged(f"zstd frame holds {declared} bytes, declared are {size}")
         if declared == -1:
-            return b"".join(decompress_stream(ZSTD, [data], size))
+            return b"".join(decompress_stream(ZSTD, [bytes(data)], size))
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
     except zstandard.ZstdError as error:
         raise Damaged(f"zstd data do not decode: {error}") from error
@@ -116,11 +118,11 @@ class _Pieces:
         return taken
 
 
-def _inflate(data: bytes, size: int) -> bytes:
+def _inflate(data: Stored, size: int) -> bytes:
     return _zlib_whole(data, size, -15)
 
 
-def _unzlib(data: bytes, size: int) -> bytes:
+def _unzlib(data: Stored, size: int) -> bytes:
     return _zlib_whole(data, size, 15)
 
 
@@ -132,7 +134,7 @@ def _unzlib_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     return _zlib_stream(pieces, 15)
 
 
-def _zlib_whole(data: bytes, size: int, window_bits: int) -> bytes:
+def _zlib_whole(data: Stored, size: int, window_bits: int) -> bytes:
     import zlib
 
     if size > len(data) * DEFLATE_RATIO + SMALLEST_FRAME:
@@ -163,7 +165,7 @@ def _zlib_stream(pieces: Iterable[bytes], window_bits: int) -> Iterator[bytes]:
         raise Damaged(f"deflate data do not decode: {error}") from error
 
 
-def _unlz4(data: bytes, size: int) -> bytes:
+def _unlz4(data: Stored, size: int) -> bytes:
     import lz4.block
 
     if size > len(data) * LZ4_RATIO + SMALLEST_FRAME:
@@ -172,7 +174,7 @@ def _unlz4(data: bytes, size: int) -> bytes:
         return bytes(lz4.block.decompress(data, uncompressed_size=size))
     except lz4.block.LZ4BlockError:
         # The TypeScript writer of WShard ends blocks on a match, which liblz4 refuses (formats/wshard.md §5).
-        return b"".join(decompress_stream(LZ4, [data], size))
+        return b"".join(decompress_stream(LZ4, [bytes(data)], size))
 
 
 def _unlz4_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:

@@ -345,7 +345,7 @@ class Decoded(Data):
         if self._extent.size > self._size + HELD_BACK:
             return b"".join(self.pieces())  # more is stored than can be needed: it is not read at once
         with self._cache.waiting():
-            stored = self._extent.source.read(self._extent.offset, self._extent.size)
+            stored = self._extent.source.buffer(self._extent.offset, self._extent.size)
         try:
             raw = compression.decompress(self.codec, stored, self._size)
         except Damaged as error:
