@@ -216,6 +216,30 @@ def test_a_prefetch_that_comes_late_is_dropped() -> None:
     assert read(cache, late, 0, 1) == b"\xc8"
 
 
+def test_all_caches_share_their_threads() -> None:
+    """Somebody may open thousands of containers in one process."""
+    for number in range(100):
+        cache, block = BlockCache(1 << 20), Block(number, 100)
+        cache.prefetch(block)
+        wait_until(lambda cache=cache: cache.used == 100)  # type: ignore[misc]
+    assert sum(thread.name.startswith("glassfs-ahead") for thread in threading.enumerate()) <= cache_module.WORKERS
+
+
+def test_a_forked_process_decodes_ahead_as_well() -> None:
+    cache = BlockCache(1 << 20)
+    cache.prefetch(Block(1, 100))
+    wait_until(lambda: cache.used == 100)
+    child = os.fork()
+    if child == 0:
+        try:
+            cache.prefetch(Block(2, 100))
+            wait_until(lambda: cache.used == 200)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 class Counted(Block):
     """A recipe that tells how many are at work at the same time; ``inner`` is another one that it is made of."""
 

@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, NoSpool
 
 DEFAULT_BUDGET = 256 << 20
 LARGEST_KEPT = 64 << 20
@@ -60,8 +60,6 @@ class BlockCache:
         self._blocks: OrderedDict[Hashable, bytes] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
         self._spools: OrderedDict[Hashable, _Spool] = OrderedDict()
-        self._pool: ThreadPoolExecutor | None = None
-        self._turns = _Turns(WORKERS)
 
     @property
     def used(self) -> int:
@@ -97,12 +95,12 @@ class BlockCache:
         if is_mine:
             self._make(pending)
             return pending.future.result()
-        with self._turns.given_up():
+        with _workers.turns.given_up():
             return pending.future.result()
 
     def waiting(self) -> AbstractContextManager[None]:
         """For recipes, around what does not need a core, such as reading from a disk."""
-        return self._turns.given_up()
+        return _workers.turns.given_up()
 
     def prefetch(self, recipe: Recipe) -> None:
         """Starts making a block that somebody will soon ask for, unless the workers are busy."""
@@ -116,11 +114,7 @@ class BlockCache:
 
     def run(self, task: Callable[[], object]) -> None:
         """Runs ``task``, which must not wait for another task, on one of the few threads that decode ahead."""
-        with self._lock:
-            # Made on first use: a thread must not be there when the daemon forks.
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(WORKERS, "glassfs-ahead")
-        self._pool.submit(task)
+        _workers.run(task)
 
     def _make_unclaimed(self, pending: _Pending) -> None:
         with self._lock:
@@ -135,7 +129,7 @@ class BlockCache:
     def _make(self, pending: _Pending) -> None:
         key = pending.recipe.key
         try:
-            with self._turns.taken():
+            with _workers.turns.taken():
                 raw = pending.recipe.whole()
         except BaseException as error:
             with self._lock:
@@ -159,7 +153,7 @@ class BlockCache:
             spool = self._spools.get(recipe.key)
             if spool is None or spool.is_to_be_tried_again:
                 self.misses += 1
-                spool = self._spools[recipe.key] = _Spool(recipe, self, self._turns)
+                spool = self._spools[recipe.key] = _Spool(recipe, self)
                 if len(self._spools) > SPOOLS:
                     self._spools.popitem(last=False)
             else:
@@ -214,6 +208,34 @@ class _Thread(threading.local):
     has_turn = False
 
 
+class _Workers:
+    """The threads that work ahead, for all caches of this process together, and the turns of all who make blocks."""
+
+    def __init__(self) -> None:
+        self.turns = _Turns(WORKERS)
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def run(self, task: Callable[[], object]) -> None:
+        with self._lock:
+            # Made on first use: a thread must not be there when the daemon forks.
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(WORKERS, "glassfs-ahead")
+        self._pool.submit(task)
+
+
+_workers = _Workers()
+
+
+def _renew_workers() -> None:
+    """In a process that was forked off there is none of the threads."""
+    global _workers
+    _workers = _Workers()
+
+
+os.register_at_fork(after_in_child=_renew_workers)
+
+
 class _Pending:
     """A block to be made by whoever claims it first, so that one that is queued never holds up a reader."""
 
@@ -236,11 +258,13 @@ class _Pending:
 class _Spool:
     """A large block in an unlinked file. It is decoded as far as its readers need it, and ahead on another thread."""
 
-    def __init__(self, recipe: Recipe, cache: BlockCache, turns: _Turns) -> None:
+    def __init__(self, recipe: Recipe, cache: BlockCache) -> None:
         self._recipe = recipe
         self._cache = cache
-        self._turns = turns
-        self._file = tempfile.TemporaryFile(dir=cache.spool_directory, buffering=0)  # noqa: SIM115
+        try:
+            self._file = tempfile.TemporaryFile(dir=cache.spool_directory, buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._no_spool(error) from error
         self._pieces = recipe.pieces()
         self._written = 0
         self._is_busy = False
@@ -287,7 +311,7 @@ class _Spool:
                 self._is_busy = True
             error = None
             try:
-                with self._turns.taken():
+                with _workers.turns.taken():
                     self._write_next_piece()
             except BaseException as caught:
                 error = caught
@@ -302,7 +326,14 @@ class _Spool:
             raise Damaged(f"gives {self._written} bytes, declared are {self._recipe.size}")
         view, position = memoryview(piece), self._written
         while view:
-            written = os.pwrite(self._file.fileno(), view, position)
+            try:
+                written = os.pwrite(self._file.fileno(), view, position)
+            except OSError as error:
+                raise self._no_spool(error) from error
             position += written
             view = view[written:]
         self._written = position
+
+    def _no_spool(self, error: OSError) -> NoSpool:
+        folder = self._cache.spool_directory or tempfile.gettempdir()
+        return NoSpool(f"{folder}: a block of {self._recipe.size} bytes cannot be written there: {error.strerror}")

@@ -46,3 +46,7 @@ class Changed(GlassfsError, OSError):
 
 class TooLarge(GlassfsError, OSError):
     """A rendering that would pass the limit set for it."""
+
+
+class NoSpool(GlassfsError, OSError):
+    """A block too large for memory that cannot be written to the folder for such blocks."""

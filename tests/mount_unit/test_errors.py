@@ -17,7 +17,8 @@ EXPECTED = [
     (errors.Changed("new"), errno.ESTALE), (errors.TooLarge("big"), errno.EFBIG),
     (errors.Refused("f", "why"), errno.EIO),
     (errors.Unrecognised("f", "why"), errno.EIO), (KeyError("x"), errno.EIO), (ValueError("x"), errno.EIO),
-    (OSError(errno.ENOSPC, "full"), errno.EIO), (MemoryError(), errno.EIO), (RecursionError(), errno.EIO),
+    (errors.NoSpool("full"), errno.ENOSPC), (OSError(errno.ENOSPC, "full"), errno.EIO), (MemoryError(), errno.EIO),
+    (RecursionError(), errno.EIO),
     (Answer(errno.EROFS), errno.EROFS), (FileNotFoundError(2, "x"), errno.EIO),
 ]
 LOGGED_NEVER = (errors.NotFound, errors.NotADirectory, errors.IsADirectory, Answer)

@@ -52,7 +52,7 @@ def command(sources: tuple[str, ...], as_json: bool, progress: bool | None) -> i
                     click.echo(json.dumps(fault._asdict()) if as_json else _line(fault))
             bar.update(os.path.getsize(container))
     if not as_json:
-        click.echo(f"{len(containers):,} containers, {faults:,} faults", err=True)
+        click.echo(f"{_counted(len(containers), 'container')}, {_counted(faults, 'fault')}", err=True)
     return 1 if faults else 0
 
 
@@ -145,3 +145,7 @@ def _fault_in(file: File) -> str | None:
 def _line(fault: Found) -> str:
     place = f"{printable(fault.place)}: " if fault.place else ""
     return f"{printable(fault.source)}: {place}{' '.join(fault.reason.split())}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -157,7 +157,9 @@ class Operations:
                 del self._handles[handle.path]
             origin = handle.file.origin
             origin.users -= 1
-            retired = origin.retired if origin.users == 0 else None
+            retired = None
+            if origin.users == 0:
+                retired, origin.retired = origin.retired, None
         if retired is not None:
             retired()
 

@@ -133,15 +133,17 @@ class Places:
 class ContainerPlace(Directory):
     """A container file as a directory, opened when somebody looks inside and again after it changed."""
 
-    __slots__ = ("_is_mount_root", "_lock", "_places", "_shown", "path", "place")
+    __slots__ = ("_folder", "_is_mount_root", "_lock", "_places", "_shown", "path", "place")
 
     def __init__(
         self, name: str, ino: int, origin: Origin, path: str, places: Places, place: str, is_mount_root: bool = False,
+        folder: FolderPlace | None = None,
     ) -> None:
         super().__init__(name, ino, origin)
         self.path = path
         self.place = place
         self._places = places
+        self._folder = folder
         self._is_mount_root = is_mount_root
         self._shown: Shown | None = None
         self._lock = threading.Lock()
@@ -170,6 +172,8 @@ class ContainerPlace(Directory):
 
     def close(self, is_replaced: bool = False) -> None:
         """Forgets the container. Its files stay readable for whoever has one open, unless another took its place."""
+        if self._folder is not None:
+            self._folder.forget(self)
         with self._lock:
             shown, self._shown = self._shown, None
             if shown is not None:
@@ -178,8 +182,10 @@ class ContainerPlace(Directory):
             origin = shown.root.origin
             self._places.listings.forget(origin)
             origin.retired = shown.container.park
-            if origin.users == 0 and self.is_current(shown):
-                shown.container.park()
+            if not origin.users:
+                origin.retired = None  # what keeps the origin must not keep the container
+                if self.is_current(shown):
+                    shown.container.park()
 
     def _root(self) -> Directory:
         try:
@@ -211,7 +217,10 @@ class ContainerPlace(Directory):
 
 
 class FolderPlace(Directory):
-    """A folder of the local system, mirrored. It is read anew each time, as anybody may change it."""
+    """A folder of the local system, mirrored. It is read anew each time, as anybody may change it.
+
+    Of what is in it, it knows the folders and the open containers that somebody has looked up, and nothing else.
+    """
 
     __slots__ = ("_is_mount_root", "_known", "_lock", "_places", "_root", "path", "place")
 
@@ -225,7 +234,7 @@ class FolderPlace(Directory):
         self._places = places
         self._root = root  # symbolic links are followed as long as they stay below here
         self._is_mount_root = is_mount_root
-        self._known: dict[str, tuple[Identity, Node]] = {}
+        self._known: dict[str, tuple[Identity, FolderPlace | ContainerPlace]] = {}
         self._lock = threading.Lock()
 
     def listing(self) -> Sequence[Node]:
@@ -247,18 +256,24 @@ class FolderPlace(Directory):
         return list(found.values())
 
     def child(self, name: str) -> Node:
-        node = self._node(name, name) if self._shown_name(name) == name else None
+        node = self._node(name, name, is_looked_up=True) if self._shown_name(name) == name else None
         if node is None:  # gone, or the name is one that had to be escaped
             node = next((node for node in self.listing() if node.name == name), None)
         if node is None:
             raise NotFound(name)
         return node
 
+    def forget(self, place: ContainerPlace) -> None:
+        with self._lock:
+            known = self._known.get(place.name)
+            if known is not None and known[1] is place:
+                del self._known[place.name]
+
     def _shown_name(self, original: str) -> str:
         name = component(os.fsencode(original))
         return f"%2E{name[1:]}" if self._is_mount_root and name == RESERVED else name
 
-    def _node(self, name: str, original: str) -> Node | None:
+    def _node(self, name: str, original: str, is_looked_up: bool = False) -> Node | None:
         """The node for an entry as it is now: the known one if the entry is still the same. None if it is gone."""
         path = os.path.join(self.path, original)
         try:
@@ -275,13 +290,12 @@ class FolderPlace(Directory):
                 return known[1]
             if isinstance(known[1], ContainerPlace):
                 self._places.closed(known[1])
-            known[1].origin.is_replaced = True
         try:
             node = self._made(name, path, status)
         except OSError as error:
             origin = _origin(status, self._places)
             return PlainFile(name, inode(name, self.ino), origin, path, status.st_size, str(error))
-        if node is not None:
+        if is_looked_up and isinstance(node, (FolderPlace, ContainerPlace)):
             with self._lock:
                 self._known[name] = identity, node
         return node
@@ -298,7 +312,7 @@ class FolderPlace(Directory):
             return None
         refusal = self._places.refusal(path, identity_of(status))
         if refusal is None:
-            return ContainerPlace(name, ino, origin, path, self._places, place)
+            return ContainerPlace(name, ino, origin, path, self._places, place, folder=self)
         return PlainFile(name, ino, origin, path, status.st_size, refusal)
 
     def _is_followed(self, path: str) -> bool:
