@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from glassfs.cache import BlockCache
+from glassfs.content import Container
 from glassfs.errors import Changed, NotFound, Refused, Unrecognised
 from glassfs.tree import Directory, File, Places, Symlink, Tree, open_tree
+from glassfs.tree.places import ContainerPlace
 from tests.tree.trees import paths_of
 
 
@@ -219,6 +222,20 @@ def test_only_so_many_containers_are_open(tmp_path: Path) -> None:
         assert len(places.open_containers()) <= 8
     tree.forget()
     assert held(tmp_path) <= 9
+
+
+def test_nothing_of_closed_containers_stays(tmp_path: Path) -> None:
+    """A folder of a hundred thousand of them must not cost memory for having been looked at."""
+    for number in range(60):
+        store(tmp_path / f"{number}.kas")
+    tree, places = opened(tmp_path, limit=4)
+    paths_of(tree)
+    gc.collect()
+    things = gc.get_objects()
+    kept = [thing.path for thing in things if isinstance(thing, ContainerPlace)]
+    kept += [thing.sources[0].path for thing in things if isinstance(thing, Container)]  # type: ignore[attr-defined]
+    assert len(places.open_containers()) == 4
+    assert sum(path.startswith(str(tmp_path)) for path in kept) == 4 + 4
 
 
 def test_the_container_used_last_stays_open(tmp_path: Path) -> None:
