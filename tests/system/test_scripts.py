@@ -62,7 +62,7 @@ def _die(path: str) -> str:
 )
 def test_fuzzer_notices_crashes(look: object, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzzing, "_look", look)
-    monkeypatch.setattr(fuzzing, "PATIENCE", 1.0)
+    monkeypatch.setattr(fuzzing, "PATIENCE", 0.3)
     worker = fuzzing._Worker()
     try:
         outcome, _ = worker.look_at(b"anything")
