@@ -24,10 +24,10 @@ from tests.mount.conftest import Faults, Mounted
 from tests.mount.mounts import is_mounted, is_running, wait_until
 
 TRUNCATIONS = 1000
-REPLACEMENTS = 200
-DELETIONS = 50
+REPLACEMENTS = 100
+DELETIONS = 25
 FLIPS = 200
-ENDINGS = 20
+ENDINGS = 10
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENODEV)
 
 
@@ -68,7 +68,7 @@ def test_replaced(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
         shown = mount.path / "changing/signal/data.npy"
         with Readers(shown, direct=False) as buffered, Readers(shown, direct=True) as direct:
             for number in range(REPLACEMENTS):
-                replace(path, 1 + number % 200)
+                replace(path, 1 + number)
                 time.sleep(0.05)
             assert wait_until(shows(shown, REPLACEMENTS), SOON)
             assert is_running(mount.pid)

@@ -10,6 +10,8 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
 
@@ -18,6 +20,7 @@ READERS = 64
 GROWTH = 32 << 20
 
 
+@pytest.mark.timeout(SECONDS + 240)
 def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery) -> None:
     expected = gallery.exact()
     paths = sorted(expected)
