@@ -238,6 +238,17 @@ def test_nothing_of_closed_containers_stays(tmp_path: Path) -> None:
     assert sum(path.startswith(str(tmp_path)) for path in kept) == 4 + 4
 
 
+def test_a_listing_that_is_made_while_the_container_closes_is_not_kept(tmp_path: Path) -> None:
+    """Somebody still walks through it: what that makes must not stay for good."""
+    for name in "ab":
+        store(tmp_path / name, "group/a")
+    tree, places = opened(tmp_path, limit=1)
+    group = tree.directory("/a/group")
+    tree.directory("/b").listing()
+    assert [node.name for node in group.listing()] == ["a.npy"]
+    assert all(key[0] is not group.origin for key in places.listings._kept)
+
+
 def test_the_container_used_last_stays_open(tmp_path: Path) -> None:
     for name in "abc":
         store(tmp_path / name)

@@ -15,7 +15,7 @@ CHUNK = 1 << 20
 
 
 @click.command()
-@click.argument("source", type=click.Path())
+@click.argument("source", type=click.Path(readable=False))
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def command(source: str, paths: tuple[str, ...]) -> None:
     """SOURCE is a container or a folder, each PATH a file inside it."""

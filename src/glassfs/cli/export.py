@@ -19,7 +19,7 @@ ZEROS = bytes(CHUNK)
 
 
 @click.command()
-@click.argument("source", type=click.Path())
+@click.argument("source", type=click.Path(readable=False))
 @click.argument("paths", metavar="[PATH]... TARGET", nargs=-1)
 @click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
 def command(source: str, paths: tuple[str, ...], progress: bool | None) -> int:

@@ -35,7 +35,7 @@ KINDS: dict[type[Content], str] = {
 
 
 @click.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each source, on a line.")
 @click.option("--quick", is_flag=True, help="Header and index only; nothing inside is counted.")
 def command(sources: tuple[str, ...], as_json: bool, quick: bool) -> int:

@@ -21,7 +21,7 @@ HALF_A_YEAR = 182 * 86_400
 
 
 @click.command()
-@click.argument("source", type=click.Path())
+@click.argument("source", type=click.Path(readable=False))
 @click.argument("path", default="/")
 @click.option("-l", "--long", "is_long", is_flag=True, help="Modes, owners, sizes and times as well.")
 @click.option("-R", "--recursive", is_flag=True, help="Everything below, too.")

@@ -14,7 +14,7 @@ def _described() -> str:
 
 
 @click.command(epilog=_described())
-@click.argument("places", metavar="SOURCE... MOUNTPOINT", nargs=-1, type=click.Path())
+@click.argument("places", metavar="SOURCE... MOUNTPOINT", nargs=-1, type=click.Path(readable=False))
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C and SIGTERM unmount.")
 @click.option("-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.")
 @click.option("--log-file", type=click.Path(dir_okay=False), help="Where the daemon logs to, instead of syslog.")

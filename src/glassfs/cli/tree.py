@@ -14,7 +14,7 @@ MANY = 40
 
 
 @click.command()
-@click.argument("source", type=click.Path())
+@click.argument("source", type=click.Path(readable=False))
 @click.argument("path", default="/")
 @click.option("-L", "--level", type=click.IntRange(1), help="Go no deeper than this.")
 @click.option("-a", "--all", "show_all", is_flag=True, help=f"All entries of a directory, not the first {MANY} only.")

@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 @click.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each fault, on a line.")
 @click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
 def command(sources: tuple[str, ...], as_json: bool, progress: bool | None) -> int:

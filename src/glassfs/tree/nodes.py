@@ -48,8 +48,9 @@ class Listings:
         return found
 
     def forget(self, origin: Origin) -> None:
-        """Drops all that belongs to a container, a folder or a file."""
+        """Drops all that belongs to a container, and keeps nothing of it from now on: it was closed."""
         with self._lock:
+            origin.is_forgotten = True
             for key in [key for key in self._kept if key[0] is origin]:
                 self._count -= len(self._kept.pop(key)) + 1
 
@@ -62,6 +63,8 @@ class Listings:
 
     def _keep(self, key: tuple[Origin, int], children: Mapping[str, Node]) -> None:
         with self._lock:
+            if key[0].is_forgotten:
+                return
             self._kept[key] = children
             self._count += len(children) + 1
             while self._count > self._limit and len(self._kept) > 1:
@@ -84,6 +87,8 @@ class Origin:
     format: str = ""
     is_replaced: bool = False
     """Another file has taken the place of the one that this shows."""
+    is_forgotten: bool = False
+    """The container was closed; kept by the listings."""
     users: int = 0
     """How many have a file open; kept by the kernel side, under its lock."""
     retired: Callable[[], None] | None = None
