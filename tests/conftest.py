@@ -21,3 +21,14 @@ def samples() -> Path:
     if not place.is_dir():
         pytest.skip("the shared samples are not beside this checkout")
     return place
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A small container."""
+    from writers.kastore import KastoreWriter
+
+    path = tmp_path / "some.kas"
+    with KastoreWriter(path) as writer:
+        writer.add("array", [1.0, 2.0])
+    return path

@@ -31,6 +31,14 @@ def write(path: Path, version: int, kind: str = "raw") -> None:
             writer.add_channel("data", data.reshape(-1, 64))
 
 
+def write_in_folder(folder: Path, kind: str = "raw") -> Path:
+    """Version 1 in a folder of its own, ``changing`` in the mount of that."""
+    path = folder / "folder/changing"
+    path.parent.mkdir()
+    write(path, 1, kind)
+    return path
+
+
 def replace(path: Path, version: int, kind: str = "raw") -> None:
     beside = path.with_name("beside")
     write(beside, version, kind)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from writers.kastore import KastoreWriter
 
 from tests.mount.gallery import Gallery, make_gallery
 from tests.mount.mounts import Mount, missing
@@ -108,15 +107,6 @@ def shown(mounted: Mounted, gallery: Gallery) -> Iterator[Mount]:
     """The gallery, mounted for all tests that only look. Blocks over 4 MiB do not fit its cache."""
     with mounted(gallery.folder, options=["cache_size=8M"]) as mount:
         yield mount
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A small container."""
-    path = tmp_path / "some.kas"
-    with KastoreWriter(path) as writer:
-        writer.add("array", [1.0, 2.0])
-    return path
 
 
 @pytest.fixture

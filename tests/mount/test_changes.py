@@ -25,6 +25,7 @@ from tests.mount.changing import (
     shows,
     versions,
     write,
+    write_in_folder,
 )
 from tests.mount.conftest import Mounted
 from tests.mount.mounts import Mount, is_running, wait_until
@@ -54,9 +55,7 @@ def test_a_replaced_container_shows_the_new_bytes_within_a_second(
 def test_readers_of_a_container_that_is_replaced_never_see_a_mix(
     mounted: Mounted, tmp_path: Path, kind: str, direct: bool,
 ) -> None:
-    path = tmp_path / "folder/changing"
-    path.parent.mkdir()
-    write(path, 1, kind)
+    path = write_in_folder(tmp_path, kind)
     with mounted(path.parent) as mount, Readers(mount.path / "changing/signal/data.npy", direct) as readers:
         for version in range(2, 8):
             replace(path, version, kind)
@@ -112,9 +111,7 @@ def test_an_open_file_keeps_its_bytes_or_is_refused(mounted: Mounted, tmp_path: 
 @pytest.mark.parametrize("again", [True, False], ids=["replaced", "deleted and made again"])
 def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, again: bool) -> None:
     """Both under one path. What the newer handle reads must not reach the older one by way of the page cache."""
-    path = tmp_path / "folder/changing"
-    path.parent.mkdir()
-    write(path, 1)
+    path = write_in_folder(tmp_path)
     with mounted(path.parent) as mount:
         shown = mount.path / "changing/signal/data.npy"
         old = os.open(shown, os.O_RDONLY)
@@ -138,9 +135,7 @@ def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, ag
 @pytest.mark.parametrize("in_folder", [True, False])
 def test_a_replacement_of_the_same_size_and_time(mounted: Mounted, tmp_path: Path, in_folder: bool) -> None:
     """As `cp -p` and rsync make them: only the inode number of the container tells."""
-    path = tmp_path / "folder/changing"
-    path.parent.mkdir()
-    write(path, 1)
+    path = write_in_folder(tmp_path)
     os.utime(path, ns=(0, 10**18))
     with mounted(path.parent if in_folder else path) as mount:
         shown = mount.path / ("changing/signal/data.npy" if in_folder else "signal/data.npy")

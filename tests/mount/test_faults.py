@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from writers.wshard import WShardWriter
 
-from tests.mount.changing import HEADER, LENGTH, SOON, Readers, replace, shows, write
+from tests.mount.changing import HEADER, LENGTH, SOON, Readers, replace, shows, write, write_in_folder
 from tests.mount.conftest import Faults, Mounted
 from tests.mount.mounts import is_mounted, is_running, wait_until
 
@@ -61,9 +61,7 @@ def test_truncated_and_rewritten(mounted: Mounted, faults: Faults, tmp_path: Pat
 
 
 def test_replaced(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
-    path = tmp_path / "folder/changing"
-    path.parent.mkdir()
-    write(path, 1)
+    path = write_in_folder(tmp_path)
     with mounted(path.parent) as mount:
         shown = mount.path / "changing/signal/data.npy"
         with Readers(shown, direct=False) as buffered, Readers(shown, direct=True) as direct:
@@ -76,8 +74,7 @@ def test_replaced(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
 
 
 def test_deleted_while_open(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
-    path = tmp_path / "folder/changing"
-    path.parent.mkdir()
+    path = write_in_folder(tmp_path)
     seen: Counter[str] = Counter()
     with mounted(path.parent) as mount:
         shown = mount.path / "changing/signal/data.npy"

@@ -23,16 +23,6 @@ HELPER = (sys.executable, "-c", "from glassfs.mount.helper import main; main()")
 
 
 @pytest.fixture
-def container(tmp_path: Path) -> Path:
-    from writers.kastore import KastoreWriter
-
-    path = tmp_path / "values.kas"
-    with KastoreWriter(path) as store:
-        store.add("a/values", [1.5, 2.5])
-    return path
-
-
-@pytest.fixture
 def mountpoint(tmp_path: Path) -> Iterator[Path]:
     reason = missing("3") and missing("2")
     if reason:
@@ -48,18 +38,18 @@ def helper(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*HELPER, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_service_manager_is_told_when_the_mount_answers(container: Path, mountpoint: Path, tmp_path: Path) -> None:
+def test_service_manager_is_told_when_the_mount_answers(store: Path, mountpoint: Path, tmp_path: Path) -> None:
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(address))
         channel.settimeout(20)
         process = subprocess.Popen(
-            [*COMMAND, "mount", "-f", str(container), str(mountpoint)],
+            [*COMMAND, "mount", "-f", str(store), str(mountpoint)],
             env=os.environ | {"NOTIFY_SOCKET": str(address)}, stderr=subprocess.DEVNULL,
         )
         try:
             assert channel.recv(4096).decode().splitlines() == ["READY=1", f"MAINPID={process.pid}"]
-            assert os.listdir(mountpoint / "a") == ["values.npy"]
+            assert sorted(os.listdir(mountpoint)) == [".glassfs", "array.npy"]
             process.send_signal(signal.SIGTERM)
             assert channel.recv(4096) == b"STOPPING=1"
             assert process.wait(20) == 0
@@ -69,12 +59,12 @@ def test_service_manager_is_told_when_the_mount_answers(container: Path, mountpo
     assert not is_mounted(mountpoint)
 
 
-def test_journal_gets_levels(container: Path, mountpoint: Path, tmp_path: Path) -> None:
+def test_journal_gets_levels(store: Path, mountpoint: Path, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     with journal.open("wb") as stream:
         status = os.fstat(stream.fileno())
         process = subprocess.Popen(
-            [*COMMAND, "mount", "-f", str(container), str(mountpoint)], stderr=stream,
+            [*COMMAND, "mount", "-f", str(store), str(mountpoint)], stderr=stream,
             env=os.environ | {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"},
         )
         try:
@@ -86,8 +76,8 @@ def test_journal_gets_levels(container: Path, mountpoint: Path, tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to give up")
-def test_daemon_keeps_only_the_capabilities_it_needs(container: Path, mountpoint: Path) -> None:
-    assert glassfs("mount", container, mountpoint).returncode == 0
+def test_daemon_keeps_only_the_capabilities_it_needs(store: Path, mountpoint: Path) -> None:
+    assert glassfs("mount", store, mountpoint).returncode == 0
     pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
     for task in Path(f"/proc/{pid}/task").iterdir():
         fields = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
@@ -99,25 +89,25 @@ def test_daemon_keeps_only_the_capabilities_it_needs(container: Path, mountpoint
     assert not is_mounted(mountpoint)
 
 
-def test_helper_mounts_as_mount_asks(container: Path, mountpoint: Path) -> None:
+def test_helper_mounts_as_mount_asks(store: Path, mountpoint: Path) -> None:
     options = "rw,noauto,nofail,_netdev,user,x-systemd.automount,x-systemd.idle-timeout=600,cache_size=8M"
-    done = helper(container, mountpoint, "-n", "-o", options)
+    done = helper(store, mountpoint, "-n", "-o", options)
     assert (done.returncode, done.stderr) == (0, "")
-    assert os.listdir(mountpoint / "a") == ["values.npy"]
+    assert sorted(os.listdir(mountpoint)) == [".glassfs", "array.npy"]
     assert glassfs("umount", mountpoint).returncode == 0
 
 
-def test_helper_only_pretends_with_f(container: Path, mountpoint: Path) -> None:
-    assert helper(container, mountpoint, "-f").returncode == 0
+def test_helper_only_pretends_with_f(store: Path, mountpoint: Path) -> None:
+    assert helper(store, mountpoint, "-f").returncode == 0
     assert not is_mounted(mountpoint)
 
 
-def test_helper_ignores_unknown_options_only_if_sloppy(container: Path, mountpoint: Path) -> None:
-    refused = helper(container, mountpoint, "-o", "colour=blue")
+def test_helper_ignores_unknown_options_only_if_sloppy(store: Path, mountpoint: Path) -> None:
+    refused = helper(store, mountpoint, "-o", "colour=blue")
     assert refused.returncode == 1
     assert refused.stderr.startswith("mount.glassfs: unknown mount option 'colour=blue'")
     assert len(refused.stderr.splitlines()) == 1
-    assert helper(container, mountpoint, "-s", "-o", "colour=blue").returncode == 0
+    assert helper(store, mountpoint, "-s", "-o", "colour=blue").returncode == 0
     assert glassfs("umount", mountpoint).returncode == 0
 
 

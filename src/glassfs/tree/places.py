@@ -335,11 +335,7 @@ class PlainFile(File):
 
     def opened(self) -> File:
         """With a descriptor of its own, which goes when the opened file does."""
-        try:
-            source = LocalSource(self._path)
-        except OSError as error:
-            raise Changed(f"{self._path}: {error.strerror}") from error
-        return File(self.name, self.ino, self.origin, Extent(source, 0, self.size))
+        return File(self.name, self.ino, self.origin, Extent(_opened(self._path), 0, self.size))
 
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "error": self._reason.encode("utf-8", "replace")} if self._reason else {}
@@ -359,11 +355,14 @@ class _FileData(Data):
         return self._size
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        try:
-            source = LocalSource(self._path)
-        except OSError as error:
-            raise Changed(f"{self._path}: {error.strerror}") from error
-        source.read_into(buffer, offset)
+        _opened(self._path).read_into(buffer, offset)
+
+
+def _opened(path: str) -> LocalSource:
+    try:
+        return LocalSource(path)
+    except OSError as error:
+        raise Changed(f"{path}: {error.strerror}") from error
 
 
 def open_tree(paths: Sequence[str], places: Places) -> Tree:
