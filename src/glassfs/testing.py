@@ -36,7 +36,7 @@ from glassfs.content import Array, Container, Content, Data, Group, Image, Membe
 from glassfs.errors import Changed, GlassfsError
 from glassfs.formats.registry import HEAD, Format, built_in
 from glassfs.source import LocalSource, Source
-from glassfs.view import file_of
+from glassfs.view import data_of
 
 LARGE = 1 << 20
 PART = 64 << 10
@@ -286,7 +286,7 @@ class FormatTests(ABC):
     def _files(self, container: Container) -> Iterator[tuple[Place, Data]]:
         cache = BlockCache(self.budget)
         for place in walk(container.root):
-            yield place, file_of(place.content, cache).data
+            yield place, data_of(place.content, cache)
 
     def _contents(self, path: Path) -> dict[int, bytes]:
         """All bytes of each file by its number, each read at once."""
@@ -364,7 +364,7 @@ def _members(content: Group | Series) -> Iterator[Member]:
 def _look_at(content: Content, cache: BlockCache) -> None:
     try:
         content.attributes()
-        data = file_of(content, cache).data
+        data = data_of(content, cache)
         size = data.size
         for start in {0, size // 2, max(0, size - PART)}:
             data.read(start, min(PART, size - start))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from glassfs.content import Array, Blob, Group, Member, Memory, Records, Unreadable
 from glassfs.errors import Changed, Damaged, IsADirectory, NotADirectory, NotFound
 from glassfs.mount.errors import Answer
-from glassfs.mount.operations import Operations
+from glassfs.mount.operations import Entry, Listing, Operations
 from glassfs.mount.options import MountOptions
-from glassfs.tree import Symlink, Tree
+from glassfs.tree import Node, Symlink, Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import FixedDirectory
 from tests.tree.trees import origin, tree_of
@@ -100,7 +102,7 @@ def test_ten_thousand_openings_by_threads_leave_nothing() -> None:
         ops.read_into(handle, memoryview(buffer), number)
         ops.release(handle)
         listing = ops.opendir("/dir")
-        assert len(ops.entries(listing)) == 2
+        assert len(list(ops.listing(listing).entries())) == 2
         ops.releasedir(listing)
         return bytes(buffer)
 
@@ -165,9 +167,48 @@ def test_a_listing_stays_what_it_was_when_opened() -> None:
     ops = operations(tree=tree)
     handle = ops.opendir("/")
     tree.replace_root(tree_of([]).root)
-    assert [node.name for node in ops.entries(handle)] == ["a.bin"]
+    assert [entry.name for entry in ops.listing(handle).entries()] == [b"a.bin"]
     again = ops.opendir("/")
-    assert list(ops.entries(again)) == []
+    assert list(ops.listing(again).entries()) == []
+
+
+MADE = tuple(Symlink(str(number), number, origin(), "") for number in range(20))
+
+
+@given(st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25), st.sampled_from(["at once", "late", "never"]))))
+def test_a_listing_goes_on_anywhere_whatever_was_made_ahead(steps: list[tuple[int, int, str]]) -> None:
+    late: list[Callable[[], object]] = []
+    when = ""
+
+    def run(task: Callable[[], object]) -> None:
+        if when == "at once":
+            task()
+        elif when == "late":
+            late.append(task)
+
+    listing = Listing(MADE, lambda node: Entry(node.name.encode(), node, None), run)
+    for start, count, how in steps:
+        when = how
+        assert [entry.node for entry in listing.entries(start)] == list(MADE[start:])
+        listing.expect(start, count)
+    for task in late:
+        task()
+    assert [entry.node for entry in listing.entries()] == list(MADE)
+
+
+def test_a_listing_makes_what_is_expected_once_and_no_more() -> None:
+    made = []
+
+    def entry(node: Node) -> Entry:
+        made.append(node.name)
+        return Entry(node.name.encode(), node, None)
+
+    listing = Listing(MADE, entry, lambda task: task())
+    listing.expect(5, 3)
+    assert made == ["5", "6", "7"]
+    rest = listing.entries(5)
+    assert [next(rest).name for _ in range(4)] == [b"5", b"6", b"7", b"8"]
+    assert made == ["5", "6", "7", "8"]
 
 
 def test_links_are_read() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from glassfs.cache import BlockCache
 from glassfs.content import Blob, Document, Json, Memory, Null, Picture, Scalar, Text
 from glassfs.errors import Damaged, TooLarge
-from glassfs.view import file_of
+from glassfs.view import data_of
 from glassfs.view.json import LIMIT, line, render
 from tests.view.views import KEY, file_bytes
 
@@ -114,7 +114,7 @@ def test_a_document_is_asked_once_and_may_fail() -> None:
     def bad() -> None:
         raise Damaged("meta does not decode")
 
-    data = file_of(Document(KEY, bad, ("id", 2)), BlockCache()).data
+    data = data_of(Document(KEY, bad, ("id", 2)), BlockCache())
     for _ in range(2):
         with pytest.raises(Damaged, match="meta does not decode"):
             _ = data.size

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as npst
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Memory, Unreadable
 from glassfs.errors import Damaged
-from glassfs.view import file_of
+from glassfs.view import data_of, file_of
 from tests.view.views import KEY, file_bytes
 
 DTYPES = st.one_of(
@@ -51,7 +51,7 @@ def test_the_header_leaves_the_room_that_numpy_leaves(length: int) -> None:
         expected, {"descr": "<f4", "fortran_order": False, "shape": (length, 3)},
     )
     header = expected.getvalue()
-    shown = file_of(Array(KEY, Unreadable(12 * length, "not there"), "<f4", (length, 3)), BlockCache()).data
+    shown = data_of(Array(KEY, Unreadable(12 * length, "not there"), "<f4", (length, 3)), BlockCache())
     assert shown.read(0, len(header)) == header
     assert shown.size == len(header) + 12 * length
 
@@ -96,7 +96,7 @@ def test_a_shape_that_needs_a_pass_is_asked_when_the_size_is() -> None:
         return (3,)
 
     content = Array(KEY, Memory(b"abc"), "|u1", shape)
-    data = file_of(content, BlockCache()).data
+    data = data_of(content, BlockCache())
     assert not data.is_sized
     assert not asked
     assert data.read(0, data.size) == saved(np.frombuffer(b"abc", "u1"))
@@ -108,7 +108,7 @@ def test_a_label_stands_before_the_extension() -> None:
 
 
 def test_a_bad_array_has_a_readable_header() -> None:
-    data = file_of(Array(KEY, Unreadable(8, "gone"), "<f8", (1,)), BlockCache()).data
+    data = data_of(Array(KEY, Unreadable(8, "gone"), "<f8", (1,)), BlockCache())
     assert data.read(0, 128) == saved(np.zeros(1))[:128]
     with pytest.raises(Damaged, match="gone"):
         data.read(100, 29)

@@ -18,7 +18,6 @@ from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import Attributes, Operations
 
 LONGEST_REQUEST = 1 << 20
-READDIR_PLUS = 1
 FILL_PLUS = 2
 CAP_READDIRPLUS_AUTO = 1 << 14
 TYPE_MASK = 0o170000
@@ -116,29 +115,26 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
                 get_attributes(path, status, info)
 
             def readdir_fuse_3(self, path: bytes, buffer: Any, filler: Any, offset: int, info: Any, flags: int) -> None:
-                nodes = operations.entries(info.contents.fh)
+                listing = operations.listing(info.contents.fh)
+                for number in range(offset, 2):
+                    if filler(buffer, b".."[: number + 1], None, number + 1, 0):
+                        return
                 status = c_stat()
                 pointer = ctypes.byref(status)
-                wants_attributes = flags & READDIR_PLUS
-                last = None
-                for number in range(offset, len(nodes) + 2):
-                    if number < 2:
-                        if filler(buffer, b".."[: number + 1], None, number + 1, 0):
-                            return
-                        continue
-                    node = nodes[number - 2]
-                    found = operations.known_attributes(node) if wants_attributes else None
+                origin = None
+                first = max(0, offset - 2)
+                for number, (name, node, found) in enumerate(listing.entries(first), first):
                     if found is None:
                         status.st_mode, status.st_ino = node.mode & TYPE_MASK, node.ino
-                        last = None
-                    elif last is not None and last[3:5] == found[3:5] and last[6] == found[6]:
-                        # Mostly only these differ from one entry to the next, and each field takes its time.
+                    elif node.origin is origin:
+                        # Owners and times are those of the entry before, and each field takes its time.
                         status.st_mode, status.st_nlink, status.st_ino = found.mode, found.nlink, found.ino
                         status.st_size, status.st_blocks = found.size, found.blocks
                     else:
                         fill_stat(status, found)
-                        last = found
-                    if filler(buffer, _bytes(node.name), pointer, number + 1, 0 if found is None else FILL_PLUS):
+                        origin = node.origin
+                    if filler(buffer, name, pointer, number + 3, 0 if found is None else FILL_PLUS):
+                        listing.expect(number, number - first)
                         return
 
             def init_fuse_3(self, connection: Any, config: Any) -> None:
@@ -161,17 +157,15 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
             get_attributes(None, status, info)
 
         def readdir(self, path: bytes, buffer: Any, filler: Any, offset: int, info: Any) -> None:
-            nodes = operations.entries(info.contents.fh)
             status = c_stat()
             pointer = ctypes.byref(status)
-            for number in range(offset, len(nodes) + 2):
-                if number < 2:
-                    name, attributes = b".."[: number + 1], None
-                else:
-                    node = nodes[number - 2]
-                    name, attributes = _bytes(node.name), pointer
-                    status.st_mode, status.st_ino = node.mode & TYPE_MASK, node.ino
-                if filler(buffer, name, attributes, number + 1):
+            for number in range(offset, 2):
+                if filler(buffer, b".."[: number + 1], None, number + 1):
+                    return
+            first = max(0, offset - 2)
+            for number, (name, node, _) in enumerate(operations.listing(info.contents.fh).entries(first), first):
+                status.st_mode, status.st_ino = node.mode & TYPE_MASK, node.ino
+                if filler(buffer, name, pointer, number + 3):
                     return
 
         def init(self, connection: Any) -> None:

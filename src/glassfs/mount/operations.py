@@ -10,7 +10,7 @@ import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,6 +39,14 @@ class Attributes(NamedTuple):
     @property
     def blocks(self) -> int:
         return -(-self.size // BLOCK)
+
+
+class Entry(NamedTuple):
+    """A directory entry. The attributes are there if they are known without reading from the container."""
+
+    name: bytes
+    node: Node
+    attributes: Attributes | None
 
 
 class Opened(NamedTuple):
@@ -71,6 +79,45 @@ class _Handle:
     """A newer version was opened under the same path."""
 
 
+class Listing:
+    """An opened directory: its children as they were then. ``entry`` makes of each what the kernel gets.
+
+    While the kernel takes in some of them, the next ones are made by ``run``, which runs a task on another thread.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], entry: Callable[[Node], Entry], run: Callable[[Callable[[], object]], None],
+    ) -> None:
+        self._nodes = nodes
+        self._entry = entry
+        self._run = run
+        self._lock = threading.Lock()
+        self._expected = -1
+        self._made: list[Entry] = []
+
+    def entries(self, start: int = 0) -> Iterator[Entry]:
+        """All entries from number ``start`` on."""
+        with self._lock:
+            made = self._made if self._expected == start else []
+            self._expected, self._made = -1, []
+        yield from made
+        for number in range(start + len(made), len(self._nodes)):
+            yield self._entry(self._nodes[number])
+
+    def expect(self, start: int, count: int) -> None:
+        """Somebody will soon ask for the entries from ``start`` on, and take about so many."""
+        numbers = range(start, min(start + count, len(self._nodes)))
+
+        def make() -> None:
+            with self._lock:
+                if self._expected == start:  # otherwise they have been asked for before their turn came
+                    self._made = [self._entry(self._nodes[number]) for number in numbers]
+
+        with self._lock:
+            self._expected, self._made = start, []
+        self._run(make)
+
+
 class Operations:
     """The file system over ``tree``. ``total_size`` gives the bytes of all sources, for ``df``."""
 
@@ -83,7 +130,7 @@ class Operations:
         self._handles: dict[str, dict[int, _Handle]] = {}  # the same by path
         self._versions: OrderedDict[str, _Version] = OrderedDict()
         self._lock = threading.Lock()
-        self._listings: dict[int, Sequence[Node]] = {}
+        self._listings: dict[int, Listing] = {}
         self._numbers = itertools.count(1)
 
     def open_paths(self) -> list[str]:
@@ -108,6 +155,9 @@ class Operations:
         """The attributes, if they are known without reading from the container."""
         is_known = node.data.is_sized if isinstance(node, File) else not isinstance(node, Directory) or node.is_counted
         return self.attributes(node) if is_known else None
+
+    def _entry(self, node: Node) -> Entry:
+        return Entry(node.name.encode("utf-8", "surrogateescape"), node, self.known_attributes(node))
 
     def readlink(self, path: str) -> str:
         node = self.tree.lookup(path)
@@ -164,13 +214,14 @@ class Operations:
             retired()
 
     def opendir(self, path: str) -> int:
-        listing = self.tree.directory(path).listing()
+        directory = self.tree.directory(path)
+        nodes = directory.listing()
         number = next(self._numbers)
-        self._listings[number] = listing
+        self._listings[number] = Listing(nodes, self._entry, directory.origin.cache.run)
         return number
 
-    def entries(self, handle: int) -> Sequence[Node]:
-        """The children of an opened directory, as they were then."""
+    def listing(self, handle: int) -> Listing:
+        """What ``opendir`` opened."""
         return self._listings[handle]
 
     def releasedir(self, handle: int) -> None:

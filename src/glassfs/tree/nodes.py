@@ -141,7 +141,7 @@ class File(Node):
     __slots__ = ("content", "data")
 
     def __init__(self, name: str, ino: int, origin: Origin, data: Data, content: Content | None = None) -> None:
-        super().__init__(name, ino, origin)
+        self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call: there are many files
         self.data = data
         self.content = content
 

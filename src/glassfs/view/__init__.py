@@ -56,6 +56,11 @@ def file_of(content: Content, cache: BlockCache) -> File:
     return File(*_VIEWS[type(content)](content, cache))
 
 
+def data_of(content: Content, cache: BlockCache) -> Data:
+    """The bytes of that file."""
+    return _VIEWS[type(content)](content, cache)[1]
+
+
 def folder_of(content: Content) -> Series | None:
     """What else a content shows, in a folder of its name."""
     return film.frames(content) if isinstance(content, Array) else None

@@ -83,8 +83,8 @@ class _Scan:
 
     def _run(self, source: Source, num_frames: int) -> None:
         # One loop over local names, and a window of bytes: it runs for every image of a section.
-        read, end, shape_size, known = source.read, self.end, self._shape.size, dict[bytes, int]()
-        position, base, window, limit, ahead = self.position, self.position, b"", 0, WINDOW
+        read, end, shape_size, known = source.buffer, self.end, self._shape.size, dict[bytes, int]()
+        position, base, window, limit, ahead = self.position, self.position, bytearray(), 0, WINDOW
         frame = name_bytes = 0
         while frame < num_frames:
             at = position - base
@@ -115,7 +115,7 @@ class _Scan:
                     base, at, tail, limit = position, 0, tail - at, len(window)
                 if tail + 4 > limit:
                     return self._stop(frame, num_frames, first)
-                head = window[at:tail]
+                head = bytes(window[at:tail])
                 (stored,) = _LENGTH.unpack_from(window, tail)
                 tail += 4
                 position = base + tail + stored
@@ -130,8 +130,11 @@ class _Scan:
                     return None
                 media = 0
                 if self.looks[look].format:
-                    signature = window[tail : tail + min(4, stored)]
-                    media = 1 if signature[:3] == b"\xff\xd8\xff" else 2 if signature == b"\x89PNG" else 0
+                    stop = tail + stored
+                    if window.startswith(b"\xff\xd8\xff", tail, stop):
+                        media = 1
+                    elif window.startswith(b"\x89PNG", tail, stop):
+                        media = 2
                 self.look_of.append(look)
                 self.frames.append(frame)
                 self.sizes.append(stored)
