@@ -161,7 +161,7 @@ def _bytes_of(path: Path) -> bytes | None:
 
 
 def verify(place: Place) -> Results:
-    return {"first": command(GLASSFS, "verify", "--no-progress", place.dataset.container)}
+    return {"first": command(GLASSFS, "verify", "--json", "--no-progress", place.dataset.container)}
 
 
 def row(task: str) -> Recipe:
