@@ -227,14 +227,15 @@ def _look(path: str) -> str:
         tree = glassfs.open(path, cache_size=16 << 20)
     except Refused:
         return "refused"
-    for _, node in islice(tree.walk(on_error=lambda place, error: None), FILES):
-        try:
-            node.xattrs()
-            if isinstance(node, File):
-                node.read(0, min(node.size, READ))
-                node.read(max(0, node.size - 100), 100)
-        except GlassfsError:
-            continue
+    with tree:
+        for _, node in islice(tree.walk(on_error=lambda place, error: None), FILES):
+            try:
+                node.xattrs()
+                if isinstance(node, File):
+                    node.read(0, min(node.size, READ))
+                    node.read(max(0, node.size - 100), 100)
+            except GlassfsError:
+                continue
     return "opened"
 
 

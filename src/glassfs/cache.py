@@ -98,6 +98,13 @@ class BlockCache:
         with _workers.turns.given_up():
             return pending.future.result()
 
+    def clear(self) -> None:
+        """Drops everything that is kept."""
+        with self._lock:
+            self._blocks.clear()
+            self._spools.clear()
+            self._used = 0
+
     def waiting(self) -> AbstractContextManager[None]:
         """For recipes, around what does not need a core, such as reading from a disk."""
         return _workers.turns.given_up()
@@ -151,7 +158,7 @@ class BlockCache:
     def _spool(self, recipe: Recipe) -> _Spool:
         with self._lock:
             spool = self._spools.get(recipe.key)
-            if spool is None or spool.is_to_be_tried_again:
+            if spool is None:
                 self.misses += 1
                 spool = self._spools[recipe.key] = _Spool(recipe, self)
                 if len(self._spools) > SPOOLS:
@@ -160,6 +167,12 @@ class BlockCache:
                 self.hits += 1
                 self._spools.move_to_end(recipe.key)
             return spool
+
+    def drop(self, spool: _Spool) -> None:
+        """The next reader of this block tries it again. The file goes with the last one who still reads it."""
+        with self._lock:
+            if self._spools.get(spool.key) is spool:
+                del self._spools[spool.key]
 
 
 class _Turns:
@@ -273,9 +286,8 @@ class _Spool:
         self._progress = threading.Condition()
 
     @property
-    def is_to_be_tried_again(self) -> bool:
-        """Whether it failed for a reason that passes, such as a full disk. Damage stays, as finding it costs."""
-        return self._error is not None and not isinstance(self._error, Damaged)
+    def key(self) -> Hashable:
+        return self._recipe.key
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         end = offset + len(buffer)
@@ -314,7 +326,10 @@ class _Spool:
                 with _workers.turns.taken():
                     self._write_next_piece()
             except BaseException as caught:
-                error = caught
+                error = type(caught)(*caught.args)  # without the traceback, which would keep the file
+                if not isinstance(caught, Damaged):
+                    # A full disk, or the like: that passes. Damage stays, as finding it costs.
+                    self._cache.drop(self)
             with self._progress:
                 self._error = error
                 self._is_busy = False

@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from writers.kastore import KastoreWriter
+from writers.wshard import WShardWriter
 
+import glassfs
 from glassfs.cache import BlockCache
 from glassfs.content import Container
 from glassfs.errors import Changed, NotFound, Refused, Unrecognised
 from glassfs.tree import Directory, File, Places, Symlink, Tree, open_tree
 from glassfs.tree.places import ContainerPlace
+from tests.mount.mounts import wait_until
 from tests.tree.trees import paths_of
 
 
@@ -275,6 +278,25 @@ def test_looking_at_a_folder_opens_nothing_for_good(tmp_path: Path) -> None:
     assert sum(isinstance(node, Directory) for node in tree.root.listing()) == 30
     assert places.open_containers() == []
     assert held(tmp_path) == 0
+
+
+def test_a_closed_tree_holds_nothing(tmp_path: Path) -> None:
+    """Neither a container nor a spool file, before any garbage is collected; and it can be used again."""
+    for number in range(3):
+        with WShardWriter(tmp_path / f"{number}.wshard", codec="zstd") as writer:
+            writer.add_channel("film", np.full((40, 50_000), number, np.uint8))
+    (tmp_path / "spool").mkdir()
+    gc.disable()
+    try:
+        with glassfs.open(tmp_path, cache_size=1 << 20, spool=str(tmp_path / "spool")) as tree:
+            films = [tree.file(f"/{number}.wshard/signal/film.npy") for number in range(3)]
+            assert [film.read(128, 1) for film in films] == [b"\0", b"\1", b"\2"]
+            assert held(tmp_path) == 6
+        assert wait_until(lambda: held(tmp_path) == 0)
+        assert films[2].read(128, 1) == b"\2"
+        assert tree.file("/1.wshard/signal/film.npy").read(128, 1) == b"\1"
+    finally:
+        gc.enable()
 
 
 def test_names_in_a_folder_follow_the_rule(tmp_path: Path) -> None:

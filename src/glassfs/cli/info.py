@@ -62,14 +62,14 @@ def describe(source: str, quick: bool = False) -> dict[str, Any]:
     if os.path.isdir(source):
         raise IsADirectory(f"{source}: is a folder; name the containers in it")
     places = Places()
-    tree = open_tree([source], places)
-    container = places.open_containers()[0].shown().container
-    size = sum(part.size for part in container.sources)
-    found: dict[str, Any] = {
-        "source": source, "format": container.format, "version": container.version, "bytes": size,
-        "files": len(container.sources), "facts": container.facts,
-    }
-    return found if quick else found | _counted(tree, size)
+    with open_tree([source], places) as tree:
+        container = places.open_containers()[0].shown().container
+        size = sum(part.size for part in container.sources)
+        found: dict[str, Any] = {
+            "source": source, "format": container.format, "version": container.version, "bytes": size,
+            "files": len(container.sources), "facts": container.facts,
+        }
+        return found if quick else found | _counted(tree, size)
 
 
 def _counted(tree: Tree, size: int) -> dict[str, Any]:

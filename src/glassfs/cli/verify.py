@@ -18,7 +18,7 @@ from glassfs.cli.common import printable
 from glassfs.content import Fault, Image, Json
 from glassfs.errors import GlassfsError, Refused
 from glassfs.formats.registry import HEAD, recognise
-from glassfs.tree import File, Places, open_tree
+from glassfs.tree import File, Places, Tree, open_tree
 
 CHUNK = 1 << 20
 AHEAD = 64
@@ -92,10 +92,19 @@ def _faults(source: str) -> Iterator[Fault]:
     places = Places(BlockCache())
     try:
         tree = open_tree([source], places)
-        container = places.open_containers()[0].shown().container
     except Refused as error:
         yield Fault("", error.reason)
         return
+    with tree:
+        container = places.open_containers()[0].shown().container
+        yield from _faults_in_files(tree)
+        try:
+            yield from container.check()
+        except GlassfsError as error:
+            yield Fault("", str(error))
+
+
+def _faults_in_files(tree: Tree) -> Iterator[Fault]:
     unlisted: list[Fault] = []
 
     def files() -> Iterator[tuple[str, File]]:
@@ -114,10 +123,6 @@ def _faults(source: str) -> Iterator[Fault]:
         for path, future in waiting:
             yield from _result(path, future)
     yield from unlisted
-    try:
-        yield from container.check()
-    except GlassfsError as error:
-        yield Fault("", str(error))
 
 
 def _result(path: str, future: Future[str | None]) -> Iterator[Fault]:

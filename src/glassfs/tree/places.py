@@ -97,6 +97,15 @@ class Places:
         place.close(is_replaced=os.path.exists(place.path))
         self.forget_paths()
 
+    def close(self) -> None:
+        """Closes all containers, and drops all decoded blocks."""
+        with self._lock:
+            closing, self._open = list(self._open), OrderedDict()
+        for place in closing:
+            place.close()
+        self.forget_paths()
+        self.cache.clear()
+
     def forget_paths(self) -> None:
         if self.tree is not None:
             self.tree.forget()
@@ -383,7 +392,7 @@ def open_tree(paths: Sequence[str], places: Places) -> Tree:
             children[name] = _named(path, name, f"/{name}", places)
         newest = max((node.origin for node in children.values()), key=lambda origin: origin.mtime_ns)
         root = FixedDirectory("", inode("|".join(map(os.path.abspath, paths)), 0), newest, children)
-    places.tree = Tree(root)
+    places.tree = Tree(root, places.close)
     return places.tree
 
 

@@ -12,12 +12,27 @@ KEPT_PATHS = 4096
 
 
 class Tree:
-    """Paths start with ``/`` and have no empty components; ``/`` is the root."""
+    """Paths start with ``/`` and have no empty components; ``/`` is the root.
 
-    def __init__(self, root: Directory) -> None:
+    As a context manager it is closed at the end. ``closing`` gives back what the nodes hold.
+    """
+
+    def __init__(self, root: Directory, closing: Callable[[], None] | None = None) -> None:
         self.root = root
+        self._closing = closing
         self._directories: dict[str, Directory] = {"": root}
         self._lock = threading.Lock()
+
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives back files, decoded blocks and spool files at once. Whoever looks again has them opened again."""
+        if self._closing is not None:
+            self._closing()
 
     def lookup(self, path: str) -> Node:
         """The node at ``path``. Raises NotFound, NotADirectory, or what finding out raises."""
