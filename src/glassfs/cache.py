@@ -326,7 +326,8 @@ class _Spool:
                 with _workers.turns.taken():
                     self._write_next_piece()
             except BaseException as caught:
-                error = type(caught)(*caught.args)  # without the traceback, which would keep the file
+                error = caught.with_traceback(None)  # tracebacks would keep this spool, and its file
+                error.__cause__ = error.__context__ = None
                 if not isinstance(caught, Damaged):
                     # A full disk, or the like: that passes. Damage stays, as finding it costs.
                     self._cache.drop(self)
