@@ -19,9 +19,14 @@ from tests.mount.mounts import Mount, wait_until
 
 OPENINGS = 100_000
 WARM_UP = 20_000
-GROWTH = 3 << 20
 FILES = 50
 CACHE = 4 << 20
+
+
+@pytest.fixture
+def growth(fuse: str) -> int:
+    """Bytes that a daemon's memory may vary by. libfuse 2 starts a thread whenever all others are busy."""
+    return 3 << 20 if fuse == "3" else 8 << 20
 
 
 @pytest.fixture
@@ -47,19 +52,19 @@ def open_and_close(paths: list[str], times: int) -> None:
         list(pool.map(work, range(2)))
 
 
-def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount) -> None:
+def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, growth: int) -> None:
     paths = [str(store.path / f"group/array_{number}.npy") for number in range(FILES)]
     open_and_close(paths, WARM_UP)
     memory, descriptors = store.resident(), store.descriptors()
     open_and_close(paths, OPENINGS - WARM_UP)
-    assert store.resident() - memory < GROWTH
+    assert store.resident() - memory < growth
     assert store.descriptors() <= descriptors
     # The last release may still be on its way.
     assert wait_until(lambda: store.status()["open_files"] == 0)
     assert store.status()["errors"] == 0
 
 
-def test_errors_leave_nothing_behind(store: Mount) -> None:
+def test_errors_leave_nothing_behind(store: Mount, growth: int) -> None:
     """Names that are not there, files opened for writing, attributes that are not there."""
 
     def work(times: int) -> None:
@@ -75,11 +80,11 @@ def test_errors_leave_nothing_behind(store: Mount) -> None:
     work(1000)
     memory, descriptors = store.resident(), store.descriptors()
     work(4000)
-    assert store.resident() - memory < GROWTH
+    assert store.resident() - memory < growth
     assert store.descriptors() <= descriptors
 
 
-def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery) -> None:
+def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery, growth: int) -> None:
     def walk(root: Path) -> int:
         return sum(len(names) for _, _, names in os.walk(root))
 
@@ -91,7 +96,7 @@ def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery) -> N
         memory, descriptors = mount.resident(), mount.descriptors()
         for _ in range(60):
             assert walk(mount.path) == count
-        assert mount.resident() - memory < GROWTH
+        assert mount.resident() - memory < growth
         assert mount.descriptors() <= descriptors
 
 
