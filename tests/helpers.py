@@ -7,16 +7,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from glassfs.cache import BlockCache
-from glassfs.content import Container, Content, Data, Group, Series
-from glassfs.formats.registry import open_container
-from glassfs.source import LocalSource
+from glassfs.content import Container, Content, Data, Group, Series, members_of
+from glassfs.formats.registry import Opening, open_container
+from glassfs.source import Source
+from glassfs.source.local import LocalSource, LocalStore
+from glassfs.view import data_of
+
+
+def local(path: str | Path) -> Source:
+    """The file at a path of this system, opened."""
+    path = Path(path)
+    return LocalStore(path.parent).open((path.name,))
+
+
+def opening(source: str | Path | Source, budget: int = 64 << 20) -> Opening:
+    """What a format is given for this file, which has its neighbours if it is given by its path."""
+    if isinstance(source, Source):
+        return Opening(source, BlockCache(budget))
+    path = Path(source)
+    return Opening(local(path), BlockCache(budget), LocalStore(path.parent), (path.name,))
 
 
 class CountingSource(LocalSource):
     """A source that remembers the ranges read from it."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__(path)
+        path = Path(path)
+        store = LocalStore(path.parent)
+        number, entry = store.open_descriptor((path.name,))
+        super().__init__(store, (path.name,), entry, number)
         self.reads: list[tuple[int, int]] = []
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
@@ -33,22 +52,23 @@ def open_bytes(data: bytes, name: str = "made") -> Container:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, name)
         path.write_bytes(data)
-        return open_container(LocalSource(path), BlockCache())
+        return open_path(path)
 
 
 def open_path(path: str | Path, budget: int = 64 << 20) -> Container:
-    return open_container(LocalSource(path), BlockCache(budget))
+    return open_container(opening(path, budget))
+
+
+def file_data(content: Content, cache: BlockCache | None = None) -> Data:
+    """The bytes of the file that shows a content."""
+    return data_of(content, cache or BlockCache(), (id(content),))
 
 
 def walk(content: Content, name: bytes = b"") -> Iterator[tuple[bytes, Content]]:
     """Everything below a group, groups left out: names joined with `/`, and contents."""
-    if isinstance(content, Group):
-        for member in content.members():
-            yield from walk(member.content, b"/".join(part for part in (name, *member.name)))
-    elif isinstance(content, Series):
-        for number in range(content.count):
-            item = b"%0*d" % (content.digits, number)
-            yield from walk(content.item(number), b"/".join((name, item)))
+    if isinstance(content, (Group, Series)):
+        for member in members_of(content):
+            yield from walk(member.content, b"/".join((name, *member.name)))
     else:
         yield name.removeprefix(b"/"), content
 

@@ -1,23 +1,45 @@
-"""The exceptions of the core.
+"""The exceptions of the core: values that say what is wrong, and in which part of which source.
 
-Each is also the built-in that a Python caller would expect, and carries one sentence for people. Only
-``glassfs.mount`` turns them into errno values; everything below it raises these.
+Each is also the built-in that a Python caller would expect. ``str`` makes the sentence of it, ``source: part: reason``;
+whoever raises gives the three and puts no names into the reason. Only ``glassfs.mount`` turns them into errno values;
+everything below it raises these.
 """
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+Error = TypeVar("Error", bound="GlassfsError")
+
 
 class GlassfsError(Exception):
-    """Base of everything that glassfs raises on purpose."""
+    """Base of everything that glassfs raises on purpose.
+
+    ``reason`` goes on where ``source`` (a container or file as a person would name it) and ``part`` (a block, a path
+    in a tree) stop. Either may be empty.
+    """
+
+    def __init__(self, reason: str = "", source: str = "", part: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.source = source
+        self.part = part
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.source, self.part, self.reason)))
+
+    def at(self: Error, source: str = "", part: str = "") -> Error:
+        """The same fault, told by somebody who knows where: fills in what the error itself does not say."""
+        return type(self)(self.reason, self.source or source, self.part or part)
+
+    @property
+    def without_source(self) -> str:
+        """The sentence for those who have named the source already."""
+        return ": ".join(filter(None, (self.part, self.reason)))
 
 
 class Refused(GlassfsError, ValueError):
-    """A container that cannot be opened at all; the text names the file and the reason."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name}: {reason}")
-        self.name = name
-        self.reason = reason
+    """A container that cannot be opened at all."""
 
 
 class Unrecognised(Refused):
@@ -25,7 +47,7 @@ class Unrecognised(Refused):
 
 
 class NotFound(GlassfsError, FileNotFoundError):
-    """No such file or directory in a tree."""
+    """No such file or directory."""
 
 
 class NotADirectory(GlassfsError, NotADirectoryError):
@@ -34,6 +56,10 @@ class NotADirectory(GlassfsError, NotADirectoryError):
 
 class IsADirectory(GlassfsError, IsADirectoryError):
     """A directory stands where a file is needed."""
+
+
+class NotAllowed(GlassfsError, PermissionError):
+    """A source that this process may not read."""
 
 
 class Damaged(GlassfsError, OSError):
@@ -50,3 +76,7 @@ class TooLarge(GlassfsError, OSError):
 
 class NoSpool(GlassfsError, OSError):
     """A block too large for memory that cannot be written to the folder for such blocks."""
+
+
+class Unavailable(GlassfsError, OSError):
+    """The machine lacks something now (descriptors, memory). It says nothing about the source: try again."""

@@ -32,10 +32,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Container, Content, Data, Group, Image, Member, Series
+from glassfs.content import Array, Container, Content, Data, Group, Image, Series, members_of
 from glassfs.errors import Changed, GlassfsError
-from glassfs.formats.registry import HEAD, Format, built_in
-from glassfs.source import LocalSource, Source
+from glassfs.formats.registry import HEAD, Format, Opening, built_in
+from glassfs.source import Path as StorePath
+from glassfs.source import Source
+from glassfs.source.local import LocalStore
 from glassfs.view import data_of
 
 LARGE = 1 << 20
@@ -45,37 +47,63 @@ MOST_DAMAGED_FILES = 60
 STRANGERS = (b"", b"\0", bytes(HEAD), b"\xff" * HEAD, b"# notes\n" * 20, b"%PDF-1.7\n", b"\x7fELF\x02\x01\x01")
 
 
-class WatchedSource(LocalSource):
-    """A file that counts the bytes read from it, and knows the neighbours that were opened through it."""
+class WatchedSource(Source):
+    """A file of which the bytes that are read are counted."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(path)
+    def __init__(self, file: Source) -> None:
+        self.name, self.entry = file.name, file.entry
         self.bytes_read = 0
-        self.family: list[WatchedSource] = [self]
+        self._file = file
         self._counting = threading.Lock()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         with self._counting:
             self.bytes_read += len(buffer)
-        super().read_into(buffer, offset)
+        self._file.read_into(buffer, offset)
 
-    def sibling(self, name: str) -> Source:
-        found = super().sibling(name)
-        found.close()
-        watched = WatchedSource(os.path.join(os.path.dirname(self.path), name))
-        watched.family = self.family
-        self.family.append(watched)
-        return watched
+    def keep(self) -> None:
+        self._file.keep()
+
+    def park(self) -> None:
+        self._file.park()
+
+    def close(self) -> None:
+        self._file.close()
 
     @property
     def is_closed(self) -> bool:
         try:
-            super().read_into(memoryview(bytearray(1)), 0)
+            self._file.read_into(memoryview(bytearray(1)), 0)
         except Changed:
             return True
         except GlassfsError:
             return False
         return False
+
+
+class WatchedStore(LocalStore):
+    """A folder whose files are watched; ``opened`` are all that were opened."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        super().__init__(root)
+        self.opened: list[WatchedSource] = []
+
+    def open(self, path: StorePath) -> WatchedSource:
+        source = WatchedSource(super().open(path))
+        self.opened.append(source)
+        return source
+
+
+class Opened(NamedTuple):
+    """An open container, and what watches over it."""
+
+    store: WatchedStore
+    source: WatchedSource
+    container: Container
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(source.bytes_read for source in self.store.opened)
 
 
 class Place(NamedTuple):
@@ -140,9 +168,9 @@ class FormatTests(ABC):
     def test_opening_is_lazy(self) -> None:
         measured = 0
         for path in self._paths():
-            with self._opened(path) as (source, _):
-                read = sum(member.bytes_read for member in source.family)
-                size = sum(member.size for member in source.family)
+            with self._opened(path) as opened:
+                read = opened.bytes_read
+                size = sum(source.size for source in opened.store.opened)
             if size > LARGE:
                 measured += 1
                 assert read <= size * self.opening_share, f"{path.name}: opening reads {read} of {size} bytes"
@@ -151,28 +179,28 @@ class FormatTests(ABC):
 
     def test_known_sizes_cost_no_reading(self) -> None:
         for path in self._paths():
-            with self._opened(path) as (source, container):
-                for place, data in self._files(container):
+            with self._opened(path) as opened:
+                for place, data in self._files(opened.container):
                     if data.is_sized:
-                        before = source.bytes_read
+                        before = opened.bytes_read
                         size = data.size
                         assert size >= 0, f"{_shown(place)} has the size {size}"
-                        assert source.bytes_read == before, f"{_shown(place)}: its size is known but reads the file"
+                        assert opened.bytes_read == before, f"{_shown(place)}: its size is known but reads the file"
 
     def test_names_and_keys_are_bytes(self) -> None:
         for path in self._paths():
-            with self._opened(path) as (_, container):
+            with self._opened(path) as (_, _, container):
                 assert type(container.root.key) is bytes
                 for place in walk(container.root):
                     assert place.name, "a content has no name"
                     assert all(type(part) is bytes for part in place.name), f"{place.name}: not all bytes"
-                    assert type(place.content.key) is bytes, f"{_shown(place)}: its key is no bytes"
+                    assert type(place.content.key) is bytes, f"{_shown(place)}: its key is not bytes"
 
     def test_is_the_same_when_opened_again(self) -> None:
         for path in self._paths():
             listings = []
             for _ in range(2):
-                with self._opened(path) as (_, container):
+                with self._opened(path) as (_, _, container):
                     assert container.format == self.format.name
                     listings.append([
                         (place.name, type(place.content), place.content.key, data.size)
@@ -184,7 +212,7 @@ class FormatTests(ABC):
         import numpy as np
 
         for path in self._paths():
-            with self._opened(path) as (_, container):
+            with self._opened(path) as (_, _, container):
                 for place in walk(container.root):
                     content = place.content
                     if isinstance(content, Array):
@@ -200,7 +228,7 @@ class FormatTests(ABC):
         chance = random.Random(1)
         for path in self._paths():
             whole = self._contents(path)
-            with self._opened(path) as (_, container):
+            with self._opened(path) as (_, _, container):
                 for number, (place, data) in enumerate(self._files(container)):
                     expected = whole[number]
                     for start, end in _ranges(len(expected), chance):
@@ -210,7 +238,7 @@ class FormatTests(ABC):
     def test_threads_read_the_same(self) -> None:
         for path in self._paths():
             whole = self._contents(path)
-            with self._opened(path) as (_, container), ThreadPoolExecutor(8) as threads:
+            with self._opened(path) as (_, _, container), ThreadPoolExecutor(8) as threads:
                 jobs = [
                     (data, start, whole[number][start : start + PART])
                     for number, (_, data) in enumerate(self._files(container))
@@ -222,19 +250,20 @@ class FormatTests(ABC):
 
     def test_sound_containers_have_no_fault(self) -> None:
         for path in self._paths():
-            with self._opened(path) as (_, container):
+            with self._opened(path) as (_, _, container):
                 faults = [f"{fault.place}: {fault.reason}" for fault in container.check()]
             assert not faults, f"{path.name}: {faults[:3]}"
 
     def test_nothing_stays_open(self) -> None:
         for path in self._paths():
             before = _descriptors()
-            with self._opened(path) as (source, container):
+            with self._opened(path) as (store, source, container):
                 for _, data in self._files(container):
                     data.read(0, min(PART, data.size))
-                assert source in container.sources, "a container's sources begin with its own"
-            assert all(member.is_closed for member in source.family), "a source is open after Container.close"
-            del source, container, data
+                assert container.sources[0] is source, "a container's sources begin with its own"
+            assert all(member.is_closed for member in store.opened), "a source is open after Container.close"
+            store.close()
+            del store, source, container, data
             gc.collect()
             assert _descriptors() <= before, "a file is open after Container.close"
 
@@ -273,24 +302,27 @@ class FormatTests(ABC):
         assert number >= 0, "containers() gives none"
 
     @contextmanager
-    def _opened(self, path: Path) -> Iterator[tuple[WatchedSource, Container]]:
-        source = WatchedSource(path)
+    def _opened(self, path: Path) -> Iterator[Opened]:
+        store = WatchedStore(path.parent)
+        source = store.open((path.name,))
         try:
-            container = self.format.open(source, BlockCache(self.budget))
-            yield source, container
+            container = self.format.open(Opening(source, BlockCache(self.budget), store, (path.name,)))
+            yield Opened(store, source, container)
             container.close()
         finally:
-            if not source.is_closed:
-                source.close()
+            for source in store.opened:
+                if not source.is_closed:
+                    source.close()
+            store.close()
 
     def _files(self, container: Container) -> Iterator[tuple[Place, Data]]:
         cache = BlockCache(self.budget)
-        for place in walk(container.root):
-            yield place, data_of(place.content, cache)
+        for number, place in enumerate(walk(container.root)):
+            yield place, data_of(place.content, cache, (number,))
 
     def _contents(self, path: Path) -> dict[int, bytes]:
         """All bytes of each file by its number, each read at once."""
-        with self._opened(path) as (_, container):
+        with self._opened(path) as (_, _, container):
             found = {}
             for number, (place, data) in enumerate(self._files(container)):
                 found[number] = data.read(0, data.size)
@@ -323,10 +355,10 @@ class FormatTests(ABC):
 
     def _look_through(self, path: Path) -> None:
         try:
-            with self._opened(path) as (_, container):
+            with self._opened(path) as (_, _, container):
                 cache = BlockCache(self.budget)
-                for place in islice(walk(container.root, is_damaged=True), MOST_DAMAGED_FILES):
-                    _look_at(place.content, cache)
+                for number, place in enumerate(islice(walk(container.root, is_damaged=True), MOST_DAMAGED_FILES)):
+                    _look_at(place.content, cache, number)
                 for _ in islice(container.check(), MOST_MEMBERS):
                     pass
         except GlassfsError:
@@ -345,7 +377,7 @@ def walk(root: Group, is_damaged: bool = False) -> Iterator[Place]:
             continue
         inner = []
         try:
-            for member in islice(_members(content), MOST_MEMBERS if is_damaged else None):
+            for member in islice(members_of(content), MOST_MEMBERS if is_damaged else None):
                 inner.append(Place((*name, *member.name), member.content))
         except GlassfsError:
             if not is_damaged:
@@ -353,18 +385,10 @@ def walk(root: Group, is_damaged: bool = False) -> Iterator[Place]:
         waiting += reversed(inner)
 
 
-def _members(content: Group | Series) -> Iterator[Member]:
-    if isinstance(content, Group):
-        yield from content.members()
-    else:
-        for number in range(content.count):
-            yield Member((b"%0*d" % (content.digits, number),), content.item(number))
-
-
-def _look_at(content: Content, cache: BlockCache) -> None:
+def _look_at(content: Content, cache: BlockCache, number: int) -> None:
     try:
         content.attributes()
-        data = data_of(content, cache)
+        data = data_of(content, cache, (number,))
         size = data.size
         for start in {0, size // 2, max(0, size - PART)}:
             data.read(start, min(PART, size - start))

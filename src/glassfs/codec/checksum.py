@@ -1,6 +1,32 @@
-"""CRC-32C (Castagnoli), the checksum of WShard blocks (docs/FORMAT.md §3 of that project)."""
+"""Checksums of blocks, and what they are the checksum of."""
 
 from __future__ import annotations
+
+from enum import Flag, auto
+from typing import NamedTuple
+
+
+class Covers(Flag):
+    """The bytes that a checksum was computed over."""
+
+    RAW = auto()
+    STORED = auto()
+
+
+class Crc32c(NamedTuple):
+    """A CRC-32C (Castagnoli) as somebody stored it. Where it may be of either kind of bytes, one match is enough."""
+
+    value: int
+    covers: Covers = Covers.RAW
+
+    def matches(self, raw: int, stored: int) -> bool:
+        """Whether it is one of the two that were computed, as far as it covers those bytes."""
+        return (Covers.RAW in self.covers and raw == self.value) or (
+            Covers.STORED in self.covers and stored == self.value
+        )
+
+    def __str__(self) -> str:
+        return f"crc32c:{self.value:08x}"
 
 
 def crc32c(data: bytes | bytearray | memoryview, start: int = 0) -> int:

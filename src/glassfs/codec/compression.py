@@ -14,26 +14,52 @@ from glassfs.errors import Damaged
 
 Stored = bytes | bytearray
 
-NONE, ZSTD, LZ4, DEFLATE, ZLIB = "none", "zstd", "lz4", "deflate", "zlib"
+NONE, ZSTD, LZ4, DEFLATE = "none", "zstd", "lz4", "deflate"
 
 CHUNK = 1 << 20
-LZ4_RATIO = 255  # a length byte of 255 stands for at most 255 bytes of a match
-DEFLATE_RATIO = 1032  # two bits for a match of 258 bytes
-SMALLEST_FRAME = 64  # slack of the ratios for very short inputs
+_RAW = -15  # deflate without a header, in zlib's terms
+_SLACK = 64  # of the ratios, for very short inputs
+_RATIOS = {
+    NONE: 1,
+    ZSTD: 32768,  # a block of 4 bytes gives at most 128 KiB (RFC 8878, 3.1.1.2)
+    LZ4: 255,  # a length byte of 255 stands for at most 255 bytes of a match
+    DEFLATE: 1032,  # two bits for a match of 258 bytes
+}
+_LARGEST_WINDOW = 128 << 20  # of zstd, unless asked for more
+_STREAM_COST = 4 * CHUNK
+
+
+def reach(codec: str, stored: int) -> int:
+    """The most raw bytes that so many stored bytes can give."""
+    return stored * _RATIOS[codec] + _SLACK
+
+
+def cost(codec: str, stored: int, size: int) -> int:
+    """The memory that ``decompress`` takes: what is stored, what is given, and zstd's window, of which no more is
+    touched than is given.
+    """
+    return stored + (2 if codec == ZSTD else 1) * size
+
+
+def stream_cost(codec: str, size: int) -> int:
+    """The memory that ``decompress_stream`` holds while it runs."""
+    return _STREAM_COST + (min(size, _LARGEST_WINDOW) if codec == ZSTD else 0)
 
 
 def decompress(codec: str, data: Stored, size: int) -> bytes:
     """Exactly ``size`` raw bytes of ``data``. Raises Damaged.
 
-    zstd (one frame) and lz4 (the raw block format) must yield just that size. For deflate (RFC 1951) and zlib
-    a longer stream is cut there, as ML.NET does (formats/idv.md §5).
+    zstd is one frame, lz4 the raw block format: they must yield just that size. Of deflate (RFC 1951) the first
+    ``size`` bytes are taken, and what follows is not looked at.
     """
+    if size > reach(codec, len(data)):
+        raise Damaged(f"{len(data)} bytes of {codec} data cannot give {size} bytes")
     try:
-        raw = _whole(codec)(data, size)
+        raw = _WHOLE[codec](data, size)
     except (MemoryError, OverflowError) as error:
         raise Damaged(f"{codec} data cannot give {size} bytes") from error
     if len(raw) != size:
-        raise Damaged(f"{codec} data give {len(raw)} bytes, declared are {size}")
+        raise Damaged(f"{codec} data give {len(raw)} bytes, but {size} are declared")
     return raw
 
 
@@ -43,28 +69,18 @@ def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterato
     Raises Damaged at the piece that fails, or at the end if the sizes disagree.
     """
     left = size
-    for piece in _stream(codec)(pieces, size):
+    for piece in _STREAM[codec](pieces, size):
         if len(piece) > left:
-            if codec not in (DEFLATE, ZLIB):
+            if codec != DEFLATE:
                 raise Damaged(f"{codec} data give more than the declared {size} bytes")
             piece = piece[:left]
         left -= len(piece)
         if piece:
             yield piece
-        if left == 0 and codec in (DEFLATE, ZLIB):
+        if left == 0 and codec == DEFLATE:
             return
     if left:
-        raise Damaged(f"{codec} data give {size - left} bytes, declared are {size}")
-
-
-def _whole(codec: str) -> Callable[[Stored, int], bytes]:
-    return {NONE: _copy, ZSTD: _unzstd, LZ4: _unlz4, DEFLATE: _inflate, ZLIB: _unzlib}[codec]
-
-
-def _stream(codec: str) -> Callable[[Iterable[bytes], int], Iterator[bytes]]:
-    return {
-        NONE: _copies, ZSTD: _unzstd_stream, LZ4: _unlz4_stream, DEFLATE: _inflate_stream, ZLIB: _unzlib_stream,
-    }[codec]
+        raise Damaged(f"{codec} data give {size - left} bytes, but {size} are declared")
 
 
 def _copy(data: Stored, size: int) -> bytes:
@@ -119,38 +135,20 @@ class _Pieces:
 
 
 def _inflate(data: Stored, size: int) -> bytes:
-    return _zlib_whole(data, size, -15)
-
-
-def _unzlib(data: Stored, size: int) -> bytes:
-    return _zlib_whole(data, size, 15)
-
-
-def _inflate_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    return _zlib_stream(pieces, -15)
-
-
-def _unzlib_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    return _zlib_stream(pieces, 15)
-
-
-def _zlib_whole(data: Stored, size: int, window_bits: int) -> bytes:
     import zlib
 
-    if size > len(data) * DEFLATE_RATIO + SMALLEST_FRAME:
-        raise Damaged(f"{len(data)} bytes of deflate cannot give {size} bytes")
-    if size == 0:
+    if size == 0:  # zlib takes 0 for no limit
         return b""
     try:
-        return zlib.decompressobj(window_bits).decompress(data, size)
+        return zlib.decompressobj(_RAW).decompress(data, size)
     except zlib.error as error:
         raise Damaged(f"deflate data do not decode: {error}") from error
 
 
-def _zlib_stream(pieces: Iterable[bytes], window_bits: int) -> Iterator[bytes]:
+def _inflate_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     import zlib
 
-    decoder = zlib.decompressobj(window_bits)
+    decoder = zlib.decompressobj(_RAW)
     try:
         for piece in pieces:
             while piece and not decoder.eof:
@@ -168,14 +166,18 @@ def _zlib_stream(pieces: Iterable[bytes], window_bits: int) -> Iterator[bytes]:
 def _unlz4(data: Stored, size: int) -> bytes:
     import lz4.block
 
-    if size > len(data) * LZ4_RATIO + SMALLEST_FRAME:
-        raise Damaged(f"{len(data)} bytes of lz4 cannot give {size} bytes")
     try:
         return bytes(lz4.block.decompress(data, uncompressed_size=size))
     except lz4.block.LZ4BlockError:
-        # The TypeScript writer of WShard ends blocks on a match, which liblz4 refuses (formats/wshard.md §5).
+        # liblz4 refuses a block that does not close with literals; some writers leave them out.
         return b"".join(decompress_stream(LZ4, [bytes(data)], size))
 
 
 def _unlz4_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     return lz4_block.decompress_stream(pieces)
+
+
+_WHOLE: dict[str, Callable[[Stored, int], bytes]] = {NONE: _copy, ZSTD: _unzstd, LZ4: _unlz4, DEFLATE: _inflate}
+_STREAM: dict[str, Callable[[Iterable[bytes], int], Iterator[bytes]]] = {
+    NONE: _copies, ZSTD: _unzstd_stream, LZ4: _unlz4_stream, DEFLATE: _inflate_stream,
+}

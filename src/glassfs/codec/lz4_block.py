@@ -1,8 +1,8 @@
 """The raw LZ4 block format as a stream, which liblz4 does not offer: memory stays flat however large the block is.
 
 Whole sequences are cut off in batches and given to liblz4, with the 64 KiB before them as dictionary and closing
-literals of our own behind them; what is too large for a batch is copied here. Blocks that end on a match are read,
-too: the TypeScript writer of WShard leaves out the literals that have to close a block (formats/wshard.md §5).
+literals of our own behind them; what is too large for a batch is copied here. Blocks that end on a match, without the
+literals that have to close a block, are read as well.
 """
 
 from __future__ import annotations

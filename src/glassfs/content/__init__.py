@@ -1,22 +1,11 @@
 """What a container holds: groups of arrays, images, documents and so on. No files, and no format.
 
-``model`` has the kinds of content, ``data`` the bytes behind them.
+``model`` has the kinds of content; the bytes behind them are ``data``, put together by ``parts``, and in ``blocks`` of
+the cache.
 """
 
-from glassfs.content.data import (
-    Blocked,
-    Concatenated,
-    Converted,
-    Data,
-    Decoded,
-    Extent,
-    Gathered,
-    Location,
-    Memory,
-    Rendered,
-    Slice,
-    Unreadable,
-)
+from glassfs.content.blocks import Decoded, Rendered
+from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable
 from glassfs.content.model import (
     Array,
     Blob,
@@ -35,7 +24,9 @@ from glassfs.content.model import (
     Scalar,
     Series,
     Text,
+    members_of,
 )
+from glassfs.content.parts import Blocked, Concatenated, Converted, Gathered, Made, Parted, Regular, booleans
 
 __all__ = [
     "Array",
@@ -55,16 +46,21 @@ __all__ = [
     "Image",
     "Json",
     "Location",
+    "Made",
     "Member",
     "Memory",
     "Null",
+    "Parted",
     "Picture",
     "RaggedText",
     "Records",
+    "Regular",
     "Rendered",
     "Scalar",
     "Series",
     "Slice",
     "Text",
     "Unreadable",
+    "booleans",
+    "members_of",
 ]

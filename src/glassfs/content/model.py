@@ -101,12 +101,12 @@ class Json(Stored):
 class Document(Content):
     """A value that becomes JSON: dict, list, str, bytes (text that may not be UTF-8), int, float, bool or None.
 
-    ``value`` is asked when the document is first looked at, and may raise. ``identity`` tells this document from all
-    others in this process, for the cache.
+    ``value`` is asked when the document is first looked at, and may raise. ``cost`` is the memory that the value and
+    its text may take together, in bytes.
     """
 
     value: Callable[[], Any]
-    identity: tuple[Any, ...]
+    cost: int = 1 << 20
 
 
 @dataclass(slots=True)
@@ -145,12 +145,11 @@ class RaggedText(Content):
 class Records(Content):
     """Values by row, to be shown a line each: str, None, or a list of these.
 
-    ``block(i)`` decodes block i of ``blocks`` into its rows. ``identity`` is as in Document.
+    ``block(i)`` decodes block i of ``blocks`` into its rows.
     """
 
     blocks: int
     block: Callable[[int], Sequence[Any]]
-    identity: tuple[Any, ...]
     type_name: str = ""
 
     def attributes(self) -> dict[str, str]:
@@ -195,6 +194,15 @@ class Series(Content):
     has_groups: bool = False
 
 
+def members_of(group: Group | Series) -> Iterator[Member]:
+    """The contents of a group, or all of a series under their numbers."""
+    if isinstance(group, Group):
+        yield from group.members()
+    else:
+        for number in range(group.count):
+            yield Member((b"%0*d" % (group.digits, number),), group.item(number))
+
+
 class Fault(NamedTuple):
     """Something wrong in a container: where (a path or a part's name) and what."""
 
@@ -221,6 +229,11 @@ class Container:
     sources: list[Source]
     facts: dict[str, Any] = field(default_factory=dict)
     check: Callable[[], Iterator[Fault]] = no_faults
+
+    def keep(self) -> None:
+        """Holds on to descriptors as they are needed."""
+        for source in self.sources:
+            source.keep()
 
     def park(self) -> None:
         """Gives back descriptors; what is left of the contents can still be read, slower."""

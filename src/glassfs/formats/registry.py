@@ -14,13 +14,36 @@ from importlib import import_module
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.errors import GlassfsError, Refused, Unrecognised
-from glassfs.source import Source
+from glassfs.errors import GlassfsError, NotFound, Refused, Unavailable, Unrecognised
+from glassfs.source import Path, Source, Store
 
 GROUP = "glassfs.formats"
 HEAD = 4096
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a format is given to open a container: its ``source``, and the ``cache`` for what it decodes.
+
+    ``store`` and ``path`` say where the source comes from; there are none where only bytes are there.
+    """
+
+    source: Source
+    cache: BlockCache
+    store: Store | None = None
+    path: Path = ()
+
+    def sibling(self, name: str) -> Source:
+        """Opens the file called ``name`` in the folder of the container. Raises NotFound; never leaves that folder."""
+        if self.store is None or name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise NotFound("is not the name of a file in the same folder", part=repr(name))
+        return self.store.open((*self.path[:-1], name))
+
+    def warn(self, reason: str, part: str = "") -> None:
+        """Tells whoever reads the log of something wrong that costs part of the container or nothing."""
+        log.warning("%s", GlassfsError(reason, self.source.name, part))
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,7 @@ class Format:
 
     name: str
     recognises: Callable[[bytes], bool]
-    open: Callable[[Source, BlockCache], Container]
+    open: Callable[[Opening], Container]
 
     hint: Callable[[bytes], str | None] = lambda head: None
     """Why a file with these first bytes is none of this format although one might expect it, or None."""
@@ -42,21 +65,23 @@ class Format:
 _BUILT_IN = ("kinodb", "wshard", "kastore", "ikv", "idv")
 
 
-def open_container(source: Source, cache: BlockCache) -> Container:
-    """Opens ``source`` with the format that recognises it.
+def open_container(opening: Opening) -> Container:
+    """Opens a container with the format that recognises it.
 
-    Raises Unrecognised where none does, Refused (one line: the file's name and the reason) where it cannot be opened.
+    Raises Unrecognised where none does, Refused where it cannot be opened, Unavailable where the machine cannot now.
     """
+    source = opening.source
     head = source.read(0, min(HEAD, source.size))
     chosen = recognise(head)
     if chosen is None:
-        raise Unrecognised(source.name, _why_unrecognised(head))
+        raise Unrecognised(why_unrecognised(head), source.name)
     try:
-        return chosen.open(source, cache)
-    except Refused:
-        raise
+        return chosen.open(opening)
+    except (Refused, Unavailable) as error:
+        raise error.at(source.name) from error
     except GlassfsError as error:
-        raise Refused(source.name, str(error).removeprefix(f"{source.name}: ")) from error
+        told = error if error.source in ("", source.name) else GlassfsError(str(error))
+        raise Refused(told.reason, source.name, told.part) from error
 
 
 def recognise(head: bytes) -> Format | None:
@@ -93,13 +118,15 @@ def installed() -> tuple[Format, ...]:
     return tuple(found)
 
 
-def _why_unrecognised(head: bytes) -> str:
+def why_unrecognised(head: bytes) -> str:
+    """Why no format knows a file that starts with ``head``."""
     if not head:
         return "is empty"
     if not any(head):
-        return "starts with zeros: its writer did not finish it, or it is no container"
-    for candidate in built_in():
-        hint = candidate.hint(head)
-        if hint:
-            return hint
+        return "starts with zeros: its writer did not finish it, or it is not a container"
+    for known in (built_in, installed):
+        for candidate in known():
+            hint = candidate.hint(head)
+            if hint:
+                return hint
     return "is not a container of a known format"

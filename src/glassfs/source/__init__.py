@@ -1,7 +1,6 @@
-"""Where containers live. A source is a run of bytes with an identity; reads are positional and complete."""
+"""Where containers live: stores, and the sources that they open (``contract``); local ones, and ones in memory."""
 
-from glassfs.source.base import Identity, Source
-from glassfs.source.local import LocalSource
+from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.reader import Reader
 
-__all__ = ["Identity", "LocalSource", "Reader", "Source"]
+__all__ = ["Entry", "Kind", "Path", "Reader", "Source", "Store", "Version"]

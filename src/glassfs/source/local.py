@@ -1,58 +1,251 @@
-"""A file of the local system, read with ``preadv``.
+"""Files of the local system: every open starts at a descriptor of the store's root and follows no link.
 
-Not through ``mmap``: a page of a file that somebody truncates raises SIGBUS and kills the process, where
-``preadv`` returns fewer bytes. ``preadv`` into the caller's buffer copies once and releases the GIL.
+Not through ``mmap``: a page of a file that somebody truncates raises SIGBUS and kills the process, where ``preadv``
+returns fewer bytes. ``preadv`` into the caller's buffer copies once and releases the GIL. After each read the file's
+size and mtime are compared with those at opening: the kernel sets the mtime before it copies new bytes in, so a read
+that finds the old mtime has seen old bytes only.
 
-After each read the file's size and mtime are compared with those at opening: the kernel sets the mtime before
-it copies new bytes in, so a read that finds the old mtime has seen old bytes only.
+What stands at a path may be exchanged at any moment by somebody who may write there. So a path is walked component by
+component with O_NOFOLLOW, and size, owner, mode and version are those of the descriptor that was opened. Mounts of
+glassfs are never looked into, as their answers may depend on the one who asks: such an entry is an empty folder.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
-from glassfs.errors import Changed, Damaged
-from glassfs.source.base import Identity, Source
+from glassfs.errors import Changed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
+from glassfs.source import descriptors, foreign
+from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
+
+ACL = "system.posix_acl_access"
+REMEMBERED_ACLS = 100_000
+_SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO must not wait for a writer.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
+_MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
+
+
+class LocalStore(Store):
+    """The folder ``root``, called ``name`` in messages. Links in ``root`` itself are resolved once, now.
+
+    Raises OSError where the folder cannot be opened. When another folder takes its place, the store goes over to that.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], name: str | None = None) -> None:
+        self._place = os.path.realpath(root)
+        self._name = os.fspath(root) if name is None else name
+        self._lock = threading.Lock()
+        self._root: int | None = descriptors.opened(lambda: os.open(self._place, _SEARCH))
+        self._acls: dict[tuple[int, int, int], bool] = {}
+
+    def shown(self, path: Path) -> str:
+        return os.path.join(self._name, *path) if path else self._name
+
+    def entry(self, path: Path) -> Entry:
+        if not path:
+            self._renew_root()
+        with self._errors(path), self._folder(path[:-1]) as folder:
+            return self._entry(folder, path[-1] if path else ".", foreign.device_of(folder))
+
+    def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
+        if not path:
+            self._renew_root()
+        with self._errors(path), self._folder(path) as folder:
+            listing = descriptors.opened(lambda: os.open(".", _LIST, dir_fd=folder))
+            try:
+                names = sorted(os.listdir(listing), key=os.fsencode)
+            finally:
+                os.close(listing)
+            found = []
+            device = foreign.device_of(folder)
+            for name in names:
+                with suppress(OSError):  # gone meanwhile
+                    found.append((name, self._entry(folder, name, device)))
+        return iter(found)
+
+    def open(self, path: Path) -> Source:
+        with self._errors(path):
+            number, entry = self.open_descriptor(path)
+        return LocalSource(self, path, entry, number)
+
+    def source(self, path: Path, entry: Entry) -> Source:
+        return LocalSource(self, path, entry)
+
+    def close(self) -> None:
+        with self._lock:
+            number, self._root = self._root, None
+        if number is not None:
+            os.close(number)
+
+    def open_descriptor(self, path: Path) -> tuple[int, Entry]:
+        """A descriptor of the regular file at ``path``, and what it is. Raises OSError and Unavailable."""
+        with self._folder(path[:-1]) as folder:
+            if foreign.is_glassfs(folder, path[-1], foreign.device_of(folder)):
+                raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
+            number = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder))
+        try:
+            status = os.fstat(number)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "is not a regular file")
+            return number, self._described(status, lambda: os.getxattr(number, ACL))
+        except BaseException:
+            os.close(number)
+            raise
+
+    def _entry(self, folder: int, name: str, device: int | None) -> Entry:
+        """Raises OSError."""
+        if foreign.is_glassfs(folder, name, device):
+            return _hidden(os.fstat(folder))
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        place = f"/proc/self/fd/{folder}/{name}"
+        entry = self._described(status, lambda: os.getxattr(place, ACL, follow_symlinks=False))
+        if entry.kind is Kind.LINK:
+            return entry._replace(target=os.readlink(name, dir_fd=folder))
+        return entry
+
+    def _described(self, status: os.stat_result, acl: Callable[[], bytes]) -> Entry:
+        mode = status.st_mode
+        kind = _KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
+        permissions = mode & 0o777
+        # A list of further users takes rights away, too: who is in it cannot be told by nine bits.
+        if permissions & 0o077 and kind is not Kind.LINK and self._has_acl(status, acl):
+            permissions &= 0o700
+        place = f"{status.st_dev}:{status.st_ino}"
+        version = Version(f"{place}:{status.st_size}:{status.st_mtime_ns}")
+        return Entry(
+            kind, version, place, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
+            status.st_gid, status.st_mtime_ns,
+        )
+
+    def _has_acl(self, status: os.stat_result, acl: Callable[[], bytes]) -> bool:
+        if not hasattr(os, "getxattr"):
+            return False
+        key = (status.st_dev, status.st_ino, status.st_ctime_ns)  # setting one moves the ctime
+        known = self._acls.get(key)
+        if known is None:
+            try:
+                known = bool(acl())
+            except OSError as error:
+                known = error.errno not in (errno.ENODATA, errno.ENOTSUP)
+            if len(self._acls) >= REMEMBERED_ACLS:
+                self._acls.clear()
+            self._acls[key] = known
+        return known
+
+    @contextmanager
+    def _folder(self, path: Path) -> Iterator[int]:
+        """A descriptor of the folder at ``path``, to start opening at. Raises OSError and Unavailable."""
+        number = self._root_copy()
+        try:
+            for name in path:
+                if foreign.is_glassfs(number, name, foreign.device_of(number)):
+                    raise FileNotFoundError(errno.ENOENT, "is a mount of glassfs")
+                inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=number))
+                os.close(number)
+                number = inner
+            yield number
+        finally:
+            os.close(number)
+
+    def _root_copy(self) -> int:
+        with self._lock:
+            if self._root is None:
+                raise FileNotFoundError(errno.ENOENT, "the store was closed")
+            root = self._root
+            return descriptors.opened(lambda: os.dup(root))
+
+    def _renew_root(self) -> None:
+        """Goes over to the folder that now stands where the root stood, unless a link or nothing stands there."""
+        try:
+            number = descriptors.opened(lambda: os.open("/", _SEARCH))
+            for name in self._place.split("/"):
+                if name:
+                    outer, number = number, os.open(name, _SEARCH, dir_fd=number)
+                    os.close(outer)
+        except (OSError, GlassfsError):
+            with suppress(OSError, UnboundLocalError):
+                os.close(number)
+            return
+        with self._lock:
+            if self._root is not None and not os.path.samestat(os.fstat(number), os.fstat(self._root)):
+                number, self._root = self._root, number
+        os.close(number)
+
+    @contextmanager
+    def _errors(self, path: Path) -> Iterator[None]:
+        """Turns what the system says about ``path`` into errors of glassfs."""
+        try:
+            yield
+        except GlassfsError as error:
+            raise error.at(self.shown(path)) from None
+        except OSError as error:
+            raise told(error, self.shown(path)) from None
+
+
+def told(error: OSError, name: str) -> GlassfsError:
+    """What the system said about the file called ``name``."""
+    reason = (error.strerror or str(error)).lower()
+    if error.errno in _MISSING:
+        return NotFound(reason, name)
+    if error.errno == errno.ENOTDIR:
+        return NotADirectory(reason, name)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return NotAllowed(reason, name)
+    if error.errno in descriptors.EXHAUSTED:
+        return Unavailable(reason, name)
+    return Changed(reason, name)
 
 
 class LocalSource(Source):
-    """The regular file at ``path``. Raises OSError (FileNotFoundError, PermissionError …) when it cannot be opened."""
+    """A regular file of a store, in the version that ``entry`` tells; ``number`` is a descriptor of it, if open."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(path)
-        self.name = os.path.basename(self.path)
+    def __init__(self, store: LocalStore, path: Path, entry: Entry, number: int | None = None) -> None:
+        self.name = store.shown(path)
+        self.entry = entry
+        self._store = store
+        self._path = path
+        self._checked = (entry.size, entry.mtime_ns)
         self._lock = threading.Lock()
+        self._number = number
         self._readers = 0
-        self._is_parked = self._is_closed = False
-        self._file: _Descriptor | None = _Descriptor(self.path)
-        status = os.fstat(self._file.number)
-        if not stat.S_ISREG(status.st_mode):
+        self._is_parked = number is None
+        self._is_closed = False
+        self.was_read = True
+        """Set by each read; the pool clears it when it looks for descriptors that nobody needs."""
+        if number is not None:
+            descriptors.pool.add(self)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # one that could not be made
             self.close()
-            raise OSError(f"{self.name}: not a regular file")
-        self.size = status.st_size
-        self.identity = identity_of(status)
-        self.mode, self.uid, self.gid = status.st_mode, status.st_uid, status.st_gid
-        self._version = (status.st_size, status.st_mtime_ns)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         wanted = len(buffer)
-        descriptor = self._begin()
+        number = self._begin()
         try:
-            got = os.preadv(descriptor, (buffer,), offset)
+            got = os.preadv(number, (buffer,), offset)
             while 0 < got < wanted:
-                more = os.preadv(descriptor, (buffer[got:],), offset + got)
+                more = os.preadv(number, (buffer[got:],), offset + got)
                 if more == 0:
                     break
                 got += more
-            status = os.fstat(descriptor)
+            status = os.fstat(number)
         except (OSError, OverflowError) as error:
-            raise Damaged(f"{self.name}: cannot be read at {offset}: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise self.damage(f"cannot be read at {offset}: {reason}") from error
         finally:
             self._end()
-        if (status.st_size, status.st_mtime_ns) != self._version:
-            raise Changed(f"{self.name}: was changed while it is open")
+        if (status.st_size, status.st_mtime_ns) != self._checked:
+            raise Changed("was changed while it is open", self.name)
         if got != wanted:
             raise self.outside(offset, wanted)
 
@@ -61,20 +254,40 @@ class LocalSource(Source):
             self._is_parked = True
             self._give_back()
 
+    def keep(self) -> None:
+        with self._lock:
+            self._is_parked = False
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
             self._give_back()
 
+    def evict(self) -> bool:
+        """Closes the descriptor, to be opened again by the next read, unless somebody reads right now."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._give_back()
+            return self._number is None
+        finally:
+            self._lock.release()
+
     def _begin(self) -> int:
-        """The descriptor, which stays what it is until ``_end``. Raises Changed."""
+        """The descriptor, which stays what it is until ``_end``. Raises Changed and Unavailable."""
+        is_new = False
         with self._lock:
             if self._is_closed:
-                raise Changed(f"{self.name}: was closed")
-            if self._file is None:
-                self._file = self._opened_again()
+                raise Changed("was closed", self.name)
+            if self._number is None:
+                self._number = self._opened_again()
+                is_new = True
             self._readers += 1
-            return self._file.number
+            self.was_read = True
+            number = self._number
+        if is_new:
+            descriptors.pool.add(self)
+        return number
 
     def _end(self) -> None:
         with self._lock:
@@ -83,45 +296,30 @@ class LocalSource(Source):
                 self._give_back()
 
     def _give_back(self) -> None:
-        if self._readers == 0 and self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _opened_again(self) -> _Descriptor:
-        try:
-            file = _Descriptor(self.path)
-        except OSError as error:
-            raise Changed(f"{self.name}: cannot be opened again: {error.strerror}") from error
-        if identity_of(os.fstat(file.number)) != self.identity:
-            raise Changed(f"{self.name}: is another file by now")
-        return file
-
-    def sibling(self, name: str) -> Source:
-        if os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
-            raise FileNotFoundError(f"{name!r} is not the name of a file in the same folder")
-        place = os.path.join(os.path.dirname(self.path), name)
-        if os.path.dirname(os.path.realpath(place)) != os.path.dirname(os.path.realpath(self.path)):
-            raise FileNotFoundError(f"{name!r} leads out of the folder")
-        return LocalSource(place)
-
-
-class _Descriptor:
-    """An open file, closed at the latest when nobody has it any more."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, path: str) -> None:
-        self.number = -1
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-    def close(self) -> None:
-        number, self.number = self.number, -1
-        if number >= 0:
+        if self._readers == 0 and self._number is not None:
+            number, self._number = self._number, None
             os.close(number)
 
-    __del__ = close
+    def _opened_again(self) -> int:
+        try:
+            number, entry = self._store.open_descriptor(self._path)
+        except Unavailable as error:
+            raise error.at(self.name) from None
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                raise told(error, self.name) from None
+            raise Changed(f"cannot be opened again: {(error.strerror or str(error)).lower()}", self.name) from error
+        if entry.version != self.version:
+            os.close(number)
+            raise Changed("is another file by now", self.name)
+        return number
 
 
-def identity_of(status: os.stat_result) -> Identity:
-    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+def _hidden(parent: os.stat_result) -> Entry:
+    """What a mount of glassfs looks like from here: an empty folder of the one that has the folder around it."""
+    place = f"{parent.st_dev}:{parent.st_ino}:hidden"
+    return Entry(
+        Kind.FOLDER, Version(place), place, place, 0, parent.st_mode & 0o555, parent.st_uid, parent.st_gid,
+        parent.st_mtime_ns,
+    )
+

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from glassfs.errors import Damaged
-from glassfs.source.base import Source
+from glassfs.source.contract import Source
 
 WINDOW = 4096
 _structs = lru_cache(struct.Struct)
@@ -26,7 +26,7 @@ class Reader:
 
     def __init__(self, source: Source, start: int, end: int, what: str, window: int = WINDOW) -> None:
         if not 0 <= start <= end <= source.size:
-            raise Damaged(f"{source.name}: {what} lies outside the file ({start} to {end} of {source.size} bytes)")
+            raise source.damage(f"lies outside the file ({start} to {end} of {source.size} bytes)", what)
         self.source = source
         self.position = start
         self.end = end
@@ -75,4 +75,4 @@ class Reader:
 
     def damage(self, reason: str) -> Damaged:
         """An exception that names the source and the part."""
-        return Damaged(f"{self.source.name}: {self.what} {reason}")
+        return self.source.damage(reason, self.what)

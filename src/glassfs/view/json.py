@@ -7,6 +7,7 @@ as U+FFFD. A key that this makes equal to an earlier one gets ``~2``, ``~3`` …
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -17,8 +18,8 @@ from glassfs.errors import TooLarge
 LIMIT = 64 << 20
 
 
-def view(document: Document, cache: BlockCache) -> tuple[str, Data]:
-    return ".json", Rendered(cache, document.identity, lambda: render(document.value()))
+def view(document: Document, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
+    return ".json", Rendered(cache, key, lambda: render(document.value()), cost=document.cost)
 
 
 def render(value: Any) -> bytes:

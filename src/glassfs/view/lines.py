@@ -18,37 +18,40 @@ from glassfs.content import Blocked, Data, RaggedText, Records, Slice
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import json
 
+Key = tuple[Hashable, ...]
+
 ROWS_AT_ONCE = 4096
 READ_AT_ONCE = 4 << 20
 
 
-def records(content: Records, cache: BlockCache) -> tuple[str, Data]:
+def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
     def lines(block: int) -> Iterator[bytes]:
         for value in content.block(block):
             yield json.line(value) + b"\n"
 
-    return ".jsonl", _measured(cache, content.blocks, lines, (*content.identity, "jsonl"))
+    return ".jsonl", _measured(cache, content.blocks, lines, key)
 
 
-def ragged_text(content: RaggedText, cache: BlockCache) -> tuple[str, Data]:
+def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, Data]:
     rows = _Rows(content)
     if not content.is_json:
-        return ".txt", PlainLines(rows, cache)
+        return ".txt", PlainLines(rows, cache, key)
 
     def lines(block: int) -> Iterator[bytes]:
         for start, end in rows.spans(block):
             if end - start > json.LIMIT:
-                raise TooLarge(f"{rows.name}: a row is longer than {json.LIMIT >> 20} MiB")
+                raise TooLarge(f"a row is longer than {json.LIMIT >> 20} MiB", part=rows.name)
             yield _json_line(content.text.read(start, end - start)) + b"\n"
 
-    return ".jsonl", _measured(cache, rows.blocks, lines, (rows, "jsonl"))
+    return ".jsonl", _measured(cache, rows.blocks, lines, key)
 
 
 class PlainLines(Data):
     """The rows of ragged text, each followed by a newline."""
 
-    def __init__(self, rows: _Rows, cache: BlockCache) -> None:
+    def __init__(self, rows: _Rows, cache: BlockCache, key: Key) -> None:
         self._rows = rows
+        self._key = key
         self._blocked = Blocked(cache, rows.line_bounds, self._block, is_sized=True)
 
     @property
@@ -61,7 +64,7 @@ class PlainLines(Data):
     def _block(self, block: int) -> _Lines:
         bounds = self._rows.line_bounds()
         size = bounds[block + 1] - bounds[block]
-        return _Lines((self._rows, block), size, partial(self._rows.lines, block))
+        return _Lines((*self._key, block), size, partial(self._rows.lines, block))
 
 
 class _Rows:
@@ -113,7 +116,7 @@ class _Rows:
         return self._bounds
 
     def _damage(self) -> Damaged:
-        return Damaged(f"{self.name}: the offsets of its rows do not rise from 0 to its end")
+        return Damaged("the offsets of its rows do not rise from 0 to its end", part=self.name)
 
     def _offsets(self, first: int, count: int) -> Sequence[int]:
         raw = self.content.offsets.read(first * self._item, count * self._item)
@@ -127,17 +130,25 @@ class _Lines(NamedTuple):
     size: int
     lines: Callable[[], Iterator[bytes]]
 
+    @property
+    def cost(self) -> int:
+        return 2 * self.size
+
+    @property
+    def stream_cost(self) -> int:
+        return min(self.size, READ_AT_ONCE)
+
     def whole(self) -> bytes:
         made = b"".join(self.lines())
         if len(made) != self.size:
-            raise Damaged(f"a block of rows gives {len(made)} bytes of lines, expected {self.size}")
+            raise Damaged(f"a block of rows gives {len(made)} bytes of lines, but {self.size} were expected")
         return made
 
     def pieces(self) -> Iterator[bytes]:
         return self.lines()
 
 
-def _measured(cache: BlockCache, blocks: int, lines: Callable[[int], Iterator[bytes]], identity: Hashable) -> Blocked:
+def _measured(cache: BlockCache, blocks: int, lines: Callable[[int], Iterator[bytes]], key: Key) -> Blocked:
     """Blocks of lines whose sizes are found by making them once."""
 
     def bounds() -> Sequence[int]:
@@ -145,14 +156,14 @@ def _measured(cache: BlockCache, blocks: int, lines: Callable[[int], Iterator[by
 
     def block(number: int) -> _Lines:
         starts = blocked.bounds
-        return _Lines((identity, number), starts[number + 1] - starts[number], partial(lines, number))
+        return _Lines((*key, number), starts[number + 1] - starts[number], partial(lines, number))
 
     blocked = Blocked(cache, bounds, block)
     return blocked
 
 
 def _json_line(row: bytes) -> bytes:
-    """A JSON document on one line, unchanged where it already is one; a row that is no JSON becomes a string."""
+    """A JSON document on one line, unchanged where it already is one; a row that is not valid JSON becomes a string."""
     try:
         value = standard_json.loads(row.decode(), parse_constant=_no_constant, object_pairs_hook=_unrepeated)
     except (ValueError, RecursionError):

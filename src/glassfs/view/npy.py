@@ -5,6 +5,7 @@ The format is NumPy's own, ``numpy/lib/format.py``. NumPy itself is not needed: 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import lru_cache
 
 from glassfs.cache import BlockCache
@@ -16,7 +17,7 @@ GROWTH_DIGITS = 21  # NumPy leaves room for the first axis to grow to this many 
 LONGEST_1_0 = 0xFFFF
 
 
-def view(array: Array, cache: BlockCache) -> tuple[str, Data]:
+def view(array: Array, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return f"{array.label}.npy", Npy(array)
 
 

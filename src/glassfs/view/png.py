@@ -27,26 +27,31 @@ BAND = 4 << 20
 LONGEST_ROW = 64 << 20
 
 
-def view(image: Image, cache: BlockCache) -> tuple[str, Data]:
-    return ".png", Png(image, cache)
+def view(image: Image, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
+    return ".png", Png(image, cache, key)
 
 
 class Png(Data):
     """An image as a PNG, made once and kept by the cache."""
 
-    __slots__ = ("_cache", "_image")
+    __slots__ = ("_cache", "_image", "key")
 
-    def __init__(self, image: Image, cache: BlockCache) -> None:
+    def __init__(self, image: Image, cache: BlockCache, key: Hashable) -> None:
         self._image = image
         self._cache = cache
-
-    @property
-    def key(self) -> Hashable:
-        return self
+        self.key = key
 
     @property
     def size(self) -> int:
         return png_size(self._image.width, self._image.height, self._image.channels, self._image.bits)
+
+    @property
+    def cost(self) -> int:
+        return 2 * self.size + self.stream_cost
+
+    @property
+    def stream_cost(self) -> int:
+        return min(4 * BAND, 4 * self.size)
 
     def location(self) -> Location | None:
         return self._image.data.location()

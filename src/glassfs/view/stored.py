@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from glassfs.cache import BlockCache
 from glassfs.content import Blob, Data, Json, Memory, Null, Picture, Text
 
 EXTENSIONS = {"jpeg": ".jpg", "png": ".png"}
 
 
-def blob(content: Blob, cache: BlockCache) -> tuple[str, Data]:
+def blob(content: Blob, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return ".bin", content.data
 
 
-def json(content: Json, cache: BlockCache) -> tuple[str, Data]:
+def json(content: Json, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return ".json", content.data
 
 
-def null(content: Null, cache: BlockCache) -> tuple[str, Data]:
+def null(content: Null, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return ".null", Memory(b"")
 
 
-def picture(content: Picture, cache: BlockCache) -> tuple[str, Data]:
+def picture(content: Picture, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return EXTENSIONS[content.media], content.data
 
 
-def text(content: Text, cache: BlockCache) -> tuple[str, Data]:
+def text(content: Text, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return ".txt", content.data

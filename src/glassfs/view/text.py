@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from glassfs.cache import BlockCache
 from glassfs.content import Data, Memory, Scalar
 
 
-def scalar(content: Scalar, cache: BlockCache) -> tuple[str, Data]:
+def scalar(content: Scalar, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     """Integers in full, doubles with the fewest digits that give them back, always with a point or an exponent."""
     value = content.value
     text = ("true" if value else "false") if isinstance(value, bool) else repr(value)

@@ -1,0 +1,168 @@
+"""Blocks too large for memory, decoded as a stream into an unlinked file and served from there while it grows.
+
+A block is decoded as far as its readers need it, and a stretch ahead on another thread. The kernel frees the file
+however the process ends. The decoder of a block that nobody reads is given up when its memory is needed, and made
+again, from the start of the block, for the next reader who wants more than is there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+
+from glassfs.cache.recipe import Recipe
+from glassfs.cache.room import Room
+from glassfs.cache.turns import workers
+from glassfs.errors import Damaged, GlassfsError, NoSpool
+
+READ_AHEAD = 32 << 20
+PATIENCE = 0.05
+"""Seconds without a reader after which nothing more is made ahead for it."""
+
+
+class Spool:
+    """One block. Raises NoSpool where there is no room for the file, and whatever the recipe raises."""
+
+    def __init__(self, recipe: Recipe, room: Room, folder: str | None, failed: Callable[[Spool], None]) -> None:
+        self._recipe = recipe
+        self._room = room
+        self._folder = folder
+        self._failed = failed
+        try:
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._no_spool(error) from error
+        self._cost = recipe.stream_cost
+        self._pieces: Iterator[bytes] | None = None
+        self._position = 0
+        """Where in the block the next piece begins."""
+        self._written = 0
+        self._is_busy = self._is_closed = False
+        self._last_read = 0.0
+        self._error: BaseException | None = None
+        self._progress = threading.Condition()
+
+    @property
+    def key(self) -> Hashable:
+        return self._recipe.key
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        end = offset + len(buffer)
+        self._decode(end)
+        self._last_read = time.monotonic()
+        ahead = min(end + READ_AHEAD, self._recipe.size)
+        if self._written < min(end + READ_AHEAD // 2, self._recipe.size) and not self._is_busy:
+            workers().run(lambda: self._decode_ahead(ahead))
+        got = 0
+        while got < len(buffer):
+            more = os.preadv(self._file.fileno(), (buffer[got:],), offset + got)
+            if more == 0:
+                raise Damaged("the spool file was cut")
+            got += more
+
+    def suspend(self) -> int:
+        """Gives up the decoder unless somebody needs it now. The memory that this frees, still counted as kept."""
+        if not self._progress.acquire(blocking=False):
+            return 0
+        try:
+            return self._without_decoder()
+        finally:
+            self._progress.release()
+
+    def close(self) -> None:
+        """Gives back what is not needed by those who still read."""
+        with self._progress:
+            self._is_closed = True
+            freed = self._without_decoder()
+        self._room.drop(freed)
+
+    def _without_decoder(self) -> int:
+        """Drops an idle decoder; the memory that it had."""
+        if self._is_busy or self._pieces is None:
+            return 0
+        self._pieces = None
+        return self._cost
+
+    def _decode_ahead(self, end: int) -> None:
+        """As far as ``end``, but not for long when nobody reads any more, and not beside another thread."""
+        while not self._is_busy and self._written < end and time.monotonic() - self._last_read < PATIENCE:
+            try:
+                self._decode(self._written + 1)
+            except Exception:  # kept in _error for the readers
+                return
+
+    def _decode(self, end: int) -> None:
+        """Returns when the block is there up to ``end``, decoded here if no other thread is at it."""
+        while True:
+            with self._progress:
+                self._progress.wait_for(lambda: self._written >= end or self._error is not None or not self._is_busy)
+                if self._error is not None:
+                    raise _again(self._error)
+                if self._written >= end:
+                    return
+                self._is_busy = True
+                has_decoder = self._pieces is not None
+            if has_decoder:
+                self._room.retake(self._cost)
+            else:
+                self._room.take(self._cost)
+            error = self._worked()
+            with self._progress:
+                self._error = error
+                self._is_busy = False
+                is_over = error is not None or self._is_closed or self._written >= self._recipe.size
+                if is_over:
+                    self._pieces = None
+                self._room.settle(self._cost, 0 if is_over else self._cost)
+                self._progress.notify_all()
+
+    def _worked(self) -> BaseException | None:
+        """Writes some more of the block; what came in between."""
+        try:
+            with workers().turns.taken(), self._room.inside():
+                goal = self._position
+                if self._pieces is None:
+                    # One that was suspended gets on by as much as it has to repeat, or many readers would only repeat.
+                    goal = min(2 * self._written, self._recipe.size - 1)
+                    self._pieces, self._position = self._recipe.pieces(), 0
+                while self._position <= goal:
+                    self._write_next_piece(self._pieces)
+        except BaseException as caught:
+            error = caught.with_traceback(None)  # tracebacks would keep this spool, and its file
+            error.__cause__ = error.__context__ = None
+            if not isinstance(caught, Damaged):
+                # A full disk, or the like: that passes. Damage stays, as finding it costs.
+                self._failed(self)
+            return error
+        return None
+
+    def _write_next_piece(self, pieces: Iterator[bytes]) -> None:
+        piece = next(pieces, None)
+        if piece is None:
+            raise Damaged(f"gives {self._position} bytes, but {self._recipe.size} are declared")
+        view = memoryview(piece)[max(0, self._written - self._position) :]
+        self._position += len(piece)
+        position = self._position - len(view)
+        while view:
+            try:
+                written = os.pwrite(self._file.fileno(), view, position)
+            except OSError as error:
+                raise self._no_spool(error) from error
+            position += written
+            view = view[written:]
+        with self._progress:
+            self._written = max(self._written, self._position)
+            self._progress.notify_all()
+
+    def _no_spool(self, error: OSError) -> NoSpool:
+        folder = self._folder or os.environ.get("TMPDIR", "/tmp")  # as tempfile may not know any
+        return NoSpool(f"a block of {self._recipe.size} bytes cannot be written there: {error.strerror}", folder)
+
+
+def _again(error: BaseException) -> BaseException:
+    """The same error for another reader, without the traceback of the first."""
+    return error.at() if isinstance(error, GlassfsError) else type(error)(*error.args)
+

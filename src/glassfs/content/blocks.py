@@ -1,0 +1,210 @@
+"""Data that are made as a whole and kept by the cache: rendered ones, and decoded blocks of a source."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+
+from glassfs.cache import BlockCache
+from glassfs.codec import checksum, compression
+from glassfs.codec.checksum import Crc32c
+from glassfs.content.data import PIECE, Data, Extent, Location
+from glassfs.errors import Damaged, GlassfsError
+
+CHECKED_AT_ONCE = 16 << 20
+HELD_BACK = 128 << 10
+
+
+class Rendered(Data):
+    """Bytes made as a whole by ``make`` and kept in the cache; their size is that of the result.
+
+    ``size`` may be given where it is known beforehand: then ``make`` must give just as many bytes. Otherwise the
+    first one who asks for the size renders them. ``cost`` is the memory that making them takes.
+    """
+
+    __slots__ = ("_cache", "_make", "_size", "cost", "key")
+
+    def __init__(
+        self, cache: BlockCache, key: Hashable, make: Callable[[], bytes], size: int | None = None, cost: int = PIECE,
+    ) -> None:
+        self._cache = cache
+        self.key = key
+        self.cost = cost if size is None else max(cost, 2 * size)
+        self._make = make
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        if self._size is None:
+            self._size = self._cache.size_of(self)
+        return self._size
+
+    @property
+    def is_sized(self) -> bool:
+        return self._size is not None
+
+    @property
+    def stream_cost(self) -> int:
+        return self.cost
+
+    def whole(self) -> bytes:
+        made = self._make()
+        if self._size is not None and len(made) != self._size:
+            raise Damaged(f"gives {len(made)} bytes, but {self._size} were expected")
+        return made
+
+    def pieces(self) -> Iterator[bytes]:
+        made = memoryview(self.whole())
+        for offset in range(0, len(made), PIECE):
+            yield bytes(made[offset : offset + PIECE])
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if self.size:
+            self._cache.read_into(self, buffer, offset)
+
+
+class Decoded(Data):
+    """One stored block of a source, decoded and checked: ``size`` raw bytes from the stored bytes of ``extent``.
+
+    ``part`` names the block in messages. The raw bytes of a compressed block are kept by the cache. Of a block too
+    large to check before its first byte is given, the last HELD_BACK bytes are given only after the whole of it was
+    found to be right.
+    """
+
+    __slots__ = ("_cache", "_check", "_crc", "_extent", "_size", "codec", "key", "part")
+
+    def __init__(
+        self, cache: BlockCache, extent: Extent, codec: str, size: int, part: str, crc: Crc32c | None = None,
+    ) -> None:
+        self._cache = cache
+        self._extent = extent
+        self._size = size
+        self._crc = crc
+        self._check = None if codec != compression.NONE or crc is None else _Check(self._is_right)
+        self.codec = codec
+        self.part = part
+        self.key: Hashable = (extent.source.version, extent.offset, extent.size, codec, size, crc)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def cost(self) -> int:
+        return compression.cost(self.codec, min(self._extent.size, self._size + HELD_BACK), self._size)
+
+    @property
+    def stream_cost(self) -> int:
+        return compression.stream_cost(self.codec, self._size)
+
+    def location(self) -> Location:
+        crc = None if self._crc is None else str(self._crc)
+        return Location(self._extent.offset, self._extent.size, self.codec, crc)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if self.codec != compression.NONE:
+            self._cache.read_into(self, buffer, offset)
+            return
+        if self._extent.size != self._size:
+            raise self._damage(f"has {self._extent.size} stored bytes, but {self._size} are declared")
+        if self._check is not None and not self._check.is_passed:
+            is_early = self._size > CHECKED_AT_ONCE and offset + len(buffer) <= self._size - HELD_BACK
+            if is_early and not self._check.is_failed:
+                self._check.begin(self._cache)
+            elif not self._check.result():
+                raise self._damage("its checksum does not match")
+        self._extent.read_into(buffer, offset)
+
+    def whole(self) -> bytes:
+        if self._extent.size > self._size + HELD_BACK:
+            return b"".join(self.pieces())  # more is stored than can be needed: it is not read at once
+        with self._cache.waiting():
+            stored = self._extent.source.buffer(self._extent.offset, self._extent.size)
+        try:
+            raw = compression.decompress(self.codec, stored, self._size)
+        except Damaged as error:
+            raise error.at(self._extent.source.name, self.part) from error
+        if self._crc is not None and not self._crc.matches(checksum.crc32c(raw), checksum.crc32c(stored)):
+            raise self._damage("its checksum does not match")
+        return raw
+
+    def pieces(self) -> Iterator[bytes]:
+        raw_crc = 0
+        left, held = self._size, b""
+        stored = _Stored(self._extent, self._cache, is_counted=self._crc is not None)
+        try:
+            for piece in compression.decompress_stream(self.codec, stored, self._size):
+                if self._crc is not None:
+                    raw_crc = checksum.crc32c(piece, raw_crc)
+                left -= len(piece)
+                if left > HELD_BACK:
+                    yield piece
+                else:
+                    held += piece
+            if self._crc is not None:
+                for _ in stored:  # the checksum of the stored bytes covers what the decoder did not need, too
+                    pass
+        except GlassfsError as error:
+            raise error.at(self._extent.source.name, self.part) from error
+        if self._crc is not None and not self._crc.matches(raw_crc, stored.crc):
+            raise self._damage("its checksum does not match")
+        yield held
+
+    def _is_right(self) -> bool:
+        crc = 0
+        for piece in self._extent.pieces():
+            crc = checksum.crc32c(piece, crc)
+        return self._crc is not None and self._crc.matches(crc, crc)
+
+    def _damage(self, reason: str) -> Damaged:
+        return self._extent.source.damage(reason, self.part)
+
+
+class _Stored:
+    """The stored bytes in pieces, and the CRC-32C of those that were given. It can be iterated once."""
+
+    def __init__(self, extent: Extent, cache: BlockCache, is_counted: bool) -> None:
+        self.crc = 0
+        self._pieces = extent.pieces()
+        self._cache = cache
+        self._is_counted = is_counted
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        with self._cache.waiting():
+            piece = next(self._pieces)
+        if self._is_counted:
+            self.crc = checksum.crc32c(piece, self.crc)
+        return piece
+
+
+class _Check:
+    """A check that is made once, when first needed, by one thread; a failure to read is not remembered."""
+
+    def __init__(self, check: Callable[[], bool]) -> None:
+        self._run = check
+        self._lock = threading.Lock()
+        self._is_begun = False
+        self._found: bool | None = None
+
+    @property
+    def is_passed(self) -> bool:
+        return self._found is True
+
+    @property
+    def is_failed(self) -> bool:
+        return self._found is False
+
+    def begin(self, cache: BlockCache) -> None:
+        """Starts it on another thread; raises nothing, whatever it finds."""
+        if not self._is_begun:
+            self._is_begun = True
+            cache.run(self.result)
+
+    def result(self) -> bool:
+        with self._lock:
+            if self._found is None:
+                self._found = self._run()
+            return self._found

@@ -1,0 +1,227 @@
+"""Data in parts: what is read part by part, and what is made unit by unit.
+
+Two loops over a range are here and nowhere else: over parts that stand one after another (``Parted``), and over units
+of one size that are made some at a time (``Made``).
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glassfs.cache import BlockCache, Recipe
+from glassfs.content.data import PIECE, Data, Location
+from glassfs.errors import Damaged
+
+
+class Parted(Data):
+    """Parts that stand one after another."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def bounds(self) -> Sequence[int]:
+        """Where each part begins, rising, and where the last one ends."""
+
+    @abstractmethod
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        """Fills ``buffer``, which is not empty and ends with the part at the latest, from byte ``offset`` of it on."""
+
+    @property
+    def size(self) -> int:
+        return self.bounds[-1]
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        bounds = self.bounds
+        number = bisect_right(bounds, offset) - 1
+        while buffer:
+            start, end = bounds[number], bounds[number + 1]
+            taken = min(len(buffer), end - offset)
+            if taken:
+                self.read_part(number, buffer[:taken], offset - start)
+            buffer, offset, number = buffer[taken:], offset + taken, number + 1
+
+
+class Made(Data):
+    """Units of ``unit`` bytes, any number of which can be made at once."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def unit(self) -> int: ...
+
+    @abstractmethod
+    def make(self, first: int, count: int) -> bytes | memoryview:
+        """The units ``[first, first + count)``. The last unit of the data may be cut."""
+
+    @property
+    def at_once(self) -> int:
+        """How many units are made at a time at the most."""
+        return max(1, PIECE // self.unit)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        unit, at_once = self.unit, self.at_once
+        first, inside = divmod(offset, unit)
+        while buffer:
+            count = min(at_once, -(-(inside + len(buffer)) // unit))
+            made = self.make(first, count)
+            taken = min(len(buffer), len(made) - inside)
+            if taken <= 0:
+                raise Damaged("what is stored gives too few bytes")
+            buffer[:taken] = made[inside : inside + taken]
+            buffer, first, inside = buffer[taken:], first + count, 0
+
+
+class Regular(Sequence[int]):
+    """Bounds of parts of one size, of which the last may be shorter: 0, ``step``, 2 ``step`` … ``end``."""
+
+    __slots__ = ("_end", "_step")
+
+    def __init__(self, step: int, end: int) -> None:
+        self._step, self._end = step, end
+
+    def __len__(self) -> int:
+        return -(-self._end // self._step) + 1
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._end if index == -1 else min(index * self._step, self._end)
+
+
+class Concatenated(Parted):
+    """Several data, one after another."""
+
+    __slots__ = ("_bounds", "_parts")
+
+    def __init__(self, parts: Sequence[Data]) -> None:
+        self._parts = parts
+        self._bounds = [0]
+        for part in parts:
+            self._bounds.append(self._bounds[-1] + part.size)
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        return self._bounds
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        self._parts[number].read_into(buffer, offset)
+
+
+class Gathered(Made):
+    """One field of interleaved records: ``count`` times ``width`` bytes, ``stride`` bytes apart in ``records``.
+
+    The first field begins at ``offset``. A range is read with the records around it and picked out.
+    """
+
+    __slots__ = ("_count", "_offset", "_records", "_stride", "_width")
+
+    def __init__(self, records: Data, offset: int, width: int, stride: int, count: int) -> None:
+        self._records = records
+        self._offset, self._width, self._stride, self._count = offset, width, stride, count
+
+    @property
+    def size(self) -> int:
+        return self._width * self._count
+
+    @property
+    def unit(self) -> int:
+        return self._width
+
+    @property
+    def at_once(self) -> int:
+        return max(1, PIECE // self._stride)
+
+    def make(self, first: int, count: int) -> memoryview:
+        import numpy as np
+
+        # The last record is read only up to the end of the field.
+        size = (count - 1) * self._stride + self._width
+        raw = np.frombuffer(self._records.read(self._offset + first * self._stride, size), np.uint8)
+        fields = np.lib.stride_tricks.as_strided(raw, (count, self._width), (self._stride, 1))
+        return np.ascontiguousarray(fields).reshape(-1).data
+
+
+class Converted(Made):
+    """Data changed unit by unit: each ``stored`` bytes of ``data`` become ``shown`` bytes.
+
+    ``convert`` turns any whole number of units at once and keeps their number; the last unit of the data may be
+    cut, which is why ``size`` is given.
+    """
+
+    __slots__ = ("_convert", "_data", "_shown", "_size", "_stored")
+
+    def __init__(self, data: Data, stored: int, shown: int, size: int, convert: Callable[[bytes], bytes]) -> None:
+        self._data = data
+        self._stored, self._shown, self._size = stored, shown, size
+        self._convert = convert
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def unit(self) -> int:
+        return self._shown
+
+    @property
+    def at_once(self) -> int:
+        return max(1, PIECE // max(self._shown, self._stored))
+
+    def location(self) -> Location | None:
+        return self._data.location()
+
+    def make(self, first: int, count: int) -> bytes:
+        start = first * self._stored
+        return self._convert(self._data.read(start, min(count * self._stored, self._data.size - start)))
+
+
+_TRUTH = bytes([0]) + bytes([1]) * 255
+
+
+def booleans(data: Data, count: int) -> Data:
+    """``count`` bytes as booleans of NumPy: all but 0 is 1."""
+    return Converted(data, 1, 1, count, lambda raw: raw.translate(_TRUTH))
+
+
+class Blocked(Parted):
+    """Data in blocks that are made one at a time when a range needs them.
+
+    ``find_bounds`` gives the rising positions at which the blocks begin, and the end of the last one; it is called
+    once, when the size is first asked for, and may read the blocks to find out. Without such work, ``is_sized`` is
+    given as True. A reader that goes on to the next block finds the one after it already being made.
+    """
+
+    def __init__(
+        self, cache: BlockCache, find_bounds: Callable[[], Sequence[int]], block: Callable[[int], Recipe],
+        is_sized: bool = False,
+    ) -> None:
+        self._cache = cache
+        self._find_bounds = find_bounds
+        self._block = block
+        self._is_sized = is_sized
+        self._bounds: Sequence[int] | None = None
+        self._lock = threading.Lock()
+        self._last = -1
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        if self._bounds is None:
+            with self._lock:
+                if self._bounds is None:
+                    self._bounds = self._find_bounds()
+        return self._bounds
+
+    @property
+    def is_sized(self) -> bool:
+        return self._is_sized or self._bounds is not None
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        # Read-ahead requests come in parallel and out of order: one step back or forth is still sequential.
+        if self._last >= 0 and 0 <= number - self._last <= 1 and number + 2 < len(self.bounds):
+            self._cache.prefetch(self._block(number + 1))
+        self._last = number
+        self._cache.read_into(self._block(number), buffer, offset)

@@ -1,0 +1,130 @@
+"""Where containers live: stores of files under paths, and the sources that they open.
+
+A ``Store`` answers for names, a ``Source`` is a run of bytes of one version; reads are positional and complete. Every
+method may be called from any thread. Nothing above this room knows which kind of store it has before it.
+
+Errors: NotFound, NotAllowed and NotADirectory as their names say; Damaged where a device fails or a source ends too
+early; Changed where a source is no longer what was opened; Unavailable where this process has no descriptors or no
+memory left, which says nothing about the source.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple, NewType
+
+from glassfs.errors import Damaged
+
+Version = NewType("Version", str)
+"""Opaque: equal for the same bytes of the same file, different after any change of them that can be noticed."""
+
+Path = tuple[str, ...]
+"""The components of a name below the root of a store; empty for the root. Bytes that are not UTF-8 are surrogates."""
+
+
+class Kind(Enum):
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    OTHER = "other"
+    """What has no bytes to show: devices, FIFOs, sockets."""
+
+
+class Entry(NamedTuple):
+    """What a store says of a name. Times are nanoseconds since 1970, UTC.
+
+    ``place`` is the same for whatever stands there after a change in place, and another after a replacement.
+    ``stamp`` changes whenever bytes or attributes may have changed. ``permissions`` are those that everybody may rely
+    on, nine bits: never more than what the store itself grants. ``target`` is that of a link.
+    """
+
+    kind: Kind
+    version: Version
+    place: str
+    stamp: str
+    size: int
+    permissions: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    target: str = ""
+
+
+class Source(ABC):
+    """A readable run of ``size`` bytes: one version of one file, called ``name`` in messages."""
+
+    name: str
+    entry: Entry
+
+    @property
+    def size(self) -> int:
+        return self.entry.size
+
+    @property
+    def version(self) -> Version:
+        return self.entry.version
+
+    @abstractmethod
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fills ``buffer`` (bytes, writable) from ``offset`` on."""
+
+    @abstractmethod
+    def keep(self) -> None:
+        """Holds on to what the next read opens, until ``park``."""
+
+    @abstractmethod
+    def park(self) -> None:
+        """Gives back what the source holds; a later read gets it again for itself, if it is still the same file."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back what the source holds; later reads raise Changed."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes ``[offset, offset + size)``. Nothing is allocated for a range outside the source."""
+        return bytes(self.buffer(offset, size))
+
+    def buffer(self, offset: int, size: int) -> bytearray:
+        """The same for those who need no ``bytes``, with one copy less."""
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise self.outside(offset, size)
+        buffer = bytearray(size)
+        self.read_into(memoryview(buffer), offset)
+        return buffer
+
+    def damage(self, reason: str, part: str = "") -> Damaged:
+        """An exception that names this source."""
+        return Damaged(reason, self.name, part)
+
+    def outside(self, offset: int, size: int) -> Damaged:
+        return self.damage(f"bytes {offset} to {offset + size} lie outside the file of {self.size} bytes")
+
+
+class Store(ABC):
+    """Files under paths. No method follows a link, and none reaches anything outside the store."""
+
+    @abstractmethod
+    def shown(self, path: Path) -> str:
+        """The name of what is at ``path``, as the person who named the store would say it."""
+
+    @abstractmethod
+    def entry(self, path: Path) -> Entry:
+        """What is at ``path`` now."""
+
+    @abstractmethod
+    def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
+        """What is in the folder at ``path`` now, sorted by name as bytes. What vanishes meanwhile is left out."""
+
+    @abstractmethod
+    def open(self, path: Path) -> Source:
+        """The file at ``path``, opened. Its facts are those of what was opened, whatever stood there before."""
+
+    @abstractmethod
+    def source(self, path: Path, entry: Entry) -> Source:
+        """The file at ``path`` in the version of ``entry``, parked: it is opened by the first read."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back what the store itself holds. Sources are closed by those who have them."""

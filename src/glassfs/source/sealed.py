@@ -1,0 +1,62 @@
+"""A source whose bytes are given only if its SHA-256 is the expected one."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+from glassfs.errors import Damaged
+from glassfs.source.contract import Source
+
+_PIECE = 1 << 20
+
+
+class SealedSource(Source):
+    """``file``, of which nothing is given unverified once ``seal`` was called. Without ``sha256`` nothing is checked.
+
+    The hash is computed by the first reader, over the whole file. Where it is another, every read raises Damaged.
+    """
+
+    def __init__(self, file: Source, sha256: str | None) -> None:
+        self.file = file
+        self.name, self.entry = file.name, file.entry
+        self._sha256 = sha256
+        self._is_open = True
+        self._is_right: bool | None = None
+        self._lock = threading.Lock()
+
+    def seal(self) -> None:
+        """From now on the bytes are verified before the first of them is given."""
+        self._is_open = self._sha256 is None
+
+    def verify(self) -> None:
+        """Reads the whole file, once. Raises Damaged if it is not the one that was meant."""
+        with self._lock:
+            if self._is_right is None:
+                self._is_right = self._sha256 is None or self._digest() == self._sha256
+            if not self._is_right:
+                raise Damaged("was changed: its SHA-256 is not the expected one", self.name)
+            self._is_open = True
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if not self._is_open:
+            self.verify()
+        self.file.read_into(buffer, offset)
+
+    def keep(self) -> None:
+        self.file.keep()
+
+    def park(self) -> None:
+        self.file.park()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        piece = memoryview(bytearray(min(_PIECE, self.size)))
+        for offset in range(0, self.size, _PIECE):
+            read = piece[: min(_PIECE, self.size - offset)]
+            self.file.read_into(read, offset)
+            digest.update(read)
+        return digest.hexdigest()
