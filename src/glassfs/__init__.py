@@ -30,7 +30,7 @@ def open(  # noqa: A001 - reads as glassfs.open
     ``glassfs.errors.Refused`` for what is no container or a broken one, and OSError.
     """
     from glassfs.cache import DEFAULT_BUDGET, BlockCache
-    from glassfs.tree import Places, open_tree
+    from glassfs.tree import Containers, open_sources
 
     cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
-    return open_tree([os.fspath(source) for source in sources], Places(cache))
+    return open_sources([os.fspath(source) for source in sources], Containers(cache)).tree

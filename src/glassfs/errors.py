@@ -66,6 +66,10 @@ class Damaged(GlassfsError, OSError):
     """Stored bytes that are missing, contradict one another, or do not decode."""
 
 
+class DeviceFailed(Damaged):
+    """Bytes that are there, but that the device does not give, now at least."""
+
+
 class Changed(GlassfsError, OSError):
     """The source is no longer the file that was opened."""
 

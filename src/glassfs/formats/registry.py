@@ -14,11 +14,13 @@ from importlib import import_module
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.errors import GlassfsError, NotFound, Refused, Unavailable, Unrecognised
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotFound, Refused, Unavailable, Unrecognised
 from glassfs.source import Path, Source, Store
 
 GROUP = "glassfs.formats"
 HEAD = 4096
+PASSING = (Changed, DeviceFailed, Unavailable)
+"""What says nothing about a container, but that it could not be looked at."""
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ _BUILT_IN = ("kinodb", "wshard", "kastore", "ikv", "idv")
 def open_container(opening: Opening) -> Container:
     """Opens a container with the format that recognises it.
 
-    Raises Unrecognised where none does, Refused where it cannot be opened, Unavailable where the machine cannot now.
+    Raises Unrecognised where none does, Refused where it cannot be opened, and one of PASSING where it cannot be told.
     """
     source = opening.source
     head = source.read(0, min(HEAD, source.size))
@@ -77,7 +79,7 @@ def open_container(opening: Opening) -> Container:
         raise Unrecognised(why_unrecognised(head), source.name)
     try:
         return chosen.open(opening)
-    except (Refused, Unavailable) as error:
+    except (Refused, *PASSING) as error:
         raise error.at(source.name) from error
     except GlassfsError as error:
         told = error if error.source in ("", source.name) else GlassfsError(str(error))

@@ -70,7 +70,7 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
 
     def get_attributes(path: bytes | None, status: Any, info: Any) -> None:
         # No path: asked by somebody who has the file open.
-        node = operations.opened(info.contents.fh) if path is None else operations.tree.lookup(_text(path))
+        node = operations.opened(info.contents.fh) if path is None else operations.node(_text(path))
         fill_stat(status.contents, operations.attributes(node))
 
     class Callbacks(base):  # type: ignore[misc]
@@ -128,7 +128,7 @@ def fuse_class(binding: Binding, operations: Operations, failures: Failures) -> 
                         status.st_mode, status.st_ino = node.mode & TYPE_MASK, node.ino
                     elif node.origin is origin:
                         # Owners and times are those of the entry before, and each field takes its time.
-                        status.st_mode, status.st_nlink, status.st_ino = found.mode, found.nlink, found.ino
+                        status.st_mode, status.st_ino = found.mode, found.ino
                         status.st_size, status.st_blocks = found.size, found.blocks
                     else:
                         fill_stat(status, found)

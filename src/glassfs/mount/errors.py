@@ -13,9 +13,11 @@ from glassfs.errors import (
     IsADirectory,
     NoSpool,
     NotADirectory,
+    NotAllowed,
     NotFound,
     Refused,
     TooLarge,
+    Unavailable,
 )
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,9 @@ _ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
     (NotFound, errno.ENOENT),
     (NotADirectory, errno.ENOTDIR),
     (IsADirectory, errno.EISDIR),
+    (NotAllowed, errno.EACCES),
     (TooLarge, errno.EFBIG),
+    (Unavailable, errno.EAGAIN),
     (NoSpool, errno.ENOSPC),
     (Changed, errno.ESTALE),
     (Damaged, errno.EIO),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from glassfs.errors import Changed
+from glassfs.errors import Changed, IsADirectory, NotADirectory
 from glassfs.mount.errors import Answer
 from glassfs.mount.options import MountOptions
 from glassfs.tree import Directory, File, Node, Symlink, Tree
@@ -132,6 +132,22 @@ class Operations:
         self._lock = threading.Lock()
         self._listings: dict[int, Listing] = {}
         self._numbers = itertools.count(1)
+        self._names_at_root: set[str] = set()
+        self._volatile: set[str] = set()
+
+    def node(self, path: str) -> Node:
+        """The node at a path of the kernel."""
+        self._names_at_root.add(path[1:].partition("/")[0])
+        return self.tree.node(path)
+
+    def names_at_root(self) -> set[str]:
+        """The names in the root that the kernel may remember."""
+        return self._names_at_root - {""}
+
+    def taken_volatile(self) -> set[str]:
+        """The paths of what would be different by now that were looked at since this was asked before."""
+        taken, self._volatile = self._volatile, set()
+        return taken
 
     def open_paths(self) -> list[str]:
         """The paths of all open files; one that is open twice is there twice."""
@@ -139,28 +155,29 @@ class Operations:
 
     def attributes(self, node: Node) -> Attributes:
         """All attributes. May take a pass over the data for a file whose size needs one."""
+        mode, size, origin = node.mode, 0, node.origin
+        _, uid, gid = origin.access
         if isinstance(node, File):
-            mode, links, size = node.mode & self._mask, 1, node.data.size
-        elif isinstance(node, Directory):
-            mode, links, size = node.mode & self._mask, node.link_count, 0
-        else:
-            mode, links, size = node.mode, 1, len(os.fsencode(node.target)) if isinstance(node, Symlink) else 0
-        origin, uid, gid = node.origin, self.options.uid, self.options.gid
-        return Attributes(
-            mode, links, node.ino, origin.uid if uid is None else uid, origin.gid if gid is None else gid, size,
-            origin.mtime_ns,
-        )
+            size = node.data.size
+        elif isinstance(node, Symlink):
+            size = len(os.fsencode(node.target))
+        if not node.is_of_mount:
+            uid = uid if self.options.uid is None else self.options.uid
+            gid = gid if self.options.gid is None else self.options.gid
+            mode = mode if isinstance(node, Symlink) else mode & self._mask
+        # One link: to count sub-directories would take a look into each directory.
+        return Attributes(mode, 1, node.ino, uid, gid, size, origin.mtime_ns)
 
     def known_attributes(self, node: Node) -> Attributes | None:
         """The attributes, if they are known without reading from the container."""
-        is_known = node.data.is_sized if isinstance(node, File) else not isinstance(node, Directory) or node.is_counted
+        is_known = not isinstance(node, File) or (node.data.is_sized and not node.is_volatile)
         return self.attributes(node) if is_known else None
 
     def _entry(self, node: Node) -> Entry:
         return Entry(node.name.encode("utf-8", "surrogateescape"), node, self.known_attributes(node))
 
     def readlink(self, path: str) -> str:
-        node = self.tree.lookup(path)
+        node = self.node(path)
         if not isinstance(node, Symlink):
             raise Answer(errno.EINVAL)
         return node.target
@@ -168,7 +185,12 @@ class Operations:
     def open(self, path: str, flags: int) -> Opened:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise Answer(errno.EROFS)
-        file = self.tree.file(path).opened()
+        file = self.node(path)
+        if not isinstance(file, File):
+            raise IsADirectory("is a directory", part=path)
+        if file.is_volatile:
+            self._volatile.add(path)
+        file.origin.lease.acquire()
         identity = file.origin.identity
         number = next(self._numbers)
         with self._lock:
@@ -182,15 +204,14 @@ class Operations:
                 if len(self._versions) > REMEMBERED_VERSIONS:
                     self._versions.popitem(last=False)
             handles[number] = self._files[number] = _Handle(file, path, version)
-            file.origin.users += 1
         return Opened(number, bool(old) or file.is_volatile, version.is_settled)
 
     def opened(self, number: int) -> File:
         """The file behind a handle. Raises Changed where another has taken its place."""
         handle = self._files[number]
-        if handle.is_old or handle.file.origin.is_replaced:
+        if handle.is_old or handle.file.origin.lease.is_replaced:
             # The kernel keeps pages by path: bytes of the old file must not get among those of the new one.
-            raise Changed(f"{handle.file.name}: was replaced while it is open")
+            raise Changed("was replaced while it is open", part=handle.path)
         handle.version.is_settled = True
         return handle.file
 
@@ -205,19 +226,17 @@ class Operations:
             del handles[number]
             if not handles:
                 del self._handles[handle.path]
-            origin = handle.file.origin
-            origin.users -= 1
-            retired = None
-            if origin.users == 0:
-                retired, origin.retired = origin.retired, None
-        if retired is not None:
-            retired()
+        handle.file.origin.lease.release()
 
     def opendir(self, path: str) -> int:
-        directory = self.tree.directory(path)
+        directory = self.node(path)
+        if not isinstance(directory, Directory):
+            raise NotADirectory("is not a directory", part=path)
         nodes = directory.listing()
+        if path == "/":
+            self._names_at_root.update(node.name for node in nodes)
         number = next(self._numbers)
-        self._listings[number] = Listing(nodes, self._entry, directory.origin.cache.run)
+        self._listings[number] = Listing(nodes, self._entry, directory.origin.services.cache.run)
         return number
 
     def listing(self, handle: int) -> Listing:
@@ -232,12 +251,12 @@ class Operations:
             # Not ENODATA: on ENOTSUP ``ls -l`` stops asking after the first file.
             raise Answer(errno.ENOTSUP)
         try:
-            return self.tree.lookup(path).xattrs()[name]
+            return self.node(path).xattrs()[name]
         except KeyError:
             raise Answer(errno.ENODATA) from None
 
     def listxattr(self, path: str) -> list[str]:
-        return list(self.tree.lookup(path).xattrs())
+        return list(self.node(path).xattrs())
 
     def statfs(self) -> dict[str, int]:
         """The fields of statvfs: as large as the sources, and nothing free."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from glassfs.cache import DEFAULT_BUDGET
 from glassfs.mount.errors import MountError
-from glassfs.tree.places import OPEN_CONTAINERS
+from glassfs.tree.places.containers import OPEN_CONTAINERS
 
 # Handled by mount(8), systemd or the kernel before or after us, or already so.
 _IGNORED = {

@@ -13,31 +13,28 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from glassfs import __version__
 from glassfs.cache import BlockCache
-from glassfs.errors import GlassfsError
-from glassfs.mount import privileges, system
+from glassfs.mount import allocator, privileges, system
 from glassfs.mount.binding import load
 from glassfs.mount.callbacks import Registration, fuse_class
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.operations import Operations
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import MountRoot
-from glassfs.tree import Places, open_tree
+from glassfs.tree import Containers, Directory, open_sources
+from glassfs.tree.places.usage import Usage
 
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL = 0.3
 SHORT_TIMEOUT = 0.5
 LONG_TIMEOUT = 3600.0
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT_MEMORY = 64 << 20
 THREADS = 16
 ROOT_ID = 1
-COLLECTED_CLOSINGS = 500
 ENDED_BY_SIGNAL = 8  # what libfuse 3 returns after SIGINT or SIGTERM
 
 
@@ -48,29 +45,25 @@ class Session:
         self, sources: Sequence[str], mountpoint: str, options: MountOptions, shown: Sequence[str] | None = None,
     ) -> None:
         self.binding = load()
-        self.sources = sources
         self.shown_sources = list(shown or sources)
         self.mountpoint = system.real_path(mountpoint)
         self.options = options
         self.failures = Failures()
         self.started = time.time()
         self.cache = BlockCache(options.cache_size, options.spool)
-        self.places = Places(self.cache, options.max_open)
-        tree = open_tree(sources, self.places)
-        tree.replace_root(MountRoot(tree.root, self.status))
-        self.operations = Operations(tree, options, self._total_size)
-        self._size: tuple[float, int] | None = None
+        self.sources = open_sources(sources, Containers(self.cache, options.max_open))
+        self.sources.tree.wrap_root(self._mount_root)
+        self.operations = Operations(self.sources.tree, options, Usage(self.sources.places.values()))
+        self._memory = allocator.Memory()
         self._fuse: int | None = None
-        self._names: set[str] = set()
         self._is_ending = threading.Event()
-        self._has_folder = any(os.path.isdir(source) for source in sources)
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until the file system is unmounted; ``ready`` is called once it answers. Raises MountError."""
         privileges.drop()
-        _tame_allocator()
+        allocator.tame()
         _tame_collector()
-        timeout = SHORT_TIMEOUT if self._has_folder or self.binding.generation == 2 else LONG_TIMEOUT
+        timeout = SHORT_TIMEOUT if self.sources.has_folder or self.binding.generation == 2 else LONG_TIMEOUT
 
         def started(fuse: int) -> None:
             self._fuse = fuse
@@ -92,8 +85,11 @@ class Session:
             if messages:
                 messages.restore()
 
+    def _mount_root(self, inner: Directory) -> Directory:
+        return MountRoot(inner, self.sources, self.status, (os.geteuid(), os.getegid()))
+
     def _fuse_options(self, timeout: float) -> dict[str, Any]:
-        name = self.shown_sources[0] if len(self.sources) == 1 else f"{len(self.sources)} sources"
+        name = self.shown_sources[0] if len(self.shown_sources) == 1 else f"{len(self.shown_sources)} sources"
         options: dict[str, Any] = {
             "fsname": name.replace("\\", "\\\\").replace(",", "\\,"),
             "subtype": "glassfs",
@@ -130,20 +126,16 @@ class Session:
             self._messages.restore()
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
-        self._names = self._names_at_root()
         changed: list[str] = []
-        closings = 0
         while not self._is_ending.wait(WATCH_INTERVAL):
             # Each twice: what somebody is opening at that moment keeps its old attributes the first time.
-            before, changed = changed, self.places.refresh()
+            before, changed = changed, self.sources.refresh()
             for place in changed:
                 log.info("%s has changed", place or self.shown_sources[0])
             for place in {*before, *changed}:
                 self._invalidate(place)
-            if before or self.places.closings - closings > COLLECTED_CLOSINGS:
-                # Contents refer to one another, and what changed keeps its descriptors for those who still read it.
-                closings = self.places.closings
-                gc.collect()
+            self._invalidate_paths(self.operations.taken_volatile())
+            self._memory.tick(self.cache.misses)
 
     def _invalidate(self, place: str) -> None:
         """Drops what the kernel keeps of a container: its entry in the root, or all entries if it is the root.
@@ -153,36 +145,32 @@ class Session:
         library = self.binding.library
         if self._fuse is None or self.binding.generation == 2:
             return
-        fuse = ctypes.c_void_p(self._fuse)
-        for path in set(self.operations.open_paths()):
-            if path.startswith(f"{place}/"):
-                library.fuse_invalidate_path(fuse, os.fsencode(path))
+        self._invalidate_paths({path for path in self.operations.open_paths() if path.startswith(f"{place}/")})
         library.fuse_get_session.restype = ctypes.c_void_p
-        session = ctypes.c_void_p(library.fuse_get_session(fuse))
-        old, self._names = self._names, self._names_at_root()
-        for name in [place[1:].partition("/")[0]] if place else old | self._names:
+        session = ctypes.c_void_p(library.fuse_get_session(ctypes.c_void_p(self._fuse)))
+        for name in [place[1:].partition("/")[0]] if place else self.operations.names_at_root():
             raw = os.fsencode(name)
             library.fuse_lowlevel_notify_inval_entry(session, ctypes.c_uint64(ROOT_ID), raw, ctypes.c_size_t(len(raw)))
-        library.fuse_invalidate_path(fuse, b"/")
+        self._invalidate_paths({"/"})
 
-    def _names_at_root(self) -> set[str]:
-        try:
-            return {node.name for node in self.operations.tree.root.listing()}
-        except GlassfsError:
-            return set()
+    def _invalidate_paths(self, paths: Collection[str]) -> None:
+        """Drops attributes and pages."""
+        if self._fuse is None or self.binding.generation == 2:
+            return
+        for path in paths:
+            self.binding.library.fuse_invalidate_path(ctypes.c_void_p(self._fuse), os.fsencode(path))
 
     def status(self) -> dict[str, Any]:
         """For ``.glassfs/status.json``."""
-        now = self.places.open_containers()
         return {
             "version": __version__,
             "pid": os.getpid(),
             "mountpoint": self.mountpoint,
-            "sources": [os.path.abspath(source) for source in self.sources],
+            "sources": [str(place.store.shown(place.path)) for place in self.sources.places.values()],
             "options": self.options.shown(),
             "libfuse": ".".join(map(str, self.binding.version)),
             "uptime_seconds": round(time.time() - self.started, 1),
-            "open_containers": [place.path for place in now],
+            "open_containers": [opened.container.sources[0].name for opened in self.sources.containers.all_open()],
             "open_files": len(self.operations.open_paths()),
             "cache": {
                 "budget": self.cache.budget, "used": self.cache.used,
@@ -190,12 +178,6 @@ class Session:
             },
             "errors": self.failures.count,
         }
-
-    def _total_size(self) -> int:
-        now = time.monotonic()
-        if self._size is None or now - self._size[0] > 10:
-            self._size = now, sum(_size_of(source) for source in self.sources)
-        return self._size[1]
 
 
 class _Messages:
@@ -216,29 +198,6 @@ class _Messages:
         self._file.seek(0)
         lines = self._file.read().decode("utf-8", "replace").splitlines()
         return "; ".join(line.strip() for line in lines if line.strip())
-
-
-def _size_of(source: str) -> int:
-    if not os.path.isdir(source):
-        return os.stat(source).st_size if os.path.exists(source) else 0
-    total = 0
-    for folder, _, names in os.walk(source):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_size
-            except OSError:
-                continue
-    return total
-
-
-def _tame_allocator() -> None:
-    """Keeps glibc from mapping and unmapping memory for each 1 MiB request, which costs more than the copy."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return
-    mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY)
-    mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY)
 
 
 def _tame_collector() -> None:

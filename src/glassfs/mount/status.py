@@ -1,51 +1,34 @@
-"""``.glassfs/status.json`` at the root of a mount, and the root that carries it."""
+"""What a mount shows of itself: ``.glassfs`` at its root, with ``status.json`` and, not listed, ``source/PATH``."""
 
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from glassfs.content import Memory
+from glassfs.tree import Directory, File, Node, Sources
 from glassfs.tree.names import RESERVED
-from glassfs.tree.nodes import Directory, File, FixedDirectory, Node, Origin, inode
+from glassfs.tree.nodes import Access, Origin, inode, not_found
+from glassfs.tree.places.own import OwnFiles
 
-SIZE = 4 << 10
-
-
-class StatusFile(File):
-    """A JSON document made anew for each who opens it, always SIZE bytes long: JSON may end in blanks."""
-
-    __slots__ = ("_status",)
-
-    def __init__(self, ino: int, origin: Origin, status: Callable[[], dict[str, Any]]) -> None:
-        super().__init__("status.json", ino, origin, Memory(bytes(SIZE)))
-        self._status = status
-
-    def opened(self) -> File:
-        return _Snapshot(self.name, self.ino, self.origin, Memory(render(self._status())))
-
-
-class _Snapshot(File):
-    """What the status was when the file was opened."""
-
-    __slots__ = ()
-    is_volatile = True
+STATUS = "status.json"
+SOURCE = "source"
 
 
 class MountRoot(Directory):
-    """The root of the tree, with the mount's own directory."""
+    """The root of the tree, with the mount's own directory, which belongs to ``owner``: a user and a group."""
 
     __slots__ = ("_inner", "_own")
 
-    def __init__(self, inner: Directory, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, inner: Directory, sources: Sources, status: Callable[[], dict[str, Any]], owner: tuple[int, int],
+    ) -> None:
         super().__init__("", inner.ino, inner.origin)
         self._inner = inner
-        ino = inode(RESERVED, self.ino)
-        origin = replace(inner.origin)  # stays readable when the container is replaced
-        file = StatusFile(inode("status.json", ino), origin, status)
-        self._own = FixedDirectory(RESERVED, ino, origin, {file.name: file})
+        self._own = _Own(inode(RESERVED, self.ino), inner.origin, sources, status, owner)
 
     @property
     def mode(self) -> int:
@@ -57,21 +40,48 @@ class MountRoot(Directory):
     def child(self, name: str) -> Node:
         return self._own if name == RESERVED else self._inner.child(name)
 
-    @property
-    def link_count(self) -> int:
-        count = self._inner.link_count + 1
-        self.origin = self._inner.origin  # another where the source has changed
-        return count
-
     def xattrs(self) -> dict[str, bytes]:
         return self._inner.xattrs()
 
 
-def render(status: dict[str, Any]) -> bytes:
-    """The document, filled up with blanks to SIZE bytes. Lists are cut where it would be longer."""
-    while True:
-        text = json.dumps(status, indent=2).encode()
-        if len(text) < SIZE:
-            return text + b" " * (SIZE - len(text) - 1) + b"\n"
-        longest = max((value for value in status.values() if isinstance(value, list)), key=len)
-        del longest[len(longest) // 2 :]
+class _Own(Directory):
+    """``.glassfs``"""
+
+    __slots__ = ("_outer", "_sources", "_status")
+
+    def __init__(
+        self, ino: int, outer: Origin, sources: Sources, status: Callable[[], dict[str, Any]], owner: tuple[int, int],
+    ) -> None:
+        super().__init__(RESERVED, ino, replace(outer, access=Access(0o444, *owner)))
+        self._outer = outer
+        self._sources = sources
+        self._status = status
+
+    is_of_mount = True
+
+    def listing(self) -> Sequence[Node]:
+        return [self._snapshot()]
+
+    def child(self, name: str) -> Node:
+        if name == STATUS:
+            return self._snapshot()
+        if name == SOURCE:
+            return OwnFiles(SOURCE, inode(SOURCE, self.ino), self._outer, self._sources)
+        raise not_found(name)
+
+    def _snapshot(self) -> StatusFile:
+        return StatusFile(inode(STATUS, self.ino), self.origin, self._status())
+
+
+class StatusFile(File):
+    """What the status was when the file was looked up. Only the owner of the mount may read it."""
+
+    __slots__ = ()
+    is_volatile = is_of_mount = True
+
+    def __init__(self, ino: int, origin: Origin, status: dict[str, Any]) -> None:
+        super().__init__(STATUS, ino, origin, Memory(json.dumps(status, indent=2).encode() + b"\n"))
+
+    @property
+    def mode(self) -> int:
+        return stat.S_IFREG | 0o400

@@ -3,9 +3,9 @@
 A ``Store`` answers for names, a ``Source`` is a run of bytes of one version; reads are positional and complete. Every
 method may be called from any thread. Nothing above this room knows which kind of store it has before it.
 
-Errors: NotFound, NotAllowed and NotADirectory as their names say; Damaged where a device fails or a source ends too
-early; Changed where a source is no longer what was opened; Unavailable where this process has no descriptors or no
-memory left, which says nothing about the source.
+Errors: NotFound, NotAllowed and NotADirectory as their names say; Damaged where a source ends too early, DeviceFailed
+where a device does not give its bytes; Changed where a source is no longer what was opened; Unavailable where this
+process has no descriptors or no memory left, which says nothing about the source.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Kind(Enum):
     FILE = "file"
     FOLDER = "folder"
     LINK = "link"
+    MOUNT = "mount"
+    """A mount of glassfs, which is not looked into."""
     OTHER = "other"
     """What has no bytes to show: devices, FIFOs, sockets."""
 
@@ -69,6 +71,10 @@ class Source(ABC):
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fills ``buffer`` (bytes, writable) from ``offset`` on."""
+
+    @abstractmethod
+    def current(self) -> Entry:
+        """What stands now where this file was opened. Raises NotFound."""
 
     @abstractmethod
     def keep(self) -> None:
@@ -127,4 +133,4 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what the store itself holds. Sources are closed by those who have them."""
+        """Gives back what the store itself holds, until it is asked again. Sources are closed by those who have them."""

@@ -40,7 +40,7 @@ _buffer = _Buffer()
 
 
 def device_of(folder: int, name: str = ".") -> int | None:
-    """The device that ``name`` in the folder with that descriptor is on; None where it is not there or cannot be told."""
+    """The device that ``name`` in the folder with that descriptor is on; None where it is not there or nobody tells."""
     if _function is None:
         return None
     buffer = _buffer

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from glassfs.errors import Changed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.source import descriptors, foreign
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 
@@ -44,7 +44,7 @@ class LocalStore(Store):
         self._place = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name
         self._lock = threading.Lock()
-        self._root: int | None = descriptors.opened(lambda: os.open(self._place, _SEARCH))
+        self._root: int | None = self._opened_root()
         self._acls: dict[tuple[int, int, int], bool] = {}
 
     def shown(self, path: Path) -> str:
@@ -159,9 +159,12 @@ class LocalStore(Store):
     def _root_copy(self) -> int:
         with self._lock:
             if self._root is None:
-                raise FileNotFoundError(errno.ENOENT, "the store was closed")
+                self._root = self._opened_root()
             root = self._root
             return descriptors.opened(lambda: os.dup(root))
+
+    def _opened_root(self) -> int:
+        return descriptors.opened(lambda: os.open(self._place, _SEARCH))
 
     def _renew_root(self) -> None:
         """Goes over to the folder that now stands where the root stood, unless a link or nothing stands there."""
@@ -176,7 +179,10 @@ class LocalStore(Store):
                 os.close(number)
             return
         with self._lock:
-            if self._root is not None and not os.path.samestat(os.fstat(number), os.fstat(self._root)):
+            if self._root is None:
+                self._root = number
+                return
+            if not os.path.samestat(os.fstat(number), os.fstat(self._root)):
                 number, self._root = self._root, number
         os.close(number)
 
@@ -241,7 +247,7 @@ class LocalSource(Source):
             status = os.fstat(number)
         except (OSError, OverflowError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise self.damage(f"cannot be read at {offset}: {reason}") from error
+            raise DeviceFailed(f"cannot be read at {offset}: {reason}", self.name) from error
         finally:
             self._end()
         if (status.st_size, status.st_mtime_ns) != self._checked:
@@ -249,14 +255,17 @@ class LocalSource(Source):
         if got != wanted:
             raise self.outside(offset, wanted)
 
-    def park(self) -> None:
-        with self._lock:
-            self._is_parked = True
-            self._give_back()
+    def current(self) -> Entry:
+        return self._store.entry(self._path)
 
     def keep(self) -> None:
         with self._lock:
             self._is_parked = False
+
+    def park(self) -> None:
+        with self._lock:
+            self._is_parked = True
+            self._give_back()
 
     def close(self) -> None:
         with self._lock:
@@ -319,7 +328,7 @@ def _hidden(parent: os.stat_result) -> Entry:
     """What a mount of glassfs looks like from here: an empty folder of the one that has the folder around it."""
     place = f"{parent.st_dev}:{parent.st_ino}:hidden"
     return Entry(
-        Kind.FOLDER, Version(place), place, place, 0, parent.st_mode & 0o555, parent.st_uid, parent.st_gid,
+        Kind.MOUNT, Version(place), place, place, 0, parent.st_mode & 0o555, parent.st_uid, parent.st_gid,
         parent.st_mtime_ns,
     )
 

@@ -152,6 +152,9 @@ class MemorySource(Source):
             raise self.outside(offset, len(buffer))
         buffer[:] = data[offset : offset + len(buffer)]
 
+    def current(self) -> Entry:
+        return self._store.entry(self._path)
+
     def keep(self) -> None:
         with self._lock:
             self._is_parked = False

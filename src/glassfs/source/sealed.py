@@ -6,7 +6,7 @@ import hashlib
 import threading
 
 from glassfs.errors import Damaged
-from glassfs.source.contract import Source
+from glassfs.source.contract import Entry, Source
 
 _PIECE = 1 << 20
 
@@ -42,6 +42,9 @@ class SealedSource(Source):
         if not self._is_open:
             self.verify()
         self.file.read_into(buffer, offset)
+
+    def current(self) -> Entry:
+        return self.file.current()
 
     def keep(self) -> None:
         self.file.keep()

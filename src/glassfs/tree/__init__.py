@@ -1,7 +1,19 @@
 """Directories and files that exist nowhere: names, sizes, inode numbers, attributes. No FUSE here."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glassfs.cache import BlockCache
+from glassfs.source import locate
 from glassfs.tree.nodes import Directory, File, Node, Symlink
-from glassfs.tree.places import Places, open_tree
+from glassfs.tree.places.containers import Containers
+from glassfs.tree.places.named import Sources
 from glassfs.tree.tree import Tree
 
-__all__ = ["Directory", "File", "Node", "Places", "Symlink", "Tree", "open_tree"]
+__all__ = ["Containers", "Directory", "File", "Node", "Sources", "Symlink", "Tree", "open_sources"]
+
+
+def open_sources(names: Sequence[str], containers: Containers | None = None) -> Sources:
+    """What a person named, opened. Raises Refused for what is no container or a broken one, and others of errors.py."""
+    return Sources(locate(names), containers or Containers(BlockCache()))

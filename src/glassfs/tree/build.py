@@ -6,13 +6,12 @@ container's order keeps the name, and the others get ``~2``, ``~3`` … before t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, cast, overload
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, overload
 
-from glassfs.content import Content, Data, Group, Series
-from glassfs.errors import NotFound
-from glassfs.tree.names import RESERVED, component
-from glassfs.tree.nodes import XATTR_PREFIX, Directory, File, Node, Origin, inode
+from glassfs.content import Content, Group, Series, members_of
+from glassfs.tree.names import component, shown_at_root
+from glassfs.tree.nodes import XATTR_PREFIX, Directory, File, Node, Origin, inode, not_found
 from glassfs.view import data_of, file_of, folder_of
 
 DEEPEST = 256
@@ -25,11 +24,9 @@ def container_root(group: Group, origin: Origin, name: str = "", is_mount_root: 
 
 
 class _Leaf(NamedTuple):
-    """A file that wants the name ``component(name, suffix)``."""
+    """A content that becomes a file."""
 
     name: bytes
-    suffix: str
-    data: Data
     content: Content
 
 
@@ -38,7 +35,7 @@ class Draft:
 
     __slots__ = ("directories", "groups", "leaves")
 
-    def __init__(self, groups: Sequence[Content] = ()) -> None:
+    def __init__(self, groups: Sequence[Group | Series] = ()) -> None:
         self.groups = list(groups)
         self.directories: dict[str, Draft] = {}
         self.leaves: list[_Leaf] = []
@@ -49,7 +46,7 @@ class Draft:
             return self.groups[0]
         return None
 
-    def opened(self, origin: Origin) -> Draft:
+    def opened(self) -> Draft:
         """The same with the members of its groups in place."""
         if not self.groups:
             return self
@@ -59,13 +56,13 @@ class Draft:
         folder: tuple[bytes, ...] = ()
         place = whole
         for group in self.groups:
-            for names, content in _members(group):
+            for names, content in members_of(group):
                 if len(names) > DEEPEST:
                     names = (*names[:DEEPEST], b"/".join(names[DEEPEST:]))
                 if names[:-1] != folder:  # mostly a member lies beside the one before it
                     folder = names[:-1]
                     place = whole.below(folder)
-                place.add(names[-1], content, origin)
+                place.add(names[-1], content)
         return whole
 
     def below(self, folder: tuple[bytes, ...]) -> Draft:
@@ -85,22 +82,14 @@ class Draft:
         copied.directories = {name: draft.copy() for name, draft in self.directories.items()}
         return copied
 
-    def add(self, name: bytes, content: Content, origin: Origin) -> None:
+    def add(self, name: bytes, content: Content) -> None:
         if isinstance(content, (Group, Series)):
             self.directories.setdefault(component(name), Draft()).groups.append(content)
             return
-        self.leaves.append(_Leaf(name, *file_of(content, origin.cache), content))
+        self.leaves.append(_Leaf(name, content))
         folder = folder_of(content)
         if folder is not None:
             self.directories.setdefault(component(name), Draft()).groups.append(folder)
-
-
-def _members(group: Content) -> Iterator[tuple[tuple[bytes, ...], Content]]:
-    if isinstance(group, Series):
-        for number in range(group.count):
-            yield (b"%0*d" % (group.digits, number),), group.item(number)
-    else:
-        yield from cast(Group, group).members()
 
 
 class ContentDirectory(Directory):
@@ -120,16 +109,7 @@ class ContentDirectory(Directory):
         try:
             return self._children()[name]
         except KeyError:
-            raise NotFound(name) from None
-
-    @property
-    def is_counted(self) -> bool:
-        return self._known_subdirectories() is not None
-
-    @property
-    def link_count(self) -> int:
-        known = self._known_subdirectories()
-        return super().link_count if known is None else 2 + known
+            raise not_found(name) from None
 
     def xattrs(self) -> dict[str, bytes]:
         groups = [group for group in self._draft.groups if isinstance(group, Group)]
@@ -141,44 +121,35 @@ class ContentDirectory(Directory):
             found[XATTR_PREFIX + "error"] = "; ".join(reasons).encode("utf-8", "replace")
         return found
 
-    def _known_subdirectories(self) -> int | None:
-        draft = self._draft
-        if not draft.groups:
-            return len(draft.directories)
-        if len(draft.groups) > 1 or draft.directories:
-            return None
-        group = draft.groups[0]
-        if isinstance(group, Series):
-            return group.count if group.has_groups else 0
-        return group.subgroups if isinstance(group, Group) else None
-
     def _children(self) -> Mapping[str, Node]:
-        return self.origin.listings.children(self, self._make)
+        return self.origin.services.listings.children(self.origin, self.ino, self._make)
 
     def _make(self) -> dict[str, Node]:
-        draft = self._draft.opened(self.origin)
+        draft = self._draft.opened()
         children: dict[str, Node] = {}
         for name, below in draft.directories.items():
-            name = self._free_name(name)
+            if self._is_mount_root:
+                name = shown_at_root(name)
             children[name] = directory(name, inode(name, self.ino), self.origin, below)
+        taken: dict[tuple[bytes, str], int] = {}
         waiting = []
-        for leaf in draft.leaves:
-            name = self._free_name(component(leaf.name, leaf.suffix))
+        for number, (original, content) in enumerate(draft.leaves):
+            key = (self.origin.identity, self.ino, number)
+            suffix, data = file_of(content, self.origin.services.cache, key)
+            name = component(original, suffix)
+            if self._is_mount_root:
+                name = shown_at_root(name)
             if name in children:
-                waiting.append(leaf)
+                waiting.append((original, suffix, data, content))
             else:
-                children[name] = File(name, inode(name, self.ino), self.origin, leaf.data, leaf.content)
-        numbers: dict[tuple[bytes, str], int] = {}
-        for leaf in waiting:
-            number = numbers.get((leaf.name, leaf.suffix), 2)
-            while (name := component(leaf.name, f"~{number}{leaf.suffix}")) in children:
-                number += 1
-            numbers[leaf.name, leaf.suffix] = number + 1
-            children[name] = File(name, inode(name, self.ino), self.origin, leaf.data, leaf.content)
+                children[name] = File(name, inode(name, self.ino), self.origin, data, content)
+        for original, suffix, data, content in waiting:
+            count = taken.get((original, suffix), 2)
+            while (name := component(original, f"~{count}{suffix}")) in children:
+                count += 1
+            taken[original, suffix] = count + 1
+            children[name] = File(name, inode(name, self.ino), self.origin, data, content)
         return children
-
-    def _free_name(self, name: str) -> str:
-        return f"%2E{name[1:]}" if self._is_mount_root and name == RESERVED else name
 
 
 class SeriesDirectory(Directory):
@@ -191,7 +162,7 @@ class SeriesDirectory(Directory):
         self._series = series
         self._suffix = ""
         if series.count and not series.has_groups:
-            self._suffix = file_of(series.item(0), origin.cache).suffix
+            self._suffix = file_of(series.item(0), origin.services.cache, ()).suffix
 
     def listing(self) -> Sequence[Node]:
         return _Numbered(self)
@@ -200,24 +171,21 @@ class SeriesDirectory(Directory):
     def count(self) -> int:
         return self._series.count
 
-    @property
-    def link_count(self) -> int:
-        return 2 + (self._series.count if self._series.has_groups else 0)
-
     def child(self, name: str) -> Node:
         digits = name.removesuffix(self._suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             number = int(digits)
             if number < self._series.count and self._name(number) == name:
                 return self.node(number)
-        raise NotFound(name)
+        raise not_found(name)
 
     def node(self, number: int) -> Node:
         """The child with this number, which has to be one of theirs. As fast as can be: a listing asks for all."""
         name, content, origin = self._name(number), self._series.item(number), self.origin
-        if self._series.has_groups:
+        if isinstance(content, (Group, Series)):
             return directory(name, inode(name, self.ino), origin, Draft([content]))
-        return File(name, inode(name, self.ino), origin, data_of(content, origin.cache), content)
+        data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
+        return File(name, inode(name, self.ino), origin, data, content)
 
     def _name(self, number: int) -> str:
         return f"{number:0{self._series.digits}d}{self._suffix}"

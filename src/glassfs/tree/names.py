@@ -41,6 +41,11 @@ def component(name: bytes, tail: str = "") -> str:
     return "".join(kept) + mark
 
 
+def shown_at_root(name: str) -> str:
+    """A component as it is shown at the root of a mount, where one name is taken."""
+    return f"%2E{name[1:]}" if name == RESERVED else name
+
+
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"%{code - 0xDC00 if code > 0xFF else code:02X}"

@@ -1,124 +1,105 @@
 """Directories, files and symbolic links: names, sizes, inode numbers and attributes.
 
-Nodes are immutable and cheap; a directory's children are made when somebody looks into it, kept in the ``Listings``
-of the tree, and made again after they were dropped. Any thread. What a content raises goes through unchanged.
+Nodes are immutable and cheap; a directory's children are made when somebody looks into it, and made again after they
+were dropped. Any thread. What a content raises goes through unchanged.
 """
 
 from __future__ import annotations
 
 import stat
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import xxhash
 
 from glassfs.cache import BlockCache
 from glassfs.content import Content, Data
 from glassfs.errors import GlassfsError, NotFound
-from glassfs.source import Source
+from glassfs.source import Entry
+from glassfs.tree.lease import Lease
+from glassfs.tree.listings import Listings
 
 XATTR_PREFIX = "user.glassfs."
-KEPT_NODES = 200_000
-LOCKS = 64
+_INODE = (1 << 63) - 1  # some programs take the number for a signed one
 
 
-class Listings:
-    """The children of directories that were looked into lately, up to a number of nodes in all."""
+class Services(NamedTuple):
+    """What the nodes of one tree work with."""
 
-    def __init__(self, limit: int = KEPT_NODES) -> None:
-        self._limit = limit
-        self._count = 0
-        self._kept: OrderedDict[tuple[Origin, int], Mapping[str, Node]] = OrderedDict()
-        self._lock = threading.Lock()
-        self._making = tuple(threading.Lock() for _ in range(LOCKS))
-
-    def children(self, directory: Directory, make: Callable[[], Mapping[str, Node]]) -> Mapping[str, Node]:
-        """What ``make`` gives for this directory, made by one thread and remembered."""
-        key = (directory.origin, directory.ino)
-        found = self._find(key)
-        if found is None:
-            with self._making[directory.ino % LOCKS]:
-                found = self._find(key)
-                if found is None:
-                    found = make()
-                    self._keep(key, found)
-        return found
-
-    def forget(self, origin: Origin) -> None:
-        """Drops all that belongs to a container, and keeps nothing of it from now on: it was closed."""
-        with self._lock:
-            origin.is_forgotten = True
-            for key in [key for key in self._kept if key[0] is origin]:
-                self._count -= len(self._kept.pop(key)) + 1
-
-    def _find(self, key: tuple[Origin, int]) -> Mapping[str, Node] | None:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            return found
-
-    def _keep(self, key: tuple[Origin, int], children: Mapping[str, Node]) -> None:
-        with self._lock:
-            if key[0].is_forgotten:
-                return
-            self._kept[key] = children
-            self._count += len(children) + 1
-            while self._count > self._limit and len(self._kept) > 1:
-                _, dropped = self._kept.popitem(last=False)
-                self._count -= len(dropped) + 1
+    cache: BlockCache
+    listings: Listings[Mapping[str, Node]]
 
 
-@dataclass(slots=True, eq=False)
-class Origin:
-    """What all nodes of one container, or of one file or folder, share. Times are nanoseconds since 1970."""
+class Access(NamedTuple):
+    """Who may do what: nine permission bits, an owner and a group."""
 
-    identity: str
-    file_mode: int
-    directory_mode: int
+    permissions: int
     uid: int
     gid: int
-    mtime_ns: int
-    cache: BlockCache
-    listings: Listings
-    format: str = ""
-    is_replaced: bool = False
-    """Another file has taken the place of the one that this shows."""
-    is_forgotten: bool = False
-    """The container was closed; kept by the listings."""
-    users: int = 0
-    """How many have a file open; kept by the kernel side, under its lock."""
-    retired: Callable[[], None] | None = None
-    """What to do when the last of them is gone, once the container has been closed."""
 
     @classmethod
-    def of(cls, source: Source, cache: BlockCache, listings: Listings, format_name: str = "") -> Origin:
-        """Modes are 0444 and 0555 less what the source's own mode forbids."""
-        identity = source.identity
-        return cls(
-            ":".join(map(str, identity)), *modes(source.mode), source.uid, source.gid, identity.mtime_ns,
-            cache, listings, format_name,
-        )
+    def of(cls, entries: Sequence[Entry]) -> Access:
+        """What all of these files grant together.
+
+        Where they differ in owner or group nobody is the owner of all of them: every class gets only what each file
+        gives to its owner, its group and all others alike.
+        """
+        first = entries[0]
+        permissions = 0o777
+        for entry in entries:
+            permissions &= entry.permissions
+        if any((entry.uid, entry.gid) != (first.uid, first.gid) for entry in entries):
+            permissions = (permissions & permissions >> 3 & permissions >> 6 & 7) * 0o111
+        return cls(permissions, first.uid, first.gid)
 
 
-def modes(source_mode: int) -> tuple[int, int]:
-    """The modes of files and of directories that show a source of this mode."""
-    readable = stat.S_IMODE(source_mode) & 0o444
-    return stat.S_IFREG | readable, stat.S_IFDIR | readable | readable >> 2
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """What all nodes of one version of a container, of a file or of a folder have in common.
+
+    ``identity`` tells this version from all others. Times are nanoseconds since 1970.
+    """
+
+    identity: str
+    access: Access
+    mtime_ns: int
+    services: Services
+    lease: Lease
+    format: str = ""
+
+    @property
+    def uid(self) -> int:
+        return self.access.uid
+
+    @property
+    def gid(self) -> int:
+        return self.access.gid
+
+    @property
+    def file_mode(self) -> int:
+        return stat.S_IFREG | self.access.permissions & 0o444
+
+    @property
+    def directory_mode(self) -> int:
+        """That of a directory in a container: whoever may read the container may search it."""
+        readable = self.access.permissions & 0o444
+        return stat.S_IFDIR | readable | readable >> 2
 
 
 def inode(name: str, parent: int) -> int:
     """The inode number of ``name`` in the directory with number ``parent``; the root of a container has parent 0."""
-    return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogateescape"), parent) or 1
+    return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogateescape"), parent) & _INODE or 1
 
 
 class Node(ABC):
     """``name`` is the path component, ``ino`` the inode number."""
 
     __slots__ = ("ino", "name", "origin")
+
+    is_of_mount = False
+    """Whether it belongs to a mount itself: what a person said of owners and modes of sources does not apply to it."""
 
     def __init__(self, name: str, ino: int, origin: Origin) -> None:
         self.name = name
@@ -145,20 +126,16 @@ class File(Node):
         self.data = data
         self.content = content
 
+    is_volatile = False
+    """Whether the next look-up gives other bytes."""
+
     @property
     def mode(self) -> int:
         return self.origin.file_mode
 
-    is_volatile = False
-    """Whether the bytes differ from one opening to the next."""
-
     @property
     def size(self) -> int:
         return self.data.size
-
-    def opened(self) -> File:
-        """What somebody who opens the file reads."""
-        return self
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fills the buffer from ``offset`` on, as far as the file goes; returns the number of bytes."""
@@ -216,19 +193,6 @@ class Directory(Node):
     def child(self, name: str) -> Node:
         """Raises NotFound."""
 
-    @property
-    def is_counted(self) -> bool:
-        """Whether the number of sub-directories is known without looking into the container."""
-        return True
-
-    @property
-    def link_count(self) -> int:
-        """2 and the number of sub-directories that can be seen: 2 where the directory cannot be listed."""
-        try:
-            return 2 + sum(isinstance(node, Directory) for node in self.listing())
-        except GlassfsError:
-            return 2
-
 
 class FixedDirectory(Directory):
     """A directory whose children are given."""
@@ -246,4 +210,8 @@ class FixedDirectory(Directory):
         try:
             return self._children[name]
         except KeyError:
-            raise NotFound(name) from None
+            raise not_found(name) from None
+
+
+def not_found(path: str) -> NotFound:
+    return NotFound("no such file or directory", part=path)

@@ -5,22 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from glassfs.errors import GlassfsError, IsADirectory, NotADirectory
+from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory
 from glassfs.tree.nodes import Directory, File, Node
 
 KEPT_PATHS = 4096
 
 
 class Tree:
-    """Paths start with ``/`` and have no empty components; ``/`` is the root.
+    """``root`` gives the root directory as it is now. As a context manager the tree is closed at the end.
 
-    As a context manager it is closed at the end. ``closing`` gives back what the nodes hold.
+    Paths are as a person would write them: a slash in front or not, ``.``, ``..`` and repeated slashes as usual.
+    ``closing`` gives back what the nodes hold.
     """
 
-    def __init__(self, root: Directory, closing: Callable[[], None] | None = None) -> None:
-        self.root = root
+    def __init__(self, root: Callable[[], Directory], closing: Callable[[], None] | None = None) -> None:
+        self._root = root
         self._closing = closing
-        self._directories: dict[str, Directory] = {"": root}
+        self._directories: dict[str, Directory] = {}
+        self._generation = 0
         self._lock = threading.Lock()
 
     def __enter__(self) -> Tree:
@@ -29,6 +31,16 @@ class Tree:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def root(self) -> Directory:
+        return self._root()
+
+    def wrap_root(self, wrap: Callable[[Directory], Directory]) -> None:
+        """Shows another root, which shows more, in the place of the root."""
+        inner = self._root
+        self._root = lambda: wrap(inner())
+        self.forget()
+
     def close(self) -> None:
         """Gives back files, decoded blocks and spool files at once. Whoever looks again has them opened again."""
         if self._closing is not None:
@@ -36,22 +48,33 @@ class Tree:
 
     def lookup(self, path: str) -> Node:
         """The node at ``path``. Raises NotFound, NotADirectory, or what finding out raises."""
+        return self.node(normal(path))
+
+    def node(self, path: str) -> Node:
+        """The same for a path that is normal: a slash in front, none behind, nothing else that means nothing."""
         parent, _, name = path.rpartition("/")
+        if not name:
+            return self._root()
         directory = self._directories.get(parent)
         if directory is None:
-            directory = self._walk(parent)
-        return directory.child(name) if name else directory
+            return self._walked(parent).child(name)
+        try:
+            return directory.child(name)
+        except Changed:
+            # The directory is one of a container that was replaced since: what is there now?
+            self.forget()
+            return self._walked(parent).child(name)
 
     def directory(self, path: str) -> Directory:
         node = self.lookup(path)
         if not isinstance(node, Directory):
-            raise NotADirectory(path)
+            raise NotADirectory("is not a directory", part=path)
         return node
 
     def file(self, path: str) -> File:
         node = self.lookup(path)
         if not isinstance(node, File):
-            raise IsADirectory(path)
+            raise IsADirectory("is not a file", part=path)
         return node
 
     def walk(
@@ -61,7 +84,7 @@ class Tree:
 
         Where a directory cannot be listed, ``on_error`` is told its path and why; without it the error ends the walk.
         """
-        waiting = [path.rstrip("/")]
+        waiting = [normal(path).rstrip("/")]
         while waiting:
             start = waiting.pop()
             try:
@@ -79,27 +102,41 @@ class Tree:
                     inner.append(below)
             waiting += reversed(inner)
 
-    def replace_root(self, root: Directory) -> None:
-        """Puts another root, which shows more, in the place of the root."""
-        self.root = root
-        self.forget()
-
     def forget(self) -> None:
         """Looks every path up anew from now on."""
         with self._lock:
-            self._directories = {"": self.root}
+            self._generation += 1
+            self._directories = {}
 
-    def _walk(self, path: str) -> Directory:
-        known = path
-        while (directory := self._directories.get(known)) is None:
-            known = known.rpartition("/")[0]
+    def _walked(self, path: str) -> Directory:
+        """The directory at a normal path (the root is empty), remembered unless all was forgotten meanwhile."""
+        with self._lock:
+            generation = self._generation
+            known, directory = path, self._directories.get(path)
+            while directory is None and known:
+                known = known.rpartition("/")[0]
+                directory = self._directories.get(known)
+        if directory is None:
+            directory = self._root()
         for name in path[len(known) + 1 :].split("/") if path != known else ():
             node = directory.child(name)
             if not isinstance(node, Directory):
-                raise NotADirectory(path)
+                raise NotADirectory("is not a directory", part=path)
             directory = node
         with self._lock:
-            if len(self._directories) >= KEPT_PATHS:
-                self._directories = {"": self.root}
-            self._directories[path] = directory
+            if self._generation == generation:
+                if len(self._directories) >= KEPT_PATHS:
+                    self._directories = {}
+                self._directories[path] = directory
         return directory
+
+
+def normal(path: str) -> str:
+    """The path with a slash in front and none behind, without what means nothing. ``..`` does not leave the root."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)

@@ -1,0 +1,49 @@
+"""Leases: who uses one version of one container, or of one plain file, and what becomes of its descriptors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from glassfs.source import Source
+
+
+class Lease:
+    """One version of what ``sources`` are. Any thread.
+
+    While somebody has acquired it the sources hold on to what reading has opened, so that a file that was deleted stays
+    readable; with the last one they are parked, and reading goes on only as long as the version is still there. Retired
+    it is when its place shows another version or nothing; ``is_replaced`` tells which.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = sources
+        self.is_retired = self.is_replaced = False
+        self._users = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Lease:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                for source in self.sources:
+                    source.keep()
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                for source in self.sources:
+                    source.park()
+
+    def retire(self, is_replaced: bool) -> None:
+        """Its place shows another version from now on, or nothing any more."""
+        self.is_replaced = is_replaced
+        self.is_retired = True

@@ -1,0 +1,73 @@
+"""The children of directories that were looked into lately, as making them may cost reading. Any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sized
+from typing import Generic, Protocol, TypeVar
+
+from glassfs.tree.lease import Lease
+
+KEPT_NODES = 200_000
+LOCKS = 64
+
+Children = TypeVar("Children", bound=Sized)
+
+
+class Owner(Protocol):
+    """What the directories of one container have in common."""
+
+    @property
+    def lease(self) -> Lease: ...
+
+
+class Listings(Generic[Children]):
+    """Children by directory, up to a number of nodes in all. Nothing is kept of a container that was retired."""
+
+    def __init__(self, limit: int = KEPT_NODES) -> None:
+        self._limit = limit
+        self._count = 0
+        self._kept: OrderedDict[tuple[Owner, int], Children] = OrderedDict()
+        self._lock = threading.Lock()
+        self._making = tuple(threading.Lock() for _ in range(LOCKS))
+
+    def children(self, owner: Owner, ino: int, make: Callable[[], Children]) -> Children:
+        """What ``make`` gives for this directory, made by one thread and remembered."""
+        key = (owner, ino)
+        found = self._find(key)
+        if found is None:
+            with self._making[ino % LOCKS]:
+                found = self._find(key)
+                if found is None:
+                    found = make()
+                    self._keep(key, found)
+        return found
+
+    def forget(self, owner: Owner) -> None:
+        """Drops all that belongs to this owner."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] is owner]:
+                self._count -= len(self._kept.pop(key)) + 1
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._count = 0
+
+    def _find(self, key: tuple[Owner, int]) -> Children | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def _keep(self, key: tuple[Owner, int], children: Children) -> None:
+        with self._lock:
+            if key[0].lease.is_retired:  # before its turn to be forgotten, or after it
+                return
+            self._kept[key] = children
+            self._count += len(children) + 1
+            while self._count > self._limit and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._count -= len(dropped) + 1

@@ -1,0 +1,209 @@
+"""What stands at a place of a store, as a node: a mirrored folder, a container as a directory, a plain file, a link.
+
+Folders are read anew each time, as anybody may change them. Nodes remember nothing: what is open is with the
+``Containers``. Any thread.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+
+from glassfs.content import Extent
+from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound
+from glassfs.source import Entry, Kind, Version
+from glassfs.tree.build import container_root
+from glassfs.tree.lease import Lease
+from glassfs.tree.names import component, shown_at_root
+from glassfs.tree.nodes import (
+    XATTR_PREFIX,
+    Access,
+    Directory,
+    File,
+    FixedDirectory,
+    Node,
+    Origin,
+    Symlink,
+    inode,
+    not_found,
+)
+from glassfs.tree.places.containers import Containers, Opened, Place
+
+_NO_LEASE = Lease(())
+
+
+def node_at(
+    containers: Containers, place: Place, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool = False,
+) -> Node | None:
+    """The node for what stands at a place, or None for what has nothing to show. ``at`` is its path in the tree."""
+    if entry.kind is Kind.FOLDER:
+        origin = _origin(containers, entry)
+        return Folder(name, ino, origin, containers, place, at, is_mount_root)
+    if entry.kind is Kind.MOUNT:
+        return FixedDirectory(name, ino, _origin(containers, entry), {})
+    if entry.kind is Kind.LINK:
+        return Symlink(name, ino, _origin(containers, entry), entry.target)
+    if entry.kind is not Kind.FILE:
+        return None
+    try:
+        containers.look(place, entry)
+        verdict = containers.verdict(place, entry)
+        entries = [entry, *(other.current() for other in verdict.others)]
+    except NotFound:
+        return None
+    except GlassfsError as error:
+        return plain_file(containers, place, entry, name, ino, str(error))
+    if verdict.refusal is not None:
+        return plain_file(containers, place, entry, name, ino, verdict.refusal)
+    origin = Origin(entry.version, Access.of(entries), entry.mtime_ns, containers.services, _NO_LEASE)
+    return ContainerDirectory(name, ino, origin, containers, place, entry.version, at, is_mount_root)
+
+
+def plain_file(
+    containers: Containers, place: Place, entry: Entry, name: str, ino: int, reason: str = "",
+) -> PlainFile:
+    """The file at a place as itself."""
+    source = place.store.source(place.path, entry)
+    origin = Origin(entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]))
+    return PlainFile(name, ino, origin, Extent(source, 0, source.size), reason)
+
+
+def _origin(containers: Containers, entry: Entry) -> Origin:
+    """That of what is no container."""
+    return Origin(entry.version, Access.of([entry]), entry.mtime_ns, containers.services, _NO_LEASE)
+
+
+class PlainFile(File):
+    """A file that is no container, as itself; ``reason`` says why one that looks like a container is none."""
+
+    __slots__ = ("_reason",)
+
+    def __init__(self, name: str, ino: int, origin: Origin, data: Extent, reason: str = "") -> None:
+        super().__init__(name, ino, origin, data)
+        self._reason = reason
+
+    def xattrs(self) -> dict[str, bytes]:
+        return {XATTR_PREFIX + "error": self._reason.encode("utf-8", "replace")} if self._reason else {}
+
+
+class ContainerDirectory(Directory):
+    """A container as a directory: the version that stood there when the node was made."""
+
+    __slots__ = ("_at", "_is_mount_root", "_version", "containers", "place")
+
+    def __init__(
+        self, name: str, ino: int, origin: Origin, containers: Containers, place: Place, version: Version, at: str,
+        is_mount_root: bool = False,
+    ) -> None:
+        super().__init__(name, ino, origin)
+        self.containers = containers
+        self.place = place
+        self._version = version
+        self._at = at
+        self._is_mount_root = is_mount_root
+
+    def opened(self) -> Opened:
+        """The container, opened. Raises Refused, or Changed where another stands there by now."""
+        return self.containers.opened(self.place, self._version, self._at)
+
+    def listing(self) -> Sequence[Node]:
+        return self._root().listing()
+
+    def child(self, name: str) -> Node:
+        return self._root().child(name)
+
+    def xattrs(self) -> dict[str, bytes]:
+        return {XATTR_PREFIX + "format": self.opened().container.format.encode()}
+
+    def _root(self) -> Directory:
+        opened = self.opened()
+        return container_root(opened.container.root, opened.origin, self.name, self._is_mount_root)
+
+
+class Folder(Directory):
+    """A folder of a store, mirrored.
+
+    A name that need not be changed to be shown keeps it; of others that come out the same, each gets a number.
+    """
+
+    __slots__ = ("_at", "_containers", "_is_mount_root", "_place")
+
+    def __init__(
+        self, name: str, ino: int, origin: Origin, containers: Containers, place: Place, at: str,
+        is_mount_root: bool = False,
+    ) -> None:
+        super().__init__(name, ino, origin)
+        self._containers = containers
+        self._place = place
+        self._at = at
+        self._is_mount_root = is_mount_root
+
+    @property
+    def mode(self) -> int:
+        return stat.S_IFDIR | self.origin.access.permissions & 0o555
+
+    def listing(self) -> Sequence[Node]:
+        return [node for name, original, entry in self._entries() if (node := self._node(name, original, entry))]
+
+    def child(self, name: str) -> Node:
+        node = None
+        if self._shown_name(name) == name:
+            try:
+                node = self._node(name, name, self._place.store.entry((*self._place.path, name)))
+            except (NotFound, NotADirectory):
+                self._containers.look(self._below(name), None)
+        if node is None and ("%" in name or "~" in name):  # perhaps a name that had to be changed
+            node = next((self._node(*found) for found in self._entries() if found[0] == name), None)
+        if node is None:
+            raise not_found(name)
+        return node
+
+    def _entries(self) -> Iterator[tuple[str, str, Entry]]:
+        """What is in it: the name to show, the name that the store has, and the rest."""
+        found = list(self._place.store.list(self._place.path))
+        taken = {original for original, _ in found if self._shown_name(original) == original}
+        for original, entry in found:
+            name = self._shown_name(original)
+            if name != original:
+                number = 2
+                while name in taken:
+                    name = component(_bytes(original), f"~{number}")
+                    number += 1
+                taken.add(name)
+            yield name, original, entry
+
+    def _node(self, name: str, original: str, entry: Entry) -> Node | None:
+        return node_at(
+            self._containers, self._below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
+        )
+
+    def _below(self, original: str) -> Place:
+        return Place(self._place.store, (*self._place.path, original))
+
+    def _shown_name(self, original: str) -> str:
+        name = component(_bytes(original))
+        return shown_at_root(name) if self._is_mount_root else name
+
+
+class LostDirectory(Directory):
+    """A source that was given by name and is not there now, under the attributes that it had."""
+
+    __slots__ = ("_reason",)
+
+    def __init__(self, name: str, ino: int, origin: Origin, reason: GlassfsError) -> None:
+        super().__init__(name, ino, origin)
+        self._reason = reason
+
+    def listing(self) -> Sequence[Node]:
+        raise self._fault()
+
+    def child(self, name: str) -> Node:
+        raise self._fault()
+
+    def _fault(self) -> Changed:
+        return Changed(self._reason.reason, self._reason.source, self._reason.part)
+
+
+def _bytes(name: str) -> bytes:
+    """A name of a store as bytes, which those that are not UTF-8 come back from surrogates for."""
+    return name.encode("utf-8", "surrogateescape")

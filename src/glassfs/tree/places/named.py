@@ -1,0 +1,122 @@
+"""The sources that a person named as one tree: a container, a folder, or several of either side by side. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glassfs.errors import GlassfsError, Unavailable
+from glassfs.source import Entry, Kind, Named
+from glassfs.tree.names import RESERVED, component
+from glassfs.tree.nodes import Directory, Node, inode, not_found
+from glassfs.tree.places.containers import Containers, Place
+from glassfs.tree.places.folder import LostDirectory, node_at
+from glassfs.tree.tree import Tree
+
+
+class Sources:
+    """What was named, each under a name of its own, and the tree of it. ``tree.close`` closes the containers.
+
+    Raises Refused, or whatever finding out raises, for what is no container or cannot be read.
+    """
+
+    def __init__(self, named: Sequence[Named], containers: Containers) -> None:
+        self.containers = containers
+        self.places: dict[str, Place] = {}
+        self._shown: dict[str, Node] = {}
+        self._stamps: dict[str, str] = {}
+        for one in named:
+            original = one.name.encode("utf-8", "surrogateescape")
+            name, number = component(original), 2
+            while name in self.places or name == RESERVED:
+                name = component(original, f"~{number}")
+                number += 1
+            self.places[name] = Place(one.store, one.path)
+        self._is_single = len(self.places) == 1
+        self.has_folder = False
+        for name, place in self.places.items():
+            entry = place.store.entry(place.path)
+            if entry.kind is Kind.FOLDER:
+                self.has_folder = True
+            else:
+                containers.opened(place, entry.version, self._at(name))
+        self.tree = Tree(self.root, self.close)
+        containers.changed = self.tree.forget
+
+    def root(self) -> Directory:
+        """The root directory as it is now."""
+        if self._is_single:
+            node = self.node(next(iter(self.places)))
+            if isinstance(node, Directory):
+                return node
+            reason = node.xattrs().get("user.glassfs.error", b"is not a container").decode("utf-8", "replace")
+            return LostDirectory(node.name, node.ino, node.origin, GlassfsError(reason))
+        return _SideBySide(self)
+
+    def node(self, name: str) -> Node:
+        """The node of one of the sources, as it is now; under its last attributes where it is not there."""
+        place, at = self.places[name], self._at(name)
+        shown = "" if self._is_single else name
+        try:
+            entry = place.store.entry(place.path)
+            node = node_at(self.containers, place, entry, shown, _number(entry), at, is_mount_root=self._is_single)
+        except GlassfsError as error:
+            self.containers.look(place, None)
+            last = self._shown.get(name)
+            if last is None:
+                raise
+            return LostDirectory(last.name, last.ino, last.origin, error)
+        if node is None:
+            raise not_found(at)
+        self._shown[name] = node
+        return node
+
+    def refresh(self) -> list[str]:
+        """Compares what is shown with the stores; the paths in the tree of what changed, "" for all of it.
+
+        Of folders only their own attributes count: what is in them is looked up anew each time.
+        """
+        changed = self.containers.refresh()
+        for name, place in self.places.items():
+            try:
+                stamp = place.store.entry(place.path).stamp
+            except Unavailable:
+                continue
+            except GlassfsError:
+                stamp = ""
+            if self._stamps.setdefault(name, stamp) != stamp:
+                self._stamps[name] = stamp
+                if self._at(name) not in changed:
+                    changed.append(self._at(name))
+                    self.tree.forget()
+        return changed
+
+    def close(self) -> None:
+        self.containers.close()
+        for store in {id(place.store): place.store for place in self.places.values()}.values():
+            store.close()
+
+    def _at(self, name: str) -> str:
+        return "" if self._is_single else f"/{name}"
+
+
+class _SideBySide(Directory):
+    """The root of several sources. Its attributes are those of the one that changed last."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self, sources: Sources) -> None:
+        newest = max((node.origin for node in map(sources.node, sources.places)), key=lambda origin: origin.mtime_ns)
+        super().__init__("", inode("|".join(sources.places), 0), newest)
+        self._sources = sources
+
+    def listing(self) -> Sequence[Node]:
+        return [self._sources.node(name) for name in self._sources.places]
+
+    def child(self, name: str) -> Node:
+        if name not in self._sources.places:
+            raise not_found(name)
+        return self._sources.node(name)
+
+
+def _number(entry: Entry) -> int:
+    return inode(entry.place, 0)

@@ -1,0 +1,84 @@
+"""The files that containers are stored in, as themselves: what ``.glassfs/source`` of a mount shows. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glassfs.errors import GlassfsError
+from glassfs.source import Kind
+from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
+from glassfs.tree.places.folder import ContainerDirectory, Folder, plain_file
+from glassfs.tree.places.named import Sources
+
+
+class OwnFiles(Directory):
+    """The containers' own files, under the names by which ``sources`` were named; of a folder, all that are in it."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self, name: str, ino: int, origin: Origin, sources: Sources) -> None:
+        super().__init__(name, ino, origin)
+        self._sources = sources
+
+    def listing(self) -> Sequence[Node]:
+        folder = self._folder()
+        if folder is not None:
+            return folder.listing()
+        return [node for name in self._sources.places if (node := self._own(name)) is not None]
+
+    def child(self, name: str) -> Node:
+        folder = self._folder()
+        if folder is not None:
+            return folder.child(name)
+        node = self._own(name) if name in self._sources.places else None
+        if node is None:
+            raise not_found(name)
+        return node
+
+    def _folder(self) -> _OwnFolder | None:
+        """A folder that was named alone stands for the whole."""
+        root = self._sources.root()
+        return _OwnFolder(self.name, self.ino, root) if isinstance(root, Folder) else None
+
+    def _own(self, name: str) -> Node | None:
+        return _own_file(self._sources.node(name), name, inode(name, self.ino))
+
+
+class _OwnFolder(Directory):
+    """A mirrored folder that shows its sub-folders and the files of its containers."""
+
+    __slots__ = ("_folder",)
+
+    def __init__(self, name: str, ino: int, folder: Folder) -> None:
+        super().__init__(name, ino, folder.origin)
+        self._folder = folder
+
+    @property
+    def mode(self) -> int:
+        return self._folder.mode
+
+    def listing(self) -> Sequence[Node]:
+        return [own for node in self._folder.listing() if (own := self._own(node)) is not None]
+
+    def child(self, name: str) -> Node:
+        node = self._own(self._folder.child(name))
+        if node is None:
+            raise not_found(name)
+        return node
+
+    def _own(self, node: Node) -> Node | None:
+        return _own_file(node, node.name, inode(node.name, self.ino))
+
+
+def _own_file(node: Node, name: str, ino: int) -> Node | None:
+    """What a node shows, as a file; None for what is neither a container nor a folder."""
+    if isinstance(node, Folder):
+        return _OwnFolder(name, ino, node)
+    if not isinstance(node, ContainerDirectory):
+        return None
+    place = node.place
+    try:
+        entry = place.store.entry(place.path)
+    except GlassfsError:
+        return None
+    return plain_file(node.containers, place, entry, name, ino) if entry.kind is Kind.FILE else None

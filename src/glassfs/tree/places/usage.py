@@ -1,0 +1,72 @@
+"""How many bytes the sources of a tree have, for ``df``: summed up beside those who ask. Any thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+
+from glassfs.errors import GlassfsError
+from glassfs.source import Kind
+from glassfs.tree.places.containers import Place
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 0.1
+"""Seconds that the first who asks waits for the first sum."""
+LEAST_PAUSE = 10.0
+PAUSE = 20
+"""How many times as long as a sum takes it is good for."""
+
+
+class Usage:
+    """The sizes of all files at and below ``places``. Whoever asks gets the last sum, or what there is of the first."""
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self._places = list(places)
+        self._sum = 0
+        self._is_known = threading.Event()
+        self._is_running = False
+        self._next = 0.0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int:
+        with self._lock:
+            is_due = not self._is_running and time.monotonic() >= self._next
+            if is_due:
+                self._is_running = True
+        if is_due:
+            try:
+                threading.Thread(target=self._run, name="glassfs-usage", daemon=True).start()
+            except RuntimeError:  # no thread can be started: the next one who asks may have more luck
+                self._is_running = False
+        self._is_known.wait(PATIENCE)
+        return self._sum
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        try:
+            total = 0
+            waiting = list(self._places)
+            while waiting:
+                place = waiting.pop()
+                try:
+                    entry = place.store.entry(place.path)
+                    if entry.kind is Kind.FILE:
+                        total += entry.size
+                    elif entry.kind is Kind.FOLDER:
+                        for name, inner in place.store.list(place.path):
+                            if inner.kind is Kind.FILE:
+                                total += inner.size
+                            elif inner.kind is Kind.FOLDER:
+                                waiting.append(Place(place.store, (*place.path, name)))
+                except GlassfsError as error:
+                    log.debug("left out of the sizes: %s", error)
+                if not self._is_known.is_set():
+                    self._sum = total
+            self._sum = total
+        finally:
+            self._is_known.set()
+            self._next = time.monotonic() + max(LEAST_PAUSE, PAUSE * (time.monotonic() - begun))
+            self._is_running = False
