@@ -177,6 +177,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not wrong
 
 
+def test_the_architecture_names_modules_that_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    modules = {path.name for place in ("src", "tests") for path in (ROOT / place).rglob("*.py")}
+    named = set(re.findall(r"\b\w+\.py\b", text))
+    assert named and not named - modules
+
+
 def test_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= LONGEST_README
 
