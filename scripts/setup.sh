@@ -20,15 +20,20 @@ install_packages() {
 # has_library NAME : whether the dynamic linker finds it.
 has_library() { "$venv/bin/python" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$1" 2>/dev/null; }
 
+# find_python : the interpreter to use, $GLASSFS_PYTHON if that is set.
 find_python() {
     local candidate
-    for candidate in python3.13 python3.12 python3.11 python3.10 python3; do
+    for candidate in ${GLASSFS_PYTHON:-python3.14 python3.13 python3.12 python3.11 python3.10 python3}; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
     done
-    say "glassfs needs Python 3.10 or newer: 'apt install python3'"
+    if [ -n "${GLASSFS_PYTHON:-}" ]; then
+        say "GLASSFS_PYTHON=$GLASSFS_PYTHON does not run Python 3.10 or newer"
+    else
+        say "glassfs needs Python 3.10 or newer: 'apt install python3'"
+    fi
     return 1
 }
 
@@ -36,10 +41,11 @@ find_python() {
 make_environment() {
     local stamp wanted python extra=${1:+[$1]}
     stamp=$venv/.installed${1:+-$1}
-    wanted=$(cksum <"$root/pyproject.toml")
+    wanted="$(cksum <"$root/pyproject.toml") ${GLASSFS_PYTHON:-}"
     if [ -x "$venv/bin/glassfs" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then return; fi
     python=$(find_python) || return 1
     say "setting up $venv …"
+    if [ -n "${GLASSFS_PYTHON:-}" ] && [ "$("$venv/bin/python" -V 2>&1)" != "$("$python" -V)" ]; then rm -rf "$venv"; fi
     if ! "$python" -m venv "$venv" 2>/dev/null; then
         rm -rf "$venv"
         if ! install_packages python3-venv || ! "$python" -m venv "$venv"; then

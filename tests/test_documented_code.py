@@ -1,0 +1,80 @@
+"""What the documents tell a reader to run does what they say of it."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import make_samples
+import numpy as np
+import pytest
+
+import glassfs
+from glassfs.formats import registry
+from tests.conftest import ROOT
+from tests.test_documents import README, arguments, lines_to_type
+
+WITHOUT_A_MOUNT = {"ls", "tree", "cat", "info", "export", "verify"}
+
+
+def python_in(page: str, containing: str) -> str:
+    """The one block of Python on a page that has this in it."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if containing in block)
+    return block
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the documents' reader is: beside robot.kdb and a folder of containers."""
+    (tmp_path / "datasets").mkdir()
+    for path in (tmp_path / "robot.kdb", tmp_path / "datasets/robot.kdb"):
+        make_samples.write_kinodb(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_commands_of_the_readme_work(place: Path) -> None:
+    lines = [words for words in map(arguments, lines_to_type(README.read_text(encoding="utf-8")))
+             if words[0] in WITHOUT_A_MOUNT]
+    printed: dict[str, bytes] = {}
+    assert {words[0] for words in lines} >= {"tree", "cat", "info", "export", "verify"}
+    for words in lines:
+        done = subprocess.run([sys.executable, "-m", "glassfs", *words], capture_output=True, timeout=120, check=False)
+        assert done.returncode == 0, f"glassfs {' '.join(words)}: {done.stderr.decode()}"
+        if words[0] == "cat":
+            printed[words[2]] = done.stdout
+    for path, data in printed.items():
+        assert data and (place / "robot" / path).read_bytes() == data
+
+
+def test_the_python_of_the_manual_works(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    exec(python_in("docs/manual/python.md", "glassfs.open"), names)
+    data = names["data"]
+    assert isinstance(data, bytes) and data.startswith(b"\x89PNG")
+    assert "/episodes/0/state.npy" in capsys.readouterr().out.splitlines()
+
+
+def test_the_format_of_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, object] = {}
+    exec(python_in("CONTRIBUTING.md", "FORMAT ="), names)
+    monkeypatch.setattr(registry, "installed", lambda: (names["FORMAT"],))
+    path = tmp_path / "some.mine"
+    path.write_bytes(b"MINE----" + np.array([1.5, -2.0], "<f8").tobytes())
+    with glassfs.open(path) as tree:
+        file = tree.file("/values.npy")
+        assert np.load(io.BytesIO(file.read(0, file.size))).tolist() == [1.5, -2.0]
+
+
+def test_times_survive_what_the_manual_says_of_them(tmp_path: Path) -> None:
+    """The advice for ``<M8[100ns]``, beyond the years that NumPy prints rightly, too."""
+    assert '.astype("M8[us]")' in python_in("docs/manual/python.md", "Time.npy")
+    ticks = np.array([0, 15_778_800_000_000_000, 10**17], "<i8")
+    path = tmp_path / "Time.npy"
+    np.save(path, ticks.view("<M8[100ns]"))
+    times = np.load(path).astype("M8[us]")
+    assert (times.view("<i8") * 10 == ticks).all() and str(times[1]).startswith("2020-01-01")

@@ -1,0 +1,275 @@
+"""What is written: comments cite sections that exist, links lead somewhere, commands and options are real ones."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import shlex
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from glassfs.cli import COMMANDS, glassfs
+from glassfs.mount.options import DESCRIPTIONS
+from tests.conftest import ROOT
+
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+LONGEST_README = 150
+
+FORMAT_OF_MODULE = {"kastore": "kastore", "tskit": "kastore"}
+FOREIGN_OPTIONS = {"--device", "--cap-add"}
+NUMBERS = {"DEPTH": "1"}
+
+# What names the document that the sections behind it belong to.
+_DOCUMENT = re.compile(r"(?P<page>(?:[\w.]+/)*\w+\.md)|(?P<foreign>RFC \d+|W3C Recommendation|PEP \d+)")
+_SECTION = re.compile(r"§(\d+(?:\.\d+)*)")
+
+
+def python_comments(text: str) -> Iterator[tuple[int, str]]:
+    """Docstrings, and runs of comments without a gap, with the lines where they begin."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+    yield from joined(
+        (token.start[0], token.string)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
+    )
+
+
+def joined(comments: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Comments on neighbouring lines as one."""
+    first, last, lines = 0, -1, [""]
+    for line, text in comments:
+        if line != last + 1:
+            yield first, " ".join(lines)
+            first, lines = line, []
+        lines.append(text.lstrip("# "))
+        last = line
+    yield first, " ".join(lines)
+
+
+def shell_comments(text: str) -> Iterator[tuple[int, str]]:
+    lines = enumerate(text.splitlines(), 1)
+    yield from joined((number, line.lstrip()) for number, line in lines if line.lstrip().startswith("#"))
+
+
+def comments() -> Iterator[tuple[Path, int, str]]:
+    """All comments of this project: file, line, text."""
+    files = [path for place in ("src", "tests", "scripts") for path in sorted((ROOT / place).rglob("*"))]
+    for path in (*files, ROOT / "setup.py", ROOT / ".ci/run"):
+        if path.suffix == ".py":
+            found = python_comments(path.read_text(encoding="utf-8"))
+        elif path.parent.name in ("scripts", ".ci") and path.is_file():
+            found = shell_comments(path.read_text(encoding="utf-8"))
+        else:
+            continue
+        for line, text in found:
+            yield path, line, text
+
+
+def page_of(path: Path) -> str:
+    """The document whose sections a bare § means in this file; "" if there is none."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[:3] != ("src", "glassfs", "formats"):
+        return ""
+    return f"formats/{FORMAT_OF_MODULE.get(parts[3], parts[3])}.md"
+
+
+def citations(text: str, default: str) -> Iterator[tuple[str, str]]:
+    """Pairs of document and section ("" for the whole of it). Sections of documents that are not ours are left out."""
+    page: str | None = default
+    for match in re.finditer(f"{_DOCUMENT.pattern}|{_SECTION.pattern}", text):
+        if match["page"]:
+            page = match["page"]
+            yield page, ""
+        elif match["foreign"]:
+            page = None
+        elif page is not None:
+            yield page, match[3]
+
+
+@cache
+def found(page: str) -> Path | None:
+    """The document that a citation means: from the root of the repository, or from docs/."""
+    return next((path for path in (ROOT / page, DOCS / page) if page and path.is_file()), None)
+
+
+@cache
+def headings(path: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+
+
+def has_section(path: Path, section: str) -> bool:
+    return any(re.match(rf"{re.escape(section)}[. ]", heading) for heading in headings(path))
+
+
+def fault_in(page: str, section: str) -> str | None:
+    """Why there is nothing that this cites, or None."""
+    path = found(page)
+    if path is None:
+        return f"§{section} of no document" if not page else f"{page} is not there"
+    return None if not section or has_section(path, section) else f"{page} has no §{section}"
+
+
+def test_comments_cite_what_is_in_the_repository() -> None:
+    cited: set[str] = set()
+    wrong = []
+    for path, line, text in comments():
+        for page, section in citations(text, page_of(path)):
+            cited.add(page)
+            if fault := fault_in(page, section):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {fault}")
+    assert not wrong
+    assert {f"formats/{name}.md" for name in ("ikv", "idv", "kastore", "kinodb", "wshard")} <= {
+        page.removeprefix("docs/") for page in cited
+    }
+
+
+def test_citations_are_seen_and_followed() -> None:
+    """The check itself."""
+    assert list(citations("as formats/wshard.md §9, §13 say", "")) == [
+        ("formats/wshard.md", ""), ("formats/wshard.md", "9"), ("formats/wshard.md", "13"),
+    ]
+    assert list(citations("runs (§8.1 to §8.3)", "formats/idv.md")) == [
+        ("formats/idv.md", "8.1"), ("formats/idv.md", "8.3"),
+    ]
+    assert not list(citations("inflated (RFC 1951 §3.2.4)", "formats/idv.md"))
+    assert list(python_comments('"""One."""\n# two §1\n# three\nx = "§4"  # four\n'))[1:] == [
+        (0, ""), (2, "two §1 three four"),
+    ]
+    assert fault_in("docs/formats/idv.md", "8.4") is None and fault_in("formats/idv.md", "8.4") is None
+    assert fault_in("formats/idv.md", "8.6") == "formats/idv.md has no §8.6"
+    assert fault_in("formats/idv.md", "99") and fault_in("tree.md", "") and fault_in("", "3")
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "formats").glob("*.md")), ids=lambda path: path.stem)
+def test_a_format_is_described_section_by_section(path: Path) -> None:
+    numbers = [int(match[1]) for heading in headings(path) if (match := re.match(r"(\d+)\. ", heading))]
+    assert numbers == list(range(1, len(numbers) + 1))
+    page = f"formats/{path.name}"
+    wrong = [fault for cited, section in citations(path.read_text(encoding="utf-8"), page)
+             if cited == page and (fault := fault_in(cited, section))]
+    assert not wrong
+
+
+def anchor(heading: str) -> str:
+    """How a heading is linked to, as code hosts make it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, fragment = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if not path.exists() or (fragment and fragment not in map(anchor, headings(path))):
+            wrong.append(target)
+    assert not wrong
+
+
+def test_the_architecture_names_modules_that_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    modules = {path.name for place in ("src", "tests") for path in (ROOT / place).rglob("*.py")}
+    named = set(re.findall(r"\b\w+\.py\b", text))
+    assert named and not named - modules
+
+
+def test_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= LONGEST_README
+
+
+def command_of(name: str) -> click.Command | None:
+    return glassfs.get_command(click.Context(glassfs), name)
+
+
+def spellings(command: click.Command) -> set[str]:
+    """All ways to write the options of a command."""
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    return {"-h", "--help", *(name for option in options for name in (*option.opts, *option.secondary_opts))}
+
+
+def lines_to_type(text: str) -> Iterator[str]:
+    """The glassfs commands in blocks of code, each up to where the shell takes over."""
+    for language, block in re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines() if language in ("", "sh") else ():
+            match = re.match(r" *(?:\$ )?(?:sudo )?(?:[\w.]+/bin/)?glassfs +([^|>&#]*)", line)
+            if match:
+                yield match[1]
+
+
+def lines_in_passing(text: str) -> Iterator[str]:
+    """The glassfs commands between backticks, as they are used or as a pattern of it."""
+    for code in re.findall(r"`([^`]+)`", text):
+        match = re.match(r"(?:sudo )?(?:[\w.]+/bin/)?glassfs +([^|>&#\\]*)", code)
+        if match:
+            yield re.sub(r"[][…]", " ", match[1])
+
+
+def arguments(line: str) -> list[str]:
+    return [NUMBERS.get(word, word) for word in shlex.split(line)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_can_be_typed(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for line in lines_to_type(text):
+        name, *rest = arguments(line)
+        command = command_of(name) if name in COMMANDS else None
+        if name.startswith("-"):
+            assert name in {"-V", "--version", "-h", "--help"}, line
+            continue
+        assert command is not None, line
+        if not {"-h", "--help"} & set(rest):
+            command.make_context(name, rest)  # raises click.UsageError for what the command does not take
+    for line in lines_in_passing(text):
+        name, *rest = arguments(line)
+        assert name in COMMANDS or name in ("COMMAND", "--help", "--version"), line
+        if name in COMMANDS:
+            command = command_of(name)
+            assert command is not None
+            assert {word for word in rest if word.startswith("-") and word != "-"} <= spellings(command), line
+
+
+def test_options_in_passing_are_options_of_some_command() -> None:
+    known = set().union(*(spellings(command) for name in COMMANDS if (command := command_of(name)))) | FOREIGN_OPTIONS
+    for page in (README, *sorted((DOCS / "manual").glob("*.md"))):
+        for code in re.findall(r"`(-[^`]+)`", page.read_text(encoding="utf-8")):
+            assert {word for word in code.split() if word.startswith("--")} <= known, f"{page.name}: {code}"
+
+
+def rows(page: Path, heading: str) -> dict[str, str]:
+    """The rows of the first table behind a heading: what is in the first column, and the whole row."""
+    text = page.read_text(encoding="utf-8").split(f"# {heading}\n", 1)[1]
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert table is not None
+    return {re.split(r"(?<!\\)\|", line)[1]: line for line in table[0].splitlines()[2:]}
+
+
+def test_every_command_and_option_is_in_the_manual() -> None:
+    lines = [line for cell in rows(DOCS / "manual/commands.md", "Commands") for line in lines_in_passing(cell)]
+    described = {words[0]: words for words in map(arguments, lines)}
+    assert described.keys() == COMMANDS.keys()
+    for name, words in described.items():
+        command = command_of(name)
+        assert command is not None
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert {*option.opts, *option.secondary_opts} & set(words), f"glassfs {name}: {option.opts}"
+
+
+def test_every_mount_option_is_in_the_manual() -> None:
+    def names(text: str) -> set[str]:
+        return set(re.findall(r"([a-z_]{3,})(?:=[A-Z]+)?(?:`|,|$)", text))
+
+    described = {name for cell in rows(DOCS / "manual/mounting.md", "Options") for name in names(cell)}
+    assert described == {name for text in DESCRIPTIONS for name in names(text)} - {"default_permissions"}
