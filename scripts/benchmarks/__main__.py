@@ -32,7 +32,8 @@ def main() -> int:
     report = Report(options.runs, options.scale)
     try:
         with _folder(options.data) as folder:
-            _measure(Runner(folder, options.runs, options.scale, options.data is not None), report, options)
+            runner = Runner(folder, options.runs, options.scale, options.data is not None, options.beside)
+            _measure(runner, report, options)
     except KeyboardInterrupt:
         say("")
         print("benchmark: interrupted", file=sys.stderr)
@@ -91,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--growth", action="store_true", help="instead: how glassfs grows with 1, 4, 16 times the data")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink all data, such as 0.01 to try it out (1)")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data there; needs 16 GB at scale 1")
+    parser.add_argument(
+        "--beside", metavar="PROGRAM", help="another glassfs, such as that of another version, to be measured beside",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="draw a PNG")
     return parser

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.data import CONTAINERS, Dataset
-from benchmarks.sides import SIDES, make_ready
+from benchmarks.sides import SIDES, Mount, Side, make_ready
 from benchmarks.tasks import Results
 from benchmarks.workloads import SMALL, Participant, Samples, Workload
 
+BESIDE = "beside"
+
 
 class Runner:
-    """Keeps its data in ``folder``; ``scale`` shrinks them."""
+    """Keeps its data in ``folder``; ``scale`` shrinks them. ``beside`` is the program of another glassfs, if any."""
 
-    def __init__(self, folder: Path, runs: int, scale: float, keeps_data: bool) -> None:
+    def __init__(
+        self, folder: Path, runs: int, scale: float, keeps_data: bool, beside: str | None = None,
+    ) -> None:
+        self._sides: dict[str, Side] = dict(SIDES)
+        if beside is not None:
+            self._sides[BESIDE] = Mount(BESIDE, "container", beside, "mount")
         self.folder = folder
         self.runs = runs
         self.scale = scale
@@ -45,17 +52,18 @@ class Runner:
         self, name: str, dataset: Dataset, participants: Sequence[Participant], memory: int = SMALL,
     ) -> Samples:
         """The samples of one workload from ``runs`` rounds. Participants that are not installed are left out."""
-        present = [participant for participant in participants if self._is_there(participant)]
+        present = [participant for participant in self._with_others(participants) if self._is_there(participant)]
         say(f"{name}: preparing")
         for participant in present:
-            SIDES[participant.side].image(dataset)
-        os.sync()  # what was written must not be on its way to the disk while others read
+            self._sides[participant.side].image(dataset)
+        # What was written must not be on its way to the disk while others read. sync(2) would wait for all mounts.
+        subprocess.run(["sync", "--file-system", self.folder], check=True)
         samples: dict[str, dict[str, list[float]]] = {p.label: defaultdict(list) for p in present}
         for number in range(self.runs):
             for participant in present:
                 say(f"{name}: run {number + 1} of {self.runs}, {participant.label}")
                 try:
-                    results = _observed(participant, dataset, memory)
+                    results = self._observed(participant, dataset, memory)
                 except (OSError, subprocess.SubprocessError) as error:
                     self.failures.append(f"{name}, {participant.label}: {error}")
                     continue
@@ -68,11 +76,39 @@ class Runner:
         if not self.keeps_data:
             dataset.remove()
 
+    def _with_others(self, participants: Sequence[Participant]) -> list[Participant]:
+        """The participants, each that is glassfs followed by the other glassfs."""
+        found = []
+        for participant in participants:
+            found.append(participant)
+            if participant.side == "glassfs" and BESIDE in self._sides:
+                label = BESIDE if participant.label == "glassfs" else f"{participant.label} {BESIDE}"
+                found.append(replace(participant, label=label, side=BESIDE))
+        return found
+
     def _is_there(self, participant: Participant) -> bool:
-        reason = SIDES[participant.side].missing()
+        reason = self._sides[participant.side].missing()
         if reason is not None:
             self.notes[participant.side] = reason
         return reason is None
+
+    def _observed(self, participant: Participant, dataset: Dataset, memory: int) -> Results:
+        """The results of the recipe and those of the daemon. What the recipe itself tells wins."""
+        with self._sides[participant.side].opened(dataset) as place:
+            make_ready(memory)
+            if place.daemon is None:
+                return participant.recipe(place)
+            # Its status comes from glassfs itself, so it is asked first and last, outside of what is counted.
+            blocks = place.blocks_decoded() if participant.side in ("glassfs", BESIDE) else 0
+            cpu, read = place.cpu(), place.bytes_read()
+            results = participant.recipe(place)
+            counted: Results = {
+                "cpu": place.cpu() - cpu, "read": place.bytes_read() - read,
+                "memory": place.memory(), "mount": place.mount_seconds,
+            }
+            if participant.side in ("glassfs", BESIDE):
+                counted["blocks"] = place.blocks_decoded() - blocks
+            return counted | results
 
 
 def say(words: str) -> None:
@@ -80,22 +116,3 @@ def say(words: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{words}")
         sys.stderr.flush()
-
-
-def _observed(participant: Participant, dataset: Dataset, memory: int) -> Results:
-    """The results of the recipe and those of the daemon. What the recipe itself tells wins."""
-    with SIDES[participant.side].opened(dataset) as place:
-        make_ready(memory)
-        if place.daemon is None:
-            return participant.recipe(place)
-        # Its status comes from glassfs itself, so it is asked first and last, outside of what is counted.
-        blocks = place.blocks_decoded() if participant.side == "glassfs" else 0
-        cpu, read = place.cpu(), place.bytes_read()
-        results = participant.recipe(place)
-        counted: Results = {
-            "cpu": place.cpu() - cpu, "read": place.bytes_read() - read,
-            "memory": place.memory(), "mount": place.mount_seconds,
-        }
-        if participant.side == "glassfs":
-            counted["blocks"] = place.blocks_decoded() - blocks
-        return counted | results
