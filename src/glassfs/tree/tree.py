@@ -84,11 +84,11 @@ class Tree:
 
         Where a directory cannot be listed, ``on_error`` is told its path and why; without it the error ends the walk.
         """
-        waiting = [normal(path).rstrip("/")]
+        waiting = [(normal(path).rstrip("/"), self.directory(path))]
         while waiting:
-            start = waiting.pop()
+            start, directory = waiting.pop()
             try:
-                nodes = self.directory(start or "/").listing()
+                nodes = directory.listing()
             except GlassfsError as error:
                 if on_error is None:
                     raise
@@ -99,7 +99,7 @@ class Tree:
                 below = f"{start}/{node.name}"
                 yield below, node
                 if isinstance(node, Directory):
-                    inner.append(below)
+                    inner.append((below, node))
             waiting += reversed(inner)
 
     def forget(self) -> None:
