@@ -1,8 +1,8 @@
 """KinoDB (``.kdb``): robot episodes, each with metadata, state/action records and camera images.
 
 ``file`` opens a container: header and packed index. ``episode`` makes an episode from its 64-byte index entry when
-somebody asks for it. ``images`` scans an episode's image section when somebody looks into it, and ``pictures`` finds out
-whether stored pictures decode. Pixels are not read before they are wanted, but where only they tell what is stored.
+somebody asks for it. ``images`` scans an episode's image section when somebody looks into it, and ``pictures`` finds
+out whether stored pictures decode. Pixels are not read before they are wanted, but where only they tell what is stored.
 Nothing that can be seen changes after opening, so any thread may use it.
 
 A file whose header or index is wrong is refused. A bad section costs the contents that lie in it: they keep the sizes

@@ -7,7 +7,7 @@ What is wrong with one block is found when it is read (Damaged), or known alread
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -34,8 +34,9 @@ class Episode:
         self.cache = cache
         self._source = index.source
         self.damaged_metadata: dict[bytes, str] = {}
-        with self.room_for(CHANNELS, EPISODE):
-            self.metadata = metadata.Metadata(*(self.json(name) for name in (CHANNELS, EPISODE)))
+        found = index.find(CHANNELS, EPISODE)
+        with metadata.room_for(cache, sum(entry.size for entry in found.values())):
+            self.metadata = metadata.Metadata(*(self._value(found.get(name)) for name in (CHANNELS, EPISODE)))
 
     @property
     def error(self) -> str | None:
@@ -43,20 +44,12 @@ class Episode:
         unnamed = sum(entry.name is None for entry in self.index)
         return f"blocks without a usable name: {unnamed}" if unnamed else None
 
-    def room_for(self, *names: bytes) -> AbstractContextManager[None]:
-        """Around the use of the JSON values of these metadata blocks."""
-        return metadata.room_for(self.cache, sum(entry.size for entry in self.index.find(*names).values()))
-
-    def json(self, name: bytes) -> Any:
-        """The JSON value of a metadata block; None, and a note, where it is damaged. ``room_for`` it is needed."""
+    @contextmanager
+    def json(self, name: bytes) -> Iterator[Any]:
+        """The JSON value of a metadata block while it is looked at; None, and a note, where it is damaged."""
         entry = self.index.find(name).get(name)
-        if entry is None:
-            return None
-        try:
-            return metadata.parse(self._block(entry))
-        except Damaged as error:
-            self.damaged_metadata[name] = error.reason
-            return None
+        with metadata.room_for(self.cache, entry.size if entry else 0):
+            yield self._value(entry)
 
     @cached_property
     def overlaps(self) -> Overlaps:
@@ -131,6 +124,15 @@ class Episode:
         crc = Crc32c(entry.crc, Covers.RAW | Covers.STORED) if entry.crc else None
         return Decoded(self.cache, extent, entry.codec, entry.size, entry.label, crc)
 
+    def _value(self, entry: Entry | None) -> Any:
+        if entry is None or entry.name is None:
+            return None
+        try:
+            return metadata.parse(self._block(entry))
+        except Damaged as error:
+            self.damaged_metadata[entry.name] = error.reason
+            return None
+
     def _steps(self, entry: Entry) -> int | None:
         fitted = self.metadata.fit(entry.name or b"", entry.size)
         return None if fitted is None else fitted[1]
@@ -147,8 +149,7 @@ class Episode:
 
     def _is_streamed(self) -> bool:
         """True also where nothing tells."""
-        with self.room_for(WSHARD):
-            found = self.json(WSHARD)
+        with self.json(WSHARD) as found:
             return not isinstance(found, dict) or bool(found.get("streaming"))
 
 

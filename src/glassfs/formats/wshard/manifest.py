@@ -99,8 +99,7 @@ def open_manifest(opening: Opening, index: Index) -> Container:
 
 def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
     """The parts in order, checked for continuity, and what there is to tell."""
-    with own.room_for(MANIFEST):
-        manifest = own.json(MANIFEST)
+    with own.json(MANIFEST) as manifest:
         if not isinstance(manifest, dict):
             reason = own.damaged_metadata.get(MANIFEST, "is missing, or is not a JSON object")
             raise _refused(own, f"is a manifest, but {MANIFEST.decode()} cannot be used: {reason}")
@@ -217,7 +216,7 @@ def _open_file(opening: Opening, record: PartRecord) -> Source:
 def _is_link(opening: Opening, name: str) -> bool:
     try:
         return opening.store is not None and opening.store.entry((*opening.path[:-1], name)).kind is Kind.LINK
-    except GlassfsError:
+    except (GlassfsError, ValueError):
         return False
 
 

@@ -186,8 +186,7 @@ def _identity(episode: Episode) -> _Identity | None:
     """None where there is no such list."""
     present = {entry.name for entry in episode.index if entry.name is not None}
     found = _Identity({}, [])
-    with episode.room_for(IDENTITY):
-        value = episode.json(IDENTITY)
+    with episode.json(IDENTITY) as value:
         listed = value.get("entries") if isinstance(value, dict) else None
         if not isinstance(listed, dict):
             return None
