@@ -7,8 +7,10 @@ import itertools
 import json
 import logging
 import math
+import random
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,33 @@ def test_index_too_long_to_keep(good: bytearray, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(file, "KEPT_INDEX", 0)
     assert {name: len(found) for name, found in contents_of(open_bytes(bytes(good)).root).items()} == kept
     assert faults(good) == []
+
+
+def test_a_long_index_is_not_held(tmp_path: Path) -> None:
+    """20,000 episodes have an index of 1.2 MiB: it is read a stretch at a time, in whatever order."""
+    count = 20_000
+    packed = b"".join(struct.pack("<QIHHQQQQQQ", n, n + 1, 0, 0, 64, 0, 64, 0, 64, 0) for n in range(count))
+    path = tmp_path / "long.kdb"
+    path.write_bytes(struct.pack("<4sHHQQQQQ16x", b"KINO", 0, 1, count, 0, 64, len(packed), 0) + packed)
+    source = CountingSource(path)
+    container = FORMAT.open(opening(source))
+    assert source.bytes_read == 64
+    series = [member.content for member in container.root.members()][1]
+    assert isinstance(series, Series) and series.count == count
+
+    def frames(position: int) -> int:
+        group = series.item(position)
+        assert isinstance(group, Group)
+        (reward,) = (member.content for member in group.members() if member.name == (b"reward",))
+        assert isinstance(reward, Array) and isinstance(reward.shape, tuple)
+        return reward.shape[0]
+
+    source.reads.clear()
+    assert [frames(position) for position in range(1000)] == list(range(1, 1001))
+    assert source.bytes_read == 1024 * 64 and len(source.reads) == 16
+    positions = [*random.Random(1).sample(range(count), 300), count - 1, 0]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(frames, positions)) == [position + 1 for position in positions]
 
 
 # What is read when
