@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
 import time
 import zlib
 from pathlib import Path
@@ -15,7 +17,10 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 from writers.kinodb import Frame, Stored, jpeg, png
 
-from glassfs.content import Blob, Content, Image, Picture, Series
+from glassfs.cache import BlockCache
+from glassfs.content import Blob, Content, Image, Memory, Picture, Series
+from glassfs.errors import Unavailable
+from glassfs.formats.kinodb.pictures import decoded_size
 from tests.formats.kinodb_files import (
     FRONT,
     WRIST,
@@ -168,6 +173,70 @@ def test_decompression_bombs_are_not_decoded(tmp_path: Path) -> None:
     shown = pictures(data)
     assert time.perf_counter() - start < 5
     assert all(isinstance(content, Picture) for content in shown.values())
+
+
+LIST_ALL = """
+import resource, sys
+from concurrent.futures import ThreadPoolExecutor
+sys.path[:0] = sys.argv[2:]
+from tests.formats.kinodb_files import image_group, images_of
+from tests.helpers import open_path
+budget = 96 << 20
+container = open_path(sys.argv[1], budget)
+images_of(image_group(container, 0))  # what a decoder needs for itself
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with ThreadPoolExecutor(12) as threads:
+    kinds = list(threads.map(lambda n: type(images_of(image_group(container, n))[0].content).__name__, range(12)))
+print(set(kinds), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_listings_that_decode_share_the_budget(tmp_path: Path) -> None:
+    """Twelve pictures of 64 MB each at a time, 48 KB stored, where 96 MiB are allowed."""
+    image = PillowImage.new("RGBA", (4000, 4000))
+    stored = io.BytesIO()
+    image.save(stored, "PNG")
+    data = stored.getvalue()
+    path = tmp_path / "bombs.kdb"
+    episode = {"state": floats(1, 1), "action": floats(1, 1), "images": [{"c": Stored(data, len(data), 1, 1)}]}
+    path.write_bytes(written(tmp_path, *[episode] * 12))
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", LIST_ALL, path, root, root / "scripts"], capture_output=True, text=True, check=False,
+    )
+    kinds, grown = done.stdout.rsplit(maxsplit=1) if done.stdout else (done.stderr, "0")
+    assert kinds == "{'Picture'}"
+    assert int(grown) < 100 << 10  # KiB
+
+
+@pytest.mark.parametrize(("stored", "size"), [
+    (jpeg(FRONT), (6, 4)), (png(FRONT), (6, 4)), (png(FRONT)[:50], None), (jpeg(FRONT)[:100], None), (b"", None),
+    (b"\x89PNG\r\n\x1a\n", None), (b"\x89PNG\r\n\x1a\n" + b"\xff" * 40, None), (b"\xff\xd8\xff" * 50, None),
+])
+def test_what_decodes_and_to_how_many_pixels(stored: bytes, size: tuple[int, int] | None) -> None:
+    cache = BlockCache()
+    media = "jpeg" if stored.startswith(b"\xff") else "png"
+    assert decoded_size(Memory(stored), media, cache) == size
+    assert cache.used == 0
+
+
+def test_text_inside_a_picture_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be more memory than the pixels tell; a picture is no worse for a damaged text, either."""
+    picture = png(FRONT)
+    text = b"zTXtnote\0\0" + zlib.compress(bytes(1 << 20))
+    for crc in (zlib.crc32(text), 0):
+        chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", crc)
+        monkeypatch.setattr("PIL.PngImagePlugin._safe_zlib_decompress", lambda data: pytest.fail("it is unpacked"))
+        assert decoded_size(Memory(picture[:33] + chunk + picture[33:]), "png", BlockCache()) == (6, 4)
+
+
+def test_a_machine_without_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(picture: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", load)
+    with pytest.raises(Unavailable):
+        decoded_size(Memory(png(FRONT)), "png", BlockCache())
 
 
 @pytest.mark.parametrize(("stored", "kind"), [

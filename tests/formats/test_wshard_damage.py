@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+import tracemalloc
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from writers.wshard import WShardWriter, pack_residual, write_streamed
 
 from glassfs.content import Array, Blob
 from glassfs.content.model import Stored
-from glassfs.errors import Damaged, GlassfsError, Refused
+from glassfs.errors import Damaged, GlassfsError, Refused, Unrecognised
+from glassfs.formats.registry import open_container
 from tests.formats.wshard_files import (
     array_of,
     entry_of,
@@ -28,7 +31,7 @@ from tests.formats.wshard_files import (
     with_garbage,
     with_header,
 )
-from tests.helpers import contents_of, open_bytes
+from tests.helpers import contents_of, open_bytes, opening
 
 STEPS = 16
 ARRAY = (np.arange(STEPS * 40) % 7).astype("<f4").reshape(STEPS, 40)
@@ -55,7 +58,7 @@ def sound(codec: str = "none") -> bytes:
      ("data_offset", 8, "names"), ("data_offset", 1 << 63, "names")],
 )
 def test_headers_that_cannot_be_right_are_refused_with_the_reason(field: str, value: int, reason: str) -> None:
-    with pytest.raises(Refused, match=f"^made: .*{reason}"):
+    with pytest.raises(Refused, match=f"/made: .*{reason}"):
         open_bytes(with_header(sound(), **{field: value}))
 
 
@@ -93,7 +96,7 @@ def test_a_cut_block_keeps_its_type_where_the_length_confirms_it() -> None:
     container = open_bytes(made(metadata_first)[:-100])
     content = only(container, "signal/x")
     assert isinstance(content, Array) and content.shape == ARRAY.shape
-    with pytest.raises(Damaged, match=r"^made: signal/x: .*outside"):
+    with pytest.raises(Damaged, match=r"/made: signal/x: .*outside"):
         content.data.whole()
 
 
@@ -107,7 +110,7 @@ def test_a_block_that_cannot_be_where_its_entry_says(codec: str, changed: dict[s
     container = open_bytes(with_entry(sound(codec), "signal/x", **changed))
     content = only(container, "signal/x")
     assert isinstance(content, Stored) and 0 < content.data.size < 1 << 20
-    with pytest.raises(Damaged, match=r"^made: signal/x: "):
+    with pytest.raises(Damaged, match=r"/made: signal/x: "):
         content.data.read(0, 1)
     assert raw_of(container, "reward") == np.arange(STEPS, dtype="<f4").tobytes()
 
@@ -194,7 +197,7 @@ def test_metadata_with_a_wrong_checksum_are_not_believed() -> None:
     place = data.index(b'"f32"')
     container = open_bytes(data[: place + 2] + b"6" + data[place + 3 :])
     assert isinstance(only(container, "signal/x"), Blob)
-    with pytest.raises(Damaged, match="meta/channels: checksum"):
+    with pytest.raises(Damaged, match="meta/channels: its checksum"):
         raw_of(container, "meta/channels")
 
 
@@ -208,6 +211,56 @@ def test_very_large_metadata_are_not_parsed() -> None:
     container = open_bytes(made(with_text))
     assert isinstance(only(container, "signal/x"), Blob)
     assert raw_of(container, "meta/channels") == text
+
+
+@pytest.mark.parametrize("reserved", [64, 1504, 1 << 16])
+def test_a_recording_that_goes_on_is_not_taken_for_another_format(reserved: int) -> None:
+    """Zeros where the header will be, and the first pieces behind them (docs/formats/wshard.md §13)."""
+    with pytest.raises(Unrecognised) as caught:
+        open_bytes(bytes(reserved) + ARRAY.tobytes(), "episode.wshard.partial")
+    assert caught.value.reason.startswith(
+        "starts with zeros: its writer has not finished it (KinoDB and WShard both reserve zeros first), or"
+    )
+
+
+@pytest.mark.parametrize("head", [bytes(63) + b"x" * 100, b"\0\0\0\x18ftypmp42"])
+def test_a_few_zeros_are_no_recording(head: bytes) -> None:
+    with pytest.raises(Unrecognised, match="is not a container of a known format"):
+        open_bytes(head)
+
+
+@cache
+def bomb(text: bytes) -> bytes:
+    """Small stored, and very many values as JSON."""
+    return made(lambda writer: [writer.add("signal/x", ARRAY), writer.add("meta/channels", text, "zstd")])
+
+
+@pytest.mark.parametrize("text", [
+    b"[" + b"{}," * 1_300_000 + b"{}]", b'{"channels": [' + b'{"":0},' * 550_000 + b"{}]}",
+    b'["' + b"\xf0\x9f\x98\x80" * 1_000_000 + b'"]',
+], ids=["objects", "channels", "wide text"])
+def test_metadata_that_are_looked_at_take_room_for_their_values(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bomb(text)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "made")
+        path.write_bytes(data)
+        given = opening(path, 1 << 30)
+        taken: list[int] = []
+        take = given.cache.room.take
+
+        def counted(size: int) -> None:
+            taken.append(size)
+            take(size)
+
+        monkeypatch.setattr(given.cache.room, "take", counted)
+        tracemalloc.start()
+        try:
+            open_container(given)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < sum(taken) < 256 << 20
+    assert given.cache.used == 0
 
 
 def explore(data: bytes) -> None:
@@ -233,8 +286,6 @@ def explore(data: bytes) -> None:
 
 @cache
 def streamed() -> bytes:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "s.wshard")
         write_streamed(path, {"signal/x": ARRAY, "action/x": ARRAY[:, :2]}, flush=5)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,14 @@ import pytest
 from writers.wshard import WShardWriter, pack_residual, write_chunked, write_manifest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Json
-from glassfs.errors import Damaged, Refused
-from glassfs.formats.registry import open_container
-from tests.formats.wshard_files import array_of, faults_of, only, values
-from tests.helpers import CountingSource, contents_of, open_path, read_in_parts
+from glassfs.content import Array, Container, Json
+from glassfs.errors import Damaged, Refused, Unavailable
+from glassfs.formats.registry import Opening, open_container
+from glassfs.formats.wshard.manifest import MOST_PARTS
+from glassfs.source.memory import MemoryStore
+from glassfs.testing import WatchedStore
+from tests.formats.wshard_files import array_of, faults_of, made, only, values
+from tests.helpers import contents_of, open_path, read_in_parts
 
 TOTAL, STEPS = 50, 20
 DATA: dict[str, np.ndarray[Any, Any]] = {
@@ -51,7 +57,7 @@ def test_blocks_are_joined_and_parts_are_there_whole(manifest: Path) -> None:
     names = set(contents_of(container.root))
     assert {b"meta/manifest", b"chunks/0000/meta/episode", b"chunks/0002/reward"} <= names
     assert b"meta/episode" not in names
-    assert [source.name for source in container.sources] == [
+    assert [Path(source.name).name for source in container.sources] == [
         "long_manifest.wshard", *(f"long_chunk_000{number}.wshard" for number in range(3)),
     ]
     assert container.facts["steps"] == TOTAL
@@ -157,7 +163,7 @@ def wrong_hash(value: Any) -> None:
 )
 def test_what_is_not_one_whole_episode_is_refused(manifest: Path, change: Any, reason: str) -> None:
     changed_manifest(manifest, change)
-    with pytest.raises(Refused, match=f"^long_manifest.wshard: .*{reason}"):
+    with pytest.raises(Refused, match=f"/long_manifest.wshard: .*{reason}"):
         open_path(manifest)
 
 
@@ -167,7 +173,7 @@ def test_a_missing_part_and_a_part_that_is_no_container_are_refused_by_name(mani
     with pytest.raises(Refused, match=r"long_chunk_0002.wshard.*not a Shard container"):
         open_path(manifest)
     part.unlink()
-    with pytest.raises(Refused, match=r"long_chunk_0002.wshard.*No such file"):
+    with pytest.raises(Refused, match=r"long_chunk_0002.wshard.*: cannot be opened: no such file"):
         open_path(manifest)
 
 
@@ -198,21 +204,15 @@ def test_large_parts_are_checked_when_they_are_first_read(manifest: Path, monkey
 
 def test_opening_hashes_no_large_parts(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassfs.formats.wshard.manifest.HASHED_AT_OPENING", 0)
-    opened: list[CountingSource] = []
-
-    class Counting(CountingSource):
-        def sibling(self, name: str) -> CountingSource:
-            opened.append(CountingSource(Path(self.path).with_name(name)))
-            return opened[-1]
-
-    container = open_container(Counting(manifest), BlockCache())
+    store = WatchedStore(manifest.parent)
+    container = open_container(Opening(store.open((manifest.name,)), BlockCache(), store, (manifest.name,)))
     contents_of(container.root)
-    assert len(opened) == 3
-    hashed = [any(offset == 0 and size == source.size for offset, size in source.reads) for source in opened]
-    assert hashed == [False, False, False]
+    parts = store.opened[1:]
+    assert len(parts) == 3
+    assert all(part.bytes_read < part.size for part in parts)
     array_of(container, "chunks/0001/reward")
-    assert opened[1].bytes_read > opened[1].size
-    assert opened[0].bytes_read < opened[0].size
+    assert parts[1].bytes_read > parts[1].size
+    assert parts[0].bytes_read < parts[0].size
 
 
 def test_blocks_that_are_not_the_same_in_all_parts_are_told_and_stay_in_the_parts(tmp_path: Path) -> None:
@@ -233,3 +233,131 @@ def test_blocks_that_are_not_the_same_in_all_parts_are_told_and_stay_in_the_part
     assert b"chunks/0001/signal/other" in found
     assert container.root.error is not None and "signal/other" in container.root.error
     assert {"signal/other", "late"} <= set(faults_of(container))
+
+
+# Parts and stores: very many parts, descriptors that run out, links.
+
+MANY = 1_100
+
+
+def many_parts(count: int) -> dict[str, bytes]:
+    """An episode of very many parts of one step, as files by name."""
+    files: dict[str, bytes] = {}
+    chunks = []
+    for number in range(count):
+        def fill(writer: WShardWriter, number: int = number) -> None:
+            writer.add_channel("q", np.full((1, 2), number, "<f4"))
+
+        data = made(fill)
+        uri = f"part{number}.wshard"
+        files[uri] = data
+        chunks.append({"chunk_index": number, "uri": uri, "timestep_range": [number, number], "length_T": 1,
+                       "sha256": hashlib.sha256(data).hexdigest()})
+    files["m.wshard"] = made(lambda writer: writer.add_json("meta/manifest", {"chunks": chunks}), role=4,
+                             has_metadata=False)
+    return files
+
+
+@pytest.fixture(scope="module")
+def many() -> dict[str, bytes]:
+    return many_parts(MANY)
+
+
+def opened_in(store: MemoryStore, name: str = "m.wshard") -> Container:
+    return open_container(Opening(store.open((name,)), BlockCache(), store, (name,)))
+
+
+def test_very_many_parts_hold_nothing_after_opening(many: dict[str, bytes]) -> None:
+    store = MemoryStore(many)
+    container = opened_in(store)
+    assert {source.name for source in store.held} == {"memory/m.wshard"}
+    assert len(container.sources) == MANY + 1
+    assert {source.entry for source in container.sources} == {store.entry((name,)) for name in many}
+    expected = np.repeat(np.arange(MANY, dtype="<f4"), 2).reshape(MANY, 2)
+    assert np.array_equal(array_of(container, "signal/q"), expected)
+    container.park()
+    assert not store.held
+    assert np.array_equal(array_of(container, "signal/q"), expected)
+    assert not store.held
+    assert faults_of(container) == {}
+
+
+READ_ALL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+sys.path[:0] = sys.argv[2:]
+from tests.formats.wshard_files import array_of
+from tests.helpers import open_path
+container = open_path(sys.argv[1])
+print(len(container.sources), array_of(container, "signal/q")[:, 0].sum())
+"""
+
+
+def test_very_many_parts_open_where_few_descriptors_are_allowed(tmp_path: Path, many: dict[str, bytes]) -> None:
+    for name, data in many.items():
+        (tmp_path / name).write_bytes(data)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, str(tmp_path / "m.wshard"), str(root), str(root / "scripts")],
+        capture_output=True, text=True, check=False,
+    )
+    assert done.stdout.split() == [str(MANY + 1), str(float(sum(range(MANY))))], done.stderr
+
+
+def test_as_many_parts_as_are_allowed() -> None:
+    """4,096 parts, the most that are read."""
+    files = many_parts(4)
+    chunk = json.loads(files["m.wshard"][files["m.wshard"].index(b"{") :].rstrip(b"\0"))["chunks"][0]
+    for count in (MOST_PARTS, MOST_PARTS + 1):
+        part = files["part0.wshard"]
+        chunks = [chunk | {"chunk_index": n, "uri": f"p{n}", "timestep_range": [n, n]} for n in range(count)]
+        listed = made(lambda writer, chunks=chunks: writer.add_json("meta/manifest", {"chunks": chunks}), role=4,
+                      has_metadata=False)
+        store = MemoryStore({"m.wshard": listed} | {f"p{n}": part for n in range(count)})
+        if count > MOST_PARTS:
+            with pytest.raises(Refused, match="at most 4096 parts"):
+                opened_in(store)
+        else:
+            assert array_of(opened_in(store), "signal/q").shape == (count, 2)
+
+
+@pytest.mark.parametrize("place", ["opening", "reading"])
+def test_descriptors_that_run_out_are_no_verdict(many: dict[str, bytes], place: str) -> None:
+    files = {name: many[name] for name in ("part0.wshard", "part1.wshard")}
+    chunk = {"sha256": None, "length_T": 1}
+    chunks = [chunk | {"chunk_index": n, "uri": f"part{n}.wshard", "timestep_range": [n, n]} for n in range(2)]
+    files["m.wshard"] = made(lambda writer: writer.add_json("meta/manifest", {"chunks": chunks}), role=4,
+                             has_metadata=False)
+    store = MemoryStore(files)
+    failures = getattr(store, place)
+    failures["part1.wshard"] = Unavailable("too many open files", "memory/part1.wshard")
+    with pytest.raises(Unavailable, match=r"part1\.wshard: too many open files"):
+        opened_in(store)
+    assert {source.name for source in store.held} <= {"memory/m.wshard"}, "a part is still held"
+    failures.clear()
+    container = opened_in(store)
+    failures["part1.wshard"] = Unavailable("too many open files", "memory/part1.wshard")
+    container.park()
+    with pytest.raises(Unavailable):
+        array_of(container, "signal/q")
+    with pytest.raises(Unavailable):
+        faults_of(container)
+    failures.clear()
+    assert array_of(container, "signal/q").shape == (2, 2)
+
+
+def test_a_part_that_is_a_link_is_refused_by_name(manifest: Path) -> None:
+    part = manifest.with_name("long_chunk_0001.wshard")
+    part.rename(manifest.with_name("elsewhere"))
+    part.symlink_to("elsewhere")
+    with pytest.raises(Refused, match=r"part 1, 'long_chunk_0001.wshard': cannot be opened: is a symbolic link"):
+        open_path(manifest)
+
+
+def test_parts_may_not_describe_more_together_than_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.formats.wshard.manifest.MOST_CHANNELS", 8)
+    path = write_chunked(tmp_path, "long", DATA, STEPS)  # three parts of two channels
+    assert open_path(path).facts["steps"] == TOTAL
+    monkeypatch.setattr("glassfs.formats.wshard.manifest.MOST_CHANNELS", 5)
+    with pytest.raises(Refused, match=r"part 2, 'long_chunk_0002.wshard': cannot be used: the parts have more than"):
+        open_path(path)

@@ -19,6 +19,7 @@ from glassfs.source import Path, Source, Store
 
 GROUP = "glassfs.formats"
 HEAD = 4096
+RESERVED = 64  # bytes that writers leave zero at the least, until they know what to write there
 PASSING = (Changed, DeviceFailed, Unavailable)
 """What says nothing about a container, but that it could not be looked at."""
 
@@ -124,11 +125,14 @@ def why_unrecognised(head: bytes) -> str:
     """Why no format knows a file that starts with ``head``."""
     if not head:
         return "is empty"
-    if not any(head):
-        return "starts with zeros: its writer did not finish it, or it is not a container"
     for known in (built_in, installed):
         for candidate in known():
             hint = candidate.hint(head)
             if hint:
                 return hint
+    if not any(head[:RESERVED]):
+        return (
+            "starts with zeros: its writer has not finished it (KinoDB and WShard both reserve zeros first), or it is "
+            "not a container"
+        )
     return "is not a container of a known format"

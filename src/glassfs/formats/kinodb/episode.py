@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from glassfs.content import (
     Array,
-    Converted,
     Data,
     Document,
     Extent,
@@ -21,14 +20,18 @@ from glassfs.content import (
     Member,
     Memory,
     Unreadable,
+    booleans,
 )
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
-from glassfs.source import Reader, Source
+from glassfs.formats.registry import Opening
+from glassfs.source import Reader
 
 STEP_SIZE = 5  # reward and is_terminal behind the state and the action of a record
 TEXT_WRAP = 1 << 16  # where the length field of a string starts again from 0
-_AS_BOOL = b"\0" + b"\1" * 255
+LONGEST_TEXTS = 2 * TEXT_WRAP
+TEXT_COST = 48  # of a byte of text, as a string of wide characters that are all written as escapes
+DOCUMENT_COST = 8 << 10  # of the rest
 
 
 class Entry(NamedTuple):
@@ -79,8 +82,9 @@ class Metadata(NamedTuple):
 class Episode:
     """The episode at ``position`` of the index, as its entry describes it."""
 
-    def __init__(self, source: Source, position: int, entry: Entry) -> None:
-        self.source = source
+    def __init__(self, opening: Opening, position: int, entry: Entry) -> None:
+        self.source = opening.source
+        self._opening = opening
         self.position = position
         self.entry = entry
         self.place = f"episodes/{position}"
@@ -91,16 +95,15 @@ class Episode:
     def members(self) -> Iterator[Member]:
         entry, frames = self.entry, self.entry.num_frames
         state, action = 4 * entry.state_dim, 4 * entry.action_dim
-        identity = (self.source.identity, "kinodb", self.position)
-        yield Member((b"meta", b"episode"), Document(b"episode", self._document, identity))
+        cost = DOCUMENT_COST + TEXT_COST * min(entry.meta_length, LONGEST_TEXTS)
+        yield Member((b"meta", b"episode"), Document(b"episode", self._document, cost))
         for name, offset, shape in (
             (b"state", 0, (frames, entry.state_dim)), (b"action", state, (frames, entry.action_dim)),
             (b"reward", state + action, (frames,)),
         ):
             width = 4 * shape[1] if len(shape) == 2 else 4
             yield Member((name,), Array(name, self._field(offset, width), "<f4", shape, "f32"))
-        stored = self._field(state + action + 4, 1)
-        is_terminal = Converted(stored, 1, 1, frames, lambda raw: raw.translate(_AS_BOOL))
+        is_terminal = booleans(self._field(state + action + 4, 1), frames)
         yield Member((b"is_terminal",), Array(b"is_terminal", is_terminal, "|b1", (frames,), "u8"))
         if entry.has_images:
             yield Member((b"images",), self._images().group)
@@ -156,8 +159,7 @@ class Episode:
         size = width * entry.num_frames
         reason = self.records_fault()
         if reason:
-            place = f"{self.source.name}: the state/action section of episode {self.position}"
-            return Unreadable(size, f"{place} {reason}")
+            return Unreadable(size, self.source.damage(reason, f"the state/action section of episode {self.position}"))
         if not size:
             return Memory(b"")
         records = Extent(self.source, entry.actions_offset, entry.actions_length)
@@ -166,7 +168,7 @@ class Episode:
     def _images(self) -> Images:
         entry = self.entry
         return Images(
-            self.source, f"{self.place}/images", entry.images_offset, entry.images_length, entry.num_frames,
+            self._opening, f"{self.place}/images", entry.images_offset, entry.images_length, entry.num_frames,
         )
 
     def _document(self) -> dict[str, Any]:
@@ -188,7 +190,7 @@ class Episode:
         try:
             return reader.take(reader.integer(2)).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise reader.damage(f"has an {field} that is not UTF-8") from error
+            raise reader.damage(f"has a text, {field}, that is not UTF-8") from error
 
     def _metadata_faults(self) -> Iterator[Fault]:
         try:

@@ -1,32 +1,30 @@
 """A KinoDB file: its header and index, and what is wrong with how it is laid out.
 
 Opening reads and checks these two (Refused, or Damaged and Changed from the source); of the episodes only the packed
-index is kept.
+index is kept, or of a long one the stretch that was looked at last.
 """
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
-from glassfs.cache import BlockCache
 from glassfs.content import Container, Data, Document, Extent, Fault, Group, Member, Memory, Series
 from glassfs.errors import Refused
 from glassfs.formats.kinodb.episode import Entry, Episode
-from glassfs.source import Source
+from glassfs.formats.registry import Opening
 
 MAGIC = b"KINO"
 HEADER_SIZE = 64
 NEWEST_MAJOR = 0
-KEPT_INDEX = 64 << 20  # a longer index, of over a million episodes, is read entry by entry
+KEPT_INDEX = 1 << 20  # a longer index, of over 16,384 episodes, is read a stretch at a time
+STRETCH = 64  # entries
+FACTS_COST = 8 << 10
 MOST_RUNS = 500_000  # of sections that do not follow one another, to be held while looking for overlaps
 _HEADER = struct.Struct("<4sHHQQQQQ16s")
 _ENTRY = struct.Struct("<QIHHQQQQQQ")
-
-log = logging.getLogger(__name__)
 
 
 class Header(NamedTuple):
@@ -43,37 +41,43 @@ class Header(NamedTuple):
     reserved: bytes
 
 
-def open_kinodb(source: Source, cache: BlockCache) -> Container:
-    """Reads header and index. Raises Refused where they are wrong, and Damaged or Changed like ``source``."""
+def open_kinodb(opening: Opening) -> Container:
+    """Reads header and index. Raises Refused where they are wrong, and Damaged or Changed like the source."""
+    source = opening.source
     if source.size < HEADER_SIZE:
-        raise Refused(source.name, f"is cut: {source.size} bytes, a KinoDB header has {HEADER_SIZE}")
+        raise Refused(f"is cut: it has {source.size} bytes, but a KinoDB header has {HEADER_SIZE}", source.name)
     header = Header(*_HEADER.unpack(source.read(0, HEADER_SIZE)))
     version = f"{header.major}.{header.minor}"
     if header.major > NEWEST_MAJOR:
-        raise Refused(source.name, f"is of KinoDB version {version}; versions up to {NEWEST_MAJOR}.x can be read")
+        raise Refused(f"is of KinoDB version {version}; versions up to {NEWEST_MAJOR}.x can be read", source.name)
     if header.index_offset + header.index_length > source.size:
-        raise Refused(source.name, "the index lies outside the file: it was cut, or its header is damaged")
+        raise Refused("the index lies outside the file: it was cut, or its header is damaged", source.name)
     if header.index_length % _ENTRY.size:
-        raise Refused(source.name, f"the index has {header.index_length} bytes, which is no multiple of {_ENTRY.size}")
-    opened = _File(source, header)
+        raise Refused(
+            f"the index has {header.index_length} bytes, which is not a multiple of {_ENTRY.size}", source.name,
+        )
+    opened = _File(opening, header)
     if opened.count != header.num_episodes:
-        log.warning("%s: its header counts %d episodes, its index %d", source.name, header.num_episodes, opened.count)
+        opening.warn(f"its header counts {header.num_episodes} episodes, but its index has {opened.count}")
     facts = {"num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created)}
     return Container("kinodb", version, Group(b"", opened.members, subgroups=2), [source], facts, opened.check)
 
 
 class _File:
-    """An opened file. Of the episodes it keeps the packed index."""
+    """An opened file. Of the episodes it keeps the packed index, if that is not long."""
 
-    def __init__(self, source: Source, header: Header) -> None:
-        self.source = source
+    def __init__(self, opening: Opening, header: Header) -> None:
+        self.source = opening.source
         self.header = header
         self.count = header.index_length // _ENTRY.size
-        stored = Extent(source, header.index_offset, header.index_length)
+        self._opening = opening
+        stored = Extent(opening.source, header.index_offset, header.index_length)
         self._index: Data = stored if stored.size > KEPT_INDEX else Memory(stored.whole())
+        self._stretch = (-1, b"")
+        """Number and bytes of the stretch of the index that was read last; exchanged as one by any thread."""
 
     def members(self) -> Iterator[Member]:
-        yield Member((b"meta", b"file"), Document(b"file", self._facts, (self.source.identity, "kinodb", "file")))
+        yield Member((b"meta", b"file"), Document(b"file", self._facts, cost=FACTS_COST))
         yield Member((b"episodes",), Series(b"episodes", self.count, self._group, has_groups=True))
 
     def check(self) -> Iterator[Fault]:
@@ -83,8 +87,13 @@ class _File:
             yield from self.episode(position).check()
 
     def episode(self, position: int) -> Episode:
-        packed = self._index.read(position * _ENTRY.size, _ENTRY.size)
-        return Episode(self.source, position, Entry(*_ENTRY.unpack(packed)))
+        number, inside = divmod(position, STRETCH)
+        known, packed = self._stretch
+        if known != number:
+            start, size = number * STRETCH * _ENTRY.size, STRETCH * _ENTRY.size
+            packed = self._index.read(start, min(size, self._index.size - start))
+            self._stretch = number, packed
+        return Episode(self._opening, position, Entry(*_ENTRY.unpack_from(packed, inside * _ENTRY.size)))
 
     def entries(self) -> Iterator[Entry]:
         for piece in self._index.pieces():  # pieces end between entries
@@ -104,16 +113,16 @@ class _File:
 def _header_faults(opened: _File) -> Iterator[Fault]:
     header = opened.header
     if header.num_episodes != opened.count:
-        yield Fault("header", f"counts {header.num_episodes} episodes, the index has {opened.count}")
+        yield Fault("header", f"counts {header.num_episodes} episodes, but the index has {opened.count}")
     frames = sum(entry.num_frames for entry in opened.entries())
     if header.num_frames != frames:
-        yield Fault("header", f"counts {header.num_frames} frames, the index has {frames}")
+        yield Fault("header", f"counts {header.num_frames} frames, but the index has {frames}")
     if any(header.reserved):
         yield Fault("header", "reserved bytes are not zero")
     highest = -1
     for position, entry in enumerate(opened.entries()):
         if entry.episode_id <= highest:
-            yield Fault(f"episodes/{position}", f"its id {entry.episode_id} comes after {highest}: ids rise")
+            yield Fault(f"episodes/{position}", f"its id {entry.episode_id} comes after {highest}, but ids rise")
         highest = max(highest, entry.episode_id)
 
 

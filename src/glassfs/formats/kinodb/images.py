@@ -5,15 +5,15 @@ Any thread; a scan belongs to the thread that makes it. Heads and names are read
 
 from __future__ import annotations
 
-import logging
 import re
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from glassfs.content import Blob, Content, Data, Extent, Fault, Group, Image, Member, Picture, Series
-from glassfs.errors import Damaged
+from glassfs.content import Blob, Content, Extent, Fault, Group, Image, Member, Picture, Series
+from glassfs.formats.kinodb.pictures import decoded_size
+from glassfs.formats.registry import Opening
 from glassfs.source import Source
 
 MOST_IMAGES = 400_000  # listed in one episode
@@ -24,16 +24,11 @@ FAR = 8 << 10  # images of more bytes are hopped over, smaller ones are read alo
 NEAR_WINDOW, WINDOW = 512, 64 << 10
 IMAGE_HEAD = 256  # bytes that hold the fields of most images and the signature of their data
 
-DECODED_BYTES = 16 << 20  # of a stored picture that are read to see whether it decodes
-DECODED_PIXELS = 16 << 20  # of a picture that is decoded for that
-DECODED_PIXELS_IN_ALL = 64 << 20  # of one listing
-MOST_JPEG_SCANS = 100  # a progressive JPEG decodes all of its pixels in each
+DECODED_PIXELS = 64 << 20  # of all pictures in one listing
 
 _MEDIA = (None, "jpeg", "png")
 _LENGTH = struct.Struct("<I")
 _ZEROS = re.compile(rb"\0+")
-
-log = logging.getLogger(__name__)
 
 
 class _Look(NamedTuple):
@@ -161,9 +156,10 @@ class _Scan:
 class Images:
     """The images of an episode, as a group. ``place`` names them in messages; ``offset`` and ``length`` may be any."""
 
-    def __init__(self, source: Source, place: str, offset: int, length: int, num_frames: int) -> None:
+    def __init__(self, opening: Opening, place: str, offset: int, length: int, num_frames: int) -> None:
         self.group = Group(b"images", self.members)
-        self._source = source
+        self._opening = opening
+        self._source = opening.source
         self._place = place
         self._offset, self._length = offset, length
         self._num_frames = num_frames
@@ -172,10 +168,10 @@ class Images:
         """Raises Damaged where a section that should hold images shows none."""
         scan = self._scan()
         if scan.error and scan.error != self.group.error:
-            log.warning("%s: %s: %s", self._source.name, self._place, scan.error)
+            self._opening.warn(scan.error, self._place)
         self.group.error = scan.error
         if scan.error and not scan.frames:
-            raise Damaged(f"{self._source.name}: {self._place}: {scan.error}")
+            raise self._source.damage(scan.error, self._place)
         return self._members(scan)
 
     def check(self) -> Iterator[Fault]:
@@ -198,7 +194,7 @@ class Images:
         """
         source, start, end = self._source, self._offset, min(self._offset + self._length, self._source.size)
         if start > end:
-            raise Damaged(f"{source.name}: {self._place}: the image section lies outside the file")
+            raise source.damage("the image section lies outside the file", self._place)
         scan = _Scan(source, start, end, self._num_frames, has_format=True)
         if scan.is_exact and scan.is_all_confirmed:
             return scan
@@ -215,7 +211,7 @@ class Images:
             yield Member(paths[look], self._numbered(scan, look, images))
         if len(series) == len(paths):
             return
-        pixels_left = DECODED_PIXELS_IN_ALL
+        pixels_left = DECODED_PIXELS
         latest: dict[bytes, int] = {}
         repeats: dict[bytes, int] = {}
         for image, (index, frame) in enumerate(zip(scan.look_of, scan.frames, strict=True)):
@@ -224,7 +220,7 @@ class Images:
             camera, media = scan.looks[index].camera, _MEDIA[scan.media[image]]
             if media and scan.is_raw_size(image):
                 # Raw pixels may begin like a signature; data that decode are no raw pixels (§6).
-                found = _decoded_size(self._data(scan, image), media, pixels_left)
+                found = decoded_size(self._data(scan, image), media, self._opening.cache, pixels_left)
                 pixels_left -= found[0] * found[1] if found else 0
                 media = media if found else None
             number = b"%06d" % frame
@@ -262,14 +258,14 @@ class Images:
         fits = size == look.raw_size
         declared = f"{look.width} x {look.height}"
         if not look.format:
-            return None if fits else f"holds {size} raw bytes, {declared} x {look.channels} are declared"
+            return None if fits else f"holds {size} raw bytes, but {declared} x {look.channels} are declared"
         media, data = _MEDIA[scan.media[image]], Extent(self._source, scan.starts[image], size)
-        found = _decoded_size(data, media, DECODED_PIXELS) if media else None
+        found = decoded_size(data, media, self._opening.cache) if media else None
         if found is None:
-            held = "raw pixels, which KinoDB leaves out" if fits else "no whole JPEG or PNG"
-            return f"is marked as compressed, but holds {held}"
+            held = "holds raw pixels, which KinoDB leaves out" if fits else "does not hold a whole JPEG or PNG"
+            return f"is marked as compressed, but {held}"
         if found != (look.width, look.height):
-            return f"is {found[0]} x {found[1]} pixels, {declared} are declared"
+            return f"is {found[0]} x {found[1]} pixels, but {declared} are declared"
         return None
 
 
@@ -291,27 +287,6 @@ def _series(scan: _Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[tuple[i
         kinds = {(scan.media[image], scan.is_raw_size(image)) for image in images}
         if len(kinds) == 1 and kinds.isdisjoint({(1, True), (2, True)}):
             yield index, images
-
-
-def _decoded_size(data: Data, media: str, most_pixels: int) -> tuple[int, int] | None:
-    """Width and height of a picture, None where it does not decode.
-
-    One of more pixels, or that takes long, is judged by its head alone: these are bytes of a stranger.
-    """
-    import io
-
-    from PIL.JpegImagePlugin import JpegImageFile
-    from PIL.PngImagePlugin import PngImageFile
-
-    stored = data.read(0, min(data.size, DECODED_BYTES))
-    is_quick = len(stored) == data.size and (media == "png" or stored.count(b"\xff\xda") <= MOST_JPEG_SCANS)
-    try:
-        with (JpegImageFile if media == "jpeg" else PngImageFile)(io.BytesIO(stored)) as picture:
-            if is_quick and picture.width * picture.height <= min(most_pixels, DECODED_PIXELS):
-                picture.load()
-            return picture.size
-    except Exception:  # decoders raise whatever comes
-        return None
 
 
 def _is_not_utf8(name: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""WShard: episodes of robot learning, one block a channel (formats/wshard.md).
+"""WShard: episodes of robot learning, one block a channel (docs/formats/wshard.md).
 
 ``index`` has the container, ``metadata`` what describes the blocks, ``episode`` the blocks as contents,
 ``interleaved`` the repair of the streaming writers' fault, ``residual`` packed bits, ``manifest`` episodes in several
@@ -8,42 +8,37 @@ used from any thread.
 
 from __future__ import annotations
 
-import logging
-
-from glassfs.cache import BlockCache
 from glassfs.content import Container, Group
 from glassfs.errors import Refused
-from glassfs.formats.registry import Format
+from glassfs.formats.registry import Format, Opening
 from glassfs.formats.wshard.episode import Episode
 from glassfs.formats.wshard.index import MAGIC, MANIFEST_ROLE, WSHARD_ROLE, Index
 from glassfs.formats.wshard.manifest import open_manifest
 from glassfs.formats.wshard.verification import facts, faults
-from glassfs.source import Source
-
-log = logging.getLogger(__name__)
 
 
 def recognises(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def open_wshard(source: Source, cache: BlockCache) -> Container:
+def open_wshard(opening: Opening) -> Container:
     """Opens an episode (role 5) or the manifest of one in several files (role 4).
 
     Raises Damaged or Refused where header or index are no good, for other roles, and where the parts that a manifest
     lists are not the whole episode.
     """
+    source = opening.source
     index = Index(source)
     header = index.header
     if header.role not in (WSHARD_ROLE, MANIFEST_ROLE):
-        raise Refused(source.name, f"is a Shard container of {header.role_name}, not of WShard")
+        raise Refused(f"is a Shard container of {header.role_name}, not of WShard", source.name)
     if header.total_size != source.size:
-        log.warning("%s: has %d bytes, its header says %d", source.name, source.size, header.total_size)
+        opening.warn(f"has {source.size} bytes, but its header says {header.total_size}")
     if header.role == MANIFEST_ROLE:
-        return open_manifest(index, cache)
-    episode = Episode(index, cache)
+        return open_manifest(opening, index)
+    episode = Episode(index, opening.cache)
     for name, reason in episode.damaged_metadata.items():
-        log.warning("%s: %s: %s", source.name, name.decode(), reason)
+        opening.warn(reason, name.decode())
     root = Group(b"", episode.members, error=episode.error)
     return Container(
         "wshard", str(header.version), root, [source], facts(episode), lambda: faults(episode),

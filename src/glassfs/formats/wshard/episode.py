@@ -7,12 +7,14 @@ What is wrong with one block is found when it is read (Damaged), or known alread
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
-from glassfs.content import Array, Blob, Content, Converted, Data, Decoded, Extent, Json, Member, Unreadable
+from glassfs.codec.checksum import Covers, Crc32c
+from glassfs.content import Array, Blob, Content, Converted, Data, Decoded, Extent, Json, Member, Unreadable, booleans
 from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import Entry, Index
@@ -21,8 +23,7 @@ from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overl
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
 LARGEST_SHOWN = 1 << 60  # of a block that is not there: a file's size has 63 bits
-
-_TRUTH = bytes([0]) + bytes([1]) * 255
+UNKNOWN_CODEC = "is compressed with an unknown codec"
 
 
 class Episode:
@@ -33,7 +34,9 @@ class Episode:
         self.cache = cache
         self._source = index.source
         self.damaged_metadata: dict[bytes, str] = {}
-        self.metadata = metadata.Metadata(*(self.json(name) for name in (CHANNELS, EPISODE)))
+        found = index.find(CHANNELS, EPISODE)
+        with metadata.room_for(cache, sum(entry.size for entry in found.values())):
+            self.metadata = metadata.Metadata(*(self._value(found.get(name)) for name in (CHANNELS, EPISODE)))
 
     @property
     def error(self) -> str | None:
@@ -41,20 +44,12 @@ class Episode:
         unnamed = sum(entry.name is None for entry in self.index)
         return f"blocks without a usable name: {unnamed}" if unnamed else None
 
-    def json(self, name: bytes) -> Any:
-        """The JSON value of a metadata block; None, and a note, where it is damaged."""
+    @contextmanager
+    def json(self, name: bytes) -> Iterator[Any]:
+        """The JSON value of a metadata block while it is looked at; None, and a note, where it is damaged."""
         entry = self.index.find(name).get(name)
-        if entry is None:
-            return None
-        try:
-            return metadata.parse(self._block(entry))
-        except Damaged as error:
-            self.damaged_metadata[name] = self.reason(error, entry)
-            return None
-
-    def reason(self, error: Exception, entry: Entry) -> str:
-        """An error's text without the names of the file and of the block."""
-        return str(error).removeprefix(f"{self._source.name}: {entry.label}: ")
+        with metadata.room_for(self.cache, entry.size if entry else 0):
+            yield self._value(entry)
 
     @cached_property
     def overlaps(self) -> Overlaps:
@@ -68,7 +63,7 @@ class Episode:
             yield Member(name, self.content(entry))
 
     def content(self, entry: Entry) -> Content:
-        """What a block is, by formats/wshard.md §9. It need not be readable."""
+        """What a block is, by docs/formats/wshard.md §9. It need not be readable."""
         key = entry.name or b""
         size, reason = entry.size, self.index.impossible(entry)
         fitted = None if entry.is_metadata else self.metadata.fit(key, size)
@@ -106,11 +101,11 @@ class Episode:
     def _data(self, entry: Entry, size: int) -> Data:
         reason = self.index.impossible(entry)
         if reason is None and entry.codec is None:
-            reason = "is compressed with an unknown codec"
+            reason = UNKNOWN_CODEC
         if reason is None and entry.number in self.overlaps.refused:
             reason = "shares bytes with other blocks, and nothing tells whose they are"
         if reason is not None:
-            return Unreadable(size, f"{self._source.name}: {entry.label}: {reason}")
+            return Unreadable(size, self._source.damage(reason, entry.label))
         pieces = self.overlaps.repaired.get(entry.number)
         if pieces is not None:
             return Interleaved(self._source, pieces, size, self.overlaps.witnesses)
@@ -120,11 +115,23 @@ class Episode:
         """The block as its entry says."""
         reason = self.index.impossible(entry)
         if reason is not None or entry.codec is None:
-            raise Damaged(f"{self._source.name}: {entry.label}: {reason or 'is compressed with an unknown codec'}")
+            raise self._source.damage(reason or UNKNOWN_CODEC, entry.label)
         extent = Extent(self._source, entry.offset, entry.stored)
         if entry.codec == compression.NONE and not entry.crc:
             return extent
-        return Decoded(self.cache, extent, entry.codec, entry.size, entry.label, entry.crc or None)
+        # Some writers compute it over the raw bytes, some over the stored ones, and nothing tells which
+        # (docs/formats/wshard.md §6); 0 means that there is none.
+        crc = Crc32c(entry.crc, Covers.RAW | Covers.STORED) if entry.crc else None
+        return Decoded(self.cache, extent, entry.codec, entry.size, entry.label, crc)
+
+    def _value(self, entry: Entry | None) -> Any:
+        if entry is None or entry.name is None:
+            return None
+        try:
+            return metadata.parse(self._block(entry))
+        except Damaged as error:
+            self.damaged_metadata[entry.name] = error.reason
+            return None
 
     def _steps(self, entry: Entry) -> int | None:
         fitted = self.metadata.fit(entry.name or b"", entry.size)
@@ -142,14 +149,14 @@ class Episode:
 
     def _is_streamed(self) -> bool:
         """True also where nothing tells."""
-        found = self.json(WSHARD)
-        return not isinstance(found, dict) or bool(found.get("streaming"))
+        with self.json(WSHARD) as found:
+            return not isinstance(found, dict) or bool(found.get("streaming"))
 
 
 def _array(key: bytes, data: Data, description: metadata.Description, shape: tuple[int, ...]) -> Array:
     type_name, _, modality = description
     if type_name == "bool":
-        data = Converted(data, 1, 1, data.size, lambda raw: raw.translate(_TRUTH))
+        data = booleans(data, data.size)
     elif type_name == "bf16":
         data = Converted(data, 2, 4, 2 * data.size, _widened)
     return Array(key, data, metadata.DTYPES[type_name][0], shape, type_name, modality)

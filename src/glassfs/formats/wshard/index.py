@@ -1,4 +1,4 @@
-"""Header, index and names of a Shard container, as WShard uses it (formats/wshard.md §2, §3, §5).
+"""Header, index and names of a Shard container, as WShard uses it (docs/formats/wshard.md §2, §3, §5).
 
 The index stays packed: an ``Entry`` is made when one is asked for. Immutable after opening; any thread. Opening
 raises Damaged or Refused where the index cannot be trusted as a whole; what is wrong with one block is told by
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from glassfs.codec import compression
-from glassfs.errors import Damaged, Refused
+from glassfs.errors import Refused
 from glassfs.source import Source
 
 MAGIC = b"SHRD"
@@ -30,9 +30,6 @@ MOST_ENTRIES = 1 << 17
 MOST_NAME_BYTES = 16 << 20
 MOST_COMPONENTS = 1 << 19
 DEEPEST = 256
-
-# How many raw bytes one stored byte can stand for: a zstd block of 4 bytes gives at most 128 KiB.
-_REACH = {compression.ZSTD: 32768, compression.LZ4: compression.LZ4_RATIO}
 
 _HEADER = struct.Struct("<4sBBHBBHIQQQQ16x")
 _ENTRY = struct.Struct("<QIHHQQQII")
@@ -99,24 +96,26 @@ class Index:
     def __init__(self, source: Source) -> None:
         self.source = source
         if source.size < _HEADER.size:
-            raise Damaged(f"{source.name}: is shorter than its header")
+            raise source.damage("is shorter than its header")
         self.header = header = Header(*_HEADER.unpack(source.read(0, _HEADER.size)))
         if header.magic != MAGIC:
-            raise Refused(source.name, "is not a Shard container")
+            raise Refused("is not a Shard container", source.name)
         if header.version != VERSION:
-            raise Refused(source.name, f"version {header.version} of the Shard container is not known, only {VERSION}")
+            raise Refused(f"version {header.version} of the Shard container is not known, only {VERSION}", source.name)
         if header.entry_size != _ENTRY.size:
-            raise Refused(source.name, f"index entries of {header.entry_size} bytes, only {_ENTRY.size} are known")
+            raise Refused(
+                f"has index entries of {header.entry_size} bytes, and only {_ENTRY.size} are known", source.name,
+            )
         self.end = _HEADER.size + header.entry_count * _ENTRY.size
         if self.end > source.size:
-            raise Damaged(f"{source.name}: an index of {header.entry_count} blocks does not fit in the file")
+            raise source.damage(f"an index of {header.entry_count} blocks does not fit in the file")
         if not self.end <= header.names_offset <= header.data_offset <= source.size:
-            raise Damaged(
-                f"{source.name}: names at {header.names_offset} to {header.data_offset} do not lie between the end of "
+            raise source.damage(
+                f"names at {header.names_offset} to {header.data_offset} do not lie between the end of "
                 f"the index at {self.end} and that of the file at {source.size}"
             )
         if header.entry_count > MOST_ENTRIES:
-            raise Refused(source.name, f"{header.entry_count} blocks, at most {MOST_ENTRIES} are read")
+            raise Refused(f"has {header.entry_count} blocks, and at most {MOST_ENTRIES} are read", source.name)
         self._packed = source.read(_HEADER.size, self.end - _HEADER.size)
         self._names = self._read_names()
 
@@ -128,18 +127,27 @@ class Index:
                 used = max(used, start + length)
                 total += length
         if max(used, total) > MOST_NAME_BYTES:
-            raise Refused(self.source.name, f"names of {max(used, total)} bytes, at most {MOST_NAME_BYTES} are read")
+            raise Refused(
+                f"has names of {max(used, total)} bytes, and at most {MOST_NAME_BYTES} are read", self.source.name,
+            )
         names = self.source.read(self.header.names_offset, used)
         components = 0
         for _, start, length, *_ in _ENTRY.iter_unpack(self._packed):
             if start + length <= used:
                 components += 1 + names.count(b"/", start, start + length)
         if components > MOST_COMPONENTS:
-            raise Refused(self.source.name, f"names of {components} parts, at most {MOST_COMPONENTS} are read")
+            raise Refused(
+                f"has names of {components} parts together, and at most {MOST_COMPONENTS} are read", self.source.name,
+            )
         return names
 
     def __len__(self) -> int:
         return self.header.entry_count
+
+    @property
+    def name_bytes(self) -> int:
+        """Bytes of names that are kept."""
+        return len(self._names)
 
     def __getitem__(self, number: int) -> Entry:
         return self._entry(number, _ENTRY.unpack_from(self._packed, number * _ENTRY.size))
@@ -184,8 +192,7 @@ class Index:
             return f"its bytes at {entry.offset} lie in the header or the index"
         if entry.codec == compression.NONE:
             return None
-        reach = entry.stored * _REACH.get(entry.codec or "", _REACH[compression.ZSTD]) + compression.SMALLEST_FRAME
-        if entry.size > reach:
+        if entry.size > compression.reach(entry.codec or compression.ZSTD, entry.stored):
             return f"{entry.stored} stored bytes cannot give the declared {entry.size} bytes"
         if entry.stored > 2 * entry.size + (1 << 16):
             return f"{entry.stored} stored bytes are too many for the declared {entry.size} bytes"

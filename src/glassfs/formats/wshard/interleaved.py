@@ -1,4 +1,4 @@
-"""Blocks whose extents overlap, and the streaming writers' known fault among them (formats/wshard.md §13).
+"""Blocks whose extents overlap, and the streaming writers' known fault among them (docs/formats/wshard.md §13).
 
 The streaming writers of April 2026 append a piece of every block at each flush, but index each block as one extent
 from its first piece on. Sizes and checksums fit, the values are those of the neighbours. Where every channel was
@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
-from glassfs.content import Data, Decoded, Extent
+from glassfs.codec.checksum import Crc32c
+from glassfs.content import Data, Decoded, Extent, Parted, Regular
 from glassfs.formats.wshard.index import Entry, Index
 from glassfs.source import Source
 
@@ -65,7 +66,7 @@ def find_overlaps(
     if repaired:
         witnesses: list[Data] = [
             Decoded(cache, Extent(index.source, entry.offset, entry.stored), compression.NONE, entry.stored,
-                    f"{entry.label} (as indexed)", entry.crc)
+                    f"{entry.label} (as indexed)", Crc32c(entry.crc))
             for entry in entries if entry.number in repaired and entry.crc
         ]
         return Overlaps(repaired, set(), set(), witnesses)
@@ -128,33 +129,32 @@ def _rounds(
     }
 
 
-class Interleaved(Data):
+class Interleaved(Parted):
     """``size`` bytes in pieces. Given only after the extents that cover them, as indexed, were found undamaged."""
 
-    __slots__ = ("_is_vouched_for", "_lock", "_pieces", "_size", "_source", "_witnesses")
+    __slots__ = ("_bounds", "_is_vouched_for", "_lock", "_pieces", "_source", "_witnesses")
 
     def __init__(self, source: Source, pieces: Pieces, size: int, witnesses: Sequence[Data]) -> None:
         self._source = source
         self._pieces = pieces
-        self._size = size
+        self._bounds = Regular(pieces.width, size)
         self._witnesses = witnesses
         self._is_vouched_for = False
         self._lock = threading.Lock()
 
     @property
-    def size(self) -> int:
-        return self._size
+    def bounds(self) -> Regular:
+        return self._bounds
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if not self._is_vouched_for:
             self._ask_witnesses()
-        first, width, stride, rounds, last = self._pieces
-        while buffer:
-            number, inside = divmod(offset, width)
-            taken = min(len(buffer), width - inside)
-            start = first + number * stride if number < rounds else last
-            self._source.read_into(buffer[:taken], start + inside)
-            buffer, offset = buffer[taken:], offset + taken
+        super().read_into(buffer, offset)
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        first, _, stride, rounds, last = self._pieces
+        start = first + number * stride if number < rounds else last
+        self._source.read_into(buffer, start + offset)
 
     def _ask_witnesses(self) -> None:
         with self._lock:

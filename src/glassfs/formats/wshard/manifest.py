@@ -1,4 +1,4 @@
-"""An episode in several files: a manifest (role 4) and its parts (formats/wshard.md §14).
+"""An episode in several files: a manifest (role 4) and its parts (docs/formats/wshard.md §14).
 
 The parts must be there, continuous, and as long as the manifest says; otherwise opening is refused with a reason that
 names the part. Their SHA-256 is checked at opening where they are small together, else before a part's first byte is
@@ -7,23 +7,23 @@ given afterwards; a part that fails is Damaged from then on, and so are the join
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from glassfs.cache import BlockCache
 from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Member
-from glassfs.errors import Damaged, GlassfsError, Refused
+from glassfs.errors import GlassfsError, Refused, Unavailable
+from glassfs.formats.registry import Opening
 from glassfs.formats.wshard.episode import Episode
-from glassfs.formats.wshard.index import MOST_ENTRIES, WSHARD_ROLE, Index, label
-from glassfs.formats.wshard.verification import facts, faults, text
-from glassfs.source import Source
+from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
+from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
+from glassfs.formats.wshard.verification import facts, faults
+from glassfs.source import Kind, Source
+from glassfs.source.sealed import SealedSource
 
 MANIFEST = b"meta/manifest"
 MOST_PARTS = 4096
 HASHED_AT_OPENING = 32 << 20
-_PIECE = 1 << 20
 
 
 class PartRecord(NamedTuple):
@@ -37,56 +37,29 @@ class PartRecord(NamedTuple):
     length: int
 
     def __str__(self) -> str:
-        return f"part {self.number}, {self.uri!r},"
+        return f"part {self.number}, {self.uri!r}"
 
 
-class SealedSource(Source):
-    """The file of a part, whose bytes are given only if its SHA-256 is right, from the first call of ``seal`` on."""
+class Left(NamedTuple):
+    """How much the parts that are still to be opened may have together, of what is kept in memory."""
 
-    def __init__(self, file: Source, sha256: str | None, what: str) -> None:
-        self.file = file
-        self.name, self.size, self.identity = file.name, file.size, file.identity
-        self.mode, self.uid, self.gid = file.mode, file.uid, file.gid
-        self._sha256 = sha256
-        self._what = what
-        self._is_open = True
-        self._is_right: bool | None = None
-        self._lock = threading.Lock()
+    entries: int
+    name_bytes: int
+    channels: int
 
-    def seal(self) -> None:
-        self._is_open = self._sha256 is None
+    def without(self, episode: Episode) -> Left:
+        index, metadata = episode.index, episode.metadata
+        return Left(
+            self.entries - len(index), self.name_bytes - index.name_bytes, self.channels - metadata.channel_count,
+        )
 
-    def verify(self) -> None:
-        """Reads the whole file, once. Raises Damaged if it is not the one that the manifest means."""
-        with self._lock:
-            if self._is_right is None:
-                self._is_right = self._sha256 is None or self._digest() == self._sha256
-            if not self._is_right:
-                raise Damaged(f"{self._what} was changed: its SHA-256 is not the one in the manifest")
-            self._is_open = True
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        if not self._is_open:
-            self.verify()
-        self.file.read_into(buffer, offset)
-
-    def sibling(self, name: str) -> Source:
-        return self.file.sibling(name)
-
-    def park(self) -> None:
-        self.file.park()
-
-    def close(self) -> None:
-        self.file.close()
-
-    def _digest(self) -> str:
-        digest = hashlib.sha256()
-        piece = memoryview(bytearray(min(_PIECE, self.size)))
-        for offset in range(0, self.size, _PIECE):
-            read = piece[: min(_PIECE, self.size - offset)]
-            self.file.read_into(read, offset)
-            digest.update(read)
-        return digest.hexdigest()
+    def check(self, episode: Episode) -> None:
+        """Raises Refused where a part has more than that."""
+        if min(self.without(episode)) < 0:
+            raise Refused(
+                f"the parts have more than {MOST_ENTRIES} blocks, {MOST_CHANNELS} channels or {MOST_NAME_BYTES} bytes "
+                "of names together"
+            )
 
 
 class Part(NamedTuple):
@@ -95,18 +68,20 @@ class Part(NamedTuple):
     episode: Episode
 
 
-def open_manifest(index: Index, cache: BlockCache) -> Container:
-    """Opens the manifest and all its parts. Raises Refused."""
-    own = Episode(index, cache)
+def open_manifest(opening: Opening, index: Index) -> Container:
+    """Opens the manifest and all its parts. Raises Refused, and Unavailable where there are no descriptors left."""
+    own = Episode(index, opening.cache)
     records, facts_of_manifest = _records(own)
     parts: list[Part] = []
     try:
+        left = Left(MOST_ENTRIES, MOST_NAME_BYTES, MOST_CHANNELS)
         for record in records:
-            left = MOST_ENTRIES - sum(len(part.episode.index) for part in parts)
-            parts.append(_open_part(index.source, record, cache, left))
+            part = _open_part(opening, record, left)
+            parts.append(part)
+            left = left.without(part.episode)
         if sum(part.source.size for part in parts) <= HASHED_AT_OPENING:
             for part in parts:
-                part.source.verify()
+                _verify(part, index.source.name)
         for part in parts:
             part.source.seal()
         whole = _Whole(own, parts)
@@ -116,35 +91,44 @@ def open_manifest(index: Index, cache: BlockCache) -> Container:
         raise
     root = Group(b"", whole.members, error=whole.error)
     sources = [index.source, *(part.source.file for part in parts)]
-    return Container(
-        "wshard", str(index.header.version), root, sources, facts(own) | facts_of_manifest, whole.faults,
-    )
+    told = facts(own) | facts_of_manifest
+    if any(part.episode.overlaps.repaired for part in parts):
+        told["repaired"] = True
+    return Container("wshard", str(index.header.version), root, sources, told, whole.faults)
 
 
 def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
     """The parts in order, checked for continuity, and what there is to tell."""
-    name = own.index.source.name
-    manifest = own.json(MANIFEST)
-    if not isinstance(manifest, dict):
-        reason = own.damaged_metadata.get(MANIFEST, "is missing or no JSON object")
-        raise Refused(name, f"is a manifest, but {MANIFEST.decode()} cannot be used: {reason}")
-    listed = manifest.get("chunks") or []
-    if not isinstance(listed, list) or len(listed) > MOST_PARTS:
-        raise Refused(name, f"chunks in the manifest is not a list of at most {MOST_PARTS} parts")
-    records = [_record(name, position, entry) for position, entry in enumerate(listed)]
-    records.sort(key=lambda record: record.number)
-    gap = _discontinuity(records, manifest.get("total_chunks"), manifest.get("total_timesteps"))
-    if gap is not None:
-        raise Refused(name, gap)
-    told: dict[str, Any] = {
-        key: text(manifest[key]) for key in ("episode_id", "env_id") if isinstance(manifest.get(key), str)
-    }
+    with own.json(MANIFEST) as manifest:
+        if not isinstance(manifest, dict):
+            reason = own.damaged_metadata.get(MANIFEST, "is missing, or is not a JSON object")
+            raise _refused(own, f"is a manifest, but {MANIFEST.decode()} cannot be used: {reason}")
+        listed = manifest.get("chunks") or []
+        if not isinstance(listed, list) or len(listed) > MOST_PARTS:
+            raise _refused(own, f"chunks in the manifest is not a list of at most {MOST_PARTS} parts")
+        records = []
+        for position, entry in enumerate(listed):
+            record = _record(entry)
+            if record is None:
+                raise _refused(own, f"entry {position} of the manifest does not describe a part")
+            records.append(record)
+        records.sort(key=lambda record: record.number)
+        gap = _discontinuity(records, manifest.get("total_chunks"), manifest.get("total_timesteps"))
+        if gap is not None:
+            raise _refused(own, gap)
+        told: dict[str, Any] = {
+            key: text(manifest[key]) for key in ("episode_id", "env_id") if isinstance(manifest.get(key), str)
+        }
     told["steps"] = sum(record.length for record in records)
     told["parts"] = [text(record.uri) for record in records]
     return records, told
 
 
-def _record(name: str, position: int, entry: Any) -> PartRecord:
+def _refused(own: Episode, reason: str) -> Refused:
+    return Refused(reason, own.index.source.name)
+
+
+def _record(entry: Any) -> PartRecord | None:
     if isinstance(entry, dict):
         uri, sha256, steps = (entry.get(key) for key in ("uri", "sha256", "timestep_range"))
         numbers = [entry.get("chunk_index"), *(steps if isinstance(steps, list) else ()), entry.get("length_T")]
@@ -155,7 +139,7 @@ def _record(name: str, position: int, entry: Any) -> PartRecord:
             number, first, last, length = numbers
             if min(number, first, length) >= 0:
                 return PartRecord(number, uri, sha256.lower() if sha256 else None, first, last, length)
-    raise Refused(name, f"entry {position} of the manifest does not describe a part")
+    return None
 
 
 def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str | None:
@@ -167,9 +151,9 @@ def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str
         if record.number != position:
             return f"part {position} is missing in the manifest"
         if record.last - record.first + 1 != record.length:
-            return f"{record} has timesteps {record.first} to {record.last}, but a length of {record.length}"
+            return f"{record}, has timesteps {record.first} to {record.last}, but a length of {record.length}"
         if before is not None and record.first != before.last + 1:
-            return f"{record} begins at timestep {record.first}, but {before.uri!r} ends at {before.last}"
+            return f"{record}, begins at timestep {record.first}, but {before.uri!r} ends at {before.last}"
     uris: set[str] = set()
     for record in records:
         if record.uri in uris:
@@ -183,30 +167,64 @@ def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str
     return None
 
 
-def _open_part(manifest: Source, record: PartRecord, cache: BlockCache, most_entries: int) -> Part:
+def _open_part(opening: Opening, record: PartRecord, left: Left) -> Part:
+    file = _open_file(opening, record)
     try:
-        # ValueError: a name that no file can have.
-        file = manifest.sibling(record.uri)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise Refused(manifest.name, f"{record} cannot be opened: {reason}") from error
-    try:
-        source = SealedSource(file, record.sha256, f"{manifest.name}: {record}")
-        index = Index(source)
-        if index.header.role != WSHARD_ROLE:
-            raise Refused(file.name, f"is a Shard container of {index.header.role_name}, not an episode")
-        if len(index) > most_entries:
-            raise Refused(file.name, f"the parts have more than {MOST_ENTRIES} blocks together")
-        episode = Episode(index, cache)
-        if episode.metadata.length not in (None, record.length):
-            raise Refused(
-                file.name, f"has {episode.metadata.length} timesteps, the manifest says {record.length}",
-            )
-    except GlassfsError as error:
+        with _blamed_on(record, opening.source.name):
+            source = SealedSource(file, record.sha256)
+            index = Index(source)
+            if index.header.role != WSHARD_ROLE:
+                raise Refused(f"is a Shard container of {index.header.role_name}, not an episode")
+            episode = Episode(index, opening.cache)
+            left.check(episode)
+            if episode.metadata.length not in (None, record.length):
+                raise Refused(f"has {episode.metadata.length} timesteps, but the manifest says {record.length}")
+    except BaseException:
         file.close()
-        reason = str(error).removeprefix(f"{file.name}: ")
-        raise Refused(manifest.name, f"{record} cannot be used: {reason}") from error
+        raise
+    # There may be more parts than descriptors: each has one only while it is read, and until others need it.
+    file.park()
+    file.keep()
     return Part(record, source, episode)
+
+
+@contextmanager
+def _blamed_on(record: PartRecord, manifest: str) -> Iterator[None]:
+    """Makes a fault of a part the reason why the manifest cannot be opened."""
+    try:
+        yield
+    except Unavailable:
+        raise
+    except GlassfsError as error:
+        part = ": ".join(filter(None, (str(record), error.part)))
+        raise Refused(f"cannot be used: {error.reason}", manifest, part) from error
+
+
+def _open_file(opening: Opening, record: PartRecord) -> Source:
+    manifest = opening.source.name
+    try:
+        return opening.sibling(record.uri)
+    except Unavailable:
+        raise
+    except GlassfsError as error:
+        reason = "is a symbolic link, and links are not followed" if _is_link(opening, record.uri) else error.reason
+        raise Refused(f"cannot be opened: {reason}", manifest, str(record)) from error
+    except ValueError as error:
+        raise Refused("cannot be opened: no file can have this name", manifest, str(record)) from error
+
+
+def _is_link(opening: Opening, name: str) -> bool:
+    try:
+        return opening.store is not None and opening.store.entry((*opening.path[:-1], name)).kind is Kind.LINK
+    except (GlassfsError, ValueError):
+        return False
+
+
+def _verify(part: Part, manifest: str) -> None:
+    with _blamed_on(part.record, manifest):
+        part.source.verify()
+    part.source.park()
+    part.source.keep()
 
 
 class _Whole:
@@ -243,14 +261,16 @@ class _Whole:
             place = f"chunks/{part.record.number:04d}"
             try:
                 part.source.verify()
+            except Unavailable:
+                raise
             except GlassfsError as error:
-                yield Fault(place, str(error))
+                yield Fault(place, error.without_source)
                 continue
             if part.record.sha256 is None:
                 yield Fault(place, "the manifest has no SHA-256 of it")
-            number = part.episode.metadata.episode.get("chunk_index")
+            number = part.episode.metadata.chunk_index
             if number not in (None, part.record.number):
-                yield Fault(place, f"calls itself part {number!r:.40}")
+                yield Fault(place, f"calls itself part {number}")
             for fault in faults(part.episode):
                 yield Fault(f"{place}/{fault.place}", fault.reason)
 

@@ -1,4 +1,4 @@
-"""What meta/channels and meta/episode say about the blocks: dtype, shape, steps (formats/wshard.md §8, §9).
+"""What meta/channels and meta/episode say about the blocks: dtype, shape, steps (docs/formats/wshard.md §8, §9).
 
 The JSON comes from an untrusted file: whatever in it has the wrong type is passed over and noted in ``faults``.
 Immutable after it is made; any thread.
@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
+from glassfs.cache import BlockCache
 from glassfs.content import Data
 from glassfs.errors import Damaged
 
 LARGEST_JSON = 4 << 20
+VALUE_COST = 48  # bytes of values that a byte of JSON may become, such as a list of empty objects
+MOST_CHANNELS = 1 << 17
 LARGEST = 1 << 63
 MOST_AXES = 31
+LONGEST_TOLD = 1000
 
 DTYPES = {
     "f64": ("<f8", 8), "f32": ("<f4", 4), "f16": ("<f2", 2), "bf16": ("<f4", 2),
@@ -50,40 +56,53 @@ _CONVENTIONS = {
 }
 
 
+def room_for(cache: BlockCache, size: int) -> AbstractContextManager[None]:
+    """Around the parsing and the use of JSON of so many bytes."""
+    return cache.taken(VALUE_COST * min(size, LARGEST_JSON))
+
+
 def parse(data: Data, is_strict: bool = False) -> Any:
     """The JSON value in ``data``. Raises Damaged, if ``is_strict`` also for NaN and the infinities."""
     if data.size > LARGEST_JSON:
-        raise Damaged(f"JSON of {data.size} bytes, at most {LARGEST_JSON} are read")
+        raise Damaged(f"is JSON of {data.size} bytes, and at most {LARGEST_JSON} are read")
     try:
         return json.loads(data.whole().decode(), parse_constant=_refused if is_strict else float)
     except RecursionError:
-        raise Damaged("JSON that is nested too deep") from None
+        raise Damaged("is JSON that is nested too deeply") from None
     except ValueError as error:
-        raise Damaged(f"not JSON: {error}") from error
+        raise Damaged(f"is not valid JSON: {error}") from error
 
 
 def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a number in JSON")
 
 
 class Metadata:
-    """``channels`` and ``episode`` are the parsed blocks, or None where there is none."""
+    """What is kept of ``channels`` and ``episode``, the parsed blocks, or None where there is none.
+
+    ``told`` are the names of the episode and of its world, ``chunk_index`` is what a part takes itself for.
+    """
 
     def __init__(self, channels: Any, episode: Any) -> None:
         self.faults: list[tuple[str, str]] = []
+        self.channel_count = 0
         self.blocks: dict[bytes, list[Description]] = {}
         self._by_id: dict[bytes, list[Description]] = {}
         self._action_spaces: dict[bytes, list[Description]] = {}
-        self.episode: dict[str, Any] = episode if isinstance(episode, dict) else {}
         if episode is not None and not isinstance(episode, dict):
             self._fault("meta/episode", "is not a JSON object")
-        self.length = self._length()
+        described: dict[str, Any] = episode if isinstance(episode, dict) else {}
+        named = {"episode_id": described.get("episode_id", described.get("id")), "env_id": described.get("env_id")}
+        self.told = {key: text(value) for key, value in named.items() if isinstance(value, str)}
+        number = described.get("chunk_index")
+        self.chunk_index: int | str | None = number if number is None or _is_count(number) else repr(number)[:40]
+        self.length = self._length(described)
         for name, identifier, channel in self._channels(channels):
             self._add(self.blocks, name, channel)
             if identifier is not None:
                 self._add(self._by_id, identifier, channel)
-        spaces = self.episode.get("action_spaces")
-        for space in spaces if isinstance(spaces, list) else ():
+        spaces = described.get("action_spaces")
+        for space in self._first(spaces, "meta/episode") if isinstance(spaces, list) else ():
             if isinstance(space, dict) and isinstance(space.get("name"), str):
                 self._add(self._action_spaces, _name(space["name"]), space)
 
@@ -127,11 +146,9 @@ class Metadata:
             return self._by_id.get(name.removeprefix(b"action/"), []), True
         return ([_CONVENTIONS[name]] if name in _CONVENTIONS else []), False
 
-    def _length(self) -> int | None:
-        length = self.episode.get("length_T", self.episode.get("length_t"))
-        if length is None:
-            return None
-        if type(length) is not int or not 0 <= length < LARGEST:
+    def _length(self, described: dict[str, Any]) -> int | None:
+        length = described.get("length_T", described.get("length_t"))
+        if length is not None and not _is_count(length):
             self._fault("meta/episode", "length_T is not a number of steps")
             return None
         return length
@@ -147,7 +164,7 @@ class Metadata:
         if channels is not None and not isinstance(channels, list):
             self._fault("meta/channels", "has no list of channels")
             return
-        for channel in channels or ():
+        for channel in self._first(channels or [], "meta/channels"):
             identifier = channel.get("id") if isinstance(channel, dict) else None
             block = channel.get("signal_block") if isinstance(channel, dict) else None
             if isinstance(block, str) and block:
@@ -156,6 +173,13 @@ class Metadata:
                 yield _name(f"signal/{identifier}"), _name(identifier), channel
             else:
                 self._fault("meta/channels", "has a channel without a name")
+
+    def _first(self, listed: list[Any], place: str) -> Iterator[Any]:
+        """As many as are kept in memory."""
+        if len(listed) > MOST_CHANNELS:
+            self._fault(place, f"describes {len(listed)} channels, and only {MOST_CHANNELS} are looked at")
+        self.channel_count += min(len(listed), MOST_CHANNELS)
+        return islice(listed, MOST_CHANNELS)
 
     def _add(self, found: dict[bytes, list[Description]], name: bytes, channel: dict[str, Any]) -> None:
         descriptions = found.setdefault(name, [])
@@ -191,6 +215,15 @@ def _description(channel: dict[str, Any]) -> Description | None:
     if DTYPES[type_name][1] * prod(axis or 1 for axis in shape) >= LARGEST:
         return None
     return Description(type_name, tuple(shape), modality if modality in _IMAGE_MODALITIES else None)
+
+
+def text(value: str) -> str:
+    """A string of JSON as one that can be encoded, and that is not too long to be told."""
+    return value[:LONGEST_TOLD].encode("utf-8", "backslashreplace").decode()
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < LARGEST
 
 
 def _name(text: str) -> bytes:

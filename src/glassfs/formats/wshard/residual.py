@@ -1,4 +1,4 @@
-"""Residual blocks: one bit per value, column after column (formats/wshard.md §12).
+"""Residual blocks: one bit per value, column after column (docs/formats/wshard.md §12).
 
 Nothing in the file says which of the three layouts a block has; its size decides, with the width of the channel where
 that is known, and at last the lengths that a prefixed block repeats.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassfs.content import Data, Location
+from glassfs.content import Data, Location, Made
 from glassfs.errors import Damaged
 
 PREFIX, SUFFIX = b"residual/", b"/sign2nddiff"
 MOST_COLUMNS = 1 << 16
-AT_ONCE = 1 << 20
 _LENGTH_SIZE = 4
 _LOOKED_AT = 16
 
@@ -69,7 +68,7 @@ def _has_lengths(data: Data, layout: Layout) -> bool:
     return all(int.from_bytes(data.read(place, layout.prefix), "little") == size for place in places)
 
 
-class UnpackedBits(Data):
+class UnpackedBits(Made):
     """The bits as bytes 0 and 1, row by row: ``steps`` rows of ``columns``."""
 
     __slots__ = ("_data", "_layout")
@@ -85,24 +84,17 @@ class UnpackedBits(Data):
     def location(self) -> Location | None:
         return self._data.location()
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        columns = self._layout.columns
-        at_once = max(1, AT_ONCE // columns)
-        row, inside = divmod(offset, columns)
-        while buffer:
-            count = min(at_once, -(-(inside + len(buffer)) // columns))
-            rows = self._rows(row, count)
-            taken = min(len(buffer), len(rows) - inside)
-            buffer[:taken] = rows[inside : inside + taken]
-            buffer, row, inside = buffer[taken:], row + count, 0
+    @property
+    def unit(self) -> int:
+        return self._layout.columns
 
-    def _rows(self, row: int, count: int) -> memoryview:
+    def make(self, first: int, count: int) -> memoryview:
         import numpy as np
 
         _, columns, prefix = self._layout
         size = self._layout.column_size
-        start, end = row // 8, -(-(row + count) // 8)
-        skipped = row - start * 8
+        start, end = first // 8, -(-(first + count) // 8)
+        skipped = first - start * 8
         rows = np.empty((count, columns), np.uint8)
         for column in range(columns):
             place = column * (prefix + size)

@@ -1,6 +1,6 @@
 """What is wrong in a container although every block reads well, and what there is to tell about it.
 
-Names the traps of formats/wshard.md §17 that no checksum covers: header against file, names, overlaps, holes,
+Names the traps of docs/formats/wshard.md §17 that no checksum covers: header against file, names, overlaps, holes,
 descriptions against sizes, and the identity block of later writers (§16).
 """
 
@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassfs.codec import compression
 from glassfs.content import Array, Fault
@@ -22,6 +22,7 @@ from glassfs.formats.wshard.index import CODECS, COMPRESSED, LZ4, ROLES, ZSTD, l
 IDENTITY = b"meta/identity"
 ALIGNMENTS = (0, 16, 32, 64)
 LARGEST_GAP = 64  # alignment
+MOST_MISSING = 1000  # blocks that are told one by one
 CHUNKED, BIG_ENDIAN = 0x8, 0x4
 _KNOWN_FLAGS = COMPRESSED | ZSTD | LZ4 | CHUNKED
 
@@ -38,17 +39,12 @@ def facts(episode: Episode) -> dict[str, Any]:
         "blocks": len(episode.index),
         "total_file_size": header.total_size,
     }
-    described = episode.metadata.episode
-    named = {"episode_id": described.get("episode_id", described.get("id")), "env_id": described.get("env_id")}
-    told |= {key: text(value) for key, value in named.items() if isinstance(value, str)}
+    told |= episode.metadata.told
     if episode.metadata.length is not None:
         told["length_T"] = episode.metadata.length
+    if episode.overlaps.repaired:
+        told["repaired"] = True
     return told
-
-
-def text(value: str) -> str:
-    """A string of JSON as one that can be encoded."""
-    return value.encode("utf-8", "backslashreplace").decode()
 
 
 def faults(episode: Episode) -> Iterator[Fault]:
@@ -62,7 +58,7 @@ def faults(episode: Episode) -> Iterator[Fault]:
 def _header_faults(episode: Episode) -> Iterator[Fault]:
     header, size = episode.index.header, episode.index.source.size
     if header.total_size != size:
-        yield Fault("header", f"total_file_size is {header.total_size}, the file has {size} bytes")
+        yield Fault("header", f"total_file_size is {header.total_size}, but the file has {size} bytes")
     if header.alignment not in ALIGNMENTS:
         yield Fault("header", f"alignment is {header.alignment}")
     if header.compression not in (0, *CODECS):
@@ -119,8 +115,6 @@ def _entry_faults(episode: Episode) -> Iterator[Fault]:
 
 def _extent_faults(episode: Episode) -> Iterator[Fault]:
     overlaps, index = episode.overlaps, episode.index
-    if overlaps.repaired:
-        yield Fault("index", "the blocks are interleaved, but indexed as if each were in one piece; they are repaired")
     for number in sorted(overlaps.refused | overlaps.doubtful):
         yield Fault(index[number].label, "shares bytes with other blocks")
     entries = sorted((entry for entry in index if entry.stored), key=lambda entry: (entry.offset, entry.end))
@@ -158,7 +152,7 @@ def _metadata_faults(episode: Episode) -> Iterator[Fault]:
 
 
 def _block_faults(episode: Episode) -> Iterator[Fault]:
-    """Metadata that are no JSON, and blocks that do not fit their description."""
+    """Metadata that are not valid JSON, and blocks that do not fit their description."""
     for entry in episode.index:
         if entry.name is None or episode.index.impossible(entry) is not None:
             continue
@@ -166,36 +160,57 @@ def _block_faults(episode: Episode) -> Iterator[Fault]:
             if entry.size > metadata.LARGEST_JSON:
                 continue
             try:
-                metadata.parse(episode.raw(entry), is_strict=True)
+                with metadata.room_for(episode.cache, entry.size):
+                    metadata.parse(episode.raw(entry), is_strict=True)
             except Damaged as error:
-                yield Fault(entry.label, episode.reason(error, entry))
+                yield Fault(entry.label, error.reason)
             continue
         content, length = episode.content(entry), episode.metadata.length
         if isinstance(content, Array) and isinstance(content.shape, tuple):
             if length not in (None, content.shape[0]):
-                yield Fault(entry.label, f"has {content.shape[0]} steps, the episode has {length}")
+                yield Fault(entry.label, f"has {content.shape[0]} steps, but the episode has {length}")
         elif episode.metadata.is_described(entry.name):
             known = episode.metadata.blocks.get(entry.name, [None])
             told = f"{entry.size} bytes are not a number of whole steps" if known else "its dtype or shape is not known"
             yield Fault(entry.label, told)
 
 
+class _Identity(NamedTuple):
+    """SHA-256 by block, as later writers have stored them (docs/formats/wshard.md §16), and names without a block."""
+
+    digests: dict[bytes, str]
+    missing: list[bytes]
+
+
+def _identity(episode: Episode) -> _Identity | None:
+    """None where there is no such list."""
+    present = {entry.name for entry in episode.index if entry.name is not None}
+    found = _Identity({}, [])
+    with episode.json(IDENTITY) as value:
+        listed = value.get("entries") if isinstance(value, dict) else None
+        if not isinstance(listed, dict):
+            return None
+        for text, digest in listed.items():
+            name = text.encode("utf-8", "surrogatepass")
+            if name in present:
+                found.digests[name] = str(digest)[:65]
+            elif len(found.missing) < MOST_MISSING:
+                found.missing.append(name)
+    return found
+
+
 def _identity_faults(episode: Episode) -> Iterator[Fault]:
-    """The SHA-256 of every block, where later writers have stored it."""
-    identity = episode.json(IDENTITY)
+    if not episode.index.find(IDENTITY):
+        return
+    identity = _identity(episode)
     if identity is None:
+        if IDENTITY not in episode.damaged_metadata:
+            yield Fault(label(IDENTITY), "lists no entries")
         return
-    listed = identity.get("entries") if isinstance(identity, dict) else None
-    if not isinstance(listed, dict):
-        yield Fault(label(IDENTITY), "lists no entries")
-        return
-    unseen = {name.encode("utf-8", "surrogatepass") for name in listed}
     for entry in episode.index:
         if entry.name is None or entry.name == IDENTITY:
             continue
-        unseen.discard(entry.name)
-        expected = listed.get(entry.name.decode("utf-8", "surrogateescape"))
-        if expected is None:
+        if entry.name not in identity.digests:
             yield Fault(entry.label, "is not listed in meta/identity")
             continue
         digest = hashlib.sha256()
@@ -204,7 +219,7 @@ def _identity_faults(episode: Episode) -> Iterator[Fault]:
                 digest.update(piece)
         except GlassfsError:
             continue  # reading the block tells
-        if digest.hexdigest() != expected:
+        if digest.hexdigest() != identity.digests[entry.name]:
             yield Fault(entry.label, "its SHA-256 is not the one in meta/identity")
-    for name in sorted(unseen):
+    for name in sorted(identity.missing):
         yield Fault(label(name), "is listed in meta/identity, but missing")
