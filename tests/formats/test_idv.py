@@ -1,4 +1,4 @@
-"""ML.NET data views: single values, vectors, text (formats/idv.md §7, §8)."""
+"""ML.NET data views: single values, vectors, text (docs/formats/idv.md §7, §8)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What is wrong in an IDV file that reading its contents does not reveal.
 
-ML.NET's own loader ignores all of it, too: bytes behind the values of a block, bytes behind a DEFLATE stream, indices
-that no row uses, keys without a value, names for slots that do not exist (§3, §5, §6, §8.4).
+ML.NET's own loader ignores all of it, too: bytes after the values of a block, bytes after a DEFLATE stream, indices
+that no row uses, keys without a value, names for slots that do not exist (docs/formats/idv.md §3, §5, §6, §8.4).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassfs.codec import compression
 from glassfs.content import Extent, Fault
 from glassfs.errors import Damaged
-from glassfs.formats.idv.codecs import Codec, describe, shown
-from glassfs.formats.idv.columns import ENTRY_SIZE, FIRST_OFFSET, Blocks, StoredValues, Values
+from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks
+from glassfs.formats.idv.codecs import Codec
+from glassfs.formats.idv.columns import StoredValues, Values
 from glassfs.formats.idv.runs import Texts
-
-if TYPE_CHECKING:
-    from glassfs.formats.idv.file import Column, IdvFile, Metadata
+from glassfs.formats.idv.table import Column, IdvFile, Metadata
+from glassfs.formats.idv.wire import shown
 
 MOST_EXTENTS = 2_000_000
 MOST_FAULTS = 20  # of one kind at one place
@@ -37,7 +37,7 @@ def faults(opened: IdvFile) -> Iterator[Fault]:
         if reason:
             yield Fault(place, reason)
         else:
-            blocks = opened.blocks(column, describe(column.codec_name, column.parameters))
+            blocks = opened.blocks(column, opened.describe(column.codec_name, column.parameters))
             yield from islice(_column_faults(blocks, place), MOST_FAULTS)
         yield from islice(_metadata_faults(opened, column, f"meta/{place}"), MOST_FAULTS)
     yield from islice(_layout_faults(opened), MOST_FAULTS)
@@ -47,7 +47,7 @@ def _table_faults(opened: IdvFile) -> Iterator[Fault]:
     source, header = opened.source, opened.header
     behind = source.size - header.tail - TAIL_SIZE
     if behind:
-        yield Fault("file", f"{behind} bytes behind its tail")
+        yield Fault("file", f"{behind} bytes after its tail")
     if len({column.rows_per_block for column in opened.columns()}) > 1:
         yield Fault("file", "its columns have different numbers of rows per block, which ML.NET refuses")
     for column in opened.columns():
@@ -81,7 +81,7 @@ def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
         if vectors.unused_indices:
             yield Fault(place, f"{vectors.unused_indices} indices that no row uses")
     if run.end < run.block.size:
-        yield Fault(place, f"{run.block.size - run.end} bytes behind its values")
+        yield Fault(place, f"{run.block.size - run.end} bytes after its values")
     if isinstance(run, Texts) and not run.is_utf8:
         yield Fault(place, "has text that is not UTF-8")
     offset, length, _ = blocks.place(number)
@@ -89,7 +89,7 @@ def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
     if blocks.compression == compression.DEFLATE:
         yield from _stream_faults(extent, run.block.size, place)
     elif length > run.block.size:
-        yield Fault(place, f"{length} bytes are stored, {run.block.size} declared")
+        yield Fault(place, f"{length} bytes are stored, but {run.block.size} are declared")
 
 
 def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
@@ -114,7 +114,7 @@ def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
     elif not decoder.eof:
         yield Fault(place, "its stream has no end")
     elif extent.size - taken + len(decoder.unused_data):
-        yield Fault(place, f"{extent.size - taken + len(decoder.unused_data)} bytes behind its stream")
+        yield Fault(place, f"{extent.size - taken + len(decoder.unused_data)} bytes after its stream")
 
 
 def _keys_above(blocks: Blocks, count: int) -> Iterator[int]:
@@ -136,7 +136,7 @@ def _metadata_faults(opened: IdvFile, column: Column, place: str) -> Iterator[Fa
                 yield Fault(place, f"has {shown(entry.kind)} more than once")
             yield from _value_faults(opened, column, entry, f"{place}/{_text(entry.kind)}")
     except Damaged as error:
-        yield Fault(place, str(error))
+        yield Fault(place, error.without_source)
 
 
 def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) -> Iterator[Fault]:
@@ -148,16 +148,17 @@ def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) 
     with suppress(Damaged):
         yield from _block_faults(blocks, 0, place)
     if opened.unreadable(column) is None:
-        yield from _length_faults(describe(column.codec_name, column.parameters), entry.kind, blocks.codec, place)
+        codec = opened.describe(column.codec_name, column.parameters)
+        yield from _length_faults(codec, entry.kind, blocks.codec, place)
 
 
 def _length_faults(codec: Codec, kind: bytes, value: Codec, place: str) -> Iterator[Fault]:
     if value.dimensions is None or not value.size:
         return
     if kind == b"SlotNames" and codec.dimensions is not None and codec.size not in (0, value.size):
-        yield Fault(place, f"has names of {value.size} slots, a vector has {codec.size}")
+        yield Fault(place, f"has names of {value.size} slots, but a vector has {codec.size}")
     if kind == b"KeyValues" and codec.item.count not in (None, value.size):
-        yield Fault(place, f"has {value.size} values, the keys go up to {codec.item.count}")
+        yield Fault(place, f"has {value.size} values, but the keys go up to {codec.item.count}")
 
 
 def _layout_faults(opened: IdvFile) -> Iterator[Fault]:

@@ -1,34 +1,40 @@
-"""Value codecs: what a column's type is (§7).
+"""Value codecs: what a column's type is (docs/formats/idv.md §7).
 
 A codec is a name and parameters, and may be nested: a vector of keys of UInt32. What is unknown or malformed raises
-Damaged, whose text goes behind the name of what has the codec.
+Damaged without a place: its reason follows the name of whatever has the codec.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from enum import Enum
 
 from glassfs.errors import Damaged
-from glassfs.formats.idv.runs import Bits, Offsets, OldBits, Run, Take, Texts, Times, ZonedTimes, varint
+from glassfs.formats.idv import wire
+from glassfs.formats.idv.wire import shown
 
 LARGEST_SIZE = (1 << 31) - 1
+MOST_DIMENSIONS = 1024
 
 
-def shown(name: bytes) -> str:
-    """A name as messages quote it."""
-    return repr(name[:80].decode("utf-8", "replace"))
+class Form(Enum):
+    """How a run of values is stored."""
 
-
-def string(take: Take) -> bytes:
-    """A string: its length and its bytes, UTF-8 as a rule."""
-    return take(varint(take, 5))
+    PLAIN = "plain"
+    """As they are shown."""
+    BITS = "bits"
+    OLD_BITS = "old bits"
+    TIMES = "times"
+    ZONED_TIMES = "zoned times"
+    OFFSETS = "offsets"
+    """Zoned times, of which the offsets are shown."""
+    TEXTS = "texts"
 
 
 @dataclass(frozen=True)
 class Item:
-    """A primitive type: how ML.NET prints it, its NumPy dtype (``""``: text), and the codec of its runs.
+    """A primitive type: how ML.NET prints it, its NumPy dtype (``""``: text), and the form of its runs.
 
     A value is ``tail`` items of the dtype, ``width`` bytes. ``parts`` are the items that show it, where one array
     cannot; ``label`` is the name of such a part. ``count`` is the number of values of a key.
@@ -37,7 +43,7 @@ class Item:
     type_name: str
     dtype: str
     width: int
-    run: type[Run] = Run
+    form: Form = Form.PLAIN
     tail: tuple[int, ...] = ()
     label: str = ""
     parts: tuple[Item, ...] = ()
@@ -45,7 +51,7 @@ class Item:
 
     @property
     def is_text(self) -> bool:
-        return self.run is Texts
+        return self.form is Form.TEXTS
 
     @property
     def unit(self) -> str:
@@ -61,20 +67,21 @@ class Item:
 
 
 def _zoned() -> Item:
-    utc = Item("DateTimeOffset", "<M8[100ns]", 8, ZonedTimes)
-    return replace(utc, parts=(utc, Item("DateTimeOffset", "<i2", 2, Offsets, label=".offset_minutes")))
+    utc = Item("DateTimeOffset", "<M8[100ns]", 8, Form.ZONED_TIMES)
+    return replace(utc, parts=(utc, Item("DateTimeOffset", "<i2", 2, Form.OFFSETS, label=".offset_minutes")))
 
 
-_DATE_TIME = Item("DateTime", "<M8[100ns]", 8, Times)
+_DATE_TIME = Item("DateTime", "<M8[100ns]", 8, Form.TIMES)
 _TIME_SPAN = Item("TimeSpan", "<m8[100ns]", 8)
 _ZONED = _zoned()
+INT32 = Item("Int32", "<i4", 4)
 
 _ITEMS = {
     b"SByte": Item("SByte", "|i1", 1),
     b"Byte": Item("Byte", "|u1", 1),
     b"Int16": Item("Int16", "<i2", 2),
     b"UInt16": Item("UInt16", "<u2", 2),
-    b"Int32": Item("Int32", "<i4", 4),
+    b"Int32": INT32,
     b"UInt32": Item("UInt32", "<u4", 4),
     b"Int64": Item("Int64", "<i8", 8),
     b"UInt64": Item("UInt64", "<u8", 8),
@@ -84,9 +91,9 @@ _ITEMS = {
     b"DateTime": _DATE_TIME,
     b"DateTimeOffset": _ZONED,
     b"DataViewRowId": Item("DataViewRowId", "<u8", 16, tail=(2,)),
-    b"Boolean": Item("Boolean", "|b1", 1, Bits),
-    b"TextSpan": Item("String", "", 0, Texts),
-    b"DvBool": Item("Boolean", "|b1", 1, OldBits),
+    b"Boolean": Item("Boolean", "|b1", 1, Form.BITS),
+    b"TextSpan": Item("String", "", 0, Form.TEXTS),
+    b"DvBool": Item("Boolean", "|b1", 1, Form.OLD_BITS),
     b"DvTimeSpan": _TIME_SPAN,
     b"DvDateTime": _DATE_TIME,
     b"DvDateTimeZone": _ZONED,
@@ -117,7 +124,6 @@ class Codec:
         return f"Vector<{name}, {', '.join(str(size or '*') for size in self.dimensions)}>"
 
 
-@lru_cache(4096)
 def describe(name: bytes, parameters: bytes) -> Codec:
     """The codec of that name with these parameters. Raises Damaged if it is unknown or its parameters are wrong."""
     if name != b"VBuffer":
@@ -131,11 +137,11 @@ def describe(name: bytes, parameters: bytes) -> Codec:
 
 def _dimensions(fields: _Fields) -> tuple[int, ...]:
     rank = fields.integer(4)
-    if not 0 <= rank <= len(fields.data) // 4:
+    if not 0 <= rank <= min(MOST_DIMENSIONS, len(fields.data) // 4):
         raise Damaged(f"has vectors of {rank} dimensions")
     dimensions = tuple(fields.integer(4) for _ in range(rank)) or (0,)
     if min(dimensions) < 0 or math.prod(dimensions) > LARGEST_SIZE:
-        raise Damaged(f"has vectors of impossible dimensions {list(dimensions)}")
+        raise Damaged(f"has vectors of impossible dimensions {list(dimensions[:8])}")
     return dimensions
 
 
@@ -153,7 +159,7 @@ def _item(name: bytes, parameters: bytes) -> Item:
 def _key(name: bytes, fields: _Fields) -> Item:
     codec, parameters = fields.codec()
     if codec not in _KEY_TYPES or parameters:
-        raise Damaged(f"has keys of {shown(codec)}, which is no unsigned integer")
+        raise Damaged(f"has keys of {shown(codec)}, which is not an unsigned integer")
     item = _ITEMS[codec]
     most = (1 << 8 * item.width) - 1
     if name == b"Key2":
@@ -161,10 +167,10 @@ def _key(name: bytes, fields: _Fields) -> Item:
     else:
         is_contiguous, minimum, count = fields.integer(1), fields.integer(8), fields.integer(4)
         if is_contiguous != 1 or minimum != 0:
-            raise Damaged("has keys that are not contiguous from 0 on")
+            raise Damaged("has keys that do not count up from 0")
         count = count or most
     if not 0 < count <= most or fields.rest():
-        raise Damaged(f"has keys of which {count} values do not fit {shown(codec)}")
+        raise Damaged(f"has keys of {count} values, which do not fit {shown(codec)}")
     return replace(item, type_name=f"Key<{item.type_name}, 0-{count - 1}>", count=count)
 
 
@@ -178,7 +184,7 @@ class _Fields:
     def take(self, size: int) -> bytes:
         taken = self.data[self._position : self._position + size]
         if len(taken) != size:
-            raise Damaged("has a codec whose parameters are cut")
+            raise Damaged("has a codec whose parameters are cut short")
         self._position += size
         return taken
 
@@ -187,7 +193,7 @@ class _Fields:
 
     def codec(self) -> tuple[bytes, bytes]:
         """A nested codec: its name and parameters."""
-        return string(self.take), self.take(varint(self.take))
+        return wire.codec(self.take)
 
     def rest(self) -> bytes:
         """What is left; nothing is left afterwards."""

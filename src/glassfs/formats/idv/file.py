@@ -1,358 +1,180 @@
-"""An IDV file: its header, table of contents and metadata tables (§2, §3, §6), and its columns as contents.
+"""An IDV file as a container: columns and their metadata as contents, and the schema (docs/formats/idv.md §2 to §7).
 
-Opening goes through the table of contents once and keeps nothing of it; it is read again where columns are listed.
-Raises Refused, and Damaged or Changed like the source.
+Opening goes through the table of contents once. Raises Refused, and Damaged or Changed like the source.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from glassfs.cache import BlockCache
-from glassfs.codec import compression
-from glassfs.content import Array, Container, Document, Fault, Group, Member, Records
+from glassfs.content import Array, Container, Document, Group, Member, Records
 from glassfs.errors import Damaged, Refused, TooLarge
-from glassfs.formats.idv.codecs import Codec, describe, shown, string
-from glassfs.formats.idv.columns import (
-    ENTRY_SIZE,
-    FIRST_OFFSET,
-    Blocks,
-    File,
-    Indices,
-    Lookup,
-    Place,
-    RowEnds,
-    StoredValues,
-    TextRows,
-    TextSlots,
-    Values,
-)
-from glassfs.formats.idv.runs import varint
-from glassfs.source import Reader, Source
+from glassfs.formats.idv.blocks import Blocks
+from glassfs.formats.idv.check import faults
+from glassfs.formats.idv.codecs import INT32, Codec
+from glassfs.formats.idv.columns import Indices, RowEnds, StoredValues, TextRows, TextSlots, Values
+from glassfs.formats.idv.table import Column, IdvFile, Metadata, read_header, version_text
+from glassfs.formats.idv.wire import shown
+from glassfs.formats.registry import Opening
 
-SIGNATURE = b"CML\0DVB\0"
-TAIL = SIGNATURE[::-1]
-OLDEST_VERSION = 0x0001_0001_0001_0002
-OLDEST_COMPATIBLE = 0x0001_0001_0001_0004
-NEWEST_COMPATIBLE = 0x0001_0001_0001_0006
-COMPRESSIONS = {0: compression.NONE, 1: compression.DEFLATE}
 COMPRESSION_NAMES = {0: "None", 1: "Deflate"}
 DENSE_SLOTS = 65_536
-MOST_COLUMNS = 100_000
 MOST_METADATA = 100_000
-MOST_BYTES = 1 << 62
-TABLE_WINDOW = 64 << 10
-_HEADER = struct.Struct("<8sQQqqqi")
+MOST_METADATA_BYTES = 8 << 20
+COLUMN_COST, NAME_COST = 4096, 12
 
 log = logging.getLogger(__name__)
 
 Name = tuple[bytes, ...]
 
 
-class Header(NamedTuple):
-    """The fields of the header; offsets are from its first byte."""
-
-    signature: bytes
-    version: int
-    compatible_version: int
-    toc: int
-    tail: int
-    rows: int
-    columns: int
-
-
-class Column(NamedTuple):
-    """An entry of the table of contents, which ends at ``end``. ``compression`` is the stored code."""
-
-    number: int
-    name: bytes
-    codec_name: bytes
-    parameters: bytes
-    compression: int
-    rows_per_block: int
-    lookup: int
-    metadata: int
-    end: int
-
-
-class Metadata(NamedTuple):
-    """An entry of a metadata table, which ends at ``end``."""
-
-    kind: bytes
-    codec_name: bytes
-    parameters: bytes
-    compression: int
-    offset: int
-    length: int
-    end: int
-
-
-class Shown(NamedTuple):
-    """A readable column and the name it goes by; that of a hidden one has a number behind it."""
-
-    column: Column
-    codec: Codec
-    name: bytes
-    is_hidden: bool
-
-
-def open_idv(source: Source, cache: BlockCache) -> Container:
+def open_idv(opening: Opening) -> Container:
     """Reads header and table of contents. Raises Refused where they are wrong."""
-    if source.size < FIRST_OFFSET:
-        raise Refused(source.name, f"is cut: {source.size} bytes, an IDV header has {FIRST_OFFSET}")
-    header = Header(*_HEADER.unpack(source.read(0, _HEADER.size)))
-    reason = _header_fault(header, source)
-    if reason:
-        raise Refused(source.name, reason)
-    opened = IdvFile(source, cache, header)
-    unreadable = []
+    source = opening.source
+    header = read_header(source)
+    opened = IdvFile(source, opening.cache, header)
+    end, unreadable, reason = header.toc, 0, ""
     for column in opened.columns():
-        reason = opened.place_fault(column)
-        if reason:
-            raise Refused(source.name, reason)
-        reason = opened.unreadable(column)
-        if reason:
-            unreadable.append(f"{shown(column.name)} {reason}")
+        fault = opened.place_fault(column)
+        if fault:
+            raise Refused(fault, source.name)
+        fault = opened.unreadable(column)
+        if fault:
+            reason = reason or f"{shown(column.name)} {fault}"
+            unreadable += 1
+        end = column.end
     if unreadable:
-        count = f"{len(unreadable)} of {header.columns}"
-        log.warning("%s: %s columns cannot be read, such as %s", source.name, count, unreadable[0])
-    opened.readable = header.columns - len(unreadable)
+        opening.warn(f"{unreadable} of {header.columns} columns cannot be read, such as {reason}")
+    version = version_text(header.version)
     facts = {
         "compatible_version": version_text(header.compatible_version), "rows": header.rows,
-        "columns": header.columns, "unreadable_columns": len(unreadable),
+        "columns": header.columns, "unreadable_columns": unreadable,
     }
-    root = Group(b"", opened.members, subgroups=2 if opened.readable else 1)
-    return Container("idv", version_text(header.version), root, [source], facts, opened.check)
+    contents = _Contents(opened, opening, end - header.toc, has_columns=header.columns > unreadable)
+    root = Group(b"", contents.members, subgroups=2 if contents.has_columns else 1)
+    return Container("idv", version, root, [source], facts, partial(faults, opened))
 
 
-def version_text(version: int) -> str:
-    """0x0001000100010006 → 1.1.1.6"""
-    return ".".join(str(version >> shift & 0xFFFF) for shift in (48, 32, 16, 0))
+class _Listed:
+    """Metadata values that are listed: no more than can be, however many columns share a table of them."""
+
+    def __init__(self) -> None:
+        self._count = self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._count > MOST_METADATA or self._bytes > MOST_METADATA_BYTES
+
+    def add(self, entry: Metadata) -> bool:
+        """Whether there is room for one more."""
+        self._count += 1
+        self._bytes += len(entry.kind)
+        return not self.is_full
 
 
-def _header_fault(header: Header, source: Source) -> str | None:
-    version, compatible = version_text(header.version), version_text(header.compatible_version)
-    if header.compatible_version > header.version:
-        return f"says it is of version {version}, but compatible only with {compatible}"
-    if header.version < OLDEST_VERSION or header.compatible_version < OLDEST_COMPATIBLE:
-        return f"is of version {compatible}; 1.1.1.4 is the oldest that was released"
-    if header.compatible_version > NEWEST_COMPATIBLE:
-        return f"needs a reader of version {compatible}; this one is of 1.1.1.6"
-    if header.rows < 0 or header.columns < 0:
-        return f"says it has {header.rows} rows and {header.columns} columns"
-    if not FIRST_OFFSET <= header.tail <= source.size - len(TAIL):
-        return f"has its tail outside the file (at {header.tail} of {source.size} bytes): it was cut, or is damaged"
-    if source.read(header.tail, len(TAIL)) != TAIL:
-        return f"has no tail signature at {header.tail}"
-    if header.columns and not FIRST_OFFSET <= header.toc <= header.tail:
-        return f"has its table of contents outside the file (at {header.toc} of {source.size} bytes)"
-    if header.columns > min(MOST_COLUMNS, source.size):
-        return f"says it has {header.columns} columns, of which the table of contents is too short or too long to show"
-    return None
+class _Contents:
+    """The contents of an opened file, whose table of contents has ``toc_size`` bytes."""
 
-
-class IdvFile:
-    """An opened file."""
-
-    def __init__(self, source: Source, cache: BlockCache, header: Header) -> None:
-        self.source = source
-        self.header = header
-        self.file = File(source, cache, header.tail)
-        self.readable = 0
-
-    def columns(self) -> Iterator[Column]:
-        """The table of contents. Raises Damaged."""
-        if not self.header.columns:
-            return
-        reader = Reader(self.source, self.header.toc, self.header.tail, "the table of contents", TABLE_WINDOW)
-        for number in range(self.header.columns):
-            name = string(reader.take)
-            codec = string(reader.take), reader.take(varint(reader.take))
-            packing = reader.u8()
-            rows_per_block = varint(reader.take) & 0xFFFF_FFFF
-            lookup, metadata = reader.unpack("<qq")
-            yield Column(number, name, *codec, packing, rows_per_block, lookup, metadata, reader.position)
-
-    def place_fault(self, column: Column) -> str | None:
-        """What is wrong with the rows per block, or with the place of the lookup table."""
-        rows = self.header.rows
-        if not rows:
-            return None
-        if not 0 < column.rows_per_block < 1 << 31:
-            return f"column {shown(column.name)} has {column.rows_per_block} rows per block"
-        blocks = -(-rows // column.rows_per_block)
-        if not FIRST_OFFSET <= column.lookup <= self.header.tail - ENTRY_SIZE * blocks:
-            return f"the lookup table of column {shown(column.name)} lies outside the file"
-        return None
-
-    def unreadable(self, column: Column) -> str | None:
-        """Why a column has no file."""
-        try:
-            codec = describe(column.codec_name, column.parameters)
-        except Damaged as error:
-            return str(error)
-        if column.compression not in COMPRESSIONS:
-            return f"has the unknown compression {column.compression}"
-        if self.header.rows * codec.size * max(codec.item.width, 1) > MOST_BYTES:
-            return "is larger than a file can be"
-        return None
-
-    def shown(self) -> list[Shown]:
-        """The readable columns: those that ML.NET shows, then those that a later one of the same name hides."""
-        columns = [column for column in self.columns() if self.unreadable(column) is None]
-        last = {column.name: column.number for column in columns}
-        visible, hidden, numbers = [], [], dict.fromkeys(last, 2)
-        for column in columns:
-            codec = describe(column.codec_name, column.parameters)
-            if last[column.name] == column.number:
-                visible.append(Shown(column, codec, column.name, False))
-            else:
-                hidden.append(Shown(column, codec, b"%s~%d" % (column.name, numbers[column.name]), True))
-                numbers[column.name] += 1
-        return visible + hidden
-
-    def blocks(self, column: Column, codec: Codec) -> Blocks:
-        rows, rows_per_block = self.header.rows, max(1, column.rows_per_block)
-        lookup = Lookup(self.source, column.lookup, -(-rows // rows_per_block))
-        return Blocks(
-            self.file, codec, COMPRESSIONS[column.compression], rows, rows_per_block, lookup,
-            f"column {shown(column.name)}",
-        )
-
-    def metadata(self, column: Column) -> Iterator[Metadata]:
-        """The metadata table of a column. Raises Damaged where it breaks off."""
-        if column.metadata == 0:
-            return
-        what = f"the metadata table of column {shown(column.name)}"
-        reader = Reader(self.source, column.metadata, self.header.tail, what)
-        if column.metadata < FIRST_OFFSET:
-            raise reader.damage("lies in the header")
-        count = varint(reader.take)
-        if not 0 < count < (1 << 31) - 1:
-            raise reader.damage(f"says it has {count} entries")
-        for _ in range(count):
-            kind = string(reader.take)
-            if not kind:
-                raise reader.damage("has an entry without a name")
-            codec = string(reader.take), reader.take(varint(reader.take))
-            packing, offset = reader.unpack("<Bq")
-            length = varint(reader.take)
-            entry = Metadata(kind, *codec, packing, offset, length, reader.position)
-            if not self.is_inside(entry) and self.meaningless(entry):
-                raise reader.damage(f"has an entry {shown(kind)} that makes no sense")
-            yield entry
-
-    def is_inside(self, entry: Metadata) -> bool:
-        """Whether a metadata value lies where values may be."""
-        offset, tail = entry.offset, self.header.tail
-        return FIRST_OFFSET <= offset <= tail and 0 < entry.length <= tail - offset
-
-    def meaningless(self, entry: Metadata) -> str | None:
-        """Why a metadata value has no file: its codec or its compression is unknown."""
-        try:
-            describe(entry.codec_name, entry.parameters)
-        except Damaged as error:
-            return str(error)
-        if entry.compression not in COMPRESSIONS:
-            return f"has the unknown compression {entry.compression}"
-        return None
-
-    def value(self, column: Column, entry: Metadata) -> Blocks:
-        """A metadata value that has a meaning: a block of one row."""
-        codec = describe(entry.codec_name, entry.parameters)
-        place = Place(entry.offset, entry.length, None)
-        name = f"metadata {shown(entry.kind)} of column {shown(column.name)}"
-        return Blocks(self.file, codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: place, name)
+    def __init__(self, opened: IdvFile, opening: Opening, toc_size: int, has_columns: bool) -> None:
+        self._opened = opened
+        self._opening = opening
+        self._toc_size = toc_size
+        self.has_columns = has_columns
 
     def members(self) -> Iterator[Member]:
         yield Member((b"meta",), Group(b"meta", self._meta))
-        if self.readable:
+        if self.has_columns:
             yield Member((b"columns",), Group(b"columns", self._columns))
 
-    def check(self) -> Iterator[Fault]:
-        from glassfs.formats.idv.check import faults
-
-        return faults(self)
-
     def _columns(self) -> Iterator[Member]:
-        for column, codec, name, _ in self.shown():
+        for column, codec, name, _ in self._opened.shown():
             yield from self._column(column, codec, name)
 
     def _column(self, column: Column, codec: Codec, name: bytes) -> Iterator[Member]:
-        blocks, key, rows = self.blocks(column, codec), column.name, self.header.rows
+        blocks, key = self._opened.blocks(column, codec), column.name
         if codec.item.is_text:
             texts = TextRows(blocks)
-            identity = (self.source.identity, "idv", column.number)
-            yield Member((name,), Records(key, texts.count, texts.group, identity, codec.type_name))
+            yield Member((name,), Records(key, texts.count, texts.group, codec.type_name))
         elif 0 < codec.size <= DENSE_SLOTS:
-            shape = (rows, *(codec.dimensions or ()))
-            yield from _arrays((name,), key, blocks, shape)
+            yield from _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ())))
         elif codec.size:
             yield Member((name,), Group(key, lambda: _sparse(key, blocks), subgroups=0))
         else:
             yield Member((name,), Group(key, lambda: _ragged(key, blocks), subgroups=0))
 
     def _meta(self) -> Iterator[Member]:
-        yield Member((b"schema",), Document(b"schema", self._schema, (self.source.identity, "idv", "schema")))
-        listed, reasons = 0, []
-        for column, _, name, _ in self.shown():
+        yield Member((b"schema",), Document(b"schema", self._schema, self._schema_cost))
+        listed, faults = _Listed(), []
+        for column, _, name, _ in self._opened.shown():
             try:
-                for position, entry in enumerate(self.metadata(column)):
-                    listed += 1
-                    if listed > MOST_METADATA:
+                for entry in self._opened.metadata(column):
+                    if not listed.add(entry):
                         raise Damaged(f"has more than {MOST_METADATA} metadata values; the others are not shown")
-                    yield from self._value(column, name, position, entry)
+                    yield from self._value(column, name, entry)
             except Damaged as error:
-                reasons.append(str(error).removeprefix(f"{self.source.name}: "))
-                if listed > MOST_METADATA:
+                faults.append(error)
+                if listed.is_full:
                     break
-        if reasons:
-            log.warning("%s: metadata tables that break off: %d: %s", self.source.name, len(reasons), reasons[0])
+        if faults:
+            self._opening.warn(f"{len(faults)} metadata tables break off, the first one: {faults[0].without_source}")
 
-    def _value(self, column: Column, name: bytes, position: int, entry: Metadata) -> Iterator[Member]:
-        if self.meaningless(entry):  # listed in the schema, and found by check
+    def _value(self, column: Column, name: bytes, entry: Metadata) -> Iterator[Member]:
+        if self._opened.meaningless(entry):  # listed in the schema, and found by check
             return
-        blocks = self.value(column, entry)
+        blocks = self._opened.value(column, entry)
         codec, place = blocks.codec, (b"columns", name, entry.kind)
         if codec.item.is_text:
             texts = TextSlots(blocks)
-            identity = (self.source.identity, "idv", column.number, position)
-            yield Member(place, Records(entry.kind, texts.count, texts.group, identity, codec.type_name))
+            yield Member(place, Records(entry.kind, texts.count, texts.group, codec.type_name))
         else:
             yield from _arrays(place, entry.kind, blocks, codec.dimensions or ())
 
+    @property
+    def _schema_cost(self) -> int:
+        """The memory that the schema takes: of names, kinds and types there may be many, and all may need escapes."""
+        header, size = self._opened.header, self._opened.source.size
+        kinds = min(MOST_METADATA_BYTES + 100 * MOST_METADATA, size * header.columns)
+        return (1 << 20) + COLUMN_COST * header.columns + NAME_COST * (self._toc_size + kinds)
+
     def _schema(self) -> dict[str, Any]:
-        hidden = {column.number for column, _, _, is_hidden in self.shown() if is_hidden}
-        listed, columns = 0, []
-        for column in self.columns():
-            kinds = []
-            try:
-                for entry in self.metadata(column):
-                    listed += 1
-                    if listed > MOST_METADATA:
-                        raise TooLarge(f"{self.source.name}: has more metadata than a schema can list")
-                    kinds.append(entry.kind)
-            except Damaged as error:
-                log.info("%s", error)
-            try:
-                type_name = describe(column.codec_name, column.parameters).type_name
-            except Damaged:
-                type_name = None
-            columns.append({
-                "name": column.name,
-                "type": type_name,
-                "codec": column.codec_name,
-                "compression": COMPRESSION_NAMES.get(column.compression, str(column.compression)),
-                "rows_per_block": column.rows_per_block,
-                "hidden": column.number in hidden,
-                "readable": self.unreadable(column) is None,
-                "metadata": kinds,
-            })
-        return {"version": version_text(self.header.version), "rows": self.header.rows, "columns": columns}
+        opened = self._opened
+        hidden = {column.number for column, _, _, is_hidden in opened.shown() if is_hidden}
+        listed = _Listed()
+        columns = [self._described(column, column.number in hidden, listed) for column in opened.columns()]
+        return {"version": version_text(opened.header.version), "rows": opened.header.rows, "columns": columns}
+
+    def _described(self, column: Column, is_hidden: bool, listed: _Listed) -> dict[str, Any]:
+        """A column as the schema has it."""
+        try:
+            codec = self._opened.describe(column.codec_name, column.parameters)
+        except Damaged:
+            codec = None
+        return {
+            "name": column.name,
+            "type": codec and codec.type_name,
+            "shape": list(codec.dimensions) if codec and codec.dimensions and codec.size else None,
+            "codec": column.codec_name,
+            "compression": COMPRESSION_NAMES.get(column.compression, str(column.compression)),
+            "rows_per_block": column.rows_per_block,
+            "hidden": is_hidden,
+            "readable": self._opened.unreadable(column) is None,
+            "metadata": self._kinds(column, listed),
+        }
+
+    def _kinds(self, column: Column, listed: _Listed) -> list[bytes]:
+        """The kinds of metadata that a column has, as far as its table can be read."""
+        kinds = []
+        try:
+            for entry in self._opened.metadata(column):
+                if not listed.add(entry):
+                    raise TooLarge("has more metadata than a schema can list", self._opened.source.name)
+                kinds.append(entry.kind)
+        except Damaged as error:
+            log.info("%s", error)
+        return kinds
 
 
 def _arrays(name: Name, key: bytes, blocks: Blocks, shape: tuple[int, ...]) -> Iterator[Member]:
@@ -386,7 +208,7 @@ def _sparse(key: bytes, blocks: Blocks) -> Iterator[Member]:
     for item in blocks.codec.item.arrays:
         shape = partial(_sparse_shape, blocks, item.tail)
         yield Member((b"data",), Array(key, StoredValues(blocks, item), item.dtype, shape, type_name, label=item.label))
-    indices = Indices(blocks, describe(b"Int32", b"").item)
+    indices = Indices(blocks, INT32)
     yield Member((b"indices",), Array(key, indices, "<i4", partial(_sparse_shape, blocks, ())))
     yield Member((b"indptr",), Array(key, RowEnds(blocks, is_stored=True), "<i8", (blocks.rows + 1,)))
 

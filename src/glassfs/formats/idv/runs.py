@@ -1,23 +1,24 @@
 """The values of a block, as runs: any range of them, decoded in memory that follows from the range.
 
 A run is an unbroken row of values of one item codec: all of a block of single values, or all stored elements of a block
-of vectors. Only text has to be gone through once before the first of it is given (§8.1 to §8.3, §8.5).
+of vectors. Only text has to be gone through once before the first of it is given (docs/formats/idv.md §8.1 to §8.3,
+§8.5). Any thread may use a run.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Data
 from glassfs.errors import Damaged, TooLarge
+from glassfs.formats.idv import wire
+from glassfs.formats.idv.codecs import Form, Item
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from glassfs.formats.idv.codecs import Item
 
 EPOCH = 621_355_968_000_000_000  # 1970-01-01, in ticks of 100 ns since 0001-01-01
 LAST_TICK = 3_155_378_975_999_999_999
@@ -28,34 +29,22 @@ NO_OFFSET = -(1 << 15)
 TEXT_PIECE = 64 << 10
 TEXT_AT_ONCE = 1 << 20
 LONGEST_TEXT = 24 << 20
-ENDS_AT_ONCE = 1 << 18
-
-Take = Callable[[int], bytes]
-
-
-def varint(take: Take, longest: int = 10) -> int:
-    """An unsigned LEB128 integer of 64 bits, or of 31 in 5 bytes as .NET reads the length of a string."""
-    value = 0
-    for position in range(longest):
-        byte = take(1)[0]
-        value |= (byte & 0x7F) << 7 * position
-        if byte < 0x80:
-            if value >> (64 if longest == 10 else 31):
-                break
-            return value
-    raise Damaged("has a variable-length integer that is too large")
+ENDS_AT_ONCE = 1 << 16
+UNIT_COST = 16  # bytes of memory for each UTF-16 unit of text while that is taken apart
+TEXT_COST = 160  # and for each text
 
 
 class Block:
-    """The decompressed bytes of a block: ``size`` of them, in any range. ``place`` names it in messages."""
+    """The decompressed bytes of a block: ``size`` of them, in any range. Messages name ``source`` and ``part``."""
 
-    __slots__ = ("_data", "place", "rows", "size")
+    __slots__ = ("_data", "part", "rows", "size", "source")
 
-    def __init__(self, data: Data, size: int, rows: int, place: str) -> None:
+    def __init__(self, data: Data, size: int, rows: int, source: str, part: str) -> None:
         self._data = data
         self.size = size
         self.rows = rows
-        self.place = place
+        self.source = source
+        self.part = part
 
     def read(self, offset: int, size: int) -> bytearray:
         self.demand(offset + size)
@@ -79,10 +68,10 @@ class Block:
     def demand(self, end: int) -> None:
         """Raises Damaged if the block ends before ``end``."""
         if end > self.size:
-            raise self.damage(f"has {self.size} bytes, its values need {end}")
+            raise self.damage(f"has {self.size} bytes, but its values need {end}")
 
     def damage(self, reason: str) -> Damaged:
-        return Damaged(f"{self.place} {reason}")
+        return Damaged(reason, self.source, self.part)
 
 
 class Run:
@@ -111,6 +100,11 @@ class Run:
     def values(self, first: int, count: int) -> NDArray[Any]:
         """The values ``[first, first + count)``: units of ``item.width`` bytes as they are shown."""
         return self.block.integers(self.base + first * self.item.width, count, self.item.unit)
+
+    @property
+    def weight(self) -> int:
+        """About the memory that it keeps."""
+        return 512
 
     def filled(self, count: int) -> NDArray[Any]:
         """``count`` times what an element that is not stored stands for."""
@@ -153,7 +147,7 @@ class OldBits(Run):
         packed = self.block.integers(self.base + start, -(-(skipped + count) // 4), "u1")
         pairs = (packed[:, None] >> np.array([0, 2, 4, 6], "u1") & 3).reshape(-1)[skipped : skipped + count]
         if (pairs == 3).any():
-            raise self.block.damage("has a boolean that is none of false, true and missing")
+            raise self.block.damage("has a boolean that is neither false nor true nor missing")
         is_true: NDArray[Any] = pairs == 1
         return is_true
 
@@ -230,7 +224,7 @@ class Texts(Run):
     def __init__(self, item: Item, block: Block, base: int, total: int) -> None:
         super().__init__(item, block, base, total)
         if block.integer(base) != total:
-            raise block.damage(f"says it has {block.integer(base)} texts, not {total}")
+            raise block.damage(f"says that it has {block.integer(base)} texts, but {total} are expected")
         position = base + 4 + 4 * total
 
         def take(size: int) -> bytes:
@@ -238,11 +232,13 @@ class Texts(Run):
             position += size
             return bytes(block.read(position - size, size))
 
-        self._size = varint(take, 5)
+        try:
+            self._size = wire.varint(take, wire.STRING_BITS)
+        except Damaged as error:
+            raise error.at(block.source, block.part) from error
         self._start = position
         block.demand(self.end)
-        self._piece_units: list[int] = []
-        self._piece_bytes: list[int] = []
+        self._piece_units, self._piece_bytes = array("q"), array("q")
         if self._check_ends() != self._measure():
             raise block.damage("has texts that do not end where their string ends")
 
@@ -253,6 +249,10 @@ class Texts(Run):
     @property
     def end(self) -> int:
         return self._start + self._size
+
+    @property
+    def weight(self) -> int:
+        return 1024 + 2 * self._piece_units.itemsize * len(self._piece_units)
 
     @property
     def is_utf8(self) -> bool:
@@ -270,16 +270,26 @@ class Texts(Run):
         texts = np.empty(count, object)
         if count:
             stored = self.block.integers(self.base + 4 + 4 * first, count, "<u4")
-            start = int(self._ends(first - 1, 1)[0]) if first else 0
-            bounds = [start, *(stored & 0x7FFFFFFF).tolist()]
-            if bounds[-1] - start > LONGEST_TEXT:
-                raise TooLarge(f"{self.block.place} has texts of more than {LONGEST_TEXT} characters")
+            bounds = [self._start_of(first), *(stored & 0x7FFFFFFF).tolist()]
+            self._demand_short(bounds[-1] - bounds[0])
             texts[:] = self._between(bounds)
             texts[stored >> 31 != 0] = None
         return texts
 
-    def _ends(self, first: int, count: int) -> NDArray[Any]:
-        return self.block.integers(self.base + 4 + 4 * first, count, "<u4") & 0x7FFFFFFF
+    def cost(self, first: int, count: int) -> int:
+        """The memory that ``values`` takes at its peak. Raises TooLarge where it would give no texts."""
+        units = self._start_of(first + count) - self._start_of(first)
+        self._demand_short(units)
+        return TEXT_COST * count + UNIT_COST * units
+
+    def _demand_short(self, units: int) -> None:
+        if units > LONGEST_TEXT:
+            reason = f"has texts of more than {LONGEST_TEXT} characters"
+            raise TooLarge(reason, self.block.source, self.block.part)
+
+    def _start_of(self, number: int) -> int:
+        """Where the text begins, or the last one ends, in UTF-16 units."""
+        return self.block.integer(self.base + 4 * number) & 0x7FFFFFFF if number else 0
 
     def _check_ends(self) -> int:
         """The last end. Raises Damaged if the ends fall, or if a missing text is not empty."""
@@ -342,3 +352,19 @@ def _character_border(piece: bytearray) -> int:
         if piece[-back] < 0x80:
             break
     return len(piece)
+
+
+_RUNS: dict[Form, type[Run]] = {
+    Form.PLAIN: Run, Form.BITS: Bits, Form.OLD_BITS: OldBits, Form.TIMES: Times, Form.ZONED_TIMES: ZonedTimes,
+    Form.OFFSETS: Offsets, Form.TEXTS: Texts,
+}
+
+
+def run_of(item: Item, block: Block, base: int, total: int) -> Run:
+    """``total`` values of ``item`` in a block, from ``base`` on."""
+    return _RUNS[item.form](item, block, base, total)
+
+
+def stored_size(item: Item, count: int) -> int:
+    """The bytes of a run of ``count`` values, as far as that can be told."""
+    return _RUNS[item.form].stored_size(item, count)

@@ -1,7 +1,7 @@
-"""The vectors of a block, dense and sparse, row by row or spread out (§8.4).
+"""The vectors of a block, dense and sparse, row by row or spread out (docs/formats/idv.md §8.4).
 
 Nothing is held decoded: elements are spread out for the range that is asked for and no more, so that a row of 2^31
-slots and one entry costs as little as any other.
+slots and one entry costs as little as any other. Any thread may use them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassfs.formats.idv.codecs import Codec, Item
-from glassfs.formats.idv.runs import Block, Run
+from glassfs.formats.idv.runs import Block, Run, run_of, stored_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS_AT_ONCE = 16384
-INDICES_AT_ONCE = 1 << 18
+INDICES_AT_ONCE = 1 << 17
+ROW_WEIGHT, SUM_WEIGHT = 57, 192  # bytes of memory for each row, and for each sum
+TEXT_SHIFT = 12  # a run of texts remembers 16 bytes for each 64 KiB
 DENSE = b"\xff\xff\xff\xff"  # the count -1
 
 
@@ -33,9 +35,9 @@ class Vectors:
         self._codec = codec
         self._length = block.integer(4)
         if block.integer(0) != block.rows:
-            raise block.damage(f"says it has {block.integer(0)} vectors, not {block.rows}")
+            raise block.damage(f"says that it has {block.integer(0)} vectors, but it has {block.rows} rows")
         if self._length < 0 or (codec.size and self._length != codec.size):
-            raise block.damage(f"says its vectors have {self._length} slots, not {codec.size}")
+            raise block.damage(f"says that its vectors have {self._length} slots, but {codec.size} are declared")
         self._counts_at = 8 if self._length else 8 + 4 * block.rows
         self._indices_at = self._counts_at + 4 * block.rows + 4
         self._sums = [(0, 0, 0)]
@@ -53,19 +55,25 @@ class Vectors:
         self.elements, self.stored, indices = self._sums[-1]
         total = block.integer(self._indices_at - 4)
         if total < indices:
-            raise block.damage(f"says it has {total} indices, not {indices}")
+            raise block.damage(f"says that it has {total} indices, but its rows use {indices}")
         self.unused_indices = total - indices
         self.base = self._indices_at + 4 * total
-        block.demand(self.base + codec.item.run.stored_size(codec.item, self.stored))
+        block.demand(self.base + stored_size(codec.item, self.stored))
         if not self.is_dense and not is_header:
             for number in range(len(self._sums) - 1):
                 self._check_indices(self._rows(number))
+
+    @property
+    def weight(self) -> int:
+        """About the memory that they keep."""
+        rows = ROW_WEIGHT * min(self.block.rows, ROWS_AT_ONCE)
+        return 2048 + rows + SUM_WEIGHT * len(self._sums) + (self.block.size >> TEXT_SHIFT)
 
     def run(self, item: Item) -> Run:
         """The stored elements as values of ``item``."""
         run = self._runs.get(item.label)
         if run is None:
-            run = self._runs[item.label] = item.run(item, self.block, self.base, self.stored)
+            run = self._runs[item.label] = run_of(item, self.block, self.base, self.stored)
         return run
 
     def _has_only_dense_counts(self) -> bool:
@@ -83,6 +91,20 @@ class Vectors:
     def stored_before(self, row: int, count: int) -> NDArray[Any]:
         """The same of the stored elements."""
         return self._before(row, count, lambda rows: rows.stored_ends - rows.stored)
+
+    def stored_at(self, element: int) -> int:
+        """How many of the elements before this one are stored."""
+        if self.is_dense or element == self.elements:
+            return element if self.is_dense else self.stored
+        rows = self._rows(bisect_right(self._sums, element, key=lambda sums: sums[0]) - 1)
+        row = bisect_right(rows.ends, element)
+        stored = int(rows.stored_ends[row] - rows.stored[row])
+        slot = element - int(rows.starts[row])
+        if not rows.is_sparse[row]:
+            return stored + slot
+        end = int(rows.index_ends[row])
+        start = end - int(rows.indices[row])
+        return stored + bisect_left(range(end), slot, start, key=self._stored_index) - start
 
     def spread(self, run: Run, first: int, count: int) -> NDArray[Any]:
         """The elements ``[first, first + count)`` of all rows of the block, those not stored filled in."""

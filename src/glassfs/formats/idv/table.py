@@ -1,0 +1,259 @@
+"""What an opened file says of itself: header, table of contents and metadata tables (docs/formats/idv.md §2, §3, §6).
+
+The table of contents is kept nowhere; it is read again where columns are listed. Nothing changes after opening but what
+is remembered for speed, so any thread may use it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from glassfs.cache import BlockCache
+from glassfs.codec import compression
+from glassfs.errors import Damaged, Refused
+from glassfs.formats.idv import codecs, wire
+from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, File, Lookup, Place
+from glassfs.formats.idv.codecs import Codec
+from glassfs.formats.idv.kept import Kept
+from glassfs.formats.idv.wire import shown
+from glassfs.source import Reader, Source
+from glassfs.source.reader import WINDOW
+
+SIGNATURE = b"CML\0DVB\0"
+TAIL = SIGNATURE[::-1]
+OLDEST_VERSION = 0x0001_0001_0001_0002
+OLDEST_COMPATIBLE = 0x0001_0001_0001_0004
+NEWEST_COMPATIBLE = 0x0001_0001_0001_0006
+COMPRESSIONS = {0: compression.NONE, 1: compression.DEFLATE}
+MOST_COLUMNS = 100_000
+MOST_BYTES = 1 << 62
+LONGEST_TABLE = 32 << 20
+TABLE_WINDOW = 64 << 10
+CODECS_KEPT = 256
+LONGEST_KEPT = 256  # bytes of a codec's parameters
+_HEADER = struct.Struct("<8sQQqqqi")
+
+
+class Header(NamedTuple):
+    """The fields of the header; offsets are from its first byte."""
+
+    signature: bytes
+    version: int
+    compatible_version: int
+    toc: int
+    tail: int
+    rows: int
+    columns: int
+
+
+class Column(NamedTuple):
+    """An entry of the table of contents, which ends at ``end``. ``compression`` is the stored code."""
+
+    number: int
+    name: bytes
+    codec_name: bytes
+    parameters: bytes
+    compression: int
+    rows_per_block: int
+    lookup: int
+    metadata: int
+    end: int
+
+
+class Metadata(NamedTuple):
+    """An entry of a metadata table, which ends at ``end``. ``compression`` is the stored code."""
+
+    number: int
+    kind: bytes
+    codec_name: bytes
+    parameters: bytes
+    compression: int
+    offset: int
+    length: int
+    end: int
+
+
+class Shown(NamedTuple):
+    """A readable column and the name it goes by; that of a hidden one has a number behind it."""
+
+    column: Column
+    codec: Codec
+    name: bytes
+    is_hidden: bool
+
+
+def version_text(version: int) -> str:
+    """0x0001000100010006 → 1.1.1.6"""
+    return ".".join(str(version >> shift & 0xFFFF) for shift in (48, 32, 16, 0))
+
+
+def read_header(source: Source) -> Header:
+    """The header of a file. Raises Refused where it is wrong."""
+    if source.size < FIRST_OFFSET:
+        raise Refused(f"is cut short: it has {source.size} bytes, but an IDV header has {FIRST_OFFSET}", source.name)
+    header = Header(*_HEADER.unpack(source.read(0, _HEADER.size)))
+    reason = _header_fault(header, source)
+    if reason:
+        raise Refused(reason, source.name)
+    return header
+
+
+def _header_fault(header: Header, source: Source) -> str | None:
+    version, compatible = version_text(header.version), version_text(header.compatible_version)
+    if header.compatible_version > header.version:
+        return f"says that it is of version {version}, but compatible only with {compatible}"
+    if header.version < OLDEST_VERSION or header.compatible_version < OLDEST_COMPATIBLE:
+        return f"is of version {compatible}, but 1.1.1.4 is the oldest that was released"
+    if header.compatible_version > NEWEST_COMPATIBLE:
+        return f"needs a reader of version {compatible}, but this one reads up to 1.1.1.6"
+    if header.rows < 0 or header.columns < 0:
+        return f"says that it has {header.rows} rows and {header.columns} columns"
+    if not FIRST_OFFSET <= header.tail <= source.size - len(TAIL):
+        return f"has its tail outside the file (at {header.tail} of {source.size} bytes): it is cut short or damaged"
+    if source.read(header.tail, len(TAIL)) != TAIL:
+        return f"has no tail signature at {header.tail}"
+    if header.columns and not FIRST_OFFSET <= header.toc <= header.tail:
+        return f"has its table of contents outside the file (at {header.toc} of {source.size} bytes)"
+    if header.columns > min(MOST_COLUMNS, source.size):
+        return f"says that it has {header.columns} columns, which are too many to show"
+    return None
+
+
+class IdvFile:
+    """An opened file. What is kept of it goes with this."""
+
+    def __init__(self, source: Source, cache: BlockCache, header: Header) -> None:
+        self.source = source
+        self.header = header
+        self.file = File(source, cache, header.tail, Kept())
+        self._describe = lru_cache(CODECS_KEPT)(codecs.describe)
+
+    def columns(self) -> Iterator[Column]:
+        """The table of contents. Raises Damaged."""
+        if not self.header.columns:
+            return
+        reader = self._reader(self.header.toc, "the table of contents", TABLE_WINDOW)
+        for number in range(self.header.columns):
+            yield self._column(reader, number)
+
+    def _column(self, reader: Reader, number: int) -> Column:
+        try:
+            name = wire.string(reader.take)
+            codec = wire.codec(reader.take)
+            packing = reader.u8()
+            rows_per_block = wire.varint(reader.take) & 0xFFFF_FFFF
+        except Damaged as error:
+            raise error.at(self.source.name, reader.what) from error
+        lookup, metadata = reader.unpack("<qq")
+        return Column(number, name, *codec, packing, rows_per_block, lookup, metadata, reader.position)
+
+    def _reader(self, start: int, what: str, window: int) -> Reader:
+        """Reads a table, of which no more than LONGEST_TABLE is looked at."""
+        return Reader(self.source, start, min(self.header.tail, max(start, 0) + LONGEST_TABLE), what, window)
+
+    def describe(self, codec_name: bytes, parameters: bytes) -> Codec:
+        """The codec of a column or metadata value. Raises Damaged, without a place."""
+        if len(codec_name) + len(parameters) > LONGEST_KEPT:
+            return codecs.describe(codec_name, parameters)
+        return self._describe(codec_name, parameters)
+
+    def place_fault(self, column: Column) -> str | None:
+        """What is wrong with the rows per block, or with the place of the lookup table."""
+        rows = self.header.rows
+        if not rows:
+            return None
+        if not 0 < column.rows_per_block < 1 << 31:
+            return f"column {shown(column.name)} has {column.rows_per_block} rows per block"
+        blocks = -(-rows // column.rows_per_block)
+        if not FIRST_OFFSET <= column.lookup <= self.header.tail - ENTRY_SIZE * blocks:
+            return f"the lookup table of column {shown(column.name)} lies outside the file"
+        return None
+
+    def unreadable(self, column: Column) -> str | None:
+        """Why a column has no file."""
+        try:
+            codec = self.describe(column.codec_name, column.parameters)
+        except Damaged as error:
+            return error.reason
+        if column.compression not in COMPRESSIONS:
+            return f"has the unknown compression {column.compression}"
+        if self.header.rows * codec.size * max(codec.item.width, 1) > MOST_BYTES:
+            return "is larger than a file can be"
+        return None
+
+    def shown(self) -> list[Shown]:
+        """The readable columns: those that ML.NET shows, then those that a later one of the same name hides."""
+        columns = [column for column in self.columns() if self.unreadable(column) is None]
+        last = {column.name: column.number for column in columns}
+        visible, hidden, numbers = [], [], dict.fromkeys(last, 2)
+        for column in columns:
+            codec = self.describe(column.codec_name, column.parameters)
+            if last[column.name] == column.number:
+                visible.append(Shown(column, codec, column.name, False))
+            else:
+                hidden.append(Shown(column, codec, b"%s~%d" % (column.name, numbers[column.name]), True))
+                numbers[column.name] += 1
+        return visible + hidden
+
+    def blocks(self, column: Column, codec: Codec) -> Blocks:
+        rows, rows_per_block = self.header.rows, max(1, column.rows_per_block)
+        lookup = Lookup(self.source, column.lookup, -(-rows // rows_per_block))
+        return Blocks(
+            self.file, codec, COMPRESSIONS[column.compression], rows, rows_per_block, lookup,
+            f"column {shown(column.name)}", (column.number,),
+        )
+
+    def metadata(self, column: Column) -> Iterator[Metadata]:
+        """The metadata table of a column. Raises Damaged where it breaks off."""
+        if column.metadata == 0:
+            return
+        what = f"the metadata table of column {shown(column.name)}"
+        reader = self._reader(column.metadata, what, WINDOW)
+        if column.metadata < FIRST_OFFSET:
+            raise reader.damage("lies in the header")
+        try:
+            count = wire.varint(reader.take)
+            if not 0 < count < (1 << 31) - 1:
+                raise reader.damage(f"says that it has {count} entries")
+            for number in range(count):
+                yield self._entry(reader, number)
+        except Damaged as error:
+            raise error.at(self.source.name, what) from error
+
+    def _entry(self, reader: Reader, number: int) -> Metadata:
+        kind = wire.string(reader.take)
+        if not kind:
+            raise reader.damage("has an entry without a name")
+        codec = wire.codec(reader.take)
+        packing, offset = reader.unpack("<Bq")
+        length = wire.varint(reader.take)
+        entry = Metadata(number, kind, *codec, packing, offset, length, reader.position)
+        if not self.is_inside(entry) and self.meaningless(entry):
+            raise reader.damage(f"has an entry {shown(kind)} that makes no sense")
+        return entry
+
+    def is_inside(self, entry: Metadata) -> bool:
+        """Whether a metadata value lies where values may be."""
+        offset, tail = entry.offset, self.header.tail
+        return FIRST_OFFSET <= offset <= tail and 0 < entry.length <= tail - offset
+
+    def meaningless(self, entry: Metadata) -> str | None:
+        """Why a metadata value has no file: its codec or its compression is unknown."""
+        try:
+            self.describe(entry.codec_name, entry.parameters)
+        except Damaged as error:
+            return error.reason
+        if entry.compression not in COMPRESSIONS:
+            return f"has the unknown compression {entry.compression}"
+        return None
+
+    def value(self, column: Column, entry: Metadata) -> Blocks:
+        """A metadata value that has a meaning: a block of one row."""
+        codec = self.describe(entry.codec_name, entry.parameters)
+        place = Place(entry.offset, entry.length, None)
+        name = f"metadata {shown(entry.kind)} of column {shown(column.name)}"
+        key = (column.number, entry.number)
+        return Blocks(self.file, codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: place, name, key)
