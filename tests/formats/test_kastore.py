@@ -19,11 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from writers.kastore import TYPES, KastoreWriter
 
-from glassfs.cache import BlockCache
 from glassfs.content import Array, Container, Content, Fault, Group
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import open_container
-from tests.helpers import CountingSource, contents_of, open_bytes, open_path, read_in_parts, walk
+from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, walk
 
 HEADER, DESCRIPTOR = 64, 64
 KEY_START, KEY_LENGTH, ARRAY_START, ARRAY_LENGTH = 8, 16, 24, 32  # fields of a descriptor
@@ -227,10 +226,10 @@ def test_an_appended_store_that_is_damaged_costs_itself_only(chain: Path) -> Non
     members = {member.name: member.content for member in container.root.members()}
     broken = members[b"appended", b"2"]
     assert isinstance(broken, Group)
-    with pytest.raises(Damaged, match="made: appended/2: item 0: element type 99"):
+    with pytest.raises(Damaged, match="made: appended/2: item 0 has the unknown element type 99"):
         list(broken.members())
     assert list(contents_of(members[b"appended", b"5"])) == [b"y/z"]
-    assert list(container.check()) == [Fault("appended/2", "item 0: element type 99 is unknown")]
+    assert list(container.check()) == [Fault("appended/2", "item 0 has the unknown element type 99")]
 
 
 @pytest.mark.parametrize("left", [8, 20, 64, 100])
@@ -245,7 +244,8 @@ def test_an_appended_store_that_is_cut_is_left_out_and_told(
     assert fault.place == "appended/2"
     assert "cut short" in fault.reason
     assert container.root.error == f"appended/2: {fault.reason}"
-    assert [record.getMessage() for record in caplog.records] == [f"made: appended/2: {fault.reason}"]
+    (record,) = caplog.records
+    assert record.getMessage().endswith(f"/made: appended/2: {fault.reason}")
 
 
 @pytest.mark.parametrize("junk", [b"\0" * 4096, b"hello", b"\x89KAS", b"x" * 100])
@@ -254,9 +254,8 @@ def test_junk_behind_the_last_store_is_ignored_and_logged(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         container = open_bytes(pair.read_bytes() + junk)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"made: {len(junk)} bytes after the last store are ignored"
-    ]
+    (record,) = caplog.records
+    assert record.getMessage().endswith(f"/made: {len(junk)} bytes after the last store are ignored")
     assert list(arrays_of(container)) == [b"a", b"bb"]
     assert container.root.error is None
     assert list(container.check()) == [Fault("", f"{len(junk)} bytes after the last store are ignored")]
@@ -274,9 +273,9 @@ def test_endlessly_many_stores_are_cut_off_with_a_word(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("place", "layout", "value", "reason"), [
     (12, "<I", 3, "the header declares 216 bytes, which do not fit 3 items"),
-    (16, "<Q", 2**63, "is cut short: the header declares 9223372036854775808 bytes, 216 are there"),
+    (16, "<Q", 2**63, "is cut short: the header declares 9223372036854775808 bytes, but 216 are there"),
     (HEADER + KEY_LENGTH, "<Q", 100, "the keys run past the end of the store"),
-    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the last array ends at 220, the store at 216"),
+    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the last array ends at 220, but the store at 216"),
 ])
 def test_the_reason_of_a_refusal_says_what_is_wrong(
     pair: Path, place: int, layout: str, value: int, reason: str,
@@ -304,8 +303,9 @@ def test_an_index_that_contradicts_itself_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(Refused) as caught:
         open_bytes(patched(pair, place, layout, value), "made.kas")
-    assert str(caught.value).startswith("made.kas: ")
-    assert str(caught.value).count("made.kas") == 1
+    assert caught.value.source.endswith("/made.kas")
+    assert str(caught.value) == f"{caught.value.source}: {caught.value.reason}"
+    assert "made.kas" not in caught.value.reason
     assert "\n" not in str(caught.value)
 
 
@@ -314,7 +314,7 @@ def test_the_first_array_must_follow_the_keys(tmp_path: Path) -> None:
     open_bytes(bytes(data))
     struct.pack_into("<Q", data, 16, len(data) - 7)
     struct.pack_into("<Q", data, HEADER + ARRAY_START, len(data) - 8)
-    with pytest.raises(Refused, match="the first array starts at 129, expected 136"):
+    with pytest.raises(Refused, match="the first array starts at 129, but 136 is expected"):
         open_bytes(bytes(data))
 
 
@@ -349,7 +349,7 @@ def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
 def test_nothing_but_the_index_is_read_before_an_array_is(tmp_path: Path) -> None:
     path = store({"big": np.arange(1 << 20), "small": np.arange(10)}, tmp_path)
     source = CountingSource(path)
-    container = open_container(source, BlockCache())
+    container = open_container(opening(source))
     index = HEADER + 2 * DESCRIPTOR + len("bigsmall")
     big = arrays_of(container)[b"big"]
     before = [place for place, size in source.reads if place + size > index]
@@ -456,7 +456,7 @@ EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), NUMBERS, st.sampled_from("BH
 KEYS = st.one_of(st.binary(max_size=12), st.sampled_from([b"a", b"format/name", b"uuid", b"nodes/time"]))
 
 
-@settings(max_examples=400, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.integers(0, 1), edits=EDITS)
 def test_mutated_containers(victims: list[bytes], choice: int, edits: list[tuple[int, int, str]]) -> None:
     data = bytearray(victims[choice])
@@ -466,7 +466,7 @@ def test_mutated_containers(victims: list[bytes], choice: int, edits: list[tuple
     survives(bytes(data))
 
 
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300)
 @given(
     keys=st.lists(KEYS, max_size=6),
     kinds=st.lists(st.integers(0, 9), min_size=6, max_size=6),

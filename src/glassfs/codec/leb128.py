@@ -33,17 +33,27 @@ def read(byte: Callable[[], int], bits: int) -> int:
 
 def read_at(data: bytes, position: int, bits: int) -> tuple[int, int]:
     """The integer at ``position``, and where it ends. Raises TooLong, and IndexError where the data end before."""
-    start = position
-
-    def byte() -> int:
-        nonlocal position
+    value = shift = 0
+    while True:
+        byte = data[position]
         position += 1
-        return data[position - 1]
+        if shift + 7 > bits and byte >> (bits - shift):
+            raise TooLong(f"has a number of more than {bits} bits")
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
 
-    value = data[start]
-    if value < 0x80:
-        return value, start + 1
-    return read(byte, bits), position
+
+def end_at(data: bytes, position: int, bits: int) -> int:
+    """Where the integer at ``position`` ends. Raises the same."""
+    last = position + (bits - 1) // 7
+    for end in range(position, last):
+        if data[end] < 0x80:
+            return end + 1
+    if data[last] >> (bits - 7 * (last - position)):
+        raise TooLong(f"has a number of more than {bits} bits")
+    return last + 1
 
 
 def encode(value: int) -> bytes:

@@ -1,8 +1,9 @@
-"""kastore: stores of one-dimensional arrays under keys that are paths (formats/kastore.md).
+"""kastore: stores of one-dimensional arrays under keys that are paths (docs/formats/kastore.md).
 
 Nothing in a store is compressed: every array is a range of the file. The index is walked a stretch at a time and not
 kept; the walk recomputes each position from the lengths (§3), so that what passes it lies inside the file. What the
-arrays of a tskit tree sequence mean is told by ``glassfs.formats.tskit``.
+arrays of a tskit tree sequence mean is told by ``glassfs.formats.tskit``. Sections marked § are those of
+docs/formats/kastore.md.
 
 Every function may be called from any thread. An index that contradicts itself or the file raises Damaged: in the first
 store when it is opened, in an appended one (§5) when somebody looks into it. Where the chain of appended stores breaks
@@ -11,32 +12,31 @@ off, what is left is not shown, but logged and told by ``check``.
 
 from __future__ import annotations
 
-import logging
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import accumulate, compress
+from operator import add, le, lt, mul, not_, sub
 from typing import Any, NamedTuple
 
-from glassfs.cache import BlockCache
 from glassfs.content import Array, Container, Extent, Fault, Group, Member
 from glassfs.errors import Damaged
 from glassfs.formats import tskit
-from glassfs.formats.registry import Format
-from glassfs.source import Reader, Source
+from glassfs.formats.registry import Format, Opening
+from glassfs.source import Reader
 
 MAGIC = b"\x89KAS\r\n\x1a\n"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 HEADER = struct.Struct("<8sHHIQ40x")
-DESCRIPTOR = struct.Struct("<B7xQQQQ24x")
+DESCRIPTOR = "B7xQQQQ24x"
+DESCRIPTOR_SIZE = 64
 RESERVED_IN_HEADER = range(24, 64)
 RESERVED_IN_DESCRIPTOR = (*range(1, 8), *range(40, 64))
 ITEMS_AT_ONCE = 4096
 LARGEST_KEY_BLOCK = 64 << 20  # each key ends up in memory as a name
 DEEPEST = 256  # components of a key; what is left is one component
 MOST_STORES = 1 << 16
-
-log = logging.getLogger(__name__)
 
 
 class Type(NamedTuple):
@@ -50,6 +50,7 @@ TYPES = (
     Type("int32", "<i4", 4), Type("uint32", "<u4", 4), Type("int64", "<i8", 8), Type("uint64", "<u8", 8),
     Type("float32", "<f4", 4), Type("float64", "<f8", 8),
 )
+SIZES = tuple(kind.size for kind in TYPES)
 
 
 class Item(NamedTuple):
@@ -63,6 +64,20 @@ class Item(NamedTuple):
     @property
     def size(self) -> int:
         return self.length * self.type.size
+
+
+class Stretch(NamedTuple):
+    """Items that follow one another in an index that was checked so far, field by field: many are as cheap as few.
+
+    ``first`` is the number of the first item, ``starts`` and ``ends`` are where the arrays stand in the store.
+    """
+
+    first: int
+    keys: Sequence[bytes]
+    kinds: Sequence[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
+    lengths: Sequence[int]
 
 
 class Survey(NamedTuple):
@@ -82,77 +97,85 @@ class Survey(NamedTuple):
 class Store:
     """The store at byte ``start`` of a source; ``place`` is its directory (empty for the first). Raises Damaged."""
 
-    def __init__(self, source: Source, start: int = 0, place: str = "") -> None:
-        self.source, self.start, self.place = source, start, place
-        there = source.size - start
+    def __init__(self, opening: Opening, start: int = 0, place: str = "") -> None:
+        self.source, self.start, self.place = opening.source, start, place
+        self._warn = opening.warn
+        there = self.source.size - start
         if there < HEADER.size:
-            raise self._damage(f"the header is cut short, {there} of {HEADER.size} bytes are there")
-        header: tuple[bytes, int, int, int, int] = HEADER.unpack(source.read(start, HEADER.size))
+            raise self._damage(f"the header is cut short: {there} of {HEADER.size} bytes are there")
+        header: tuple[bytes, int, int, int, int] = HEADER.unpack(self.source.read(start, HEADER.size))
         magic, self.major, self.minor, self.count, self.size = header
         if magic != MAGIC:
             raise self._damage("does not begin with kastore's magic bytes")
         if self.major != 1:
-            raise self._damage(f"is of version {self.major}.{self.minor}, glassfs reads version 1")
-        self._first_key = HEADER.size + DESCRIPTOR.size * self.count
+            raise self._damage(f"has version {self.major}.{self.minor}, but glassfs reads version 1")
+        self._first_key = HEADER.size + DESCRIPTOR_SIZE * self.count
         if self.size < self._first_key or (self.count == 0 and self.size != HEADER.size):
             raise self._damage(f"the header declares {self.size} bytes, which do not fit {self.count} items")
         if self.size > there:
-            raise self._damage(f"is cut short: the header declares {self.size} bytes, {there} are there")
+            raise self._damage(f"is cut short: the header declares {self.size} bytes, but {there} are there")
 
     @property
     def end(self) -> int:
         return self.start + self.size
 
-    def items(self) -> Iterator[Item]:
+    def stretches(self) -> Iterator[Stretch]:
         """Walks the index. Raises Damaged at the first item whose place is not the one that the lengths give (§1).
 
         As arrays only follow one another, that all lie inside the store is known when the last one ends with it.
         """
-        key_end, array_end, first_array = self._first_key, 0, 0
+        key_end, array_end, first_array, last_end = self._first_key, 0, 0, 0
         for first, raw in self._descriptors():
-            block_start = key_end
-            block_size = sum(descriptor[2] for descriptor in DESCRIPTOR.iter_unpack(raw))
-            if block_start + block_size > self.size:
+            fields = struct.unpack("<" + DESCRIPTOR * (len(raw) // DESCRIPTOR_SIZE), raw)
+            kinds, key_starts, key_lengths, starts, lengths = (fields[place::5] for place in range(5))
+            if max(kinds) >= len(TYPES):
+                number, kind = next((number, kind) for number, kind in enumerate(kinds, first) if kind >= len(TYPES))
+                raise self._damage(f"item {number} has the unknown element type {kind}")
+            block_start, (*keys_expected, key_end) = key_end, accumulate(key_lengths, initial=key_end)
+            if key_end > self.size:
                 raise self._damage("the keys run past the end of the store")
-            if block_start + block_size - self._first_key > LARGEST_KEY_BLOCK:
+            if key_end - self._first_key > LARGEST_KEY_BLOCK:
                 raise self._damage(f"the keys take more than the {LARGEST_KEY_BLOCK >> 20} MiB that glassfs accepts")
-            keys = self.source.read(self.start + block_start, block_size)
-            for number, (kind, key_start, key_length, start, length) in enumerate(DESCRIPTOR.iter_unpack(raw), first):
-                if kind >= len(TYPES):
-                    raise self._damage(f"item {number}: element type {kind} is unknown")
-                if key_start != key_end:
-                    raise self._damage(f"item {number}: the key starts at {key_start}, expected {key_end}")
-                if key_length == 0:
-                    raise self._damage(f"item {number}: the key is empty")
-                if number == 0:
-                    first_array = array_end = start
-                elif start != (array_end + 7) & ~7:
-                    raise self._damage(f"item {number}: the array starts at {start}, expected {(array_end + 7) & ~7}")
-                key_end = key_start + key_length
-                array_end = start + length * TYPES[kind].size
-                key = keys[key_start - block_start : key_end - block_start]
-                yield Item(key, TYPES[kind], self.start + start, length)
-        if self.count and first_array != (key_end + 7) & ~7:
-            raise self._damage(f"the first array starts at {first_array}, expected {(key_end + 7) & ~7}")
-        if self.count and array_end != self.size:
-            raise self._damage(f"the last array ends at {array_end}, the store at {self.size}")
+            self._agree("key", first, key_starts, keys_expected)
+            if 0 in key_lengths:
+                raise self._damage(f"the key of item {first + key_lengths.index(0)} is empty")
+            if first == 0:
+                first_array = array_end = starts[0]
+            ends = list(map(add, starts, map(mul, lengths, map(SIZES.__getitem__, kinds))))
+            self._agree("array", first, starts, [array_end, *map(_aligned, ends[:-1])])
+            array_end = _aligned(ends[-1])
+            block = self.source.read(self.start + block_start, key_end - block_start)
+            borders = list(accumulate(key_lengths, initial=0))
+            keys = list(map(block.__getitem__, map(slice, borders, borders[1:])))
+            yield Stretch(first, keys, kinds, starts, ends, lengths)
+            last_end = ends[-1]
+        if self.count and first_array != _aligned(key_end):
+            raise self._damage(f"the first array starts at {first_array}, but {_aligned(key_end)} is expected")
+        if self.count and last_end != self.size:
+            raise self._damage(f"the last array ends at {last_end}, but the store at {self.size}")
+
+    def items(self) -> Iterator[Item]:
+        """All items in the order of the index. Raises Damaged."""
+        for stretch in self.stretches():
+            yield from self._items_of(stretch)
 
     @cached_property
     def survey(self) -> Survey:
         known = {}
         keys_size = array_bytes = 0
         previous, first_falling, all_rise = b"", None, True
-        for item in self.items():
-            key = item.key
-            keys_size += len(key)
-            array_bytes += item.size
-            if key <= previous:
+        for stretch in self.stretches():
+            keys = stretch.keys
+            keys_size += sum(map(len, keys))
+            array_bytes += sum(map(sub, stretch.ends, stretch.starts))
+            before = (previous, *keys[:-1])
+            if any(map(le, keys, before)):
                 all_rise = False
-                if key != previous and first_falling is None:
-                    first_falling = key
-            previous = key
-            if key in tskit.KEYS:
-                known[key] = item
+                if first_falling is None:
+                    first_falling = next(compress(keys, map(lt, keys, before)), None)
+            previous = keys[-1]
+            if not tskit.KEYS.isdisjoint(keys):
+                known.update({item.key: item for item in self._items_of(stretch) if item.key in tskit.KEYS})
         return Survey(known, self.start + self._first_key + keys_size, array_bytes, all_rise, first_falling)
 
     @cached_property
@@ -180,22 +203,18 @@ class Store:
         is_hidden[order[:-1][hashes[:-1] == hashes[1:]]] = True
         if not is_hidden.any():
             return None
-        log.warning(
-            "%s: %d items share their key with a later one, which keeps the name",
-            self._name, np.count_nonzero(is_hidden),
-        )
+        found = np.count_nonzero(is_hidden)
+        self._warn(f"{found} items share their key with a later one, which keeps the name", self.place)
         return is_hidden.tobytes()
 
     def members(self) -> Iterator[Member]:
         """The arrays in the order of the index, those that share their key with a later one behind; then the text."""
         hidden = self.hidden
-        for number, item in enumerate(self.items()):
-            if hidden is None or not hidden[number]:
-                yield self._member(item)
-        if hidden is not None:
-            for number, item in enumerate(self.items()):
-                if hidden[number]:
-                    yield self._member(item)
+        if hidden is None:
+            yield from self._arrays()
+        else:
+            yield from compress(self._arrays(), map(not_, hidden))
+            yield from compress(self._arrays(), hidden)
         if self.tree_sequence is not None:
             yield from self.tree_sequence.members()
 
@@ -204,9 +223,8 @@ class Store:
         if falling is not None:
             yield Fault(self._path(falling), "stands out of order among the keys: the C library may not find it")
         if self.hidden is not None:
-            for number, item in enumerate(self.items()):
-                if self.hidden[number]:
-                    yield Fault(self._path(item.key), f"item {number} has the same key as a later one")
+            for number, item in compress(enumerate(self.items()), self.hidden):
+                yield Fault(self._path(item.key), f"item {number} has the same key as a later one")
         if self.minor == 0:  # a later minor version may have given them a meaning
             yield from self._reserved_faults()
         yield from self._padding_faults()
@@ -218,7 +236,7 @@ class Store:
         if any(self.source.read(self.start + RESERVED_IN_HEADER.start, len(RESERVED_IN_HEADER))):
             yield Fault(self.place, "reserved bytes of the header are not zero")
         for first, raw in self._descriptors():
-            if any(any(raw[byte :: DESCRIPTOR.size]) for byte in RESERVED_IN_DESCRIPTOR):
+            if any(any(raw[byte :: DESCRIPTOR_SIZE]) for byte in RESERVED_IN_DESCRIPTOR):
                 yield Fault(self.place, f"reserved bytes of the descriptors from item {first} on are not zero")
                 return
 
@@ -233,32 +251,45 @@ class Store:
     def _descriptors(self) -> Iterator[tuple[int, bytes]]:
         """The descriptors in stretches, each with the number of its first item."""
         for first in range(0, self.count, ITEMS_AT_ONCE):
-            place = self.start + HEADER.size + DESCRIPTOR.size * first
-            yield first, self.source.read(place, DESCRIPTOR.size * min(ITEMS_AT_ONCE, self.count - first))
+            place = self.start + HEADER.size + DESCRIPTOR_SIZE * first
+            yield first, self.source.read(place, DESCRIPTOR_SIZE * min(ITEMS_AT_ONCE, self.count - first))
 
-    def _member(self, item: Item) -> Member:
-        name = tuple(item.key.split(b"/", DEEPEST - 1))
-        data = Extent(self.source, item.start, item.size)
-        return Member(name, Array(item.key, data, item.type.dtype, (item.length,), item.type.name))
+    def _items_of(self, stretch: Stretch) -> Iterator[Item]:
+        kinds, starts = map(TYPES.__getitem__, stretch.kinds), map(self.start.__add__, stretch.starts)
+        return map(Item, stretch.keys, kinds, starts, stretch.lengths)
+
+    def _arrays(self) -> Iterator[Member]:
+        """The items as contents. There may be millions: what many have in common is one object."""
+        source, origin, shape = self.source, self.start, (0,)
+        for _, keys, kinds, starts, ends, lengths in self.stretches():
+            for key, kind, start, end, length in zip(keys, kinds, starts, ends, lengths, strict=True):
+                type_name, dtype, _ = TYPES[kind]
+                name = tuple(key.split(b"/", DEEPEST - 1)) if b"/" in key else (key,)
+                if length != shape[0]:
+                    shape = (length,)
+                yield Member(name, Array(key, Extent(source, origin + start, end - start), dtype, shape, type_name))
+
+    def _agree(self, what: str, first: int, found: Sequence[int], expected: Sequence[int]) -> None:
+        """Raises Damaged where something does not start where it should; ``first`` is the number of the first item."""
+        if list(found) != expected:
+            number = next(number for number, start in enumerate(expected) if start != found[number])
+            start, right = found[number], expected[number]
+            raise self._damage(f"the {what} of item {first + number} starts at {start}, but {right} is expected")
 
     def _path(self, key: bytes) -> str:
         path = key.decode("utf-8", "backslashreplace")
         return f"{self.place}/{path}" if self.place else path
 
-    @property
-    def _name(self) -> str:
-        return f"{self.source.name}: {self.place}" if self.place else self.source.name
-
     def _damage(self, reason: str) -> Damaged:
-        return Damaged(f"{self._name}: {reason}")
+        return self.source.damage(reason, self.place)
 
 
-def _open(source: Source, cache: BlockCache) -> Container:
-    first = Store(source)
+def _open(opening: Opening) -> Container:
+    source, first = opening.source, Store(opening)
     survey = first.survey
-    appended, rest = _appended(source, first.end)
+    appended, rest = _appended(opening, first.end)
     if rest is not None:
-        log.warning("%s: %s", source.name, ": ".join(filter(None, rest)))
+        opening.warn(rest.reason, rest.place)
     facts: dict[str, Any] = {
         "keys": first.count, "array_bytes": survey.array_bytes, "store_bytes": first.size,
         "appended_stores": len(appended),
@@ -269,16 +300,16 @@ def _open(source: Source, cache: BlockCache) -> Container:
     def members() -> Iterator[Member]:
         yield from first.members()
         for number, start in enumerate(appended, 1):
-            inside = partial(_members_of, source, start, _place(number))
+            inside = partial(_members_of, opening, start, _place(number))
             yield Member((b"appended", b"%d" % number), Group(_place(number).encode(), inside))
 
     def check() -> Iterator[Fault]:
         yield from first.check()
         for number, start in enumerate(appended, 1):
             try:
-                yield from Store(source, start, _place(number)).check()
+                yield from Store(opening, start, _place(number)).check()
             except Damaged as damage:
-                yield _fault(source, _place(number), damage)
+                yield Fault(_place(number), damage.reason)
         if rest is not None:
             yield rest
 
@@ -286,36 +317,38 @@ def _open(source: Source, cache: BlockCache) -> Container:
     return Container("kastore", f"{first.major}.{first.minor}", root, [source], facts, check)
 
 
-def _appended(source: Source, position: int) -> tuple[array[int], Fault | None]:
+def _appended(opening: Opening, position: int) -> tuple[array[int], Fault | None]:
     """Where the stores after the first begin, and what is wrong with the bytes behind the last of them.
 
     That fault has a place where a store is lost, and none where the bytes are no store.
     """
-    starts = array("Q")
+    source, starts = opening.source, array("Q")
     while source.size - position >= len(MAGIC) and source.read(position, len(MAGIC)) == MAGIC:
         place = _place(len(starts) + 1)
         if len(starts) == MOST_STORES:
-            return starts, Fault(place, f"is not shown, nor what follows: {MOST_STORES} appended stores are the most")
+            most = f"is not shown, nor is what follows it: at most {MOST_STORES} appended stores are"
+            return starts, Fault(place, most)
         try:
-            store = Store(source, position, place)
+            store = Store(opening, position, place)
         except Damaged as damage:
-            return starts, _fault(source, place, damage)
+            return starts, Fault(place, damage.reason)
         starts.append(position)
         position = store.end
     left = source.size - position
     return starts, Fault("", f"{left} bytes after the last store are ignored") if left else None
 
 
-def _fault(source: Source, place: str, damage: Damaged) -> Fault:
-    return Fault(place, str(damage).removeprefix(f"{source.name}: {place}: "))
-
-
 def _place(number: int) -> str:
     return f"appended/{number}"
 
 
-def _members_of(source: Source, start: int, place: str) -> Iterable[Member]:
-    return Store(source, start, place).members()
+def _aligned(position: int) -> int:
+    """Where an array begins that follows on something that ends here (§1)."""
+    return (position + 7) & ~7
+
+
+def _members_of(opening: Opening, start: int, place: str) -> Iterable[Member]:
+    return Store(opening, start, place).members()
 
 
 def _hint(head: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""tskit tree sequences: what the keys of a kastore mean when they are one (formats/kastore.md §6).
+"""tskit tree sequences: what the keys of a kastore mean when they are one (docs/formats/kastore.md §6).
 
 The text among the columns becomes text beside the arrays, and the columns are checked against one another, a stretch
 in memory at a time. Nothing here knows how arrays are stored. Every function may be called from any thread; reading
@@ -142,11 +142,13 @@ class TreeSequence:
         for key, kind in {**TEXTS, **SCHEMAS, **METADATA, **NUMBERS}.items():
             column = self._column(key)
             if column is not None and column.type != kind:
-                yield KeyFault(key, f"is {column.type}, expected {kind}")
+                yield KeyFault(key, f"is {column.type}, but {kind} is expected")
         for key, length in LENGTHS.items():
             column = self._column(key)
-            if column is None or column.length != length:
-                yield KeyFault(key, "is missing" if column is None else f"has {column.length} elements, not {length}")
+            if column is None:
+                yield KeyFault(key, "is missing")
+            elif column.length != length:
+                yield KeyFault(key, f"has {column.length} elements, but {length} are expected")
         if self._numbers("format/version")[:1] != (MAJOR,):
             return  # the tables of other versions are not known here
         if not 0 < self._sequence_length() < math.inf:
@@ -164,26 +166,26 @@ class TreeSequence:
                 yield KeyFault(key, "is missing")
             return
         if column.type != kind:
-            yield KeyFault(key, f"is {column.type}, expected {kind}")
+            yield KeyFault(key, f"is {column.type}, but {kind} is expected")
         rows = self.rows(_table(key)) or 0
         if "ragged" not in traits:
             if column.length != rows:
-                yield KeyFault(key, f"has {column.length} rows, its table has {rows}")
+                yield KeyFault(key, f"has {column.length} rows, but its table has {rows}")
         elif offsets is None:
             yield KeyFault(f"{key}_offset", "is missing")
         elif self._offsets(key) is None:
             found = f"{offsets.type} [{offsets.length}]"
-            yield KeyFault(f"{key}_offset", f"is {found}, expected uint32 or uint64 [{rows + 1}]")
+            yield KeyFault(f"{key}_offset", f"is {found}, but uint32 or uint64 [{rows + 1}] is expected")
         elif not _rises(offsets, column.length):
             yield KeyFault(f"{key}_offset", f"does not rise from 0 to {column.length}, the length of its column")
 
     def _index_faults(self) -> Iterator[KeyFault]:
         found = [(key, column) for key in INDEXES if (column := self._column(key)) is not None]
         if len(found) == 1:
-            yield KeyFault(found[0][0], "is there without the other index")
+            yield KeyFault(found[0][0], "is there, but the other index is missing")
         for key, column in found:
             if column.length != self.rows("edges"):
-                yield KeyFault(key, f"has {column.length} rows, edges has {self.rows('edges')}")
+                yield KeyFault(key, f"has {column.length} rows, but edges has {self.rows('edges')}")
 
     def _value_faults(self) -> Iterator[KeyFault]:
         import numpy as np
@@ -192,7 +194,7 @@ class TreeSequence:
             rows = self.rows(table)
             if rows is not None:
                 yield from self._first_wrong(
-                    [key], partial(_is_within, lowest=lowest, end=rows), f"is no row of {table}, which has {rows}"
+                    [key], partial(_is_within, lowest=lowest, end=rows), f"is not a row of {table}, which has {rows}"
                 )
         for key in ("nodes/time", "migrations/time"):
             yield from self._first_wrong([key], np.isfinite, "is not finite")
@@ -211,7 +213,7 @@ class TreeSequence:
             yield from self._first_wrong(
                 [f"{table}/left", f"{table}/right"],
                 lambda left, right: (left >= 0) & (left < right) & (right <= length),
-                "is no interval of the sequence",
+                "is not an interval of the sequence",
             )
 
     def _first_wrong(self, keys: Sequence[str], are_right: Callable[..., Any], reason: str) -> Iterator[KeyFault]:

@@ -9,7 +9,7 @@ header and index are; an entry whose payload is bad costs itself: it is shown as
 as a whole. Every object is a group, listed when somebody looks inside; every array is one content. Of members with the
 same key the last one counts.
 
-Facts: formats/ikv.md, whose sections are meant by § in this package.
+Facts: docs/formats/ikv.md, whose sections are meant by § in this package.
 """
 
 from __future__ import annotations

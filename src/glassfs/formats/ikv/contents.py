@@ -5,14 +5,12 @@ More than MOST_MEMBERS members are not listed, as each takes memory; the documen
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from glassfs.cache import BlockCache
-from glassfs.content import Array, Content, Converted, Document, Fault, Group, Member, Null, Scalar, Text
+from glassfs.content import Array, Content, Document, Fault, Group, Member, Null, Scalar, Text, booleans
 from glassfs.formats.ikv.nodes import (
     ARRAY,
     BOOLEAN,
@@ -27,15 +25,12 @@ from glassfs.formats.ikv.nodes import (
     measure,
     shown,
 )
-from glassfs.formats.ikv.values import Decoder, Integers, repeated_keys
-
-log = logging.getLogger(__name__)
+from glassfs.formats.ikv.values import Decoder, Integers, cost, repeated_keys
+from glassfs.formats.registry import Opening
 
 MOST_MEMBERS = 250_000
 MOST_NAME_BYTES = 64 << 20
 FIXED_SIZES = {NULL: 0, DOUBLE: 8, BOOLEAN: 1}
-
-_TRUTH = b"\0" + b"\1" * 255
 
 Value = TypeVar("Value")
 
@@ -51,9 +46,9 @@ class Node(NamedTuple):
 class Contents:
     """Makes the contents of nodes that were measured."""
 
-    def __init__(self, body: Body, cache: BlockCache) -> None:
+    def __init__(self, body: Body, opening: Opening) -> None:
         self.body = body
-        self._cache = cache
+        self.opening = opening
 
     def content(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Content:
         """Objects and arrays must have been measured, with ``marks``; any other node is checked here.
@@ -87,13 +82,29 @@ class Contents:
         def value() -> Any:
             return Decoder(self.body, what).value(*node)
 
-        return Document(key, value, (*self.body.identity, *node))
+        return Document(key, value, cost(node.end - node.start))
 
     def members(self, node: Node, what: str, marks: Marks | None) -> Iterator[Member]:
         """The members of an object."""
-        found = last_of_each(self._members(node, what, marks), f"{self.body.name}: {what}")
-        for key, member in found.items():
+        for key, member in self.last_of_each(self._members(node, what, marks), what).items():
             yield Member((key,), self.content(key, member, f"{what}/{shown(key)}", marks))
+
+    def last_of_each(self, pairs: Iterable[tuple[bytes, Value]], what: str) -> dict[bytes, Value]:
+        """The last value of each key, in the order of these values, as far as there is room for keys."""
+        found: dict[bytes, Value] = {}
+        room, left_out = MOST_NAME_BYTES, 0
+        for key, value in pairs:
+            if key in found:
+                del found[key]
+            else:
+                room -= len(key)
+                if room < 0 or len(found) >= MOST_MEMBERS:
+                    left_out += 1
+                    continue
+            found[key] = value
+        if left_out:
+            self.opening.warn(f"has too many members to list them all: {left_out} are left out", what)
+        return found
 
     def faults(self, node: Node, what: str) -> Iterator[Fault]:
         """What is wrong below a node, except that it cannot be read."""
@@ -105,12 +116,12 @@ class Contents:
         cursor = Cursor(self.body, node.start, node.end, what, window=16)
         element, count, items = cursor.u8(), cursor.varint(), cursor.position
         if element == INTEGER:
-            return Array(key, Integers(self.body, self._cache, items, node.end, count), "<i8", (count,), "integer")
+            integers = Integers(self.body, self.opening.cache, items, node.end, count, what)
+            return Array(key, integers, "<i8", (count,), "integer")
         if element == DOUBLE:
             return Array(key, self.body.part(items, 8 * count), "<f8", (count,), "double")
         if element == BOOLEAN:
-            truth = Converted(self.body.part(items, count), 1, 1, count, lambda raw: raw.translate(_TRUTH))
-            return Array(key, truth, "|b1", (count,), "boolean")
+            return Array(key, booleans(self.body.part(items, count), count), "|b1", (count,), "boolean")
         return self.document(key, node, what)
 
     def _members(self, node: Node, what: str, marks: Marks | None) -> Iterator[tuple[bytes, Node]]:
@@ -129,27 +140,10 @@ class Contents:
             yield key, Node(tag, start, cursor.position)
 
 
-def last_of_each(pairs: Iterable[tuple[bytes, Value]], what: str) -> dict[bytes, Value]:
-    """The last value of each key, in the order of these values, as far as there is room for keys."""
-    found: dict[bytes, Value] = {}
-    room, left_out = MOST_NAME_BYTES, 0
-    for key, value in pairs:
-        if key in found:
-            del found[key]
-        else:
-            room -= len(key)
-            if room < 0 or len(found) >= MOST_MEMBERS:
-                left_out += 1
-                continue
-        found[key] = value
-    if left_out:
-        log.warning("%s has too many members to list them all: %d are left out", what, left_out)
-    return found
-
-
 def unlisted(count: int) -> str | None:
     return f"only {MOST_MEMBERS} of {count} members are listed" if count > MOST_MEMBERS else None
 
 
 def repeated(repeats: int, first: bytes) -> str:
-    return f"the key {shown(first)!r} stands there more than once, the last one counts ({repeats} such repeats)"
+    what = f"has the key {shown(first)!r} more than once, of which the last one counts"
+    return f"{what} (repeated keys in all: {repeats})"

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
 
-from glassfs.cache import BlockCache
 from glassfs.content import Container, Document, Extent, Fault, Group, Member, Memory, Slice
 from glassfs.errors import Refused
 from glassfs.formats.ikv import text
 from glassfs.formats.ikv.contents import Contents, Node, unlisted
 from glassfs.formats.ikv.indexed import Index, IndexedRoot
 from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, Body, Cursor, Marks, measure, shown
-from glassfs.source import Source
-
-log = logging.getLogger(__name__)
+from glassfs.formats.registry import Opening
 
 MAGIC = b"iKv"
 MAGICS = tuple(MAGIC + b"%d" % version for version in range(1, 10))
@@ -31,45 +27,47 @@ def recognises(head: bytes) -> bool:
 
 
 def hint(head: bytes) -> str | None:
-    """Why a file that starts much like an iKv document is none."""
+    """Why a file that starts much like an iKv document is not one."""
     if head[:4].lower() in (b"ikv1", b"ikv2"):
         return "starts like an iKv document, but is neither a binary one nor text that can be read as one"
     return None
 
 
-def open_ikv(source: Source, cache: BlockCache) -> Container:
+def open_ikv(opening: Opening) -> Container:
     """Opens any form. Raises Damaged or Refused."""
+    source = opening.source
     magic = source.read(0, min(4, source.size))
     if not magic.startswith(MAGIC):
-        return _open_text(source, cache)
+        return _open_text(opening)
     if magic not in MAGICS[:2]:
         version = magic.decode("ascii", "replace")
-        raise Refused(source.name, f"is {version}, a newer version than are known (iKv1 and iKv2)")
-    body = Body(source.name, source.identity, partial(Extent, source))
+        raise Refused(f"is {version}, a newer version than the known ones, iKv1 and iKv2", source.name)
+    body = Body(source.name, source.version, partial(Extent, source))
     cursor = Cursor(body, len(magic), source.size, "header")
     known = magic[3] - ord("0")
     kind, number = cursor.u8(), cursor.u32()
     if kind != KIND:
-        raise cursor.damage(f"has the kind {kind}, expected is {KIND} ('b')")
+        raise cursor.damage(f"has the kind {kind}, but {KIND} ('b') is expected")
     if number != known:
         raise cursor.damage(f"has the version {number} after the magic iKv{known}")
     if known == 1:
         facts = {"version": 1, "form": "binary"}
-        return _open_plain(source, cache, body, cursor.name(), cursor.position, source.size, facts)
-    return _open_indexed(source, cache, body, cursor)
+        return _open_plain(opening, body, cursor.name(), cursor.position, source.size, facts)
+    return _open_indexed(opening, body, cursor)
 
 
-def _open_text(source: Source, cache: BlockCache) -> Container:
+def _open_text(opening: Opening) -> Container:
+    source = opening.source
     if source.size > text.LARGEST:
-        raise Refused(source.name, f"is an iKv text of more than {text.LARGEST >> 20} MiB")
-    document = text.encode(source.read(0, source.size), source.name)
-    body = Body(source.name, (*source.identity, "text"), partial(Slice, Memory(document.node)))
+        raise Refused(f"is an iKv text of more than {text.LARGEST >> 20} MiB", source.name)
+    document = text.encode(source.read(0, source.size))
+    body = Body(source.name, source.version, partial(Slice, Memory(document.node)))
     facts = {"version": document.version, "form": "text"}
-    return _open_plain(source, cache, body, document.root_name, 0, len(document.node), facts)
+    return _open_plain(opening, body, document.root_name, 0, len(document.node), facts)
 
 
 def _open_plain(
-    source: Source, cache: BlockCache, body: Body, root_name: bytes, start: int, end: int, facts: dict[str, Any],
+    opening: Opening, body: Body, root_name: bytes, start: int, end: int, facts: dict[str, Any],
 ) -> Container:
     """A document whose root node stands in ``[start, end)``."""
     cursor = Cursor(body, start, end, "root")
@@ -78,8 +76,8 @@ def _open_plain(
     root = Node(tag, cursor.position, measure(body, tag, cursor.position, end, "root", marks))
     unused = end - root.end
     if unused:
-        log.warning("%s: %d bytes after the root are not used", source.name, unused)
-    contents = Contents(body, cache)
+        opening.warn(f"{unused} bytes after the root are not used")
+    contents = Contents(body, opening)
     members = [
         Member((b"document",), contents.document(root_name, root, "document")),
         Member((b"root",), contents.content(root_name, root, "root", marks)),
@@ -94,18 +92,18 @@ def _open_plain(
     if tag == OBJECT:
         facts["members"] = cursor.varint()
     top = Group(b"", lambda: members, subgroups=int(tag == OBJECT))
-    return Container("ikv", str(facts["version"] or "text"), top, [source], facts, check)
+    return Container("ikv", str(facts["version"] or "text"), top, [opening.source], facts, check)
 
 
-def _open_indexed(source: Source, cache: BlockCache, body: Body, cursor: Cursor) -> Container:
+def _open_indexed(opening: Opening, body: Body, cursor: Cursor) -> Container:
     flags = cursor.u32()
     if not flags & INDEXED_ROOT:
         raise cursor.damage(f"has the flags {flags:#x}, without the one for an indexed root")
     root_name = cursor.name()
     index = Index(body, cursor)
-    root = IndexedRoot(Contents(body, cache), index)
+    root = IndexedRoot(Contents(body, opening), index)
     members = [
-        Member((b"document",), Document(root_name, root.value, (*body.identity, "document"))),
+        Member((b"document",), Document(root_name, root.value, root.cost)),
         Member((b"root",), Group(root_name, root.members, None if index.count else 0, unlisted(index.count))),
     ]
     facts = {
@@ -113,4 +111,4 @@ def _open_indexed(source: Source, cache: BlockCache, body: Body, cursor: Cursor)
         "flags": flags,
     }
     top = Group(b"", lambda: members, subgroups=1)
-    return Container("ikv", "2", top, [source], facts, lambda: chain(index.faults(), root.faults()))
+    return Container("ikv", "2", top, [opening.source], facts, lambda: chain(index.faults(), root.faults()))

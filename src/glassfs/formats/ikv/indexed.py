@@ -5,18 +5,15 @@ The index is checked when it is made, an entry's payload when somebody looks int
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Iterator
 from typing import Any
 
 from glassfs.content import Blob, Content, Fault, Member
 from glassfs.errors import Damaged
-from glassfs.formats.ikv.contents import FIXED_SIZES, Contents, Node, last_of_each, repeated
+from glassfs.formats.ikv.contents import FIXED_SIZES, Contents, Node, repeated
 from glassfs.formats.ikv.nodes import ARRAY, OBJECT, SMALL, TYPE_NAMES, Body, Cursor, Marks, measure, shown
-from glassfs.formats.ikv.values import MOST_KEYS_COMPARED, Decoder
-
-log = logging.getLogger(__name__)
+from glassfs.formats.ikv.values import MOST_KEYS_COMPARED, Decoder, cost
 
 MOST_RANGES_COMPARED = 1 << 24
 
@@ -28,7 +25,10 @@ class Index:
     """The keys and entries of an iKv2 document. They stay in the file and are read again by whoever needs them."""
 
     def __init__(self, body: Body, cursor: Cursor) -> None:
-        """``cursor`` stands at the number of entries. Raises Damaged where any key or entry is wrong."""
+        """``cursor`` stands at the number of entries. Raises Damaged where any key or entry is wrong.
+
+        ``stored`` are the bytes of the index and of all payloads, each as often as entries have it.
+        """
         self.body = body
         self.size = cursor.end
         cursor.what = "index"
@@ -39,6 +39,7 @@ class Index:
         self._entries = cursor.position
         cursor.skip(self.count * _ENTRY.size)
         self._end = cursor.position
+        self.stored = self._end - self._keys
         for number, (tag, offset, end) in enumerate(self._nodes()):
             if tag >= len(TYPE_NAMES):
                 raise cursor.damage(f"has an entry of unknown type {tag} (number {number})")
@@ -46,6 +47,7 @@ class Index:
                 raise cursor.damage(f"has an entry that ends at {end}, outside the file (number {number})")
             if offset < self._end and offset != end:
                 raise cursor.damage(f"has an entry at {offset}, before the payloads begin (number {number})")
+            self.stored += end - offset
 
     def entries(self) -> Iterator[tuple[bytes, Node]]:
         keys = Cursor(self.body, self._keys, self._entries, "index", window=64 << 10)
@@ -99,20 +101,26 @@ class IndexedRoot:
 
     def members(self) -> Iterator[Member]:
         """The entries; one whose payload is bad as a Blob."""
-        first, bad = "", 0
-        for key, node in last_of_each(self._index.entries(), f"{self._body.name}: root").items():
+        first: Damaged | None = None
+        bad = 0
+        for key, node in self._contents.last_of_each(self._index.entries(), "root").items():
             what = f"root/{shown(key)}"
             content: Content
             try:
                 marks = self._measured(node, what) if node.tag in (OBJECT, ARRAY) else None
                 content = self._contents.content(key, node, what, marks)
             except Damaged as error:
-                first, bad = first or str(error), bad + 1
+                first, bad = first or error, bad + 1
                 content = Blob(key, self._body.part(node.start, node.end - node.start))
             yield Member((key,), content)
-        if bad and not self._is_told:
+        if first is not None and not self._is_told:
             self._is_told = True
-            log.warning("%s (bad entries in all: %d)", first, bad)
+            self._contents.opening.warn(f"{first.reason} (bad entries in all: {bad})", first.part)
+
+    @property
+    def cost(self) -> int:
+        """The memory that ``value`` and its text may take."""
+        return cost(self._index.stored)
 
     def value(self) -> dict[str | bytes, Any]:
         """The document without its bad entries."""
@@ -145,7 +153,7 @@ class IndexedRoot:
             try:
                 self._measured(node, what)
             except Damaged as error:
-                yield Fault(what, str(error).removeprefix(f"{self._body.name}: {what} "))
+                yield Fault(what, error.reason)
             else:
                 if node.tag in (OBJECT, ARRAY) and node not in seen:
                     seen.add(node)
@@ -160,7 +168,7 @@ class IndexedRoot:
         if verdict is None:
             verdict = self._verdicts[node] = self._verdict(node, what)
         if isinstance(verdict, str):
-            raise Damaged(f"{self._body.name}: {what} {verdict}")
+            raise Damaged(verdict, self._body.name, what)
         return verdict
 
     def _verdict(self, node: Node, what: str) -> Marks | str:
@@ -173,7 +181,7 @@ class IndexedRoot:
         try:
             self._measure(node, what, marks)
         except Damaged as error:
-            return str(error).removeprefix(f"{self._body.name}: {what} ")
+            return error.reason
         return marks
 
     def _measure(self, node: Node, what: str, marks: Marks | None) -> None:
@@ -183,4 +191,4 @@ class IndexedRoot:
         else:
             found = measure(self._body, tag, start, end, what, marks, around=1)
         if found != end:
-            raise Damaged(f"{self._body.name}: {what} has {end - found} bytes more than its value")
+            raise Damaged(f"has {end - found} bytes more than its value", self._body.name, what)

@@ -11,10 +11,12 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from glassfs.codec.leb128 import TooLong, end_at, read, read_at
 from glassfs.content import Data
 from glassfs.errors import Damaged
+from glassfs.source import Version
 
 NULL, STRING, INTEGER, DOUBLE, BOOLEAN, OBJECT, ARRAY = range(7)
 SMALLEST_ITEM = (1, 1, 1, 8, 1, 1, 1)
@@ -30,15 +32,14 @@ _MARGIN = 32
 _SHORT = 16
 _CONTINUED = bytes(range(0x80, 0x100))
 _TOO_LARGE_INTEGER = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")
-_BYTES = tuple(bytes((value,)) for value in range(0x80))
 _NULLS = re.compile(rb"\x00*")
 
 
 class Body(NamedTuple):
-    """The bytes that nodes stand in: ``part(offset, size)`` of the container called ``name``."""
+    """The bytes that nodes stand in: ``part(offset, size)`` of the container called ``name``, in this ``version``."""
 
     name: str
-    identity: tuple[Any, ...]
+    version: Version
     part: Callable[[int, int], Data]
 
 
@@ -97,17 +98,10 @@ class Cursor:
         return int.from_bytes(self.take(4), "little")
 
     def varint(self, bits: int = 32) -> int:
-        value = self.u8()
-        shift = 7
-        byte = value
-        value &= 0x7F
-        while byte >= 0x80:
-            byte = self.u8()
-            if shift + 7 > bits and byte >> (bits - shift):
-                raise self.damage(f"has a number of more than {bits} bits before {self.position}")
-            value |= (byte & 0x7F) << shift
-            shift += 7
-        return value
+        try:
+            return read(self.u8, bits)
+        except TooLong as error:
+            raise self.damage(f"{error} before {self.position}") from None
 
     def integer(self) -> int:
         """A signed number of 64 bits."""
@@ -142,7 +136,7 @@ class Cursor:
 
     def damage(self, reason: str) -> Damaged:
         """An exception that names the container and the part."""
-        return Damaged(f"{self.body.name}: {self.what} {reason}")
+        return Damaged(reason, self.body.name, self.what)
 
     def _name_size(self) -> int:
         size = self.varint()
@@ -167,11 +161,11 @@ def measure(body: Body, tag: int, start: int, end: int, what: str, marks: Marks 
     try:
         return _Measure(body, end, marks, around).node(tag, start)
     except ValueError as error:
-        raise Damaged(f"{body.name}: {what} {error}") from None
+        raise Damaged(str(error), body.name, what) from None
 
 
 class _Measure:
-    """One pass over a node. Raises ValueError with the rest of a sentence.
+    """One pass over a node. Raises ValueError with the reason.
 
     A window is followed by at least _MARGIN bytes (of the file, or zeros), so that no field that starts inside
     ``limit`` needs a check of its own; what a field runs over is found when the next window is loaded.
@@ -205,10 +199,10 @@ class _Measure:
                 size = data[pos]
                 pos += 1
                 if size >= 0x80:
-                    size, pos = _varint32(data, pos - 1)
+                    size, pos = read_at(data, pos - 1, 32)
                 pos += size
             elif tag == INTEGER:
-                pos = pos + 1 if data[pos] < 0x80 else _end_of_integer(data, pos)
+                pos = pos + 1 if data[pos] < 0x80 else end_at(data, pos, 64)
             elif tag == DOUBLE:
                 pos += 8
             elif tag == BOOLEAN:
@@ -222,7 +216,7 @@ class _Measure:
                     pos += 1
                     if element > ARRAY:
                         raise ValueError(f"has an array of unknown type {element} at {begin}")
-                count, pos = _varint32(data, pos)
+                count, pos = read_at(data, pos, 32)
                 if count * (2 if tag == OBJECT else SMALLEST_ITEM[element]) > self._end - base - pos:
                     raise ValueError(f"says at {begin} that {count} items follow, which do not fit")
                 if tag == OBJECT or element in (NULL, OBJECT, ARRAY):
@@ -266,7 +260,7 @@ class _Measure:
                 size = data[pos]
                 pos += 1
                 if size >= 0x80:
-                    size, pos = _varint32(data, pos - 1)
+                    size, pos = read_at(data, pos - 1, 32)
                     if size > LONGEST_NAME:
                         raise ValueError(f"has a name of {size} bytes at {base + pos}")
                 pos += size
@@ -286,48 +280,13 @@ class _Measure:
                 raise ValueError(f"has a node of type {tag} before {base + pos}, in an array of {TYPE_NAMES[-kind]}s")
 
 
-def varint(value: int) -> bytes:
-    """A number that is not negative as it stands in a document."""
-    if value < 0x80:
-        return _BYTES[value]
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
-def _varint32(data: bytes, pos: int) -> tuple[int, int]:
-    """The number at ``pos``, and where it ends."""
-    value = shift = 0
-    while True:
-        byte = data[pos]
-        pos += 1
-        if shift == 28 and byte > 0x0F:
-            raise ValueError("has a number of more than 32 bits")
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, pos
-        shift += 7
-
-
-def _end_of_integer(data: bytes, pos: int) -> int:
-    for end in range(pos, pos + 9):
-        if data[end] < 0x80:
-            return end + 1
-    if data[pos + 9] > 1:
-        raise ValueError("has an integer of more than 64 bits")
-    return pos + 10
-
-
 def _pass_strings(data: bytes, pos: int, limit: int, count: int) -> tuple[int, int]:
     """Passes strings as far as the window goes; how many are left, and from where."""
     while count and pos <= limit:
         size = data[pos]
         pos += 1
         if size >= 0x80:
-            size, pos = _varint32(data, pos - 1)
+            size, pos = read_at(data, pos - 1, 32)
         pos += size
         count -= 1
     return count, pos
@@ -343,11 +302,11 @@ def _pass_integers(data: bytes, pos: int, limit: int, count: int) -> tuple[int, 
         count -= len(piece.translate(None, _CONTINUED))
     if pos > first:
         if _TOO_LARGE_INTEGER.search(data, first, pos):
-            raise ValueError("has an integer of more than 64 bits")
+            raise TooLong("has a number of more than 64 bits")
         while pos > first and data[pos - 1] >= 0x80:
             pos -= 1
     while count and pos <= limit:
-        pos = pos + 1 if data[pos] < 0x80 else _end_of_integer(data, pos)
+        pos = pos + 1 if data[pos] < 0x80 else end_at(data, pos, 64)
         count -= 1
     return count, pos
 

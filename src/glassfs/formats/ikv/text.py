@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from glassfs.codec import leb128
 from glassfs.errors import Refused
 from glassfs.formats.ikv.nodes import (
     ARRAY,
@@ -26,7 +27,6 @@ from glassfs.formats.ikv.nodes import (
     OBJECT,
     STRING,
     TYPE_NAMES,
-    varint,
 )
 from glassfs.formats.registry import HEAD
 
@@ -58,16 +58,16 @@ class TextDocument(NamedTuple):
     node: bytes
 
 
-def encode(text: bytes, name: str) -> TextDocument:
-    """Parses a whole text; ``name`` is that of its container. Raises Refused."""
+def encode(text: bytes) -> TextDocument:
+    """Parses a whole text. Raises Refused."""
     parser = _Parser(text)
     try:
         parser.document()
     except _Ended:
-        raise Refused(name, "is an iKv text that ends too early") from None
+        raise Refused("is an iKv text that ends too early") from None
     except ValueError as error:
         line = text.count(b"\n", 0, parser.position) + 1
-        raise Refused(name, f"is no iKv text: line {line} {error}") from None
+        raise Refused(f"is not a valid iKv text: line {line} {error}") from None
     return TextDocument(parser.version, parser.root_name, bytes(parser.nodes.data))
 
 
@@ -168,7 +168,7 @@ class _Parser:
                     nodes.key(token)
                     wants_key = may_have_comma = False
                     continue
-                nodes.scalar(STRING, varint(len(token)) + token)
+                nodes.scalar(STRING, leb128.encode(len(token)) + token)
             elif token == b",":
                 if not may_have_comma:
                     raise ValueError("has a comma where no value is before it")
@@ -296,7 +296,7 @@ class _Nodes:
             if frame.kind == ARRAY and frame.types == 1 << element:
                 data[frame.place - 1] = element
                 _take_tags_out(data, first, element)
-        count = varint(frame.count)
+        count = leb128.encode(frame.count)
         if len(data) - first > _MOVED:  # a padded number, instead of moving all that follows
             count = bytes(frame.count >> 7 * place & 0x7F | 0x80 for place in range(_COUNT_SIZE - 1)) + b"\0"
         data[frame.place : first] = count
@@ -304,7 +304,7 @@ class _Nodes:
     def key(self, raw: bytes) -> None:
         if len(raw) > LONGEST_NAME:
             raise ValueError(f"has a key of {len(raw)} bytes")
-        self.data += varint(len(raw)) + raw
+        self.data += leb128.encode(len(raw)) + raw
 
     def scalar(self, tag: int, payload: bytes) -> None:
         frame = self._open[-1]
@@ -319,18 +319,18 @@ class _Nodes:
         if known is not None:
             self.scalar(known[0], known[1:])
         elif word.isdigit() and len(word) < 19:
-            self.scalar(INTEGER, varint(2 * int(word)))
+            self.scalar(INTEGER, leb128.encode(2 * int(word)))
         elif _INTEGER.fullmatch(word):
             digits = word.lstrip(b"+-").lstrip(b"0") or b"0"
             value = int(digits) * (-1 if word[:1] == b"-" else 1) if len(digits) < 20 else 1 << 64
             if -(1 << 63) <= value < 1 << 63:
-                self.scalar(INTEGER, varint(value * 2 if value >= 0 else -value * 2 - 1))
+                self.scalar(INTEGER, leb128.encode(value * 2 if value >= 0 else -value * 2 - 1))
             else:
-                self.scalar(STRING, varint(len(word)) + word)
+                self.scalar(STRING, leb128.encode(len(word)) + word)
         elif _DOUBLE.fullmatch(word):
             self.scalar(DOUBLE, struct.pack("<d", float(word)))
         else:
-            self.scalar(STRING, varint(len(word)) + word)
+            self.scalar(STRING, leb128.encode(len(word)) + word)
 
 
 def _take_tags_out(data: bytearray, first: int, element: int) -> None:
@@ -340,14 +340,8 @@ def _take_tags_out(data: bytearray, first: int, element: int) -> None:
         return
     nodes, bare, position = bytes(data[first:]), bytearray(), 0
     while position < len(nodes):
-        start = end = position + 1
-        size = shift = 0
-        while True:
-            byte = nodes[end]
-            size |= (byte & 0x7F) << shift
-            end, shift = end + 1, shift + 7
-            if byte < 0x80:
-                break
+        start = position + 1
+        size, end = leb128.read_at(nodes, start, 64)
         position = end + size if element == STRING else end
         bare += nodes[start:position]
     data[first:] = bare

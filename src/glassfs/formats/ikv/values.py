@@ -7,10 +7,11 @@ A value that is too much to show at once is TooLarge, found before it is built.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from glassfs.cache import BlockCache
+from glassfs.codec import leb128
 from glassfs.content import Data, Location
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.ikv.nodes import (
@@ -35,7 +36,18 @@ KEYS_KEPT = 4096
 MOST_KEYS_COMPARED = 1_000_000
 
 _WINDOW = 64 << 10
-_AT_ONCE = 256 << 10
+_AT_ONCE = 64 << 10
+# Bytes that a stored byte can become: as a value, in levels of objects of one member each (three bytes stored) or as
+# empty strings; as text, as a null at the deepest level with its line and indent.
+_VALUE_RATIO = 80
+_TEXT_RATIO = 2 * DEEPEST + 8
+_INTEGER_RATIO = 80  # NumPy's intermediate results of integers of one byte each
+_LEAST = 4 * _WINDOW
+
+
+def cost(stored: int) -> int:
+    """The memory that the value of so many stored bytes may take together with its text."""
+    return _LEAST + min(LARGEST_VALUE, stored * _VALUE_RATIO) + min(LARGEST_RENDERING, stored * _TEXT_RATIO)
 
 
 class Decoder:
@@ -61,7 +73,7 @@ class Decoder:
         self.rendered += rendered
         self._taken += taken
         if self.rendered > LARGEST_RENDERING or self._taken > LARGEST_VALUE:
-            raise TooLarge(f"{self._body.name}: {self._what} is too large to be shown as one JSON document")
+            raise TooLarge("is too large to be shown as one JSON document", self._body.name, self._what)
 
     def key(self, raw: bytes) -> str | bytes:
         """A key; one that objects often have is the same object each time."""
@@ -159,16 +171,25 @@ def repeated_keys(cursor: Cursor, tag: int, what: str) -> Iterator[tuple[str, in
 class Integers(Data):
     """The items of an array of integers as little-endian 64-bit numbers; ``start`` and ``end`` are where they stand."""
 
-    __slots__ = ("_body", "_cache", "_count", "_end", "_start", "key")
+    __slots__ = ("_body", "_cache", "_count", "_end", "_start", "_what", "key")
 
-    def __init__(self, body: Body, cache: BlockCache, start: int, end: int, count: int) -> None:
+    def __init__(self, body: Body, cache: BlockCache, start: int, end: int, count: int, what: str) -> None:
         self._body, self._cache = body, cache
         self._start, self._end, self._count = start, end, count
-        self.key: Hashable = (*body.identity, "integers", start, count)
+        self._what = what
+        self.key = (body.version, "integers", start, count)
 
     @property
     def size(self) -> int:
         return 8 * self._count
+
+    @property
+    def cost(self) -> int:
+        return 2 * self.size + self.stream_cost
+
+    @property
+    def stream_cost(self) -> int:
+        return _LEAST + _INTEGER_RATIO * min(_AT_ONCE, self._end - self._start)
 
     def location(self) -> Location | None:
         place = self._body.part(self._start, self._end - self._start).location()
@@ -183,29 +204,19 @@ class Integers(Data):
     def pieces(self) -> Iterator[bytes]:
         position, left = self._start, self._count
         while left:
-            chunk = self._body.part(position, min(_AT_ONCE, self._end - position)).whole()
-            items, used = _integers(chunk, left)
-            if not items:
-                raise Damaged(f"{self._body.name}: the integers at {self._start} are not what they were")
-            yield items
+            with self._cache.waiting():
+                chunk = self._body.part(position, min(_AT_ONCE, self._end - position)).whole()
+            values, used = leb128.unpack(chunk, left)
+            if not used:
+                raise Damaged("its integers are not what they were", self._body.name, self._what)
+            yield _signed(values)
             position += used
-            left -= len(items) // 8
+            left -= len(values)
 
 
-def _integers(chunk: bytes, most: int) -> tuple[bytes, int]:
-    """The integers that end in ``chunk``, at most so many, as 8 bytes each; and how many bytes they take there."""
+def _signed(values: Any) -> bytes:
+    """Numbers that were stored as ``value << 1 ^ value >> 63``, as 8 bytes each."""
     import numpy as np
 
-    raw = np.frombuffer(chunk, np.uint8)
-    ends = np.flatnonzero(raw < 0x80)[:most]
-    if not len(ends):
-        return b"", 0
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    lengths = ends - starts + 1
-    values = (raw[starts] & 0x7F).astype(np.uint64)
-    for position in range(1, min(10, int(lengths.max()))):
-        longer = np.flatnonzero(lengths > position)
-        septets = (raw[starts[longer] + position] & 0x7F).astype(np.uint64)
-        values[longer] |= septets << np.uint64(7 * position)
     signed = (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))
-    return signed.astype("<u8").tobytes(), int(ends[-1]) + 1
+    return bytes(signed.astype("<u8", copy=False).data)
