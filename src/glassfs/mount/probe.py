@@ -30,12 +30,12 @@ NOT_ALLOWED = "only the user who mounted it, and root, may see more"
 FOREIGN = "says nothing that glassfs understands"
 
 
-def statuses(paths: Sequence[str]) -> list[dict[str, Any]]:
+def statuses(paths: Sequence[str], patience: float = PATIENCE) -> list[dict[str, Any]]:
     """What each mount says of itself in its status.json, or the reason why it does not, as ``unreadable``.
 
     Whoever may mount can be at the other end: what is in it is not to be relied on.
     """
-    return [_parsed(answer) for answer in ask([_status_of(path) for path in paths])]
+    return [_parsed(answer) for answer in ask([_status_of(path) for path in paths], patience)]
 
 
 def ask(questions: Sequence[Question], patience: float = PATIENCE) -> list[bytes | None]:
