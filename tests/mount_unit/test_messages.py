@@ -46,5 +46,4 @@ def test_no_folder_for_temporary_files_is_needed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tempfile, "tempdir", "/does/not/exist")
     messages = Messages()
     os.write(2, b"said")
-    messages.restore()
     assert messages.text() == "said"

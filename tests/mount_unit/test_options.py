@@ -38,10 +38,12 @@ def test_options_of_mount_are_passed_over(option: str) -> None:
 
 
 @pytest.mark.parametrize(("option", "reason"), [
-    ("colour", "unknown mount option 'colour'"), ("allow_other=1", "takes no value"), ("ro=1", "unknown"), ("uid", "uid"),
-    ("uid=me", "'me' is not the number of a user"), ("uid=-1", "'-1'"),
-    ("uid=1_0", "'1_0'"), ("gid=4294967295", "the number of a group"), ("umask=-1", "an octal number"),
-    ("uid=١", "the number of a user"), ("read_ahead=fast", "a size, such as"), ("umask=888", "'888'"), ("umask=1000", "'1000'"),
+    ("colour", "unknown mount option 'colour'"), ("allow_other=1", "takes no value"), ("ro=1", "unknown"),
+    ("uid", "uid"),
+    ("uid=me", "'me' is not the number of a user"), ("uid=-1", "'-1'"), ("uid=1_0", "'1_0'"),
+    ("gid=4294967295", "the number of a group"), ("umask=-1", "an octal number"),
+    ("uid=١", "the number of a user"), ("read_ahead=fast", "a size, such as"),
+    ("umask=888", "'888'"), ("umask=1000", "'1000'"),
     ("cache_size=lots", "'lots'"), ("cache_size=-1", "'-1'"), ("max_open=0", "'0'"), ("rw", "read-only"),
     ("spool=/none/such", "/none/such is not a directory"), ("spool", "needs a folder"), ("spool=", "needs a folder"),
     ("allow_root", "only one of them"),

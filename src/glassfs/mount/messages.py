@@ -14,7 +14,7 @@ from glassfs.terminal import printable
 
 
 class Messages:
-    """Catches from the moment it is made until ``restore``, after which ``text`` says what there was."""
+    """Catches from the moment it is made until ``restore`` or ``text``."""
 
     def __init__(self) -> None:
         self._stderr: int | None = os.dup(2)
@@ -34,7 +34,8 @@ class Messages:
         os.close(self._caught)
 
     def text(self) -> str:
-        """All that was said, in one printable line."""
+        """All that was said, in one printable line. Gives stderr back if that was not done yet."""
+        self.restore()
         return "; ".join(printable(line.strip()) for line in self._lines if line.strip())
 
 
