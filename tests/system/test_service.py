@@ -173,12 +173,19 @@ def test_completion_knows_the_options(typed: str, expected: list[str] | None) ->
     """What stands behind the last comma is completed; what is given already does not come again."""
     variables = {"_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": f"glassfs mount -o {typed}", "COMP_CWORD": "3"}
     done = subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False)
-    found = [line.removeprefix("plain,") for line in done.stdout.splitlines()]
+    found = [line.removeprefix("plain,") for line in done.stdout.splitlines() if line]
     if expected is None:
         names = {option.partition("=")[0] for described in DESCRIPTIONS for option in described.split(", ")}
         assert {option.removeprefix(typed).rstrip("=") for option in found} == names - {"uid"}
     else:
         assert found == expected
+
+
+@pytest.mark.parametrize("command", ["mount", "umount"])
+def test_completion_leaves_paths_to_the_shell(command: str) -> None:
+    variables = {"_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": f"glassfs {command} some", "COMP_CWORD": "2"}
+    done = subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False)
+    assert done.stdout == "file,some\n"
 
 
 def test_manual_page_tells_everything() -> None:

@@ -7,6 +7,7 @@ import os
 import click
 from click.shell_completion import CompletionItem
 
+from glassfs.cli.unseen import complete_path
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
 from glassfs.terminal import printable
@@ -31,7 +32,7 @@ def _complete_options(context: click.Context, parameter: click.Parameter, incomp
 
 
 @click.command(epilog=_described())
-@click.argument("places", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, type=click.Path(readable=False))
+@click.argument("places", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, shell_complete=complete_path)
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C and SIGTERM unmount.")
 @click.option(
     "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from glassfs.cli.unseen import complete_path
 from glassfs.mount import mountpoint as places
 from glassfs.mount import system
 
 
 @click.command()
-@click.argument("mountpoints", metavar="MOUNTPOINT...", nargs=-1, required=True, type=click.Path(readable=False))
+@click.argument("mountpoints", metavar="MOUNTPOINT...", nargs=-1, required=True, shell_complete=complete_path)
 @click.option("-l", "--lazy", is_flag=True, help="Also when it is in use: it goes away when the last user does.")
 def command(mountpoints: tuple[str, ...], lazy: bool) -> None:
     """A mount point that glassfs has made itself goes as well, if it is empty."""
