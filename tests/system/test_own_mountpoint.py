@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ def test_it_is_made_named_and_removed(here: Path, source: str, name: str) -> Non
     before = sorted(os.listdir(here))
     done = glassfs("mount", source, cwd=here)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{source} is mounted at {name}; 'glassfs umount {name}' ends that\n"
+    assert done.stdout == f"{source} is mounted at {name}; to unmount it: glassfs umount {name}\n"
     assert is_mounted(here / name)
     assert glassfs("umount", name, cwd=here).returncode == 0
     assert sorted(os.listdir(here)) == before
@@ -122,14 +123,29 @@ def test_after_a_killed_daemon_it_stays_until_somebody_removes_it(here: Path) ->
     assert os.listdir(here / "run") == []
 
 
+@pytest.mark.parametrize("name", ["with blank", "it's", "-o", "ünï", "line\nbreak"])
+def test_what_it_says_can_be_typed(here: Path, name: str) -> None:
+    (here / f"{name}.kas").write_bytes((here / "run.kas").read_bytes())
+    done = glassfs("mount", f"./{name}.kas", cwd=here)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+    assert is_mounted(here / name)
+    if name.isprintable():
+        words = done.stdout.partition("to unmount it: glassfs umount ")[2]
+        assert glassfs("umount", *shlex.split(words), cwd=here).returncode == 0
+    else:
+        assert glassfs("umount", name, cwd=here).returncode == 0
+    assert not (here / name).exists()
+
+
 @pytest.mark.parametrize(("source", "name"), [
     ("a.b.kdb", "a.b"), ("run.wshard.partial", "run"), ("plain", "plain-glassfs"), (".hidden", ".hidden-glassfs"),
-    ("-o.kas", "-o"),
+    ("-o.kas", "./-o"),
 ])
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     own = make(f"somewhere/else/{source}")
     assert (own.name, own.path) == (name, str(tmp_path / name))
+    assert own.path == os.path.realpath(own.name)
     own.remove()
     own.remove()
     assert os.listdir(tmp_path) == []

@@ -16,7 +16,6 @@ import pytest
 from tests.conftest import ROOT
 from tests.mount.mounts import missing
 
-
 SYNC = re.compile(r"""\bos\.sync\b|["']sync["']|^\s*sync\b|[;&|] *sync\b""")
 # Put first on the path of Python: whoever calls sync(2) by it gets an exception.
 WITHOUT_SYNC = """

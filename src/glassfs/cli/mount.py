@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 import click
 from click.shell_completion import CompletionItem
@@ -78,5 +79,5 @@ def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file
         click.echo(f"{where}, until Ctrl-C", err=True)
         return mount([source], own.name, options, foreground, log_file)
     status = mount([source], own.name, options, foreground, log_file)
-    click.echo(f"{where}; 'glassfs umount {printable(own.name)}' ends that")
+    click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(own.name))}")
     return status

@@ -36,8 +36,8 @@ def _mount(
 ) -> int:
     is_daemon = not foreground and "debug" not in options.flags
     _open_standard_descriptors()
-    privileges.raise_descriptor_limit()
     logs.configure(log_file, is_daemon)
+    privileges.raise_descriptor_limit()
     check(sources, mountpoint, options)
     if not is_daemon:
         from glassfs.mount.session import Session

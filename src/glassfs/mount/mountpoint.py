@@ -79,4 +79,7 @@ def _names(source: str) -> list[str]:
     stem = name if os.path.isdir(source) else os.path.splitext(name.removesuffix(_UNFINISHED))[0]
     base = f"{stem}{SUFFIX}"
     names = [base, *(f"{base}-{number}" for number in range(2, _TRIES))]
-    return names if stem in ("", name) else [stem, *names]
+    if stem not in ("", name):
+        names.insert(0, stem)
+    # With ./ in front, a name that begins like an option can be given back to a command as it is.
+    return [f"./{name}" if name.startswith("-") else name for name in names]

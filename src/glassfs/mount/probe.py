@@ -21,7 +21,7 @@ Question = Callable[[], bytes]
 
 PATIENCE = 2.0
 AT_A_TIME = 16
-LARGEST_STATUS = 64 << 20
+LARGEST_STATUS = 16 << 20
 _PART = 1 << 16
 
 GONE = "its daemon is gone; 'glassfs umount' takes it away"
