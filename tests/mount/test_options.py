@@ -155,7 +155,11 @@ def test_wrong_options_are_refused(fuse: str, store: Path, tmp_path: Path, optio
     at = tmp_path / "mnt"
     at.mkdir()
     done = glassfs("mount", "-o", f"ro,{option}", store, at, generation=fuse)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1
-    assert said in done.stderr
-    assert not is_mounted(at)
+    try:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1
+        assert said in done.stderr
+        assert not is_mounted(at)
+    finally:
+        if is_mounted(at):
+            glassfs("umount", at)

@@ -16,6 +16,7 @@ from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter
 
+from glassfs.source.mountinfo import glassfs_devices
 from glassfs.terminal import printable
 from tests.mount.mounts import glassfs, is_mounted, is_running, missing, wait_until
 
@@ -111,6 +112,12 @@ def test_status_tells_what_is_mounted(folder: Path, mountpoint: Path) -> None:
     assert mine["errors"] == 0
     line = line_of(mountpoint)
     assert line.startswith(f"{folder} on ") and f": pid {mine['pid']}, up " in line
+
+
+def test_a_mount_is_known_by_its_device(mountpoint: Path, folder: Path) -> None:
+    """As whoever comes across it in a source has to know it, without asking its daemon."""
+    assert (mountpoint / "values.kas").stat().st_dev in glassfs_devices()
+    assert folder.stat().st_dev not in glassfs_devices()
 
 
 def test_a_mount_that_hangs_does_not_make_others_wait(folder: Path, mountpoint: Path, tmp_path: Path) -> None:

@@ -33,15 +33,15 @@ _EXPECTED = {
 }
 
 DESCRIPTIONS = {
-    "allow_other": "let other users in; also switches default_permissions on",
-    "allow_root": "let root in",
+    "allow_other": "let other users in, each as far as modes and owners allow",
+    "allow_root": "let root in, which FUSE does not do by itself",
     "default_permissions": "let the kernel check modes; always on",
     "uid=N, gid=N": "owner and group of everything, instead of the source's",
     "umask=OCTAL": "permissions to take away, such as 077",
     "cache_size=SIZE": "memory for decoded blocks (256M)",
     "spool=DIR": "where blocks too large for memory are decoded to, in files without a name (TMPDIR or /tmp)",
     "max_open=N": f"containers kept open at a time when a folder is mounted ({OPEN_CONTAINERS})",
-    "read_ahead=SIZE": f"the kernel's read-ahead for this mount, if root ({READ_AHEAD_KIB}K)",
+    "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "nonempty": "mount over a directory that has something in it",
     "auto_unmount": "unmount when the daemon dies, even by kill -9 (some fusermount3 do so for root only)",
     "debug": "have libfuse print every request; implies -f",
