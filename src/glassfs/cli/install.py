@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 import sysconfig
@@ -48,10 +49,12 @@ def command(with_systemd: bool, directory: str, prefix: str, remove: bool) -> No
             place.write_text(text, encoding="utf-8")
             place.chmod(0o644)
             click.echo(f"wrote {place}")
-    except PermissionError as error:
-        # sudo looks for programs in a path of its own, which leaves out virtual environments and home folders.
-        words = f"sudo {find_program('glassfs')} install"
-        raise click.ClickException(f"{error.filename}: only root may change it; '{words}' works") from None
+    except OSError as error:
+        reason = f"{error.filename2 or error.filename}: {error.strerror}"
+        if isinstance(error, PermissionError) and os.geteuid() != 0:
+            # sudo looks for programs in a path of its own, which leaves out virtual environments and home folders.
+            reason += f"; as root it may work: sudo {shlex.quote(find_program('glassfs'))} install"
+        raise click.ClickException(reason) from None
     if with_systemd:
         click.echo("now: systemctl daemon-reload")
     _warn_of_owners(program)
@@ -89,11 +92,12 @@ def _files(prefix: Path, program: str) -> list[tuple[Path, str]]:
 
 
 def _with_program(text: str, program: str) -> str:
-    """The unit with another path of the program, quoted as systemd.service(5) has it where need be."""
-    quoted = program.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    if quoted != program or any(character.isspace() or character == "'" for character in program):
-        quoted = f'"{quoted}"'
-    return text.replace(PROGRAM_IN_UNITS, quoted)
+    """The unit with another path of the program, as systemd.service(5) has it."""
+    if not program.isprintable() or set(program) & set("'\"\\"):
+        sentence = "systemd starts no program whose path has a quote, a backslash or a control character"
+        raise click.ClickException(f"{printable(program)}: {sentence}")
+    path = program.replace("%", "%%")
+    return text.replace(PROGRAM_IN_UNITS, f'"{path}"' if " " in path else path)
 
 
 def _check(places: list[Path]) -> None:

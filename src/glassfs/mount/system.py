@@ -59,7 +59,7 @@ def unmount(path: str, lazy: bool = False) -> None:
         raise MountError(f"{path}: is not a glassfs mount but {mount.file_system}")
     reason = _unmount(mount.path, lazy)
     if reason:
-        hint = "; close what uses it ('fuser -m' tells), or 'glassfs umount --lazy'" if "busy" in reason else ""
+        hint = "; close what uses it ('fuser -m' tells what), or 'glassfs umount --lazy'" if "busy" in reason else ""
         raise MountError(f"{path}: {reason}{hint}")
     end = time.monotonic() + PATIENCE
     while mount in mounts() and time.monotonic() < end:
@@ -74,7 +74,8 @@ def _unmount(place: str, lazy: bool) -> str | None:
         commands = [[name, "-u", *(["-z"] if lazy else []), place] for name in ("fusermount3", "fusermount")]
     for command in commands:
         if shutil.which(command[0]):
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            english = os.environ | {"LC_ALL": "C"}
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=english)
             if done.returncode == 0:
                 return None
             return done.stderr.strip().rpartition(": ")[2].rstrip(".") or f"{command[0]} failed"
