@@ -1,4 +1,7 @@
-"""What goes wrong first: each mistake is answered with one line that says what to do, exit status 1, and no mount."""
+"""What goes wrong first: each mistake is answered with one line that says what to do, exit status 1, and no mount.
+
+A wrong command line, wrong options included, has status 2.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ def at(tmp_path: Path) -> Path:
     return path
 
 
-def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str | Path) -> None:
-    assert done.returncode == 1, done
+def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str | Path, status: int = 1) -> None:
+    assert done.returncode == status, done
     assert done.stdout == ""
     assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1 and done.stderr.endswith("\n")
     for part in parts:
@@ -33,10 +36,11 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str | Pa
 
 def assert_refused(
     fuse: str, source: Path, at: Path, *parts: str | Path, options: Sequence[str] = (), foreground: bool = False,
+    status: int = 1,
 ) -> None:
     before = len(mountinfo(at))
     words = ["mount", *(["-f"] if foreground else []), *options]
-    assert_one_sentence(glassfs(*words, source, at, generation=fuse), *parts)
+    assert_one_sentence(glassfs(*words, source, at, generation=fuse), *parts, status=status)
     assert len(mountinfo(at)) == before
 
 
@@ -72,7 +76,7 @@ class TestMounting:
         assert_refused(fuse, store, at, "not empty", "-o nonempty", foreground=foreground)
 
     def test_rw(self, fuse: str, store: Path, at: Path, foreground: bool) -> None:
-        assert_refused(fuse, store, at, "read-only", options=["-o", "rw"], foreground=foreground)
+        assert_refused(fuse, store, at, "read-only", options=["-o", "rw"], foreground=foreground, status=2)
 
     def test_log_file_that_cannot_be_made(self, fuse: str, store: Path, at: Path, foreground: bool) -> None:
         options = ["--log-file", "/does/not/exist/log"]
@@ -84,6 +88,20 @@ class TestMounting:
         assert_refused(fuse, store.parent, inside, "inside", store.parent, foreground=foreground)
         (store.parent / "link").symlink_to(inside)
         assert_refused(fuse, store.parent, store.parent / "link", "inside", foreground=foreground)
+
+    @pytest.mark.usefixtures("as_root")
+    def test_mount_inside_its_own_source_by_another_path(
+        self, fuse: str, store: Path, tmp_path: Path, foreground: bool,
+    ) -> None:
+        """A bind mount is no link: only device and inode tell that it is the same folder."""
+        source, other = tmp_path / "source", tmp_path / "other"
+        (source / "inside").mkdir(parents=True)
+        other.mkdir()
+        undo = f'status=$?; umount -l "{other}/inside" 2>/dev/null; exit $status'
+        script = f'mount --bind "{source}" "{other}"; "$@"; {undo}'
+        words = ["mount", *(["-f"] if foreground else []), source, other / "inside"]
+        before = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"]
+        assert_one_sentence(glassfs(*words, generation=fuse, before=before), "inside", source)
 
 
 def test_mounted_already(mounted: Mounted, fuse: str, store: Path) -> None:
@@ -131,12 +149,12 @@ def test_unreadable_source(fuse: str, public_folder: Path, store: Path) -> None:
         [*COMMAND, "mount", path, public_folder / "mnt"], capture_output=True, text=True, check=False, user=NOBODY,
         env=environment(fuse),
     )
-    assert_one_sentence(done, path, "may not be read")
+    assert_one_sentence(done, path, "this user may not read it")
 
 
 def test_usage(fuse: str, store: Path) -> None:
     """Words that make no command are a mistake of another kind: status 2, as everywhere."""
-    for words in (["mount"], ["mount", store], ["mount", "--colour", store, "/mnt"], ["umount"], ["munt", store]):
+    for words in (["mount"], ["mount", "-f"], ["mount", "--colour", store, "/mnt"], ["umount"], ["munt", store]):
         done = glassfs(*words, generation=fuse)
         assert done.returncode == 2
         assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1

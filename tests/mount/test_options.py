@@ -146,12 +146,20 @@ def test_max_open_bounds_the_open_containers(mounted: Mounted, tmp_path: Path, s
     ("cache_size", "cache_size"),
     ("max_open=0", "'0'"),
     ("spool=/does/not/exist", "/does/not/exist"),
+    ("spool", "needs a folder"),
+    ("allow_other=yes", "takes no value"),
+    ("allow_other,allow_root", "only one of them"),
 ])
 def test_wrong_options_are_refused(fuse: str, store: Path, tmp_path: Path, option: str, said: str) -> None:
+    """As any other mistake in a command line: status 2."""
     at = tmp_path / "mnt"
     at.mkdir()
     done = glassfs("mount", "-o", f"ro,{option}", store, at, generation=fuse)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1
-    assert said in done.stderr
-    assert not is_mounted(at)
+    try:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1
+        assert said in done.stderr
+        assert not is_mounted(at)
+    finally:
+        if is_mounted(at):
+            glassfs("umount", at)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.mount.errors import MountError
+from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import MountOptions
 from glassfs.sizes import human_size, parse_size
 
@@ -38,13 +38,18 @@ def test_options_of_mount_are_passed_over(option: str) -> None:
 
 
 @pytest.mark.parametrize(("option", "reason"), [
-    ("colour", "unknown mount option 'colour'"), ("allow_other=1", "unknown"), ("ro=1", "unknown"), ("uid", "uid"),
-    ("uid=me", "'me' is not a value"), ("uid=-1", "'-1'"), ("umask=888", "'888'"), ("umask=1000", "'1000'"),
+    ("colour", "unknown mount option 'colour'"), ("allow_other=1", "takes no value"), ("ro=1", "unknown"),
+    ("uid", "uid"),
+    ("uid=me", "'me' is not the number of a user"), ("uid=-1", "'-1'"), ("uid=1_0", "'1_0'"),
+    ("gid=4294967295", "the number of a group"), ("umask=-1", "an octal number"),
+    ("uid=١", "the number of a user"), ("read_ahead=fast", "a size, such as"),
+    ("umask=888", "'888'"), ("umask=1000", "'1000'"),
     ("cache_size=lots", "'lots'"), ("cache_size=-1", "'-1'"), ("max_open=0", "'0'"), ("rw", "read-only"),
-    ("spool=/none/such", "/none/such is not a directory"), ("spool", "unknown"), ("spool=", "unknown"),
+    ("spool=/none/such", "/none/such is not a directory"), ("spool", "needs a folder"), ("spool=", "needs a folder"),
+    ("allow_root", "only one of them"),
 ])
 def test_wrong_options_are_named(option: str, reason: str) -> None:
-    with pytest.raises(MountError) as caught:
+    with pytest.raises(WrongOption) as caught:
         MountOptions.parse((f"allow_other,{option}",))
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -60,7 +65,7 @@ def test_the_spool_folder_may_have_any_name(tmp_path: Path) -> None:
 def test_a_lenient_reader_passes_over_what_is_unknown_but_not_over_wrong_values() -> None:
     """mount(8) hands down whatever stands in fstab with ``-s``."""
     assert MountOptions.parse(("colour,uid=3",), is_lenient=True).uid == 3
-    with pytest.raises(MountError):
+    with pytest.raises(WrongOption):
         MountOptions.parse(("uid=x",), is_lenient=True)
 
 

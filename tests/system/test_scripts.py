@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,11 +16,22 @@ import pytest
 from tests.conftest import ROOT
 from tests.mount.mounts import missing
 
+SYNC = re.compile(r"""\bos\.sync\b|["']sync["']|^\s*sync\b|[;&|] *sync\b""")
+# Put first on the path of Python: whoever calls sync(2) by it gets an exception.
+WITHOUT_SYNC = """
+import os
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def refused():
+    raise AssertionError("sync(2) waits for every mount of the machine")
+
+os.sync = refused
+"""
+
+
+def run(*arguments: str | Path, path: Path = ROOT / "scripts") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
+        env=os.environ | {"PYTHONPATH": f"{path}:{ROOT / 'scripts'}"},
     )
 
 
@@ -27,12 +39,27 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
     if missing("3") and missing("2"):
         pytest.skip("nothing can be mounted here")
     report = tmp_path / "report.json"
-    done = run("-m", "benchmarks", "--scale", "0.05", "--runs", "2", "--only", "store", "--json", report)
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_SYNC)
+    words = ["-m", "benchmarks", "--scale", "0.05", "--runs", "2", "--only", "store", "--json", report]
+    done = run(*words, path=tmp_path)
     assert done.returncode == 0, done.stderr
     (measure,) = json.loads(report.read_text())["measures"]
     for side in ("glassfs", "plain", "kastore load"):
         assert len(measure["sides"][side]["samples"]) == 2 and measure["sides"][side]["median"] > 0
     assert "goal ≤ 3 × kastore.load" in done.stdout
+
+
+def test_nothing_of_ours_calls_sync() -> None:
+    """Neither tests nor scripts, by Python or by a program: one mount that hangs would hang them all."""
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for folder in ("scripts", "tests") for path in sorted((ROOT / folder).rglob("*"))
+        if path.is_file() and path.suffix != ".pyc" and path != Path(__file__)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if SYNC.search(line)
+    ]
+    assert not found
+    assert SYNC.search("os.sync()") and SYNC.search("run(['sync'])") and SYNC.search("sync; echo 3")
 
 
 def test_fuzzer_counts_what_it_tried_and_what_that_reached(tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from glassfs.cli import COMMANDS
+from glassfs.cli.man import NOTES
 from glassfs.mount.options import DESCRIPTIONS
 from tests.conftest import ROOT
 from tests.mount.mounts import COMMAND, glassfs, is_mounted, missing, wait_until
 
+WRONG_USE, MOUNT_FAILURE = 1, 32
 HELPER = (sys.executable, "-c", "from glassfs.mount.helper import main; main()")
 
 
@@ -104,7 +106,7 @@ def test_helper_only_pretends_with_f(store: Path, mountpoint: Path) -> None:
 
 def test_helper_ignores_unknown_options_only_if_sloppy(store: Path, mountpoint: Path) -> None:
     refused = helper(store, mountpoint, "-o", "colour=blue")
-    assert refused.returncode == 1
+    assert refused.returncode == WRONG_USE
     assert refused.stderr.startswith("mount.glassfs: unknown mount option 'colour=blue'")
     assert len(refused.stderr.splitlines()) == 1
     assert helper(store, mountpoint, "-s", "-o", "colour=blue").returncode == 0
@@ -114,29 +116,17 @@ def test_helper_ignores_unknown_options_only_if_sloppy(store: Path, mountpoint: 
 @pytest.mark.parametrize("arguments", [[], ["only-one"], ["a", "b", "c"], ["a", "b", "-o"], ["a", "b", "-x"]])
 def test_helper_explains_its_usage(arguments: list[str]) -> None:
     done = helper(*arguments)
-    assert done.returncode == 1
+    assert done.returncode == WRONG_USE
     assert "usage: mount.glassfs SOURCE MOUNTPOINT" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_install_links_the_helper_and_removes_it(tmp_path: Path) -> None:
-    done = glassfs("install", "--directory", tmp_path)
-    assert done.returncode == 0, done.stderr
-    links = sorted(tmp_path.iterdir())
-    assert [link.name for link in links] == ["mount.fuse.glassfs", "mount.glassfs"]
-    for link in links:
-        run = subprocess.run([link], capture_output=True, text=True, timeout=60, check=False)
-        assert (run.returncode, run.stderr.startswith("mount.glassfs: usage:")) == (1, True)
-    assert glassfs("install", "--directory", tmp_path).returncode == 0  # again: replaced
-    assert glassfs("install", "--directory", tmp_path, "--remove").returncode == 0
-    assert not list(tmp_path.iterdir())
-
-
-def test_install_does_not_replace_what_is_not_its_own(tmp_path: Path) -> None:
-    (tmp_path / "mount.glassfs").write_text("something else")
-    done = glassfs("install", "--directory", tmp_path)
-    assert done.returncode == 1
-    assert (tmp_path / "mount.glassfs").read_text() == "something else"
+def test_helper_tells_failures_from_wrong_use(tmp_path: Path, mountpoint: Path) -> None:
+    """By the exit statuses of mount(8); one line, whatever is in the name."""
+    done = helper(tmp_path / "none\n\x1b[31m.kas", mountpoint)
+    assert done.returncode == MOUNT_FAILURE
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("mount.glassfs: ") and line.isprintable() and "no such file" in line
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -173,12 +163,40 @@ def test_completion_knows_the_commands() -> None:
     assert done.stdout.strip() == "plain,export"
 
 
+@pytest.mark.parametrize(("typed", "expected"), [
+    ("max", ["max_open="]),
+    ("allow_other,a", ["allow_other,allow_root", "allow_other,auto_unmount"]),
+    ("uid=0,", None),
+    ("nothing", []),
+])
+def test_completion_knows_the_options(typed: str, expected: list[str] | None) -> None:
+    """What stands behind the last comma is completed; what is given already does not come again."""
+    variables = {"_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": f"glassfs mount -o {typed}", "COMP_CWORD": "3"}
+    done = subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False)
+    found = [line.removeprefix("plain,") for line in done.stdout.splitlines() if line]
+    if expected is None:
+        names = {option.partition("=")[0] for described in DESCRIPTIONS for option in described.split(", ")}
+        assert {option.removeprefix(typed).rstrip("=") for option in found} == names - {"uid"}
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("command", ["mount", "umount"])
+def test_completion_leaves_paths_to_the_shell(command: str) -> None:
+    variables = {"_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": f"glassfs {command} some", "COMP_CWORD": "2"}
+    done = subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False)
+    assert done.stdout == "file,some\n"
+
+
 def test_manual_page_tells_everything() -> None:
     page = glassfs("man").stdout.replace("\\-", "-")
     for command in COMMANDS:
         assert f".SS glassfs {command}" in page
     for option in DESCRIPTIONS:
         assert option.replace("\\", "\\e") in page
+    for subject in NOTES:
+        assert subject in page
+    assert "auto_unmount" in "".join(NOTES.values()) and "mmap(2)" in "".join(NOTES.values())
     if shutil.which("groff"):
         done = subprocess.run(
             ["groff", "-man", "-Tutf8"], input=glassfs("man").stdout, text=True, capture_output=True, check=False,

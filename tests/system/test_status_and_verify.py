@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +16,9 @@ from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter
 
-from tests.mount.mounts import glassfs, missing
+from glassfs.source.mountinfo import glassfs_devices
+from glassfs.terminal import printable
+from tests.mount.mounts import glassfs, is_mounted, is_running, missing, wait_until
 
 
 @pytest.fixture
@@ -75,21 +82,85 @@ def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_status_tells_what_is_mounted(folder: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def mountpoint(folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """The folder, mounted."""
     reason = missing("3") and missing("2")
     if reason:
         pytest.skip(reason)
-    mountpoint = tmp_path / "mnt"
-    mountpoint.mkdir()
-    assert glassfs("mount", folder, mountpoint).returncode == 0
+    place = tmp_path / "mnt\n\x1b[31m"
+    place.mkdir()
+    assert glassfs("mount", folder, place).returncode == 0
+    yield place
+    glassfs("umount", "--lazy", place)
+    assert not is_mounted(place)
+
+
+def line_of(mountpoint: Path) -> str:
+    """What ``glassfs status`` says of one mount. Those of others may be there as well."""
+    done = glassfs("status")
+    assert (done.returncode, done.stderr) == (0, "")
+    return next(line for line in done.stdout.splitlines() if f" on {printable(str(mountpoint))}: " in line)
+
+
+def test_status_tells_what_is_mounted(folder: Path, mountpoint: Path) -> None:
+    (mountpoint / "values.kas/a.npy").read_bytes()
+    found = [json.loads(line) for line in glassfs("status", "--json").stdout.splitlines()]
+    mine = next(status for status in found if status["mountpoint"] == str(mountpoint))
+    assert mine["sources"] == [str(folder)]
+    assert mine["open_containers"] == [str(folder / "values.kas")]
+    assert mine["errors"] == 0
+    line = line_of(mountpoint)
+    assert line.startswith(f"{folder} on ") and f": pid {mine['pid']}, up " in line
+
+
+def test_a_mount_is_known_by_its_device(mountpoint: Path, folder: Path) -> None:
+    """As whoever comes across it in a source has to know it, without asking its daemon."""
+    assert (mountpoint / "values.kas").stat().st_dev in glassfs_devices()
+    assert folder.stat().st_dev not in glassfs_devices()
+
+
+def test_a_mount_that_hangs_does_not_make_others_wait(folder: Path, mountpoint: Path, tmp_path: Path) -> None:
+    """The daemon is stopped: whoever asks it waits in the kernel, but not the command."""
+    pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
+    os.kill(pid, signal.SIGSTOP)
     try:
-        (mountpoint / "values.kas/a.npy").read_bytes()
+        assert line_of(mountpoint).endswith(": does not answer")
         found = [json.loads(line) for line in glassfs("status", "--json").stdout.splitlines()]
         mine = next(status for status in found if status["mountpoint"] == str(mountpoint))
-        assert mine["sources"] == [str(folder)]
-        assert mine["open_containers"] == [str(folder / "values.kas")]
-        assert mine["errors"] == 0
-        line = next(line for line in glassfs("status").stdout.splitlines() if str(mountpoint) in line)
-        assert f"{folder} on {mountpoint}: pid {mine['pid']}, up " in line
+        assert mine["unreadable"] == "does not answer"
+        done = glassfs("mount", folder, mountpoint)
+        assert done.returncode == 1
+        assert "does not answer" in done.stderr and "glassfs umount --lazy" in done.stderr
+        assert glassfs("umount", "--lazy", mountpoint).returncode == 0
     finally:
-        assert glassfs("umount", mountpoint).returncode == 0
+        os.kill(pid, signal.SIGCONT)
+    assert wait_until(lambda: not is_running(pid))
+
+
+def test_a_mount_whose_daemon_is_gone(mountpoint: Path) -> None:
+    pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not is_running(pid))
+    assert line_of(mountpoint).endswith(": its daemon is gone; 'glassfs umount' takes it away")
+
+
+@pytest.mark.parametrize("said", [
+    "", "[]", "{}", '{"cache": 1}', '{"unreadable": "a\\nb\\u001b"}', '{"pid": 1, "cache": {}}',
+])
+def test_a_status_that_is_made_up(tmp_path: Path, said: str) -> None:
+    """Everybody may mount something that calls itself glassfs; the table of mounts is made up here."""
+    (tmp_path / ".glassfs").mkdir()
+    (tmp_path / ".glassfs/status.json").write_text(said)
+    (tmp_path / "table").write_text(f"60 26 0:50 / {tmp_path} ro - fuse.glassfs some\\012thing ro,user_id=0\n")
+    script = (
+        "import sys; from glassfs.source import mountinfo; mountinfo.MOUNTS = sys.argv[1]\n"
+        "from glassfs.cli import run; sys.exit(run(['status']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "table")], capture_output=True, text=True, check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    assert line.isprintable()
+    assert line.startswith(rf"some\nthing on {tmp_path}: ")

@@ -3,33 +3,133 @@
 from __future__ import annotations
 
 import os
+import shlex
+import stat
 import sys
+import sysconfig
+from importlib import resources
+from pathlib import Path
 
 import click
 
+from glassfs.cli import man
+from glassfs.terminal import printable
+
 HELPERS = ("mount.glassfs", "mount.fuse.glassfs")
+UNITS = ("glassfs@.service",)
+EXAMPLES = ("mnt-datasets.mount", "mnt-datasets.automount")
+PROGRAM_IN_UNITS = "/usr/local/bin/glassfs"
+MARK = "Written by 'glassfs install': the next one replaces this file, 'glassfs install --remove' takes it away."
 
 
 @click.command()
+@click.option("--systemd", "with_systemd", is_flag=True, help="Also units for systemd, examples, and the manual page.")
 @click.option("--directory", default="/sbin", show_default=True, help="Where mount(8) looks for its helpers.")
-@click.option("--remove", is_flag=True, help="Take the links away again.")
-def command(directory: str, remove: bool) -> None:
+@click.option("--prefix", default="/usr/local", show_default=True, help="Where the files of --systemd go.")
+@click.option("--remove", is_flag=True, help="Take all of it away again.")
+def command(with_systemd: bool, directory: str, prefix: str, remove: bool) -> None:
     """Puts links to the mount helper where mount(8) looks for it: afterwards 'mount -t glassfs SOURCE DIR -o …', lines
-    of /etc/fstab and systemd's mount units work.
+    of /etc/fstab and systemd's mount units work. With --systemd, also glassfs@.service, which starts the glassfs that
+    installs it, the examples for a mount unit, and glassfs(1).
     """
-    program = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), HELPERS[0])
-    if not os.path.exists(program):
-        program = os.path.join(os.path.dirname(sys.executable), HELPERS[0])
-    if not os.path.exists(program):
-        raise click.ClickException(f"{program} is not there: glassfs is not installed as a package")
-    for helper in HELPERS:
-        link = os.path.join(directory, helper)
-        if os.path.lexists(link):
-            if not os.path.islink(link):
-                raise click.ClickException(f"{link}: is there, and not from glassfs")
-            os.unlink(link)
+    links = [Path(directory, helper) for helper in HELPERS]
+    try:
         if remove:
-            click.echo(f"removed {link}")
-        else:
-            os.symlink(program, link)
-            click.echo(f"{link} -> {program}")
+            _remove(links, [place for place, _ in _files(Path(prefix), PROGRAM_IN_UNITS)])
+            return
+        helper, program = find_program(HELPERS[0]), find_program("glassfs")
+        files = _files(Path(prefix), program) if with_systemd else []
+        _check([*links, *(place for place, _ in files)])
+        for link in links:
+            link.unlink(missing_ok=True)
+            link.symlink_to(helper)
+            click.echo(f"{link} -> {helper}")
+        for place, text in files:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+            place.chmod(0o644)
+            click.echo(f"wrote {place}")
+    except OSError as error:
+        reason = f"{error.filename2 or error.filename}: {error.strerror}"
+        if isinstance(error, PermissionError) and os.geteuid() != 0:
+            # sudo looks for programs in a path of its own, which leaves out virtual environments and home folders.
+            reason += f"; as root it may work: sudo {shlex.quote(find_program('glassfs'))} install"
+        raise click.ClickException(reason) from None
+    if with_systemd:
+        click.echo("now: systemctl daemon-reload")
+    _warn_of_owners(program)
+
+
+def find_program(name: str) -> str:
+    """The path of an installed program: beside this one, or where this Python's programs are."""
+    started = sys.argv[0]
+    folders = [
+        os.path.dirname(os.path.abspath(started)), os.path.dirname(os.path.realpath(started)),
+        os.path.dirname(os.path.abspath(sys.executable)), sysconfig.get_path("scripts"),
+        sysconfig.get_path("scripts", f"{os.name}_user"),
+    ]
+    for folder in folders:
+        place = os.path.join(folder, name)
+        if os.path.isfile(place) and os.access(place, os.X_OK):
+            return place
+    raise click.ClickException(f"{name} is in none of {', '.join(folders)}: glassfs is not installed as a package")
+
+
+def unit(name: str) -> str:
+    """The text of a unit, as it is in the package."""
+    return (resources.files("glassfs") / "data/systemd" / name).read_text(encoding="utf-8")
+
+
+def _files(prefix: Path, program: str) -> list[tuple[Path, str]]:
+    """What ``--systemd`` writes, each file with a line that says where it is from."""
+    places = {name: prefix / "lib/systemd/system" / name for name in UNITS}
+    places |= {name: prefix / "share/doc/glassfs" / name for name in EXAMPLES}
+    files = [(place, f"# {MARK}\n{_with_program(unit(name), program)}") for name, place in places.items()]
+    return [*files, (prefix / "share/man/man1/glassfs.1", f'.\\" {MARK}\n{man.page()}')]
+
+
+def _with_program(text: str, program: str) -> str:
+    """The unit with another path of the program, as systemd.service(5) has it."""
+    if not program.isprintable() or set(program) & set("'\"\\"):
+        sentence = "systemd starts no program whose path has a quote, a backslash or a control character"
+        raise click.ClickException(f"{printable(program)}: {sentence}")
+    path = program.replace("%", "%%")
+    return text.replace(PROGRAM_IN_UNITS, f'"{path}"' if " " in path else path)
+
+
+def _check(places: list[Path]) -> None:
+    """Before anything is changed: what is there already must be from here."""
+    for place in places:
+        if os.path.lexists(place) and not _is_ours(place):
+            raise click.ClickException(f"{printable(str(place))}: is there, and not from glassfs")
+
+
+def _remove(links: list[Path], files: list[Path]) -> None:
+    _check(links)
+    for place in [*links, *files]:
+        if os.path.lexists(place) and _is_ours(place):
+            place.unlink()
+            click.echo(f"removed {place}")
+            if place.parent.name == "glassfs" and not any(place.parent.iterdir()):
+                place.parent.rmdir()
+
+
+def _is_ours(place: Path) -> bool:
+    if place.name in HELPERS:
+        return place.is_symlink() and os.path.basename(os.readlink(place)) == HELPERS[0]
+    if place.is_symlink() or not place.is_file():
+        return False
+    with place.open("rb") as file:
+        return MARK.encode() in file.readline()
+
+
+def _warn_of_owners(program: str) -> None:
+    """Root will run this program: whoever may change it, or replace a folder on the way to it, is as good as root."""
+    for place in (Path(program), *Path(program).parents):
+        status = place.stat()
+        is_open = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if status.st_uid != 0 or is_open:
+            who = "other users" if is_open else f"user {status.st_uid}"
+            sentence = f"warning: {who} may change {printable(str(place))}, and root will run {printable(program)}"
+            click.echo(f"glassfs: {sentence}", err=True)
+            return

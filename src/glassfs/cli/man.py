@@ -1,4 +1,4 @@
-"""``glassfs man``: the manual page, made from what the commands say of themselves, so that it cannot be out of date."""
+"""``glassfs man``: the manual page, made from what the commands say of themselves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,26 @@ INTRODUCTION = (
     "glassfs mounts data containers (KinoDB, WShard, kastore and tskit, iKv, ML.NET IDV) as read-only directories: "
     "arrays are .npy files, pictures .png and .jpg, documents .json, decoded block by block when somebody reads them."
 )
+
+NOTES = {
+    "A mount point that glassfs makes": (
+        "goes when the mount ends, if nothing is in it, but for a daemon that was ended by kill -9."
+    ),
+    "When the daemon dies": (
+        "by kill -9 or for want of memory, the mount point answers 'Transport endpoint is not connected' until "
+        "'glassfs umount', or the next 'glassfs mount' there, takes the dead mount away. The option auto_unmount does "
+        "so at once, for root; some versions of fusermount3 (3.14 for one) do nothing of the kind for other users."
+    ),
+    "When a container changes": (
+        "what is read afterwards is the new one. glassfs notices by size and times of the file, as others do: bytes "
+        "that a program changes through mmap(2) do not move them, and what glassfs or the kernel keeps in memory can "
+        "then be older than the file."
+    ),
+    "A mount that hangs": (
+        "'glassfs status' gives each mount two seconds and says 'does not answer' then. "
+        "'glassfs umount --lazy' takes it away."
+    ),
+}
 
 
 @click.command()
@@ -35,11 +55,16 @@ def page() -> str:
         found = glassfs.get_command(context, name)
         if found is not None:
             parts += _command(click.Context(found, parent=context, info_name=name), found)
-    parts += [".SH MOUNT OPTIONS", "After \\-o, separated by commas:"]
+    parts += [".SH MOUNT OPTIONS", "Behind \\-o, separated by commas:"]
     for option, meaning in DESCRIPTIONS.items():
         parts += [".TP", f".B {_escaped(option)}", _escaped(meaning)]
+    parts.append(".SH NOTES")
+    for subject, note in NOTES.items():
+        parts += [".TP", f".B {_escaped(subject)}", _escaped(note)]
     parts += [
-        ".SH EXIT STATUS", "0; 1 where something failed; 2 for a wrong command line.",
+        ".SH EXIT STATUS",
+        "0; 1 where something failed; 2 for a wrong command line, a wrong mount option included; 130 after Ctrl\\-C.",
+        "mount.glassfs has those of mount(8): 1 for a wrong command line, 32 where mounting failed.",
         ".SH ENVIRONMENT", ".TP", ".B GLASSFS_FUSE", "2 or 3: which libfuse to use.",
         ".SH SEE ALSO", ".BR fusermount3 (1), mount (8), systemd.mount (5)",
     ]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import click
+import os
+import shlex
 
+import click
+from click.shell_completion import CompletionItem
+
+from glassfs.cli.unseen import complete_path
+from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
+from glassfs.terminal import printable
 
 
 def _described() -> str:
@@ -13,20 +20,64 @@ def _described() -> str:
     return "\n".join(["\b", "Options for -o, separated by commas:", *lines])
 
 
+def _complete_options(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The options of ``-o`` that begin like what stands behind the last comma and are not there yet."""
+    before, comma, begun = incomplete.rpartition(",")
+    given = {option.partition("=")[0] for option in before.split(",")}
+    return [
+        CompletionItem(f"{before}{comma}{name}{'=' if has_value else ''}", help=text)
+        for names, text in DESCRIPTIONS.items()
+        for name, has_value, _ in (described.partition("=") for described in names.split(", "))
+        if name.startswith(begun) and name not in given
+    ]
+
+
 @click.command(epilog=_described())
-@click.argument("places", metavar="SOURCE... MOUNTPOINT", nargs=-1, type=click.Path(readable=False))
+@click.argument("places", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, shell_complete=complete_path)
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C and SIGTERM unmount.")
-@click.option("-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.")
+@click.option(
+    "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",
+    shell_complete=_complete_options,
+)
 @click.option("--log-file", type=click.Path(dir_okay=False), help="Where the daemon logs to, instead of syslog.")
 def command(
     places: tuple[str, ...], foreground: bool, options: tuple[str, ...], log_file: str | None,
 ) -> int:
     """One SOURCE that is a container: MOUNTPOINT shows its contents. A folder: it is mirrored, and every container in
     it is a directory. Several: MOUNTPOINT has one directory for each.
+
+    Without a MOUNTPOINT, glassfs makes one in the current directory, named after the one SOURCE: run.kdb is mounted at
+    run, or at run-glassfs if there is a run already, and a folder data at data-glassfs. It goes when the mount ends.
     """
     from glassfs.mount.daemon import mount
 
-    if len(places) < 2:
-        raise click.UsageError("a source and a mount point are needed", click.get_current_context())
+    if not places:
+        raise click.UsageError("a source is missing: what is to be mounted?", click.get_current_context())
+    try:
+        parsed = MountOptions.parse(options)
+    except WrongOption as error:
+        raise click.UsageError(str(error), click.get_current_context()) from None
+    if len(places) == 1:
+        return _mount_at_own(places[0], parsed, foreground, log_file)
     *sources, mountpoint = places
-    return mount(sources, mountpoint, MountOptions.parse(options), foreground, log_file)
+    return mount(sources, mountpoint, parsed, foreground, log_file)
+
+
+def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file: str | None) -> int:
+    """Mounts at a directory that is made for it, and says which."""
+    from glassfs.mount import mountpoint
+    from glassfs.mount.daemon import mount
+    from glassfs.mount.errors import MountError
+
+    if not os.path.exists(source):
+        raise MountError(f"{source}: no such file or folder")
+    own = mountpoint.make(source)
+    options.own_mountpoint = own
+    where = f"{printable(source)} is mounted at {printable(own.name)}"
+    if foreground or "debug" in options.flags:
+        # At its end there is nothing left to be said.
+        click.echo(f"{where}, until Ctrl-C", err=True)
+        return mount([source], own.name, options, foreground, log_file)
+    status = mount([source], own.name, options, foreground, log_file)
+    click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(own.name))}")
+    return status

@@ -1,4 +1,7 @@
-"""What is looked at before anything is mounted: what people get wrong first, each with its own sentence."""
+"""What is looked at before anything is mounted: what people get wrong first, each with its own sentence.
+
+For the one thread that there is at that time. A mount that hangs at the mount point does not make the checks hang.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from glassfs.mount import system
+from glassfs.mount import probe, system
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
+from glassfs.source.mountinfo import glassfs_devices
 
 log = logging.getLogger(__name__)
 
@@ -25,15 +29,10 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
         if not os.path.exists(source):
             raise MountError(f"{source}: no such file or folder")
         if not os.access(source, os.R_OK):
-            raise MountError(f"{source}: may not be read by this user")
-    place = system.real_path(mountpoint)
-    existing = system.mount_at(place)
-    if existing is not None and existing.file_system == system.FILE_SYSTEM:
-        if not system.is_dead(place):
-            advice = f"'glassfs umount {mountpoint}' first"
-            raise MountError(f"{mountpoint}: {existing.source} is mounted there already; {advice}")
-        log.warning("%s: unmounting a glassfs mount whose daemon is gone", mountpoint)
-        system.unmount(place, lazy=True)
+            raise MountError(f"{source}: this user may not read it")
+        if os.stat(source).st_dev in glassfs_devices():
+            raise MountError(f"{source}: is on a mount of glassfs, and what that shows is not mounted again")
+    _check_nothing_is_mounted(mountpoint)
     if not os.path.exists(mountpoint):
         raise MountError(f"{mountpoint}: the mount point does not exist; 'mkdir {mountpoint}' first")
     if not os.path.isdir(mountpoint):
@@ -42,13 +41,37 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
         raise MountError(f"{mountpoint}: the mount point is not empty; choose an empty directory, or add -o nonempty")
     for source in sources:
         if os.path.isdir(source) and _is_inside(mountpoint, source):
-            raise MountError(f"{mountpoint}: lies inside {source}, which would then contain itself")
+            advice = "choose a mount point outside of it"
+            raise MountError(f"{mountpoint}: lies inside {source}, which would then contain itself; {advice}")
     _check_fuse(options)
 
 
+def _check_nothing_is_mounted(mountpoint: str) -> None:
+    place = system.real_path(mountpoint)
+    existing = system.mount_at(place)
+    if existing is None or existing.file_system != system.FILE_SYSTEM:
+        return
+    (state,) = probe.ask([lambda: b"dead" if system.is_dead(place) else b"alive"])
+    if state == b"dead":
+        log.warning("%s: unmounting a glassfs mount whose daemon is gone", mountpoint)
+        system.unmount(place, lazy=True)
+    elif state == b"alive":
+        advice = f"'glassfs umount {mountpoint}' first"
+        raise MountError(f"{mountpoint}: {existing.source} is mounted there already; {advice}")
+    else:
+        advice = f"'glassfs umount --lazy {mountpoint}' takes it away"
+        raise MountError(f"{mountpoint}: {existing.source} is mounted there and does not answer; {advice}")
+
+
 def _is_inside(path: str, folder: str) -> bool:
-    inner, outer = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath((inner, outer)) == outer
+    """By device and inode of each directory on the way up: a folder may have several paths, by bind mounts."""
+    outer = os.stat(folder)
+    place = os.path.realpath(path)
+    while not os.path.samestat(os.stat(place), outer):
+        place, below = os.path.dirname(place), place
+        if place == below:
+            return False
+    return True
 
 
 def _check_fuse(options: MountOptions) -> None:
@@ -69,7 +92,7 @@ def _check_fuse(options: MountOptions) -> None:
         raise MountError("fusermount3 is not installed, without which only root may mount: 'apt install fuse3'")
     if options.flags & {"allow_other", "allow_root"} and not _may_allow_other():
         advice = f"root must first put the line 'user_allow_other' into {FUSE_CONFIGURATION}"
-        raise MountError(f"option allow_other: {advice}")
+        raise MountError(f"options allow_other and allow_root: {advice}")
 
 
 def _device_advice(error: OSError) -> str:

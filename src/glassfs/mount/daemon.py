@@ -1,4 +1,4 @@
-"""``mount``: the checks, the fork into a daemon, readiness, and where the log goes.
+"""``mount``: the checks, the fork into a daemon, readiness, and the end of a mount point that was made for it.
 
 The fork comes before anything heavy is imported and before there are threads. The child opens the sources and mounts;
 the parent waits on a pipe until the mount answers, or for the one sentence that says why it does not.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from glassfs.errors import GlassfsError
-from glassfs.mount import service
+from glassfs.mount import logs, privileges, service
 from glassfs.mount.checks import check
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
+from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +24,27 @@ def mount(
     sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, log_file: str | None,
 ) -> int:
     """Mounts and returns when the mount is usable; in the foreground, when it has ended. The exit status."""
+    try:
+        return _mount(sources, mountpoint, options, foreground, log_file)
+    except BaseException:
+        _remove_own(options)
+        raise
+
+
+def _mount(
+    sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, log_file: str | None,
+) -> int:
     is_daemon = not foreground and "debug" not in options.flags
-    _configure_log(log_file, is_daemon)
+    _open_standard_descriptors()
+    logs.configure(log_file, is_daemon)
+    privileges.raise_descriptor_limit()
     check(sources, mountpoint, options)
     if not is_daemon:
         from glassfs.mount.session import Session
 
         Session(sources, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
         service.notify("STOPPING=1")
+        _remove_own(options)
         return 0
     readable, writable = os.pipe()
     if os.fork() == 0:
@@ -56,16 +70,7 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         places = [os.path.abspath(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
-
-        def ready() -> None:
-            null = os.open(os.devnull, os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(null, number)
-            os.close(null)
-            os.write(pipe, b"ready")
-            os.close(pipe)
-
-        Session(places, target, options, sources).run(ready)
+        Session(places, target, options, sources).run(_readiness(pipe))
         status = 0
     except GlassfsError as error:
         _tell(pipe, str(error))
@@ -75,32 +80,40 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         log.exception("the daemon ends")
         _tell(pipe, f"{type(error).__name__}: {error}")
     finally:
+        _remove_own(options)
         logging.shutdown()
         os._exit(status)
 
 
+def _readiness(pipe: int) -> Callable[[], None]:
+    """What tells the starter that the mount answers, and lets go of the starter's terminal."""
+
+    def ready() -> None:
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        os.close(null)
+        os.write(pipe, b"ready")
+        os.close(pipe)
+
+    return ready
+
+
 def _tell(pipe: int, sentence: str) -> None:
     try:
-        os.write(pipe, " ".join(sentence.split()).encode("utf-8", "replace"))
+        os.write(pipe, printable(" ".join(sentence.split())).encode())
     except OSError:  # the parent has its answer already
         log.error("%s", sentence)
 
 
-def _configure_log(log_file: str | None, is_daemon: bool) -> None:
-    """To a file, else to stderr in the foreground (the journal under systemd), else to syslog."""
-    handler: logging.Handler
-    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    if log_file is not None:
-        handler = logging.FileHandler(log_file)
-    elif not is_daemon:
-        handler = logging.StreamHandler()
-        if service.is_journal(2):
-            formatter = service.JournalFormatter()
-    elif os.path.exists("/dev/log"):
-        from logging.handlers import SysLogHandler
+def _open_standard_descriptors() -> None:
+    """Where the starter has closed stdin, stdout or stderr, no source and no device may come to have its number."""
+    number = os.open(os.devnull, os.O_RDWR)
+    while number < 3:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
 
-        handler, formatter = SysLogHandler("/dev/log"), logging.Formatter("glassfs[%(process)d]: %(message)s")
-    else:
-        handler = logging.NullHandler()
-    handler.setFormatter(formatter)
-    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+
+def _remove_own(options: MountOptions) -> None:
+    if options.own_mountpoint is not None:
+        options.own_mountpoint.remove()

@@ -42,6 +42,10 @@ class MountError(GlassfsError):
     """Mounting or unmounting failed; one sentence with what to do about it."""
 
 
+class WrongOption(MountError):
+    """A wrong ``-o``: a mistake in the command line, not something that failed."""
+
+
 class Answer(Exception):
     """An errno that a callback answers with on purpose; not logged."""
 

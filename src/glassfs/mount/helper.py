@@ -1,33 +1,48 @@
-"""``mount.glassfs``: what mount(8) runs for ``mount -t glassfs SOURCE DIR -o …`` and for lines of /etc/fstab."""
+"""``mount.glassfs``: what mount(8) runs for ``mount -t glassfs SOURCE DIR -o …`` and for lines of /etc/fstab.
+
+Its exit statuses are those that mount(8) lists, which hands them on.
+"""
 
 from __future__ import annotations
 
 import sys
 
 from glassfs.errors import GlassfsError
-from glassfs.mount.errors import MountError
+from glassfs.mount.errors import WrongOption
+from glassfs.terminal import printable
 
 USAGE = "usage: mount.glassfs SOURCE MOUNTPOINT [-fnsv] [-o OPTION[,OPTION]...]"
+WRONG_USE, INTERRUPTED, FAILED = 1, 8, 32
+
+
+class WrongUse(GlassfsError):
+    """The command line cannot be understood."""
 
 
 def main() -> None:
     """The entry point of the program."""
     try:
         sys.exit(run(sys.argv[1:]))
-    except (GlassfsError, OSError) as error:
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        print(f"mount.glassfs: {' '.join(text.split())}", file=sys.stderr)
-        sys.exit(1)
+    except WrongOption as error:
+        _end(f"{error} (see 'glassfs mount --help')", WRONG_USE)
+    except WrongUse as error:
+        _end(str(error), WRONG_USE)
+    except KeyboardInterrupt:
+        _end("interrupted", INTERRUPTED)
+    except GlassfsError as error:
+        _end(str(error), FAILED)
+    except OSError as error:
+        _end(f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED)
 
 
 def run(arguments: list[str]) -> int:
-    """Mounts as mount(8) asks for it (mount(8), "External helpers"). Raises MountError."""
+    """Mounts as mount(8) asks for it (mount(8), "External helpers"). Raises GlassfsError."""
     from glassfs.mount.daemon import mount
     from glassfs.mount.options import MountOptions
 
     places, options, flags = _parse(arguments)
     if len(places) != 2:
-        raise MountError(USAGE)
+        raise WrongUse(USAGE)
     source, mountpoint = places
     # mount(8) says rw where nobody said ro; a glassfs mount is read-only all the same.
     parsed = MountOptions.parse(options, is_lenient="s" in flags, ignored={"rw"})
@@ -45,13 +60,18 @@ def _parse(arguments: list[str]) -> tuple[list[str], tuple[str, ...], set[str]]:
         if argument in ("-o", "-t", "-N"):
             value = next(rest, None)
             if value is None:
-                raise MountError(USAGE)
+                raise WrongUse(f"{argument} needs a value; {USAGE}")
             if argument == "-o":
                 options.append(value)
         elif argument.startswith("-") and len(argument) > 1:
             if set(argument[1:]) - set("fnsv"):
-                raise MountError(f"unknown flag {argument}; {USAGE}")
+                raise WrongUse(f"unknown flag {argument}; {USAGE}")
             flags |= set(argument[1:])
         else:
             places.append(argument)
     return places, tuple(options), flags
+
+
+def _end(sentence: str, status: int) -> None:
+    print(f"mount.glassfs: {printable(' '.join(sentence.split()))}", file=sys.stderr)
+    sys.exit(status)

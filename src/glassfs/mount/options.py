@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from glassfs.cache import DEFAULT_BUDGET
-from glassfs.mount.errors import MountError
+from glassfs.mount.errors import WrongOption
+from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.tree.places.containers import OPEN_CONTAINERS
 
 # Handled by mount(8), systemd or the kernel before or after us, or already so.
@@ -22,30 +24,40 @@ _FLAGS = {
 }
 
 READ_AHEAD_KIB = 1024
+LARGEST_ID = 0xFFFFFFFE  # the one above says "no change" to the system
+
+_SIZE = "a size, such as 64M or 2G"
+_EXPECTED = {
+    "uid": "the number of a user", "gid": "the number of a group", "umask": "an octal number up to 777",
+    "cache_size": _SIZE, "read_ahead": _SIZE, "max_open": "a number from 1 on",
+}
 
 DESCRIPTIONS = {
-    "allow_other": "let other users in; also switches default_permissions on",
-    "allow_root": "let root in",
+    "allow_other": "let other users in, each as far as modes and owners allow",
+    "allow_root": "let root in, which FUSE does not do by itself",
     "default_permissions": "let the kernel check modes; always on",
     "uid=N, gid=N": "owner and group of everything, instead of the source's",
     "umask=OCTAL": "permissions to take away, such as 077",
     "cache_size=SIZE": "memory for decoded blocks (256M)",
     "spool=DIR": "where blocks too large for memory are decoded to, in files without a name (TMPDIR or /tmp)",
     "max_open=N": f"containers kept open at a time when a folder is mounted ({OPEN_CONTAINERS})",
-    "read_ahead=SIZE": f"the kernel's read-ahead for this mount, if root ({READ_AHEAD_KIB}K)",
+    "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "nonempty": "mount over a directory that has something in it",
-    "auto_unmount": "let fusermount unmount when the daemon dies, even by kill -9",
+    "auto_unmount": "unmount when the daemon dies, even by kill -9 (some fusermount3 do so for root only)",
     "debug": "have libfuse print every request; implies -f",
 }
 
 
-class UnknownOption(MountError):
+class UnknownOption(WrongOption):
     """An option that nobody knows."""
 
 
 @dataclass
 class MountOptions:
-    """The options of one mount. Sizes are bytes."""
+    """The options of one mount. Sizes are bytes.
+
+    ``own_mountpoint`` is no option to be given: the mount point, if it was made for this mount and goes with it.
+    """
 
     uid: int | None = None
     gid: int | None = None
@@ -55,6 +67,7 @@ class MountOptions:
     max_open: int = OPEN_CONTAINERS
     read_ahead: int = READ_AHEAD_KIB << 10
     flags: set[str] = field(default_factory=set)
+    own_mountpoint: OwnMountPoint | None = None
 
     @classmethod
     def parse(
@@ -62,7 +75,7 @@ class MountOptions:
     ) -> MountOptions:
         """Options as given behind ``-o``, several to a text.
 
-        Raises MountError for a wrong value, and for an unknown option unless ``is_lenient``.
+        Raises WrongOption for a wrong value, and for an unknown option unless ``is_lenient``.
         """
         options = cls()
         for option in (option.strip() for text in texts for option in _split(text)):
@@ -73,6 +86,8 @@ class MountOptions:
             except UnknownOption:
                 if not is_lenient:
                     raise
+        if {"allow_other", "allow_root"} <= options.flags:
+            raise WrongOption("options allow_other and allow_root: only one of them may be given")
         return options
 
     def _set(self, option: str) -> None:
@@ -82,25 +97,29 @@ class MountOptions:
         elif name.startswith("x-") or name == "comment" or (name in _IGNORED and not has_value):
             return
         elif name == "rw":
-            raise MountError("option rw: a glassfs mount is read-only")
-        elif name == "spool" and value:
+            raise WrongOption("option rw: a glassfs mount is read-only")
+        elif name in _FLAGS:
+            raise WrongOption(f"option {name}: takes no value, but {value!r} is given")
+        elif name == "spool":
+            if not value:
+                raise WrongOption("option spool: needs a folder, as in spool=/var/tmp")
             if not os.path.isdir(value):
-                raise MountError(f"option spool: {value} is not a directory")
+                raise WrongOption(f"option spool: {value} is not a directory")
             self.spool = os.path.abspath(value)
-        elif name in ("uid", "gid", "umask", "cache_size", "max_open", "read_ahead"):
+        elif name in _EXPECTED:
             try:
                 setattr(self, name, _number(name, value))
             except ValueError:
-                raise MountError(f"option {name}: {value!r} is not a value for it") from None
+                raise WrongOption(f"option {name}: {value!r} is not {_EXPECTED[name]}") from None
         else:
-            raise UnknownOption(f"unknown mount option {option!r} (see 'glassfs mount --help')")
+            raise UnknownOption(f"unknown mount option {option!r}")
 
     def shown(self) -> dict[str, object]:
         """For status.json."""
         return {
             "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid, "umask": f"{self.umask:03o}",
             "cache_size": self.cache_size, "spool": self.spool, "max_open": self.max_open,
-            "read_ahead": self.read_ahead,
+            "read_ahead": self.read_ahead, "own_mountpoint": self.own_mountpoint is not None,
         }
 
 
@@ -123,7 +142,10 @@ def _number(name: str, value: str) -> int:
 
     if name in ("cache_size", "read_ahead"):
         return parse_size(value)
+    if not (value.isascii() and value.isdigit()):
+        raise ValueError(value)
     number = int(value, 8 if name == "umask" else 10)
-    if number < (1 if name == "max_open" else 0) or (name == "umask" and number > 0o777):
+    least, most = {"max_open": (1, sys.maxsize), "umask": (0, 0o777)}.get(name, (0, LARGEST_ID))
+    if not least <= number <= most:
         raise ValueError(value)
     return number

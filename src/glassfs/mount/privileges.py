@@ -1,7 +1,7 @@
-"""What a daemon that was started by root gives up: all capabilities (capabilities(7)) but those for its work.
+"""What a daemon takes and gives up at its start: all descriptors it may have, and capabilities it can do without.
 
-Capabilities belong to threads, and new threads inherit them: called before there are any. Linux only; elsewhere, and
-for a user who is not root, there is nothing to give up.
+Capabilities (capabilities(7)) belong to threads, and new threads inherit them: given up before there are any. Linux
+only; elsewhere, and for a user who is not root, there is nothing to give up.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import resource
 import sys
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,17 @@ class _Header(ctypes.Structure):
 
 class _Data(ctypes.Structure):
     _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+def raise_descriptor_limit() -> None:
+    """Raises the soft limit of open files to the hard one: a container of many parts has as many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.info("the limit of open files stays at %d: %s", soft, error)
 
 
 def drop() -> None:

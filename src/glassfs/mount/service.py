@@ -1,12 +1,10 @@
-"""Living under systemd: telling it that the mount is ready (sd_notify(3)), and levels in the journal (sd-daemon(3))."""
+"""Living under systemd: telling it that the mount is ready (sd_notify(3)), knowing its journal (sd-daemon(3))."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-
-_LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
 
 def notify(*assignments: str) -> None:
@@ -31,11 +29,3 @@ def is_journal(descriptor: int) -> bool:
     except OSError:
         return False
     return (device, inode) == (str(status.st_dev), str(status.st_ino))
-
-
-class JournalFormatter(logging.Formatter):
-    """Lines with the level in front, as the journal reads it; it knows time and process itself."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        level = next((number for least, number in _LEVELS if record.levelno >= least), 7)
-        return "\n".join(f"<{level}>{line}" for line in super().format(record).splitlines())

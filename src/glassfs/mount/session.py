@@ -10,7 +10,6 @@ import ctypes
 import gc
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -22,6 +21,7 @@ from glassfs.mount import allocator, privileges, system
 from glassfs.mount.binding import load
 from glassfs.mount.callbacks import Registration, fuse_class
 from glassfs.mount.errors import Failures, MountError
+from glassfs.mount.messages import Messages
 from glassfs.mount.operations import Operations
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import MountRoot
@@ -70,7 +70,7 @@ class Session:
             threading.Thread(target=self._after_start, args=(ready,), name="glassfs-watch", daemon=True).start()
 
         callbacks = fuse_class(self.binding, self.operations, self.failures)
-        messages = _Messages() if "debug" not in self.options.flags else None
+        messages = Messages() if "debug" not in self.options.flags else None
         self._messages = messages
         try:
             callbacks(Registration(started, timeout), self.mountpoint, foreground=True, **self._fuse_options(timeout))
@@ -178,26 +178,6 @@ class Session:
             },
             "errors": self.failures.count,
         }
-
-
-class _Messages:
-    """What libfuse and fusermount write to stderr until the mount is ready, for the one sentence if it fails."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        self._stderr: int | None = os.dup(2)
-        os.dup2(self._file.fileno(), 2)
-
-    def restore(self) -> None:
-        if self._stderr is not None:
-            os.dup2(self._stderr, 2)
-            os.close(self._stderr)
-            self._stderr = None
-
-    def text(self) -> str:
-        self._file.seek(0)
-        lines = self._file.read().decode("utf-8", "replace").splitlines()
-        return "; ".join(line.strip() for line in lines if line.strip())
 
 
 def _tame_collector() -> None:

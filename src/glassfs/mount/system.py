@@ -7,40 +7,16 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from glassfs.mount.errors import MountError
+from glassfs.source.mountinfo import FILE_SYSTEM, Mount, glassfs_devices, mounts
 
-MOUNTS = "/proc/self/mountinfo"
-FILE_SYSTEM = "fuse.glassfs"
+__all__ = [
+    "FILE_SYSTEM", "Mount", "glassfs_devices", "is_dead", "is_glassfs", "mount_at", "mounts", "raise_read_ahead",
+    "real_path", "unmount",
+]
+
 PATIENCE = 10.0
-
-
-@dataclass(frozen=True)
-class Mount:
-    """A line of mountinfo (proc(5)). ``device`` is ``major:minor``."""
-
-    path: str
-    device: str
-    file_system: str
-    source: str
-    user: int | None = None
-
-
-def mounts() -> Iterator[Mount]:
-    """All mounts of this namespace, later ones over earlier ones."""
-    try:
-        with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        fields, _, rest = line.partition(" - ")
-        device, path = fields.split(" ")[2], _unescape(fields.split(" ")[4])
-        file_system, source, *options = rest.split(" ")
-        user = next((o[8:] for o in ",".join(options).split(",") if o.startswith("user_id=")), None)
-        yield Mount(path, device, file_system, _unescape(source), int(user) if user and user.isdigit() else None)
 
 
 def mount_at(path: str) -> Mount | None:
@@ -50,6 +26,12 @@ def mount_at(path: str) -> Mount | None:
         if mount.path == path:
             found = mount
     return found
+
+
+def is_glassfs(path: str) -> bool:
+    """Whether the topmost mount at ``path`` is one of glassfs."""
+    found = mount_at(path)
+    return found is not None and found.file_system == FILE_SYSTEM
 
 
 def real_path(path: str) -> str:
@@ -77,7 +59,7 @@ def unmount(path: str, lazy: bool = False) -> None:
         raise MountError(f"{path}: is not a glassfs mount but {mount.file_system}")
     reason = _unmount(mount.path, lazy)
     if reason:
-        hint = "; close what uses it ('fuser -m' tells), or 'glassfs umount --lazy'" if "busy" in reason else ""
+        hint = "; close what uses it ('fuser -m' tells what), or 'glassfs umount --lazy'" if "busy" in reason else ""
         raise MountError(f"{path}: {reason}{hint}")
     end = time.monotonic() + PATIENCE
     while mount in mounts() and time.monotonic() < end:
@@ -92,7 +74,8 @@ def _unmount(place: str, lazy: bool) -> str | None:
         commands = [[name, "-u", *(["-z"] if lazy else []), place] for name in ("fusermount3", "fusermount")]
     for command in commands:
         if shutil.which(command[0]):
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            english = os.environ | {"LC_ALL": "C"}
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=english)
             if done.returncode == 0:
                 return None
             return done.stderr.strip().rpartition(": ")[2].rstrip(".") or f"{command[0]} failed"
@@ -107,20 +90,3 @@ def raise_read_ahead(device: str, size: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _unescape(field: str) -> str:
-    """mountinfo writes blanks, tabs, newlines and backslashes in octal."""
-    if "\\" not in field:
-        return field
-    raw = bytearray()
-    data = os.fsencode(field)
-    position = 0
-    while position < len(data):
-        if data[position] == 0x5C and data[position + 1 : position + 4].isdigit():
-            raw.append(int(data[position + 1 : position + 4], 8))
-            position += 4
-        else:
-            raw.append(data[position])
-            position += 1
-    return os.fsdecode(bytes(raw))

@@ -59,4 +59,4 @@ def is_glassfs(folder: int, name: str, device: int | None) -> bool:
     found = device_of(folder, name)
     if found is None or found == device:
         return False
-    return found in {mount.device_number for mount in mountinfo.mounts() if mount.is_glassfs}
+    return found in mountinfo.glassfs_devices()

@@ -1,0 +1,125 @@
+"""Asking mounts something that may never be answered, such as how they are.
+
+A thread that waits for a file system whose daemon hangs cannot be ended, not even by SIGKILL, and a process with such
+a thread cannot end either. So each question is put by a child of its own, which is left to itself when its time is
+over. To be called while the process has one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from glassfs.mount import system
+
+Question = Callable[[], bytes]
+
+PATIENCE = 2.0
+AT_A_TIME = 16
+LARGEST_STATUS = 16 << 20
+_PART = 1 << 16
+
+GONE = "its daemon is gone; 'glassfs umount' takes it away"
+SILENT = "does not answer"
+NOT_ALLOWED = "only the user who mounted it, and root, may see more"
+FOREIGN = "says nothing that glassfs understands"
+
+
+def statuses(paths: Sequence[str], patience: float = PATIENCE) -> list[dict[str, Any]]:
+    """What each mount says of itself in its status.json, or the reason why it does not, as ``unreadable``.
+
+    Whoever may mount can be at the other end: what is in it is not to be relied on.
+    """
+    return [_parsed(answer) for answer in ask([_status_of(path) for path in paths], patience)]
+
+
+def ask(questions: Sequence[Question], patience: float = PATIENCE) -> list[bytes | None]:
+    """The answer to each question, or None where there was none after so many seconds, or it raised."""
+    answers: list[bytes | None] = []
+    for first in range(0, len(questions), AT_A_TIME):
+        answers += _ask_together(questions[first : first + AT_A_TIME], patience)
+    return answers
+
+
+def _ask_together(questions: Sequence[Question], patience: float) -> list[bytes | None]:
+    answers: list[bytes | None] = [None] * len(questions)
+    with selectors.DefaultSelector() as selector:
+        for number, question in enumerate(questions):
+            child, pipe = _put(question)
+            selector.register(pipe, selectors.EVENT_READ, (number, child, bytearray()))
+        end = time.monotonic() + patience
+        while selector.get_map() and (left := end - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                number, child, said = key.data
+                part = os.read(key.fd, _PART)
+                said += part
+                if not part:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    _, status = os.waitpid(child, 0)
+                    answers[number] = bytes(said) if status == 0 else None
+        for key in list(selector.get_map().values()):
+            os.close(key.fd)
+            # Not waited for: if it hangs in the kernel, it ends when the kernel lets it.
+            os.kill(key.data[1], signal.SIGKILL)
+    return answers
+
+
+def _put(question: Question) -> tuple[int, int]:
+    """The child that answers, and the pipe that it answers through."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(question, readable, writable)
+    os.close(writable)
+    return child, readable
+
+
+def _answer(question: Question, readable: int, writable: int) -> NoReturn:
+    status = 1
+    try:
+        os.close(readable)
+        # Whoever reads the output of this program must not have to wait for a child that hangs.
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        answer = question()
+        while answer:
+            answer = answer[os.write(writable, answer) :]
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _status_of(path: str) -> Question:
+    """The status with ``+`` in front, or the reason why there is none with ``-``."""
+
+    def question() -> bytes:
+        try:
+            if system.is_dead(path):
+                return f"-{GONE}".encode()
+            with open(os.path.join(path, ".glassfs/status.json"), "rb") as file:
+                return b"+" + file.read(LARGEST_STATUS)
+        except PermissionError:
+            return f"-{NOT_ALLOWED}".encode()
+        except OSError as error:
+            return f"-{error.strerror}".encode()
+
+    return question
+
+
+def _parsed(answer: bytes | None) -> dict[str, Any]:
+    if answer is None:
+        return {"unreadable": SILENT}
+    if answer.startswith(b"-"):
+        return {"unreadable": answer[1:].decode()}
+    try:
+        found = json.loads(answer[1:])
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"unreadable": FOREIGN}

@@ -1,0 +1,129 @@
+"""What lines of the log look like, and that none of them makes logging raise. The kernel has no part in it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from glassfs.mount import logs
+
+AWKWARD = "a\nb\rc\x1b[31md\x9be\u2028f\u202eg\x85h\udcffi\ud800j\tk"
+SHOWN = r"a\nb\rc\x1b[31md\x9be\u2028f\u202eg\x85h\xffi\ud800j\tk"
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """As it was, afterwards."""
+    root = logging.getLogger()
+    handlers, level, raises = root.handlers[:], root.level, logging.raiseExceptions
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.raiseExceptions = raises
+
+
+def record(error: BaseException | None = None) -> logging.LogRecord:
+    exc_info = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord("glassfs", logging.ERROR, "file.py", 1, "%s is damaged", (AWKWARD,), exc_info)
+
+
+@pytest.mark.parametrize(("formatter", "prefix"), [(logs.LineFormatter(), ""), (logs.JournalFormatter(), "<3>")])
+def test_a_record_is_one_printable_line(formatter: logging.Formatter, prefix: str) -> None:
+    assert formatter.format(record()) == f"{prefix}{SHOWN} is damaged"
+
+
+@pytest.mark.parametrize(("formatter", "prefix"), [(logs.LineFormatter(), ""), (logs.JournalFormatter(), "<3>")])
+def test_lines_of_a_traceback_cannot_pass_for_records(formatter: logging.Formatter, prefix: str) -> None:
+    sentence = f"{AWKWARD}\n2026-01-01 00:00:00,000 ERROR forged\n<0>forged"
+    try:
+        raise ValueError(sentence)
+    except ValueError as error:
+        first, *rest = formatter.format(record(error)).split("\n")
+    assert first == f"{prefix}{SHOWN} is damaged"
+    assert rest[0] == f"{prefix}    Traceback (most recent call last):"
+    assert [line for line in rest if "forged" in line] == [
+        f"{prefix}    2026-01-01 00:00:00,000 ERROR forged", f"{prefix}    <0>forged",
+    ]
+    assert all(line.isprintable() and line.startswith(f"{prefix}    ") for line in rest)
+
+
+def test_levels_of_the_journal() -> None:
+    levels = {"CRITICAL": 2, "ERROR": 3, "WARNING": 4, "INFO": 6, "DEBUG": 7}
+    for name, number in levels.items():
+        made = logging.LogRecord("x", getattr(logging, name), "f", 1, "said", (), None)
+        assert logs.JournalFormatter().format(made) == f"<{number}>said"
+
+
+@pytest.mark.parametrize("name", ["log", "log-\udcff"])
+def test_a_file_takes_all_text(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    logs.configure(str(path), is_daemon=True)
+    logging.getLogger("glassfs.test").error("%s", AWKWARD)
+    (line,) = path.read_bytes().decode().splitlines()
+    assert line.endswith(f" ERROR {SHOWN}")
+
+
+def test_stderr_takes_all_text_in_any_locale(tmp_path: Path) -> None:
+    script = "from glassfs.mount import logs; import logging; logs.configure(None, False); logging.error('é \\udcff')"
+    variables = os.environ | {"PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr.endswith(rb" ERROR \xe9 \xff" + b"\n")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_stderr_is_the_one_of_the_start(capfd: pytest.CaptureFixture[str]) -> None:
+    """Descriptor 2 is another file while libfuse mounts."""
+    logs.configure(None, is_daemon=False)
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        logging.getLogger("glassfs.test").warning("said meanwhile")
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
+    assert "WARNING said meanwhile" in capfd.readouterr().err
+
+
+def test_syslog_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = tmp_path / "log"
+    monkeypatch.setattr(logs, "SYSLOG", str(address))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(address))
+        channel.settimeout(20)
+        logs.configure(None, is_daemon=True)
+        logging.getLogger("glassfs.test").error("%s", AWKWARD)
+        assert channel.recv(4096).rstrip(b"\0").decode() == f"<11>glassfs[{os.getpid()}]: {SHOWN}"
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_without_a_syslog_that_listens_nothing_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool,
+) -> None:
+    address = tmp_path / "log"
+    if is_there:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.bind(str(address))
+    monkeypatch.setattr(logs, "SYSLOG", str(address))
+    logs.configure(None, is_daemon=True)
+    logging.getLogger("glassfs.test").error("nobody hears that")
+
+
+def test_a_log_that_cannot_be_written_hurts_nobody() -> None:
+    script = (
+        "from glassfs.mount import logs; import logging; logs.configure('/dev/full', True)\n"
+        "for number in range(3): logging.error('the disk is full')\nlogging.shutdown(); print('goes on')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("goes on\n", "")

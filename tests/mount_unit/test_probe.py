@@ -1,0 +1,75 @@
+"""Questions that may never be answered, put to nobody in particular; nothing is mounted here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from glassfs.mount.probe import AT_A_TIME, FOREIGN, ask, statuses
+
+
+def _hang() -> bytes:
+    time.sleep(600)
+    return b"never"
+
+
+def _fail() -> bytes:
+    raise OSError("no")
+
+
+def test_answers_come_in_the_order_of_the_questions() -> None:
+    answers = ask([lambda number=number: b"%d" % number for number in range(AT_A_TIME + 3)], 60)
+    assert answers == [b"%d" % number for number in range(AT_A_TIME + 3)]
+    assert ask([]) == []
+
+
+def test_long_answers_and_empty_ones(capfd: pytest.CaptureFixture[str]) -> None:
+    assert ask([lambda: b"x" * (5 << 20), lambda: b"", _fail, lambda: b"y"], 60) == [b"x" * (5 << 20), b"", None, b"y"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_one_that_hangs_costs_its_time_and_nothing_else() -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    answers = ask([_hang, lambda: b"here", _hang], 3)
+    assert (answers[0], answers[2]) == (None, None)
+    assert answers[1] == b"here"
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_whoever_reads_the_output_does_not_wait_for_one_that_hangs() -> None:
+    """A child that cannot be killed, as in a kernel that waits: here it is one that nobody kills."""
+    script = (
+        "import os, time; from glassfs.mount import probe\n"
+        "def spare(pid, number): print(pid, flush=True)\n"
+        "probe.os.kill = spare\n"
+        "print(probe.ask([lambda: time.sleep(600)], 0.2))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    pid, answer = done.stdout.splitlines()
+    os.kill(int(pid), 9)
+    assert answer == "[None]"
+
+
+@pytest.mark.parametrize("said", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000, b"null"])
+def test_a_status_that_makes_no_sense(tmp_path: Path, said: bytes) -> None:
+    (tmp_path / ".glassfs").mkdir()
+    (tmp_path / ".glassfs/status.json").write_bytes(said)
+    assert statuses([str(tmp_path)]) == [{"unreadable": FOREIGN}]
+
+
+def test_statuses(tmp_path: Path) -> None:
+    (tmp_path / ".glassfs").mkdir()
+    path = tmp_path / ".glassfs/status.json"
+    path.write_text(json.dumps({"pid": 1}) + " " * 4096)
+    assert statuses([str(tmp_path), str(tmp_path / "none")]) == [
+        {"pid": 1}, {"unreadable": "No such file or directory"},
+    ]
+    path.unlink()
+    os.mkfifo(path)
+    assert statuses([str(tmp_path)], 0.2) == [{"unreadable": "does not answer"}]
