@@ -15,13 +15,14 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "src" / "glassfs"
 LONGEST_FILE = 500
 
-EVERYBODY = {"errors", "sizes"}
+EVERYBODY = {"errors", "sizes", "terminal"}
 BELOW_FORMATS = {"content", "codec", "source", "cache"}
 
 # What each room may import besides itself and what everybody may.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "sizes": set(),
+    "terminal": set(),
     "source": set(),
     "codec": {"source"},
     "cache": {"codec", "source"},

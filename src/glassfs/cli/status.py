@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import printable
 from glassfs.mount import system
 from glassfs.sizes import human_size
+from glassfs.terminal import printable
 
 
 @click.command()
