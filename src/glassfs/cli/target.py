@@ -163,9 +163,7 @@ class Target:
     def _at(self, place: str) -> tuple[int, bytes]:
         """The folder that a place is in, open, and its name there."""
         folder, _, name = place.rpartition("/")
-        if name in ("", ".", "..") or "\0" in name:
-            raise NotWritten("is not a name that a file can have")
-        return self._folder(folder), _encoded(name)
+        return self._folder(folder), _component(name)
 
     def _folder(self, place: str) -> int:
         """The descriptor of a folder that is there, opened component by component from one that is open."""
@@ -182,7 +180,7 @@ class Target:
             self._folders.move_to_end(known)
         for name in reversed(missing):
             known = f"{known}/{name}"
-            descriptor = self._folders[known] = self._entered(descriptor, _encoded(name))
+            descriptor = self._folders[known] = self._entered(descriptor, _component(name))
             if len(self._folders) > KEPT_FOLDERS:
                 os.close(self._folders.popitem(last=False)[1])
         self._last = place, descriptor
@@ -325,6 +323,12 @@ def _temporary_name() -> bytes:
 def _discard(folder: int, name: bytes) -> None:
     with suppress(OSError):
         os.unlink(name, dir_fd=folder)
+
+
+def _component(name: str) -> bytes:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise NotWritten("is not a name that a file can have")
+    return _encoded(name)
 
 
 def _encoded(name: str) -> bytes:
