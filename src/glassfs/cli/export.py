@@ -39,8 +39,10 @@ def command(source: str, paths: tuple[str, ...], overwrite: bool, resume: bool, 
     existing = Existing.OVERWRITE if overwrite else Existing.RESUME if resume else Existing.REFUSE
     is_shown = sys.stderr.isatty() if progress is None else progress
     source, inner = located(source)
+    if inner != "/":
+        chosen = [f"{inner}/{path}" for path in chosen] or [inner]
     with opened(source) as tree:
-        starts = _starts(tree, source, [f"{inner}/{path}" if inner != "/" else path for path in chosen or [inner]])
+        starts = _starts(tree, source, chosen or ["/"])
         if _would_hit_itself(tree, source, starts, folder):
             raise click.ClickException(f"{folder}: this would write over {source}, which is to be exported")
         try:
