@@ -116,8 +116,9 @@ class Dataset:
 
     def _export(self, target: Path) -> None:
         paths = self._container.shown(self.size)
+        export = (GLASSFS, "export", "--no-progress", "--overwrite", self.container)
         for start in range(0, len(paths), PATHS_PER_COMMAND):
-            _run(GLASSFS, "export", "--no-progress", self.container, *paths[start : start + PATHS_PER_COMMAND], target)
+            _run(*export, *paths[start : start + PATHS_PER_COMMAND], target)
 
     def _write_hdf5(self, target: Path) -> None:
         import h5py

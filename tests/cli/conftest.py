@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -51,4 +52,14 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(b"\xff" * 20)
+    return path
+
+
+def sparse_store(path: Path, size: int) -> Path:
+    """A store with one array, ``long.npy``, of so many bytes, all zero, which take no room."""
+    key, start = b"long", 136
+    with path.open("wb") as file:
+        file.write(b"\x89KAS\r\n\x1a\n" + struct.pack("<HHIQ40x", 1, 0, 1, start + size))
+        file.write(struct.pack("<B7xQQQQ24x", 1, 128, len(key), start, size) + key)
+        file.truncate(start + size)
     return path

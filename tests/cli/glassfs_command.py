@@ -14,6 +14,7 @@ class Done:
     def __init__(self, status: int, output: bytes, errors: bytes) -> None:
         self.status = status
         self.output = output
+        self.raw_errors = errors
         self.errors = errors.decode().splitlines()
 
     @property

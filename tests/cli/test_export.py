@@ -62,14 +62,8 @@ def test_parts_keep_their_paths(robot: Path, tmp_path: Path) -> None:
 
 def test_a_part_that_is_not_there_writes_nothing(robot: Path, tmp_path: Path) -> None:
     done = glassfs("export", robot, "meta", "none", tmp_path / "out")
-    fails(done, "none: no such file or directory in the container")
+    fails(done, f"none: no such file or directory in {robot}")
     assert not (tmp_path / "out").exists()
-
-
-def test_exporting_again_gives_the_same(store: Path, tmp_path: Path) -> None:
-    for _ in range(2):
-        assert glassfs("export", store, tmp_path).status == 0
-    assert written(tmp_path) == shown(store)
 
 
 def test_damage_costs_its_file_and_status_1(damaged: Path, tmp_path: Path) -> None:

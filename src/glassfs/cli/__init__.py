@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from inspect import cleandoc
 
@@ -26,6 +28,14 @@ COMMANDS = {
 }
 
 
+MEANT = {
+    "unmount": "umount", "fusermount": "umount", "dir": "ls", "list": "ls", "show": "cat", "read": "cat",
+    "print": "cat", "copy": "export", "cp": "export", "extract": "export", "unpack": "export", "check": "verify",
+    "stat": "info", "describe": "info", "mounts": "status", "ps": "status", "manual": "man",
+}
+"""What people type for some of the commands."""
+
+
 class _Commands(click.Group):
     """Sub-commands whose modules are imported only when they run."""
 
@@ -40,9 +50,28 @@ class _Commands(click.Group):
             command.help = f"{COMMANDS[name]}\n\n{cleandoc(command.help or '')}".rstrip()
         return command
 
+    def resolve_command(
+        self, context: click.Context, arguments: list[str],
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = arguments[0]
+        if name not in COMMANDS and not name.startswith("-") and not context.resilient_parsing:
+            context.fail(f"there is no command '{name}'{_suggestion(arguments)}")
+        return super().resolve_command(context, arguments)
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _suggestion(arguments: list[str]) -> str:
+    name = arguments[0]
+    if name in MEANT:
+        return f"; did you mean '{MEANT[name]}'?"
+    if os.path.exists(name):
+        meant = f"mount {name} {arguments[1]}" if len(arguments) == 2 else f"ls {name}"
+        return f"; did you mean 'glassfs {meant}'?"
+    close = get_close_matches(name, COMMANDS, 1)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -53,6 +82,9 @@ def glassfs() -> None:
 
 def main() -> None:
     """The entry point of the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # what a terminal's encoding lacks is shown as a number
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -61,14 +93,14 @@ def run(arguments: list[str]) -> int:
     from glassfs.errors import GlassfsError
 
     try:
-        status = glassfs.main(arguments, "glassfs", standalone_mode=False)
+        status = glassfs.main(_plain(arguments), "glassfs", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
         return 2
     except click.UsageError as error:
         where = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        return _failed(f"{error.format_message()}{where}", 2)
+        return _failed(f"{' '.join(error.format_message().split()).rstrip('.')}{where}", 2)
     except click.ClickException as error:
         return _failed(error.format_message(), 1)
     except (KeyboardInterrupt, click.Abort):
@@ -85,6 +117,20 @@ def run(arguments: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
+def _plain(arguments: list[str]) -> list[str]:
+    """``help``, ``help COMMAND`` and ``version``, which many type, as the options that they are."""
+    match arguments:
+        case ["help"]:
+            return ["--help"]
+        case ["help", command]:
+            return [command, "--help"]
+        case ["version"]:
+            return ["--version"]
+    return arguments
+
+
 def _failed(message: str, status: int) -> int:
-    click.echo(f"glassfs: {' '.join(message.split())}", err=True)
+    from glassfs.terminal import printable
+
+    click.echo(f"glassfs: {printable(message)}", err=True)
     return status

@@ -2,30 +2,78 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 
 import click
 
-import glassfs
-from glassfs.cli.common import lookup
-from glassfs.errors import IsADirectory
-from glassfs.tree import File
+from glassfs.cli.common import Located, complain, located, lookup, opened, report
+from glassfs.cli.complete import complete_paths
+from glassfs.errors import GlassfsError, IsADirectory
+from glassfs.tree import File, Symlink, Tree
 
 CHUNK = 1 << 20
 
 
 @click.command()
-@click.argument("source", type=click.Path(readable=False))
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-def command(source: str, paths: tuple[str, ...]) -> None:
-    """SOURCE is a container or a folder, each PATH a file inside it."""
-    tree = glassfs.open(source)
+@click.argument("places", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_paths)
+def command(places: tuple[str, ...]) -> int:
+    """SOURCE is a container or a folder, each PATH a file inside it.
+
+    Paths that go on into a container, as in 'glassfs cat run.trees/nodes/time.npy', are understood as well.
+    """
     buffer = memoryview(bytearray(CHUNK))
-    for path in paths:
-        node = lookup(tree, path)
-        if not isinstance(node, File):
-            raise IsADirectory(f"{path}: is a directory")
-        position = 0
-        while count := node.read_into(buffer, position):
-            sys.stdout.buffer.write(buffer[:count])
-            position += count
+    is_whole = True
+    for source, paths in _grouped(places):
+        with opened(source) as tree:
+            for path in paths:
+                is_whole &= _written(tree, path, source, buffer)
+    return 0 if is_whole else 1
+
+
+def _grouped(places: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Sources, and the paths wanted from each."""
+    first = located(places[0])
+    if first.path == "/":
+        if len(places) == 1:
+            raise click.UsageError(_how_to(first), click.get_current_context())
+        yield first.source, places[1:]
+        return
+    for place in map(located, places):
+        yield place.source, (place.path,)
+
+
+def _how_to(place: Located) -> str:
+    if not os.path.exists(place.source):
+        return f"{place.source}: no such file; a container or a folder is needed, and a path inside it"
+    return f"{place.source}: a path inside it is needed; 'glassfs ls {place.source}' shows what is there"
+
+
+def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
+    """Whether the file could be written out; why not is told."""
+    try:
+        file = _file(tree, path, source)
+    except GlassfsError as error:
+        complain(str(error))
+        return False
+    position = 0
+    while True:
+        try:
+            count = file.read_into(buffer, position)
+        except GlassfsError as error:
+            report(path, error, source)
+            return False
+        if not count:
+            return True
+        sys.stdout.buffer.write(buffer[:count])
+        position += count
+
+
+def _file(tree: Tree, path: str, source: str) -> File:
+    node = lookup(tree, path, source)
+    if isinstance(node, Symlink):
+        raise IsADirectory(f"{path}: is a symbolic link to {node.target}")
+    if not isinstance(node, File):
+        raise IsADirectory(f"{path}: is a directory; 'glassfs ls {source} {path}' lists it")
+    return node

@@ -1,21 +1,123 @@
-"""What several commands share."""
+"""What several commands share: the tree of what a person typed, paths in it, and lines on standard error."""
 
 from __future__ import annotations
 
+import difflib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import NamedTuple
+
 import click
 
-from glassfs.errors import GlassfsError, NotADirectory, NotFound
-from glassfs.tree import Node, Tree
+import glassfs
+from glassfs.content import Array, Container, Image
+from glassfs.errors import GlassfsError, NotADirectory, NotFound, Refused
+from glassfs.formats.registry import HEAD, recognise
+from glassfs.terminal import printable
+from glassfs.tree import Directory, File, Node, Tree, open_sources
+
+SUGGESTED_FROM = 10_000
+_KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
 
 
-def lookup(tree: Tree, path: str) -> Node:
-    """The node at a path as a person types it. The errors name the path."""
+class Located(NamedTuple):
+    """A container or folder, and the path in it: ``/`` where only the first was named."""
+
+    source: str
+    path: str
+
+
+def located(typed: str) -> Located:
+    """What is meant where a source is to be named: it, or a path that goes on into a container, as in a mount.
+
+    The container is the longest part of the path that is a file; where that is a folder, it may be one in which a name
+    is shown escaped (``%0A``). A path that is there as it stands is never taken apart.
+    """
+    source, inner = typed.rstrip("/") or typed, ""
+    while source and not os.path.lexists(source):
+        source, _, name = source.rpartition("/")
+        source, inner = source.rstrip("/"), f"/{name}{inner}"
+    if not source or (inner and os.path.isdir(source) and "%" not in inner):
+        return Located(typed, "/")
+    return Located(source, inner or "/")
+
+
+@contextmanager
+def opened(source: str) -> Iterator[Tree]:
+    """The tree of one source, closed at the end. That it cannot be opened is told with its path as it was typed."""
+    try:
+        tree = glassfs.open(source)
+    except Refused as error:
+        raise click.ClickException(f"{source}: {reason_of(error, source)}") from error
+    with tree:
+        yield tree
+
+
+@contextmanager
+def opened_container(source: str) -> Iterator[tuple[Tree, Container]]:
+    """The tree of a container and the container behind it, for what only that knows: its facts, files and checks."""
+    sources = open_sources([source])
+    with sources.tree as tree:
+        yield tree, sources.containers.all_open()[0].container
+
+
+def containers_below(folder: str) -> Iterator[tuple[str, OSError | None]]:
+    """The containers in a folder and all below it, by their first bytes; links are not followed.
+
+    A file or folder that cannot be looked into comes with the reason.
+    """
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        try:
+            with os.scandir(place) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            yield place, error
+            continue
+        waiting += [entry.path for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
+        for entry in found:
+            if entry.is_file(follow_symlinks=False):
+                try:
+                    with open(entry.path, "rb") as file:
+                        is_container = recognise(file.read(HEAD)) is not None
+                except OSError as error:
+                    yield entry.path, error
+                    continue
+                if is_container:
+                    yield entry.path, None
+
+
+def reason_of(error: Exception, source: str = "") -> str:
+    """Why something failed, without the name of the source where that has been told."""
+    if isinstance(error, GlassfsError):
+        return error.without_source if error.source in ("", source) else str(error)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def report(path: str, error: Exception, source: str = "") -> None:
+    """One line for a file that fails while the command goes on; with ``source`` it names that, too."""
+    place = f"{source}: {path}" if source else path
+    complain(f"{place}: {reason_of(error, source)}")
+
+
+def complain(sentence: str) -> None:
+    """A line on standard error."""
+    click.echo(f"glassfs: {printable(sentence)}", err=True)
+
+
+def lookup(tree: Tree, path: str, source: str) -> Node:
+    """The node at a path as a person types it. The errors name source and path, and what may have been meant."""
     try:
         return tree.lookup(normal(path))
     except NotFound:
-        raise NotFound(f"{path}: no such file or directory in the container") from None
+        hint = "; it is a file of its own, and one source is taken" if os.path.isfile(path) else ""
+        hint = hint or _suggestion(tree, normal(path))
+        raise NotFound(f"{path}: no such file or directory in {source}{hint}") from None
     except NotADirectory:
-        raise NotADirectory(f"{path}: not a directory") from None
+        raise NotADirectory(f"{path}: not a directory in {source}") from None
 
 
 def normal(path: str) -> str:
@@ -23,14 +125,44 @@ def normal(path: str) -> str:
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
-def printable(name: str) -> str:
-    """A name for a terminal: what is no text in it shows as U+FFFD."""
-    return name.encode("utf-8", "replace").decode() if name.isprintable() else name.encode("unicode_escape").decode()
+def nodes_from(
+    tree: Tree, path: str, on_error: Callable[[str, GlassfsError], None],
+) -> Iterator[tuple[str, Node]]:
+    """What is at ``path`` and all below it, parents first, with their paths."""
+    node = tree.lookup(path)
+    yield path, node
+    if isinstance(node, Directory):
+        yield from tree.walk(path, on_error)
 
 
-def report(path: str, error: Exception) -> None:
-    """One line for a file that fails while the command goes on."""
-    reason = str(error)
-    if isinstance(error, OSError) and not isinstance(error, GlassfsError):
-        reason = error.strerror or reason
-    click.echo(f"glassfs: {printable(path)}: {' '.join(reason.split())}", err=True)
+def described(node: Node) -> str:
+    """Type and shape of an array or of a raw picture: ``float32 [300, 7]``. Empty where that takes reading blocks."""
+    content = node.content if isinstance(node, File) else None
+    if isinstance(content, Array) and isinstance(content.shape, tuple):
+        return f"{_type_name(content.dtype)} {list(content.shape)}"
+    if isinstance(content, Image):
+        shape = [content.height, content.width, content.channels]
+        return f"uint{content.bits} {shape[:2] if content.channels == 1 else shape}"
+    return ""
+
+
+def _type_name(descr: str) -> str:
+    """NumPy's name for one of its descr strings; NumPy itself takes longer to load than a listing."""
+    kind, size = descr[1], descr[2:]
+    if kind == "b":
+        return "bool"
+    if kind in "Mm":
+        return f"{_KINDS[kind]}{size[1:]}"
+    return f"{_KINDS[kind]}{int(size) * 8}" if kind in _KINDS and size.isdigit() else descr
+
+
+def _suggestion(tree: Tree, path: str) -> str:
+    """``; did you mean …?`` where a name beside the one that is not there is much like it, or is it with a suffix."""
+    folder, _, wanted = path.rpartition("/")
+    try:
+        names = [node.name for node in islice(tree.directory(folder or "/").listing(), SUGGESTED_FROM)]
+    except GlassfsError:
+        return ""
+    begun = [name for name in names if name.startswith(f"{wanted}.")]
+    close = begun or difflib.get_close_matches(wanted, names, 1, 0.5)
+    return f"; did you mean '{folder[1:]}{'/' if folder else ''}{close[0]}'?" if close else ""

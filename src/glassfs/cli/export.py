@@ -1,91 +1,187 @@
-"""``glassfs export``"""
+"""``glassfs export``: a tree as a folder of ordinary files. How the folder is written to safely is in ``target``."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
-from tqdm import tqdm
 
-import glassfs
-from glassfs.cli.common import lookup, normal, report
-from glassfs.errors import GlassfsError
+from glassfs.cli.common import complain, located, lookup, nodes_from, normal, opened, report
+from glassfs.cli.complete import complete_path_or_folder, complete_source
+from glassfs.cli.progress import Progress
+from glassfs.cli.stopping import Stopped, stoppable
+from glassfs.cli.target import PIECE, Existing, NotWritten, Place, Target, Unusable, names_below, opened_target
+from glassfs.errors import Damaged, GlassfsError
 from glassfs.tree import Directory, File, Node, Symlink, Tree
-
-CHUNK = 1 << 20
-ZEROS = bytes(CHUNK)
 
 
 @click.command()
-@click.argument("source", type=click.Path(readable=False))
-@click.argument("paths", metavar="[PATH]... TARGET", nargs=-1)
+@click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
+@click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_path_or_folder)
+@click.option("--overwrite", is_flag=True, help="Replace files, links and pipes that TARGET has under the same names.")
+@click.option("--resume", is_flag=True, help="Go on with an export that was interrupted: what is complete is kept.")
 @click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
-def command(source: str, paths: tuple[str, ...], progress: bool | None) -> int:
-    """Write the same tree with the same bytes as a mount to the folder TARGET: all of SOURCE, or each PATH in it."""
+def command(source: str, paths: tuple[str, ...], overwrite: bool, resume: bool, progress: bool | None) -> int:
+    """Write the same tree with the same bytes as a mount to the folder TARGET: all of SOURCE, or each PATH in it.
+
+    TARGET is made where it is missing; one that has something in it needs --overwrite or --resume. A file gets its
+    name when it is whole. For --resume one is complete if it is a regular file whose time is the source's and whose
+    size is right (not compared where it takes decoding to know it); any other regular file is written anew.
+    Permissions are those of a mount less the umask, and folders can be written to by their owner.
+    """
     if not paths:
         raise click.UsageError("a folder to write to is needed", click.get_current_context())
-    *chosen, target = paths
-    tree = glassfs.open(source)
-    for path in chosen:
-        lookup(tree, path)
+    if overwrite and resume:
+        raise click.UsageError("--overwrite and --resume exclude each other", click.get_current_context())
+    *chosen, folder = paths
+    existing = Existing.OVERWRITE if overwrite else Existing.RESUME if resume else Existing.REFUSE
     is_shown = sys.stderr.isatty() if progress is None else progress
-    with tqdm(unit="B", unit_scale=True, unit_divisor=1024, disable=not is_shown, leave=False) as bar:
-        failures = sum(_export(tree, normal(path), target, bar) for path in chosen or ["/"])
+    source, inner = located(source)
+    if inner != "/":
+        chosen = [f"{inner}/{path}" for path in chosen] or [inner]
+    with opened(source) as tree:
+        starts = _starts(tree, source, chosen or ["/"])
+        if _would_hit_itself(tree, source, starts, folder):
+            raise click.ClickException(f"{folder}: this would write over {source}, which is to be exported")
+        try:
+            with (
+                stoppable(), opened_target(folder, tree.root.mode, existing, source) as target,
+                Progress(tree, starts, is_shown) as bar,
+            ):
+                failures = _Export(tree, source, target, folder, existing, bar).run(starts)
+        except NotWritten as error:
+            raise click.ClickException(f"{folder}: {error}") from error
+        except Stopped as stopped:
+            complain(f"{stopped}; '--resume' goes on from here")
+            return stopped.status
     if failures:
         raise click.ClickException(f"{source}: {failures} of its files and directories could not be written")
     return 0
 
 
-def _export(tree: Tree, path: str, target: str, bar: tqdm) -> int:
-    """Copies what is at ``path``; the number of nodes that failed."""
-    failures = 0
+def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
+    """The paths to be exported, each of them there, none inside another one."""
+    for path in paths:
+        lookup(tree, path, source)
+    found: list[str] = []
+    for path in dict.fromkeys(map(normal, paths)):
+        if not any(_is_within(path, other) for other in found):
+            found = [other for other in found if not _is_within(other, path)] + [path]
+    return found
 
-    def failed(place: str, error: Exception) -> None:
-        nonlocal failures
-        failures += 1
-        with tqdm.external_write_mode(file=sys.stderr):
-            report(place, error)
 
-    buffer = bytearray(CHUNK)
-    for place, node in _nodes(tree, path, failed):
-        destination = os.path.join(target, place[1:]) if place != "/" else target
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _would_hit_itself(tree: Tree, source: str, starts: list[str], folder: str) -> bool:
+    """Whether the source lies in the target where something of this name is to be written."""
+    names = names_below(source, folder)
+    if names is None:
+        return False
+    path = "/" + "/".join(names)
+    try:
+        tree.lookup(path)
+    except GlassfsError:
+        return False
+    return any(_is_within(path, start) or _is_within(start, path) for start in starts)
+
+
+class _Export:
+    """One export; what cannot be read or written is told, counted and left out."""
+
+    def __init__(
+        self, tree: Tree, source: str, target: Target, folder: str, existing: Existing, bar: Progress,
+    ) -> None:
+        self._tree, self._source = tree, source
+        self._target, self._folder = target, folder
+        self._is_resumed = existing is Existing.RESUME
+        self._bar = bar
+        self._buffer = memoryview(bytearray(PIECE))
+        self._unusable: set[str] = set()
+        self._has_folders = os.path.isdir(source)
+        self._failures = 0
+
+    def run(self, starts: list[str]) -> int:
+        """The number of nodes that failed. Raises Unusable where it is of no use to go on."""
+        for start in starts:
+            self._make_folders_above(start)
+            for place, node in nodes_from(self._tree, start, self._unlisted):
+                self._write(place, node)
+        return self._failures
+
+    def _make_folders_above(self, start: str) -> None:
+        parts = start.split("/")
+        for end in range(2, len(parts)):
+            place = "/".join(parts[:end])
+            self._write(place, self._tree.lookup(place))
+
+    def _write(self, place: str, node: Node) -> None:
+        if place == "/":
+            return
+        if self._unusable and place.rpartition("/")[0] in self._unusable:
+            self._leave_out(place, node)
+            return
         try:
             if isinstance(node, Directory):
-                os.makedirs(destination, exist_ok=True)
+                self._make_folder(place, node)
             elif isinstance(node, Symlink):
-                os.symlink(node.target, destination)
+                if not (self._is_resumed and self._target.has_link(place, node.target)):
+                    self._target.link(place, node.target, node.origin.mtime_ns)
             elif isinstance(node, File):
-                os.makedirs(os.path.dirname(destination), exist_ok=True)
-                _copy(node, destination, buffer, bar)
-        except OSError as error:
-            failed(place, error)
-    return failures
+                self._write_file(place, node)
+        except Unusable:
+            raise
+        except NotWritten as error:
+            below = " and nothing below it is written" if isinstance(node, Directory) else ""
+            self._failed(os.path.join(self._folder, place[1:]), NotWritten(f"{error}{below}"))
+            self._leave_out(place, node, is_counted=True)
+        except GlassfsError as error:
+            self._failed(place, error)
 
+    def _make_folder(self, place: str, node: Directory) -> None:
+        if self._has_folders and self._is_target(place):
+            raise Unusable(f"is inside the source, as {place}")
+        self._target.make_folder(place, node.mode)
 
-def _nodes(tree: Tree, path: str, failed: Callable[[str, Exception], None]) -> Iterator[tuple[str, Node]]:
-    node = tree.lookup(path)
-    yield path, node
-    if isinstance(node, Directory):
-        yield from tree.walk(path, failed)
+    def _is_target(self, place: str) -> bool:
+        """Whether a folder of the source is the target, which may be mounted a second time in there."""
+        try:
+            return Place.of(os.stat(self._source + place)) == self._target.place
+        except OSError:
+            return False
 
+    def _write_file(self, place: str, node: File) -> None:
+        origin = node.origin
+        is_sized = node.data.is_sized
+        if self._is_resumed and self._target.has_file(place, origin.mtime_ns, node.size if is_sized else None):
+            self._bar.leave_out(node)
+            return
+        if not is_sized:
+            self._bar.unsized(node.size)
+        self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node))
 
-def _copy(node: File, destination: str, buffer: bytearray, bar: tqdm) -> None:
-    """Writes a file; what is zero becomes a hole. A file that cannot be read whole does not stay."""
-    size = node.size
-    try:
-        with open(destination, "wb") as file:
-            for position in range(0, size, CHUNK):
-                count = node.read_into(memoryview(buffer), position)
-                data = buffer if count == CHUNK else buffer[:count]
-                if data == ZEROS[:count]:
-                    file.seek(count, os.SEEK_CUR)
-                else:
-                    file.write(data)
-                bar.update(count)
-            file.truncate(size)
-        os.utime(destination, ns=(node.origin.mtime_ns, node.origin.mtime_ns))
-    except GlassfsError:
-        os.unlink(destination)
-        raise
+    def _pieces(self, node: File) -> Iterator[memoryview]:
+        size = node.size
+        for position in range(0, size, PIECE):
+            piece = self._buffer[: size - position]
+            if node.read_into(piece, position) != len(piece):
+                raise Damaged("ends before its size")
+            yield piece
+            self._bar.advance(len(piece))
+
+    def _leave_out(self, place: str, node: Node, is_counted: bool = False) -> None:
+        if isinstance(node, Directory):
+            self._unusable.add(place)
+        self._failures += not is_counted
+
+    def _unlisted(self, place: str, error: GlassfsError) -> None:
+        if place not in self._unusable:
+            self._failed(place, error)
+
+    def _failed(self, place: str, error: Exception) -> None:
+        self._failures += 1
+        with self._bar.aside():
+            report(place, error)

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import printable, report
+from glassfs.cli.common import containers_below, opened_container, reason_of, report
+from glassfs.cli.complete import complete_source
 from glassfs.content import (
     Array,
     Blob,
@@ -24,69 +25,118 @@ from glassfs.content import (
     Scalar,
     Text,
 )
-from glassfs.errors import GlassfsError, IsADirectory
+from glassfs.errors import GlassfsError
 from glassfs.sizes import human_size
-from glassfs.tree import File, Places, Tree, open_tree
+from glassfs.terminal import printable
+from glassfs.tree import Directory, File, Node, Tree
 
 KINDS: dict[type[Content], str] = {
     Array: "arrays", Image: "pictures", Picture: "pictures", Json: "documents", Document: "documents",
     Blob: "undescribed", RaggedText: "texts", Records: "texts", Text: "texts", Scalar: "scalars", Null: "scalars",
 }
 
+SUMMED = ("num_episodes", "num_frames", "length_T", "rows", "keys", "members")
+"""Facts of single containers that mean something when they are added up."""
+
 
 @click.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
+@click.argument(
+    "sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False),
+    shell_complete=complete_source,
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each source, on a line.")
 @click.option("--quick", is_flag=True, help="Header and index only; nothing inside is counted.")
 def command(sources: tuple[str, ...], as_json: bool, quick: bool) -> int:
     """Counts what is in each SOURCE, and compares its size raw with that of the file.
 
-    Sizes that would take decoding are left out.
+    Sizes that would take decoding are left out. For KinoDB the cameras are counted, and how many episodes succeeded.
+    A SOURCE that is a folder: how many containers of each format are in it and below, their sizes, and the sums of
+    what their headers tell.
     """
     failures = 0
     for number, source in enumerate(sources):
+        is_folder = os.path.isdir(source)
         try:
-            found = describe(source, quick)
+            found = describe_folder(source) if is_folder else describe(source, quick)
         except (GlassfsError, OSError) as error:
-            if len(sources) == 1:
-                raise
             report(source, error)
             failures += 1
             continue
-        click.echo(json.dumps(found) if as_json else ("\n" if number else "") + _for_people(found))
+        if is_folder:
+            failures += len(found["unreadable"])
+        shown = _folder_for_people(found) if is_folder else _for_people(found)
+        click.echo(json.dumps(found) if as_json else ("\n" if number else "") + shown)
     return 1 if failures else 0
 
 
 def describe(source: str, quick: bool = False) -> dict[str, Any]:
     """What a container is: format, version, sizes in bytes, what its header says, and how much of what is in it."""
-    if os.path.isdir(source):
-        raise IsADirectory(f"{source}: is a folder; name the containers in it")
-    places = Places()
-    with open_tree([source], places) as tree:
-        container = places.open_containers()[0].shown().container
+    with opened_container(source) as (tree, container):
         size = sum(part.size for part in container.sources)
         found: dict[str, Any] = {
             "source": source, "format": container.format, "version": container.version, "bytes": size,
             "files": len(container.sources), "facts": container.facts,
         }
-        return found if quick else found | _counted(tree, size)
+        return found if quick else found | _counted(tree, size, container.format == "kinodb")
 
 
-def _counted(tree: Tree, size: int) -> dict[str, Any]:
+def describe_folder(source: str) -> dict[str, Any]:
+    """The containers in a folder by their formats: how many, how large, and the sums of some of their facts."""
+    formats: dict[str, Counter[str]] = {}
+    unreadable: list[str] = []
+    for path, error in containers_below(source):
+        if error is not None:
+            unreadable.append(f"{path}: {reason_of(error)}")
+            continue
+        try:
+            found = describe(path, quick=True)
+        except (GlassfsError, OSError) as refused:
+            unreadable.append(f"{path}: {reason_of(refused)}")
+            continue
+        sums = formats.setdefault(found["format"], Counter())
+        sums.update(containers=1, bytes=found["bytes"])
+        sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
+    return {"source": source, "formats": dict(sorted(formats.items())), "unreadable": unreadable}
+
+
+def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     raw = unsized = 0
     unreadable: list[str] = []
-    for _, node in tree.walk(on_error=lambda path, error: unreadable.append(f"{path}: {error}")):
+    episodes = _Episodes()
+    for path, node in tree.walk(on_error=lambda path, error: unreadable.append(f"{path}: {error}")):
         if not isinstance(node, File) or node.content is None:
             counts["directories"] += 1
-            continue
-        counts[KINDS.get(type(node.content), "others")] += 1
-        if not node.data.is_sized:
-            unsized += 1
-        elif not _is_repeated(node):
-            raw += node.size
+        else:
+            counts[KINDS.get(type(node.content), "others")] += 1
+            if not node.data.is_sized:
+                unsized += 1
+            elif not _is_repeated(node):
+                raw += node.size
+        if has_episodes:  # last, as a document has a size once it was read
+            episodes.see(path, node)
     ratio = round(raw / size, 3) if size else None
-    return {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized, "unreadable": unreadable}
+    found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized, "unreadable": unreadable}
+    return found | {"cameras": episodes.cameras, "success": episodes.success} if has_episodes else found
+
+
+class _Episodes:
+    """What the nodes of a KinoDB tree tell, as they come by: in how many episodes a camera is, and how these ended."""
+
+    def __init__(self) -> None:
+        self.cameras: Counter[str] = Counter()
+        self.success: Counter[str] = Counter()
+
+    def see(self, path: str, node: Node) -> None:
+        match path.split("/"):
+            case ["", "episodes", _, "images", camera] if isinstance(node, Directory):
+                self.cameras[camera] += 1
+            case ["", "episodes", _, "meta", "episode.json"] if isinstance(node, File):
+                try:
+                    ended = json.loads(node.read(0, node.size)).get("success")
+                except (GlassfsError, ValueError):
+                    ended = "unreadable"
+                self.success[{True: "yes", False: "no", None: "unknown"}.get(ended, "unreadable")] += 1
 
 
 def _is_repeated(file: File) -> bool:
@@ -98,23 +148,43 @@ def _is_repeated(file: File) -> bool:
 
 def _for_people(found: dict[str, Any]) -> str:
     files = f" in {found['files']} files" if found["files"] > 1 else ""
-    lines = [
-        f"{printable(os.path.basename(found['source']))}: {found['format']} {found['version']}, "
-        f"{human_size(found['bytes'])}{files}",
-    ]
+    lines = [f"{found['source']}: {found['format']} {found['version']}, {human_size(found['bytes'])}{files}"]
     lines += [f"  {name.replace('_', ' ')}: {_value(value)}" for name, value in found["facts"].items()]
     if "contents" in found:
-        lines.append("  contents: " + ", ".join(f"{count:,} {kind}" for kind, count in found["contents"].items()))
+        lines.append(f"  contents: {_list(found['contents'])}")
         ratio = "" if found["ratio"] is None else f", {found['ratio']:.2f} times the file"
-        left_out = f" ({found['not_counted']} not counted)" if found["not_counted"] else ""
+        left_out = f" ({found['not_counted']:,} not counted)" if found["not_counted"] else ""
         lines.append(f"  raw: {human_size(found['raw_bytes'])}{ratio}{left_out}")
-        lines += [f"  unreadable: {printable(sentence)}" for sentence in found["unreadable"]]
-    return "\n".join(lines)
+        if found.get("cameras"):
+            lines.append("  cameras: " + ", ".join(f"{name} (in {n:,})" for name, n in found["cameras"].items()))
+        if found.get("success"):
+            lines.append(f"  success: {_list(found['success'])}")
+        lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+    return "\n".join(map(printable, lines))
+
+
+def _folder_for_people(found: dict[str, Any]) -> str:
+    count = sum(sums["containers"] for sums in found["formats"].values())
+    size = sum(sums["bytes"] for sums in found["formats"].values())
+    lines = [f"{found['source']}: {count:,} container{'' if count == 1 else 's'}, {human_size(size)}"]
+    for name, sums in found["formats"].items():
+        more = "".join(f", {sums[fact]:,} {_plain(fact)}" for fact in SUMMED if fact in sums)
+        lines.append(f"  {name}: {sums['containers']:,}, {human_size(sums['bytes'])}{more}")
+    lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+    return "\n".join(map(printable, lines))
+
+
+def _plain(fact: str) -> str:
+    return "steps" if fact == "length_T" else fact.removeprefix("num_")
+
+
+def _list(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
 
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
-        return printable(value)
+        return value
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return json.dumps(value, ensure_ascii=False)

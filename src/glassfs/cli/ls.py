@@ -11,29 +11,44 @@ from functools import cache
 
 import click
 
-import glassfs
-from glassfs.cli.common import lookup, normal, printable, report
+from glassfs.cli.common import described, located, lookup, normal, opened, report
+from glassfs.cli.complete import complete_path, complete_source
 from glassfs.errors import GlassfsError
 from glassfs.sizes import human_size
-from glassfs.tree import Directory, File, Node, Symlink
+from glassfs.terminal import printable
+from glassfs.tree import Directory, File, Node, Symlink, Tree
 
 HALF_A_YEAR = 182 * 86_400
+WIDEST = 40
 
 
 @click.command()
-@click.argument("source", type=click.Path(readable=False))
-@click.argument("path", default="/")
-@click.option("-l", "--long", "is_long", is_flag=True, help="Modes, owners, sizes and times as well.")
+@click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
+@click.argument("path", default="/", shell_complete=complete_path)
+@click.option("-l", "--long", "is_long", is_flag=True,
+              help="Modes, owners, sizes and times as well, and type and shape of arrays.")
 @click.option("-R", "--recursive", is_flag=True, help="Everything below, too.")
 @click.option("-H", "--human-readable", is_flag=True, help="Sizes such as 1.5K.")
 def command(source: str, path: str, is_long: bool, recursive: bool, human_readable: bool) -> int:
-    """SOURCE is a container or a folder, PATH a directory or file inside it."""
-    tree = glassfs.open(source)
-    node = lookup(tree, path)
-    if not isinstance(node, Directory):
-        return _show([node], is_long, human_readable)
+    """SOURCE is a container or a folder, PATH a directory or file inside it.
+
+    A SOURCE that goes on into a container, as in 'glassfs ls run.trees/nodes', is understood as well.
+    """
+    place = located(source)
+    inside = f"{place.path}/{path}" if place.path != "/" else path
+    with opened(place.source) as tree:
+        node = lookup(tree, inside, place.source)
+        if isinstance(node, Directory):
+            failures = _list(tree, normal(inside), recursive, is_long, human_readable)
+        else:
+            failures = _show([node], is_long, human_readable)
+    return 1 if failures else 0
+
+
+def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bool) -> int:
+    """Shows a directory; the number of nodes that failed."""
     failures = 0
-    waiting = [normal(path)]
+    waiting = [path]
     while waiting:
         place = waiting.pop()
         try:
@@ -42,12 +57,12 @@ def command(source: str, path: str, is_long: bool, recursive: bool, human_readab
             report(place, error)
             failures += 1
             continue
-        if recursive:
-            click.echo(f"{'' if place == normal(path) else chr(10)}{printable(place)}:")
-        failures += _show(nodes, is_long, human_readable)
-        if recursive:
+        if is_recursive:
+            click.echo(f"{'' if place == path else chr(10)}{printable(place)}:")
+        failures += _show(nodes, is_long, is_human)
+        if is_recursive:
             waiting += [f"{place.rstrip('/')}/{node.name}" for node in reversed(nodes) if isinstance(node, Directory)]
-    return 1 if failures else 0
+    return failures
 
 
 def _show(nodes: Sequence[Node], is_long: bool, is_human: bool) -> int:
@@ -64,23 +79,22 @@ def _show(nodes: Sequence[Node], is_long: bool, is_human: bool) -> int:
             report(node.name, error)
             failures += 1
     widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
-    for mode, links, user, group, size, when, name in rows:
-        click.echo(
-            f"{mode} {links:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} {size:>{widths[4]}} {when} {name}"
-        )
+    for mode, links, user, group, size, when, name, kind in rows:
+        line = f"{mode} {links:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} {size:>{widths[4]}} {when} "
+        click.echo(f"{line}{name:<{min(widths[6], WIDEST)}}  {kind}" if kind else f"{line}{name}")
     return failures
 
 
-def _row(node: Node, is_human: bool) -> tuple[str, str, str, str, str, str, str]:
+def _row(node: Node, is_human: bool) -> tuple[str, ...]:
     origin = node.origin
     size = node.size if isinstance(node, File) else 0
     seconds = origin.mtime_ns // 10**9
     is_recent = 0 <= time.time() - seconds < HALF_A_YEAR
     when = time.strftime("%b %e %H:%M" if is_recent else "%b %e  %Y", time.localtime(seconds))
-    links = node.link_count if isinstance(node, Directory) else 1
-    name = printable(node.name) + (f" -> {node.target}" if isinstance(node, Symlink) else "")
+    name = printable(node.name) + (f" -> {printable(node.target)}" if isinstance(node, Symlink) else "")
     shown_size = human_size(size) if is_human else str(size)
-    return stat.filemode(node.mode), str(links), _user(origin.uid), _group(origin.gid), shown_size, when, name
+    owners = _user(origin.uid), _group(origin.gid)
+    return stat.filemode(node.mode), "1", *owners, shown_size, when, name, described(node)
 
 
 @cache

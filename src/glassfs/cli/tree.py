@@ -2,56 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import click
 
-import glassfs
-from glassfs.cli.common import lookup, printable, report
+from glassfs.cli.common import described, located, lookup, normal, opened, report
+from glassfs.cli.complete import complete_path, complete_source
 from glassfs.errors import GlassfsError, NotADirectory
 from glassfs.sizes import human_size
-from glassfs.tree import Directory, File, Node
+from glassfs.terminal import printable
+from glassfs.tree import Directory, File, Node, Symlink
 
 MANY = 40
 
 
 @click.command()
-@click.argument("source", type=click.Path(readable=False))
-@click.argument("path", default="/")
+@click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
+@click.argument("path", default="/", shell_complete=complete_path)
 @click.option("-L", "--level", type=click.IntRange(1), help="Go no deeper than this.")
 @click.option("-a", "--all", "show_all", is_flag=True, help=f"All entries of a directory, not the first {MANY} only.")
 def command(source: str, path: str, level: int | None, show_all: bool) -> int:
-    """SOURCE is a container or a folder, PATH a directory inside it."""
-    node = lookup(glassfs.open(source), path)
-    if not isinstance(node, Directory):
-        raise NotADirectory(f"{path}: not a directory")
-    click.echo(source if path == "/" else path)
-    return 1 if _show(node, "", level, show_all) else 0
+    """SOURCE is a container or a folder, PATH a directory inside it. Arrays have their type and shape beside them.
+
+    A SOURCE that goes on into a container, as in 'glassfs tree run.trees/nodes', is understood as well.
+    """
+    place = located(source)
+    inside = f"{place.path}/{path}" if place.path != "/" else path
+    with opened(place.source) as tree:
+        node = lookup(tree, inside, place.source)
+        if not isinstance(node, Directory):
+            raise NotADirectory(f"{inside}: is not a directory; 'glassfs ls -l' tells what it is")
+        click.echo(printable(source if normal(path) == "/" else path))
+        return 1 if _show(node, level, show_all) else 0
 
 
-def _show(directory: Directory, indent: str, level: int | None, show_all: bool) -> int:
-    try:
-        nodes = directory.listing()
+class _Level:
+    """A directory of which some entries are still to be shown: ``indent`` stands in front of them."""
+
+    def __init__(self, directory: Directory, indent: str, show_all: bool) -> None:
+        nodes: Sequence[Node] = directory.listing()
         if isinstance(nodes, list):  # a series comes in order, and is not to be made as a whole
             nodes = sorted(nodes, key=lambda node: node.name)
-    except GlassfsError as error:
-        report(directory.name, error)
-        return 1
+        shown = len(nodes) if show_all or len(nodes) <= MANY else MANY
+        self.indent = indent
+        self.left_out = len(nodes) - shown
+        self.entries: Iterator[tuple[Node, bool]] = (
+            (nodes[number], number + 1 == shown and not self.left_out) for number in range(shown)
+        )
+
+
+def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
+    """Shows all below a directory, however deep it is; the number of directories that could not be listed."""
     failures = 0
-    count = len(nodes) if show_all or len(nodes) <= MANY else MANY
-    for number in range(count):
-        node = nodes[number]
-        is_last = number + 1 == count == len(nodes)
-        click.echo(f"{indent}{'└── ' if is_last else '├── '}{_label(node)}")
-        if isinstance(node, Directory) and level != 1:
-            below = None if level is None else level - 1
-            failures += _show(node, f"{indent}{'    ' if is_last else '│   '}", below, show_all)
-    if count < len(nodes):
-        click.echo(f"{indent}└── … {len(nodes) - count} more")
+    levels: list[_Level] = []
+    below: tuple[Directory, str] | None = (directory, "")
+    while levels or below:
+        if below is not None:
+            try:
+                levels.append(_Level(*below, show_all))
+            except GlassfsError as error:
+                report(below[0].name, error)
+                failures += 1
+            below = None
+            continue
+        level = levels[-1]
+        node, is_last = next(level.entries, (None, False))
+        if node is None:
+            if level.left_out:
+                click.echo(f"{level.indent}└── … {level.left_out:,} more")
+            levels.pop()
+            continue
+        click.echo(f"{level.indent}{'└── ' if is_last else '├── '}{_label(node)}")
+        if isinstance(node, Directory) and len(levels) != deepest:
+            below = node, f"{level.indent}{'    ' if is_last else '│   '}"
     return failures
 
 
 def _label(node: Node) -> str:
+    name = printable(node.name)
+    if isinstance(node, Symlink):
+        return f"{name} -> {printable(node.target)}"
     if not isinstance(node, File):
-        return f"{printable(node.name)}/"
+        return f"{name}/"
     # A size that takes a pass over the data is not worth waiting for here.
-    size = f"  {human_size(node.size)}" if node.data.is_sized else ""
-    return f"{printable(node.name)}{size}"
+    size = human_size(node.size) if node.data.is_sized else ""
+    return "  ".join(filter(None, (name, size, described(node))))

@@ -13,12 +13,11 @@ from typing import NamedTuple
 import click
 from tqdm import tqdm
 
-from glassfs.cache import BlockCache
-from glassfs.cli.common import printable
+from glassfs.cli.common import containers_below, opened_container, reason_of
 from glassfs.content import Fault, Image, Json
 from glassfs.errors import GlassfsError, Refused
-from glassfs.formats.registry import HEAD, recognise
-from glassfs.tree import File, Places, Tree, open_tree
+from glassfs.terminal import printable
+from glassfs.tree import File, Tree
 
 CHUNK = 1 << 20
 AHEAD = 64
@@ -40,75 +39,61 @@ def command(sources: tuple[str, ...], as_json: bool, progress: bool | None) -> i
     """Reads everything in each SOURCE, a container or a folder with containers: checksums, offsets, lengths, blocks,
     pictures, cross-references. A fault is a line; exit status 1 if there is any.
     """
-    containers = list(_containers(sources))
-    is_shown = sys.stderr.isatty() if progress is None else progress
+    containers: list[str] = []
     faults = 0
+    for source in sources:
+        if not os.path.isdir(source):
+            containers.append(source)
+            continue
+        for path, error in containers_below(source):
+            if error is None:
+                containers.append(path)
+            else:
+                faults += 1
+                _tell(Found(path, "", reason_of(error)), as_json)
+    is_shown = sys.stderr.isatty() if progress is None else progress
     total = sum(os.path.getsize(container) for container in containers)
     with tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, disable=not is_shown, leave=False) as bar:
         for container in containers:
             for fault in _verify(container):
                 faults += 1
                 with tqdm.external_write_mode(file=sys.stdout):
-                    click.echo(json.dumps(fault._asdict()) if as_json else _line(fault))
+                    _tell(fault, as_json)
             bar.update(os.path.getsize(container))
     if not as_json:
         click.echo(f"{_counted(len(containers), 'container')}, {_counted(faults, 'fault')}", err=True)
     return 1 if faults else 0
 
 
-def _containers(sources: tuple[str, ...]) -> Iterator[str]:
-    """The containers named, and all below the folders named."""
-    for source in sources:
-        if not os.path.isdir(source):
-            yield source
-            continue
-        for folder, folders, names in os.walk(source):
-            folders.sort()
-            for name in sorted(names):
-                path = os.path.join(folder, name)
-                if os.path.isfile(path) and _is_container(path):
-                    yield path
-
-
-def _is_container(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return recognise(file.read(HEAD)) is not None
-    except OSError:
-        return False
-
-
 def _verify(source: str) -> Iterator[Found]:
     """What is wrong with one container, each fault once: a check may meet what reading the files has met before."""
     seen: set[str] = set()
     for place, told in _faults(source):
-        reason = told.removeprefix(f"{os.path.basename(source)}: ")
-        if not seen & {reason, f"{place}: {reason}"}:
-            yield Found(source, place, reason)
-        seen.add(reason)
+        if not seen & {told, f"{place}: {told}"}:
+            yield Found(source, place, told)
+        seen.add(told)
 
 
 def _faults(source: str) -> Iterator[Fault]:
-    places = Places(BlockCache())
     try:
-        tree = open_tree([source], places)
+        with opened_container(source) as (tree, container):
+            yield from _faults_in_files(tree, source)
+            try:
+                yield from container.check()
+            except GlassfsError as error:
+                yield Fault("", reason_of(error, source))
     except Refused as error:
-        yield Fault("", error.reason)
-        return
-    with tree:
-        container = places.open_containers()[0].shown().container
-        yield from _faults_in_files(tree)
-        try:
-            yield from container.check()
-        except GlassfsError as error:
-            yield Fault("", str(error))
+        yield Fault("", reason_of(error, source))
 
 
-def _faults_in_files(tree: Tree) -> Iterator[Fault]:
+def _faults_in_files(tree: Tree, source: str) -> Iterator[Fault]:
     unlisted: list[Fault] = []
 
+    def unlisted_is(path: str, error: GlassfsError) -> None:
+        unlisted.append(Fault(path, reason_of(error, source)))
+
     def files() -> Iterator[tuple[str, File]]:
-        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(Fault(path, str(error)))):
+        for path, node in tree.walk(on_error=unlisted_is):
             if isinstance(node, File):
                 yield path, node
             elif reason := node.xattrs().get("user.glassfs.error"):
@@ -117,7 +102,7 @@ def _faults_in_files(tree: Tree) -> Iterator[Fault]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting: deque[tuple[str, Future[str | None]]] = deque()
         for path, file in files():
-            waiting.append((path, pool.submit(_fault_in, file)))
+            waiting.append((path, pool.submit(_fault_in, file, source)))
             if len(waiting) > AHEAD:
                 yield from _result(*waiting.popleft())
         for path, future in waiting:
@@ -131,7 +116,7 @@ def _result(path: str, future: Future[str | None]) -> Iterator[Fault]:
         yield Fault(path, reason)
 
 
-def _fault_in(file: File) -> str | None:
+def _fault_in(file: File, source: str) -> str | None:
     """Why a file cannot be read whole, or does not hold what it should."""
     if isinstance(file.content, Image) and file.data.location() is None:
         return None  # a frame of a film, whose array is read as a whole
@@ -141,15 +126,15 @@ def _fault_in(file: File) -> str | None:
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))
     except (GlassfsError, OSError) as error:
-        return str(error)
+        return reason_of(error, source)
     except (ValueError, RecursionError) as error:
-        return f"is no JSON: {error}"
+        return f"is not valid JSON: {error}"
     return None
 
 
-def _line(fault: Found) -> str:
-    place = f"{printable(fault.place)}: " if fault.place else ""
-    return f"{printable(fault.source)}: {place}{' '.join(fault.reason.split())}"
+def _tell(fault: Found, as_json: bool) -> None:
+    place = f"{fault.place}: " if fault.place else ""
+    click.echo(json.dumps(fault._asdict()) if as_json else printable(f"{fault.source}: {place}{fault.reason}"))
 
 
 def _counted(number: int, what: str) -> str:

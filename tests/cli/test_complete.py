@@ -1,0 +1,99 @@
+"""What the Tab key offers, asked for as the scripts of the shells ask."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import CompletionItem
+from writers.kastore import KastoreWriter
+
+from glassfs.cli.complete import complete_options
+from tests.cli.glassfs_command import glassfs
+
+
+def offered(*words: str | Path) -> list[str]:
+    """What is offered for the last word, and how: ``plain,nodes/``; ``file,…`` leaves it to the shell."""
+    line = " ".join(["glassfs", *map(str, words)])
+    done = glassfs(_GLASSFS_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words)))
+    assert done.errors == []
+    return [line for line in done.lines if line]
+
+
+def test_commands() -> None:
+    assert offered("um") == ["plain,umount"]
+
+
+@pytest.mark.parametrize("command", ["ls", "tree", "cat", "export"])
+def test_paths_in_the_source_on_the_line(command: str, store: Path) -> None:
+    assert offered(command, store, "z") == ["plain,zeros.npy"]
+    assert offered(command, store, "nodes/") == ["plain,nodes/flags.npy", "plain,nodes/time.npy"]
+    assert offered(command, store, "/nodes/t") == ["plain,/nodes/time.npy"]
+    assert offered(command, f"{store}/nodes", "t") == ["plain,time.npy"]
+
+
+def test_the_only_directory_comes_with_what_is_in_it(store: Path) -> None:
+    """So that no shell thinks that the word ends there."""
+    assert offered("ls", store, "no") == ["plain,nodes/flags.npy", "plain,nodes/time.npy"]
+
+
+def test_several_paths(store: Path) -> None:
+    assert offered("cat", store, "zeros.npy", "nodes/t") == ["plain,nodes/time.npy"]
+
+
+@pytest.mark.parametrize("command", ["ls", "tree", "cat", "export", "info"])
+def test_the_source_is_a_file_or_a_path_through_one(command: str, store: Path) -> None:
+    begun = str(store)[:-2]
+    assert offered(command, begun) == [f"file,{begun}"]
+    assert offered(command, f"{store.parent}/") == [f"file,{store.parent}/"]
+    assert offered(command, f"{store}/nodes/t") == [f"plain,{store}/nodes/time.npy"]
+    assert f"plain,{store}/nodes/" in offered(command, f"{store}/")
+
+
+def test_the_target_of_an_export_is_a_folder(store: Path) -> None:
+    assert offered("export", store, "zeros.npy", "/tmp/so") == ["dir,/tmp/so"]
+
+
+def test_sources_that_are_none_offer_nothing(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    assert offered("ls", tmp_path / "text", "x") == []
+    assert offered("ls", tmp_path / "none", "x") == []
+    assert offered("ls", f"{tmp_path}/text/x") == []
+
+
+def test_names_that_a_shell_would_act_on_are_not_offered(tmp_path: Path) -> None:
+    path = tmp_path / "names.kas"
+    hostile = ("$(touch${IFS}x)", "a b", "semi;colon", "`tick`", "esc\x1b[31m", "c1\x9b31m", "turn\u202e", "*", "~x")
+    with KastoreWriter(path) as writer:
+        for name in ("good", "é", *hostile):
+            writer.add(name, [1])
+    assert offered("cat", path, "") == ["plain,good.npy", "plain,é.npy"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
+def test_bash_with_the_script_that_is_printed(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "glassfs").write_text(f'#!/bin/sh\nexec {sys.executable} -m glassfs "$@"\n')
+    (tmp_path / "glassfs").chmod(0o755)
+    script = (
+        f'PATH="{tmp_path}:$PATH"; eval "$(glassfs completion bash)"; COMP_WORDS=(glassfs cat "{store}" nodes/t); '
+        'COMP_CWORD=3; _glassfs_completion glassfs; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "nodes/time.npy\n"
+
+
+def options(begun: str) -> list[str]:
+    items: list[CompletionItem] = complete_options(None, None, begun)  # type: ignore[arg-type]
+    return [item.value for item in items]
+
+
+def test_mount_options() -> None:
+    assert options("allow") == ["allow_other", "allow_root"]
+    assert options("cache") == ["cache_size="]
+    assert options("allow_other,uid=5,um") == ["allow_other,uid=5,umask="]
+    assert "uid=5,gid=" in options("uid=5,")
+    assert "uid=5,uid=" not in options("uid=5,")
+    assert options("zzz") == []

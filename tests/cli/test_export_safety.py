@@ -1,0 +1,341 @@
+"""``export`` into folders that others have prepared, and what stays when it cannot go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import sparse_store
+from tests.cli.glassfs_command import fails, glassfs
+from tests.cli.test_export import shown, written
+
+PATIENCE = 60
+NAMESPACE = ["unshare", "--mount", "--propagation", "private", "bash", "-c"]
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [name for _, _, names in os.walk(folder) for name in names if name.startswith(".glassfs-")]
+
+
+@pytest.fixture
+def in_namespace() -> None:
+    """Skips where a test cannot mount something that nobody else sees and that is gone with its processes."""
+    if os.geteuid() or shutil.which("unshare") is None or subprocess.run([*NAMESPACE, "true"], check=False).returncode:
+        pytest.skip("a mount namespace takes root and unshare(1)")
+
+
+# What stands in the target.
+
+
+def test_links_in_the_target_are_not_written_through(store: Path, tmp_path: Path) -> None:
+    target, outside = tmp_path / "out", tmp_path / "outside"
+    target.mkdir()
+    outside.mkdir()
+    (outside / "precious").write_text("keep me")
+    (target / "nodes").symlink_to(outside)
+    (target / "zeros.npy").symlink_to(outside / "precious")
+    done = glassfs("export", "--overwrite", store, target)
+    assert done.status == 1
+    way = "something that is not a directory is in the way and nothing below it is written"
+    assert done.errors[0] == f"glassfs: {target}/nodes: {way}"
+    assert len(done.errors) == 2
+    assert [path.name for path in outside.iterdir()] == ["precious"]
+    assert (outside / "precious").read_text() == "keep me"
+    assert not (target / "zeros.npy").is_symlink()
+    assert (target / "zeros.npy").stat().st_size == 128 + 4_000_000
+    assert not leftovers(target)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "link", "dangling"])
+@pytest.mark.parametrize("option", ["--overwrite", "--resume"])
+def test_what_is_no_file_is_replaced_or_refused_and_never_opened(
+    kind: str, option: str, store: Path, tmp_path: Path,
+) -> None:
+    place = tmp_path / "zeros.npy"
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            before = os.getcwd()
+            os.chdir(tmp_path)  # the path of a socket must be short
+            try:
+                listener.bind(place.name)
+            finally:
+                os.chdir(before)
+    else:
+        place.symlink_to("/dev/null" if kind == "link" else "nowhere")
+    before_mode = place.lstat().st_mode
+    done = glassfs("export", option, store, tmp_path)
+    if option == "--overwrite":
+        assert (done.status, done.errors) == (0, [])
+        assert written(tmp_path) == shown(store)
+    else:
+        assert done.status == 1
+        reason = "something that is not a regular file is in the way; --overwrite replaces it"
+        assert done.errors[0] == f"glassfs: {place}: {reason}"
+        assert place.lstat().st_mode == before_mode
+        assert (tmp_path / "nodes" / "time.npy").exists()
+
+
+def test_a_directory_in_the_place_of_a_file_stays(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "zeros.npy").mkdir()
+    done = glassfs("export", "--overwrite", store, tmp_path)
+    assert done.errors[0] == f"glassfs: {tmp_path}/zeros.npy: a directory is in the way"
+    assert done.status == 1
+    assert (tmp_path / "nodes" / "flags.npy").exists()
+    assert not leftovers(tmp_path)
+
+
+def test_a_target_that_is_a_link_is_meant_only_with_a_slash(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    done = glassfs("export", store, tmp_path / "link")
+    fails(done, f"{tmp_path}/link: is a symbolic link; with a slash behind it the folder it leads to is used")
+    assert glassfs("export", store, f"{tmp_path}/link/").status == 0
+    assert written(tmp_path / "real") == shown(store)
+
+
+def test_a_target_with_something_in_it_is_refused_at_once(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    done = glassfs("export", store, tmp_path)
+    options = "use --overwrite to replace files in it or --resume to go on with an export"
+    fails(done, f"{tmp_path}: is not empty; {options}")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_overwrite_writes_all_anew_and_leaves_the_rest(store: Path, tmp_path: Path) -> None:
+    glassfs("export", store, tmp_path)
+    (tmp_path / "mine").write_text("mine")
+    before = {path: path.stat().st_ino for path in tmp_path.rglob("*.npy")}
+    with (tmp_path / "zeros.npy").open("rb") as old:
+        assert glassfs("export", "--overwrite", store, tmp_path).status == 0
+        assert len(old.read()) == 128 + 4_000_000  # who reads the old file reads it to its end
+    assert all(path.stat().st_ino != number for path, number in before.items())
+    assert written(tmp_path) == shown(store) | {"/mine": b"mine"}
+
+
+def test_resume_keeps_what_is_complete_and_writes_the_rest(robot: Path, tmp_path: Path) -> None:
+    glassfs("export", robot, tmp_path)
+    episode = tmp_path / "episodes" / "0"
+    changed = {
+        "gone": episode / "state.npy", "short": episode / "action.npy", "other time": episode / "reward.npy",
+    }
+    before = {path: path.stat().st_ino for path in tmp_path.rglob("*.*")}
+    (tmp_path / "keeps numbers in use").hardlink_to(changed["gone"])
+    changed["gone"].unlink()
+    changed["short"].chmod(0o600)
+    os.truncate(changed["short"], 5)
+    os.utime(changed["short"], ns=(robot.stat().st_mtime_ns,) * 2)
+    os.utime(changed["other time"], (1, 1))
+    done = glassfs("export", "--resume", robot, tmp_path)
+    assert (done.status, done.errors) == (0, [])
+    (tmp_path / "keeps numbers in use").unlink()
+    assert written(tmp_path) == shown(robot)
+    anew = {path for path, number in before.items() if path.stat().st_ino != number}
+    assert anew == set(changed.values())
+
+
+def test_resume_makes_links_only_where_they_differ(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "a").symlink_to("one")
+    assert glassfs("export", source, target).status == 0
+    number = (target / "a").lstat().st_ino
+    assert glassfs("export", "--resume", source, target).status == 0
+    assert (target / "a").lstat().st_ino == number
+    (source / "a").unlink()
+    (source / "a").symlink_to("two")
+    assert glassfs("export", "--resume", source, target).status == 1
+    assert os.readlink(target / "a") == "one"
+    assert glassfs("export", "--overwrite", source, target).status == 0
+    assert os.readlink(target / "a") == "two"
+
+
+def test_overwrite_and_resume_are_not_both_meant(store: Path, tmp_path: Path) -> None:
+    done = glassfs("export", "--overwrite", "--resume", store, tmp_path / "out")
+    assert (done.status, len(done.errors)) == (2, 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_modes_are_the_source_s_less_the_umask(robot: Path, tmp_path: Path) -> None:
+    source = tmp_path / "mode.kdb"
+    shutil.copy(robot, source)
+    for mode, umask, file_mode, folder_mode in (
+        (0o600, "022", 0o400, 0o700), (0o644, "022", 0o444, 0o755), (0o644, "077", 0o400, 0o700),
+    ):
+        source.chmod(mode)
+        target = tmp_path / f"{mode:o}-{umask}"
+        command = 'umask "$0"; exec "$@"'
+        arguments = [sys.executable, "-m", "glassfs", "export", str(source), str(target)]
+        subprocess.run(["sh", "-c", command, umask, *arguments], check=True)
+        modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [target, *target.rglob("*")]}
+        assert modes == {(False, file_mode), (True, folder_mode)}
+
+
+def test_two_exports_into_one_target_do_not_mix(store: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "glassfs", "export", "--overwrite", str(store), str(tmp_path)]
+    both = [subprocess.Popen(command) for _ in range(2)]
+    assert [one.wait() for one in both] == [0, 0]
+    assert written(tmp_path) == shown(store)
+
+
+def test_paths_inside_one_another_are_written_once(robot: Path, tmp_path: Path) -> None:
+    done = glassfs("export", robot, "meta/file.json", "meta", "/meta/", tmp_path / "out")
+    assert (done.status, done.errors) == (0, [])
+    assert set(written(tmp_path / "out")) == {"/meta", "/meta/file.json"}
+
+
+def test_a_thousand_folders_inside_one_another(tmp_path: Path) -> None:
+    """``tree`` and ``export`` go as deep as the source does."""
+    depth = 1200
+    folder = tmp_path / "source" / "/".join(["d"] * depth)
+    try:
+        subprocess.run(["mkdir", "-p", folder], check=True)
+        (folder / "last").write_text("last")
+        done = glassfs("tree", tmp_path / "source")
+        assert (done.status, done.errors, len(done.lines)) == (0, [], depth + 2)
+        assert done.lines[-1].strip() == "└── last  4"
+        done = glassfs("export", tmp_path / "source", tmp_path / "target")
+        assert (done.status, done.errors) == (0, [])
+        assert (tmp_path / "target" / folder.relative_to(tmp_path / "source") / "last").read_text() == "last"
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "source", tmp_path / "target"], check=True)
+
+
+# The source in the target, and the target in the source.
+
+
+@pytest.fixture
+def folder(store: Path, tmp_path: Path) -> Path:
+    source = tmp_path / "work" / "s"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "notes.txt").write_text("notes")
+    shutil.copy(store, source / "store.kas")
+    return source
+
+
+@pytest.mark.parametrize("where", ["s", "s/", "s/sub", "s/new", "s/new/newer", "link", "link/new", "s/sub/../x"])
+@pytest.mark.parametrize("option", ["--overwrite", "--no-progress"])
+def test_a_target_inside_the_source_is_refused(where: str, option: str, folder: Path) -> None:
+    (folder.parent / "link").symlink_to("s/sub")
+    before = written(folder)
+    target = folder.parent / where
+    done = glassfs("export", option, folder, f"{folder.parent}/{where}")
+    assert (done.status, done.output, len(done.errors)) == (1, b"", 1), target
+    assert written(folder) == before
+
+
+def test_a_target_inside_the_source_by_another_mount_ends(in_namespace: None, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    script = 'mount --bind "$1" "$2" && "$0" -m glassfs export "$3" "$2/out"; echo "status $?"'
+    words = [sys.executable, str(folder / "sub"), str(tmp_path / "other"), str(folder)]
+    done = subprocess.run([*NAMESPACE, script, *words], capture_output=True, check=False, timeout=PATIENCE)
+    assert done.stdout == b"status 1\n"
+    assert done.stderr.decode() == f"glassfs: {tmp_path}/other/out: is inside the source, as /sub/out\n"
+
+
+def test_a_source_that_would_be_written_over_is_refused(folder: Path) -> None:
+    (folder / "s").mkdir()
+    (folder / "s" / "sub").write_text("in the way of sub")
+    before = written(folder.parent)
+    done = glassfs("export", "--overwrite", folder, folder.parent)
+    fails(done, f"{folder.parent}: this would write over {folder}, which is to be exported")
+    assert written(folder.parent) == before
+
+
+def test_a_container_that_would_be_written_over_is_refused(store: Path, tmp_path: Path) -> None:
+    source = tmp_path / "zeros.npy"
+    shutil.copy(store, source)
+    done = glassfs("export", "--overwrite", source, tmp_path)
+    fails(done, f"{tmp_path}: this would write over {source}, which is to be exported")
+    assert glassfs("export", "--overwrite", source, "nodes", tmp_path).status == 0
+    assert source.read_bytes() == store.read_bytes()
+
+
+def test_a_second_name_of_the_container_is_not_replaced(store: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "source.kas", tmp_path / "out"
+    shutil.copy(store, source)
+    target.mkdir()
+    (target / "zeros.npy").hardlink_to(source)
+    done = glassfs("export", "--overwrite", source, target)
+    assert done.errors[0] == f"glassfs: {target}/zeros.npy: is the source itself"
+    assert (target / "zeros.npy").samefile(source)
+
+
+# What stays when it cannot go on.
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_half_stays_after_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+    source = sparse_store(tmp_path / "long.kas", 1 << 36)
+    target = tmp_path / "out"
+    command = [sys.executable, "-m", "glassfs", "export", str(source), str(target)]
+    export = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        end = time.monotonic() + PATIENCE
+        while not leftovers(target):
+            assert time.monotonic() < end
+            assert export.poll() is None
+            time.sleep(0.01)
+        assert not (target / "long.npy").exists()
+        export.send_signal(number)
+        _, errors = export.communicate(timeout=PATIENCE)
+    finally:
+        export.kill()
+        export.wait()
+    assert export.returncode == 128 + number
+    assert [line for line in errors.splitlines() if "--resume" in line] == errors.splitlines()
+    assert len(errors.splitlines()) == 1
+    assert list(target.iterdir()) == []
+
+
+def test_a_full_disk_ends_it_with_one_line(in_namespace: None, store: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = (
+        'mount -t tmpfs -o size=1m tmpfs "$2" && "$0" -m glassfs export "$1" "$2/out"; echo "status $?"; '
+        'cd "$2/out" && find . -type f -printf "%p %s\\n"'
+    )
+    words = [sys.executable, str(store), str(disk)]
+    done = subprocess.run([*NAMESPACE, script, *words], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    reason = "No space left on device; when there is room, --resume goes on from here"
+    assert done.stderr == f"glassfs: {disk}/out: {reason}\n"
+    status, *files = done.stdout.splitlines()
+    assert status == "status 1"
+    whole = {f".{path}": len(raw) for path, raw in shown(store).items() if raw is not None}
+    assert all(whole[line.split()[0]] == int(line.split()[1]) for line in files)
+    assert files
+    assert "./nodes/time.npy" not in done.stdout
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_written(tmp_path: Path, store: Path, damaged: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    shutil.copy(store, source)
+    shutil.copy(damaged, source)
+    done = glassfs("export", source, tmp_path / "out")
+    assert done.status == 1
+    assert len(done.errors) == 2
+    assert done.errors[0].startswith("glassfs: /damaged.wshard/signal/bad.npy: ")
+    assert not leftovers(tmp_path / "out")
+    expected = {place for place in written(tmp_path / "out") if place.endswith("zeros.npy")}
+    assert expected == {"/store.kas/zeros.npy"}
+    assert "/damaged.wshard/signal/bad.npy" not in written(tmp_path / "out")
+
+
+def test_the_bar_tells_rate_and_time_left(tmp_path: Path) -> None:
+    source = sparse_store(tmp_path / "long.kas", 1 << 30)
+    done = glassfs("export", "--progress", source, tmp_path / "out")
+    assert done.status == 0
+    shown_last = done.raw_errors.decode().split("\r")
+    assert any("%|" in text and "<" in text and "B/s" in text for text in shown_last)
+    assert (tmp_path / "out" / "long.npy").stat().st_size == 128 + (1 << 30)

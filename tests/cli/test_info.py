@@ -1,0 +1,108 @@
+"""``info`` of containers and of folders with containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from writers.kinodb import KinoWriter
+
+from glassfs.cli.common import containers_below
+from tests.cli.glassfs_command import fails, glassfs
+
+
+@pytest.fixture
+def dataset(robot: Path, store: Path, damaged: Path, tmp_path: Path) -> Path:
+    """Two KinoDB files, one of them deep, a store, an episode, a plain file and a link."""
+    folder = tmp_path / "data"
+    (folder / "a" / "b").mkdir(parents=True)
+    shutil.copy(robot, folder / "one.kdb")
+    shutil.copy(robot, folder / "a" / "b" / "two.bin")
+    shutil.copy(store, folder / "a")
+    shutil.copy(damaged, folder / "a")
+    (folder / "notes.txt").write_text("notes")
+    (folder / "link.kdb").symlink_to("one.kdb")
+    (folder / "loop").symlink_to(".")
+    return folder
+
+
+def test_a_folder(dataset: Path, robot: Path, store: Path, damaged: Path) -> None:
+    found = json.loads(glassfs("info", "--json", dataset).output)
+    assert found == {
+        "source": str(dataset),
+        "formats": {
+            "kastore": {"containers": 1, "bytes": store.stat().st_size, "keys": 4},
+            "kinodb": {"containers": 2, "bytes": 2 * robot.stat().st_size, "num_episodes": 2, "num_frames": 6},
+            "wshard": {"containers": 1, "bytes": damaged.stat().st_size, "length_T": 2000},
+        },
+        "unreadable": [],
+    }
+    lines = glassfs("info", dataset).lines
+    assert lines[0].startswith(f"{dataset}: 4 containers, ")
+    assert lines[2].startswith("  kinodb: 2, ")
+    assert lines[2].endswith(", 2 episodes, 6 frames")
+
+
+def test_a_folder_with_what_cannot_be_opened(dataset: Path) -> None:
+    (dataset / "cut.kas").write_bytes(b"\x89KAS\r\n\x1a\n")
+    done = glassfs("info", dataset)
+    assert done.status == 1
+    assert done.lines[0].startswith(f"{dataset}: 4 containers, ")
+    assert done.lines[-1].startswith(f"  unreadable: {dataset}/cut.kas: ")
+    assert done.lines[-1].count("cut.kas") == 1
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    assert glassfs("info", tmp_path).lines == [f"{tmp_path}: 0 containers, 0"]
+
+
+def test_a_folder_among_others(dataset: Path, store: Path, tmp_path: Path) -> None:
+    done = glassfs("info", "--json", store, tmp_path / "none", dataset)
+    assert [json.loads(line)["source"] for line in done.lines] == [str(store), str(dataset)]
+    assert done.errors == [f"glassfs: {tmp_path}/none: No such file or directory"]
+    assert done.status == 1
+
+
+def test_cameras_and_success(tmp_path: Path) -> None:
+    path = tmp_path / "robot.kdb"
+    picture = np.zeros((2, 2, 3), np.uint8)
+    with KinoWriter(path, created=0) as writer:
+        for number, success in enumerate((True, True, False, None)):
+            cameras = {"front": picture} | ({"wrist": picture} if number == 1 else {})
+            writer.add_episode(np.ones((1, 2)), np.zeros((1, 1)), images=[cameras], success=success)
+    found = json.loads(glassfs("info", "--json", path).output)
+    assert found["cameras"] == {"front": 4, "wrist": 1}
+    assert found["success"] == {"yes": 2, "no": 1, "unknown": 1}
+    assert glassfs("info", path).lines[-2:] == [
+        "  cameras: front (in 4), wrist (in 1)", "  success: 2 yes, 1 no, 1 unknown",
+    ]
+    assert "cameras" not in json.loads(glassfs("info", "--json", "--quick", path).output)
+
+
+def test_other_formats_have_neither(store: Path) -> None:
+    assert {"cameras", "success"}.isdisjoint(json.loads(glassfs("info", "--json", store).output))
+
+
+def test_folders_that_may_not_be_looked_into(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root may look everywhere, the refusal is made up."""
+    scandir = os.scandir
+
+    def refusing(path: str) -> Any:
+        if path.endswith("/b"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    found = list(containers_below(str(dataset)))
+    assert [(path, error.strerror) for path, error in found if error] == [(f"{dataset}/a/b", "Permission denied")]
+    assert len(found) == 4
+
+
+def test_a_source_that_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    fails(glassfs("info", tmp_path / "text"), f"{tmp_path}/text: is not a container of a known format")

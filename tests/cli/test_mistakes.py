@@ -1,0 +1,146 @@
+"""What people type first, and what they are told: commands under other names, paths that go on into containers."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glassfs import cli
+from tests.cli.conftest import VALUES
+from tests.cli.glassfs_command import fails, glassfs
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("list", "ls"), ("extract", "export"),
+    ("verfy", "verify"), ("ifno", "info"),
+])
+def test_commands_that_were_meant(typed: str, meant: str) -> None:
+    fails(glassfs(typed, "x"), f"there is no command '{typed}'; did you mean '{meant}'? (see 'glassfs --help')", 2)
+
+
+def test_every_command_that_is_meant_is_there() -> None:
+    assert set(cli.MEANT.values()) <= set(cli.COMMANDS)
+    assert not set(cli.MEANT) & set(cli.COMMANDS)
+
+
+def test_a_command_like_no_other() -> None:
+    fails(glassfs("xyzzy"), "there is no command 'xyzzy' (see 'glassfs --help')", 2)
+
+
+def test_help_and_version_are_commands_too() -> None:
+    assert glassfs("help").output == glassfs("--help").output
+    assert glassfs("help", "ls").output == glassfs("ls", "--help").output
+    assert glassfs("version").output == glassfs("--version").output
+    assert [glassfs(*words).status for words in (["help"], ["help", "ls"], ["version"])] == [0, 0, 0]
+
+
+def test_a_container_in_the_place_of_a_command(store: Path) -> None:
+    end = "(see 'glassfs --help')"
+    fails(glassfs(store), f"there is no command '{store}'; did you mean 'glassfs ls {store}'? {end}", 2)
+    meant = f"glassfs mount {store} mnt"
+    fails(glassfs(store, "mnt"), f"there is no command '{store}'; did you mean '{meant}'? {end}", 2)
+
+
+def test_a_path_that_goes_on_into_a_container(store: Path) -> None:
+    raw = glassfs("cat", store, "nodes/time.npy").output
+    assert np.array_equal(np.load(io.BytesIO(raw)), VALUES)
+    for between in ("/", "//", "/./"):
+        assert glassfs("cat", f"{store}{between}nodes/time.npy").output == raw
+    both = glassfs("cat", f"{store}/nodes/flags.npy", f"{store}/nodes/flags.npy").output
+    assert both == 2 * glassfs("cat", store, "nodes/flags.npy").output
+    assert glassfs("ls", f"{store}/nodes").lines == ["flags.npy", "time.npy"]
+    assert glassfs("ls", f"{store}/", "nodes").lines == ["flags.npy", "time.npy"]
+    assert glassfs("ls", f"{store}/nodes", "flags.npy").lines == ["flags.npy"]
+    assert len(glassfs("tree", f"{store}/nodes").lines) == 3
+
+
+def test_a_path_that_goes_on_is_exported_with_its_folders(store: Path, tmp_path: Path) -> None:
+    assert glassfs("export", f"{store}/nodes", tmp_path / "a").status == 0
+    assert glassfs("export", f"{store}/nodes", "flags.npy", tmp_path / "b").status == 0
+    assert sorted(os.listdir(tmp_path / "a" / "nodes")) == ["flags.npy", "time.npy"]
+    assert os.listdir(tmp_path / "b" / "nodes") == ["flags.npy"]
+
+
+def test_a_path_that_goes_on_through_folders_and_escaped_names(store: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "a\nb"
+    inner.mkdir()
+    shutil.copy(store, inner / "s.kas")
+    assert glassfs("ls", f"{inner}/s.kas/nodes").lines == ["flags.npy", "time.npy"]
+    assert glassfs("ls", f"{tmp_path}/a%0Ab/s.kas/nodes").lines == ["flags.npy", "time.npy"]
+
+
+@pytest.mark.parametrize("command", ["ls", "tree"])
+def test_a_path_that_is_nowhere_is_named_as_typed(command: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for place in ("none.kas", "folder/none.kas", "folder/none/none", "none/none.kas"):
+        fails(glassfs(command, tmp_path / place), f"{tmp_path}/{place}: No such file or directory")
+    done = subprocess.run(
+        [sys.executable, "-m", "glassfs", command, "none.kas/x"], cwd=tmp_path, capture_output=True, check=False,
+    )
+    assert done.stderr == b"glassfs: none.kas/x: No such file or directory\n"
+
+
+def test_a_name_that_is_much_like_another(store: Path) -> None:
+    done = glassfs("cat", store, "nodes/time")
+    fails(done, f"nodes/time: no such file or directory in {store}; did you mean 'nodes/time.npy'?")
+    done = glassfs("ls", store, "node")
+    fails(done, f"node: no such file or directory in {store}; did you mean 'nodes'?")
+
+
+def test_two_sources_where_one_is_taken(store: Path, robot: Path, tmp_path: Path) -> None:
+    done = glassfs("export", store, robot, tmp_path / "out")
+    fails(done, f"{robot}: no such file or directory in {store}; it is a file of its own, and one source is taken")
+
+
+def test_cat_with_nothing_to_write(store: Path, tmp_path: Path) -> None:
+    needed = f"{store}: a path inside it is needed; 'glassfs ls {store}' shows what is there"
+    fails(glassfs("cat", store), f"{needed} (see 'glassfs cat --help')", 2)
+    assert glassfs("cat", tmp_path / "none").status == 2
+
+
+def test_cat_goes_on_after_what_it_cannot_write(store: Path) -> None:
+    done = glassfs("cat", store, "none", "nodes", "nodes/flags.npy")
+    assert done.output == glassfs("cat", store, "nodes/flags.npy").output
+    assert (done.status, len(done.errors)) == (1, 2)
+
+
+def test_files_of_one_name_are_told_apart(damaged: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.kas").write_text("text")
+        done = glassfs("ls", tmp_path / name / "text.kas")
+        fails(done, f"{tmp_path}/{name}/text.kas: is not a container of a known format")
+    assert glassfs("verify", damaged).lines[0].startswith(f"{damaged}: ")
+
+
+@pytest.mark.parametrize("words", [
+    ["ls", "{}"], ["ls", "-R", "{}"], ["tree", "{}"], ["cat", "{}", "nodes/flags.npy"], ["cat", "{}", "none"],
+    ["ls", "{}", "none"], ["info", "{}"], ["export", "{}", "{}.out"], ["export", "{}", "/dev/null"],
+])
+def test_trees_are_closed(
+    words: list[str], store: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """Also by commands that fail, and while others in this process go on."""
+    source = tmp_path / "closed.kas"
+    shutil.copy(store, source)
+    gc.disable()  # closing is meant, not that somebody tidies up
+    try:
+        cli.run([word.format(source) for word in words])
+        names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        assert not [name for name in names if os.path.lexists(name) and os.readlink(name) == str(source)]
+    finally:
+        gc.enable()
+
+
+def test_an_encoding_that_lacks_a_character_is_no_fault(robot: Path) -> None:
+    done = glassfs("tree", "-L", "1", robot, PYTHONIOENCODING="ascii")
+    assert (done.status, done.errors) == (0, [])
+    assert len(done.lines) == 3
