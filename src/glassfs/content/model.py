@@ -172,12 +172,10 @@ class Member(NamedTuple):
 class Group(Content):
     """Contents under names. ``members`` is asked when somebody looks inside, and may raise Damaged.
 
-    Order decides who keeps a name that several want: the first. ``subgroups`` is the number of directories right
-    below, where it is known without asking. ``error`` says why some of the group could not be shown.
+    Order decides who keeps a name that several want: the first. ``error`` says why some of it could not be shown.
     """
 
     members: Callable[[], Iterable[Member]]
-    subgroups: int | None = None
     error: str | None = None
 
 

@@ -85,7 +85,7 @@ def opened(open_one: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in EXHAUSTED:
             raise
-        raise Unavailable(os.strerror(error.errno).lower()) from error
+        raise Unavailable(os.strerror(error.errno)) from error
 
 
 pool = Descriptors()

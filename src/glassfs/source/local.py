@@ -199,7 +199,7 @@ class LocalStore(Store):
 
 def told(error: OSError, name: str) -> GlassfsError:
     """What the system said about the file called ``name``."""
-    reason = (error.strerror or str(error)).lower()
+    reason = error.strerror or str(error)
     if error.errno in _MISSING:
         return NotFound(reason, name)
     if error.errno == errno.ENOTDIR:
@@ -317,7 +317,7 @@ class LocalSource(Source):
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM):
                 raise told(error, self.name) from None
-            raise Changed(f"cannot be opened again: {(error.strerror or str(error)).lower()}", self.name) from error
+            raise Changed(f"cannot be opened again: {error.strerror or error}", self.name) from error
         if entry.version != self.version:
             os.close(number)
             raise Changed("is another file by now", self.name)

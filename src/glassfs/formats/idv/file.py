@@ -54,7 +54,7 @@ def open_idv(opening: Opening) -> Container:
         "columns": header.columns, "unreadable_columns": unreadable,
     }
     contents = _Contents(opened, opening, end - header.toc, has_columns=header.columns > unreadable)
-    root = Group(b"", contents.members, subgroups=2 if contents.has_columns else 1)
+    root = Group(b"", contents.members)
     return Container("idv", version, root, [source], facts, partial(faults, opened))
 
 
@@ -101,9 +101,9 @@ class _Contents:
         elif 0 < codec.size <= DENSE_SLOTS:
             yield from _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ())))
         elif codec.size:
-            yield Member((name,), Group(key, lambda: _sparse(key, blocks), subgroups=0))
+            yield Member((name,), Group(key, lambda: _sparse(key, blocks)))
         else:
-            yield Member((name,), Group(key, lambda: _ragged(key, blocks), subgroups=0))
+            yield Member((name,), Group(key, lambda: _ragged(key, blocks)))
 
     def _meta(self) -> Iterator[Member]:
         yield Member((b"schema",), Document(b"schema", self._schema, self._schema_cost))

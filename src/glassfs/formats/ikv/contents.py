@@ -57,7 +57,7 @@ class Contents:
         """
         if node.tag == OBJECT:
             count = Cursor(self.body, node.start, node.end, what, window=16).varint()
-            return Group(key, partial(self.members, node, what, marks), None if count else 0, unlisted(count))
+            return Group(key, partial(self.members, node, what, marks), unlisted(count))
         if node.tag == ARRAY:
             return self._array(key, node, what)
         content: Content

@@ -91,7 +91,7 @@ def _open_plain(
     facts = facts | {"root_name": shown(root_name), "root_type": TYPE_NAMES[root.tag], "members": None}
     if tag == OBJECT:
         facts["members"] = cursor.varint()
-    top = Group(b"", lambda: members, subgroups=int(tag == OBJECT))
+    top = Group(b"", lambda: members)
     return Container("ikv", str(facts["version"] or "text"), top, [opening.source], facts, check)
 
 
@@ -104,11 +104,11 @@ def _open_indexed(opening: Opening, body: Body, cursor: Cursor) -> Container:
     root = IndexedRoot(Contents(body, opening), index)
     members = [
         Member((b"document",), Document(root_name, root.value, root.cost)),
-        Member((b"root",), Group(root_name, root.members, None if index.count else 0, unlisted(index.count))),
+        Member((b"root",), Group(root_name, root.members, unlisted(index.count))),
     ]
     facts = {
         "version": 2, "form": "binary", "root_name": shown(root_name), "root_type": "object", "members": index.count,
         "flags": flags,
     }
-    top = Group(b"", lambda: members, subgroups=1)
+    top = Group(b"", lambda: members)
     return Container("ikv", "2", top, [opening.source], facts, lambda: chain(index.faults(), root.faults()))

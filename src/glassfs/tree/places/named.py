@@ -78,7 +78,8 @@ class Sources:
         changed = self.containers.refresh()
         for name, place in self.places.items():
             try:
-                stamp = place.store.entry(place.path).stamp
+                entry = place.store.entry(place.path)
+                stamp = entry.stamp if entry.kind is Kind.FILE else f"{entry.place}:{(entry.permissions, entry.uid, entry.gid)}"
             except Unavailable:
                 continue
             except GlassfsError:
