@@ -79,7 +79,7 @@ class Sources:
         for name, place in self.places.items():
             try:
                 entry = place.store.entry(place.path)
-                stamp = entry.stamp if entry.kind is Kind.FILE else f"{entry.place}:{(entry.permissions, entry.uid, entry.gid)}"
+                stamp = entry.stamp if entry.kind is Kind.FILE else _attributes(entry)
             except Unavailable:
                 continue
             except GlassfsError:
@@ -121,3 +121,8 @@ class _SideBySide(Directory):
 
 def _number(entry: Entry) -> int:
     return inode(entry.place, 0)
+
+
+def _attributes(entry: Entry) -> str:
+    """What of a folder counts, whatever is in it."""
+    return f"{entry.place}:{entry.permissions}:{entry.uid}:{entry.gid}"
