@@ -50,13 +50,15 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def shared(fuse: str, place: Path) -> Iterator[Shared]:
-    """``shared(source, …)``: a mount for everybody, until the test ends."""
+    """``shared(source, …)``: a mount for everybody, at ``at`` or at a new place, until the test ends."""
     daemons: list[Daemon] = []
 
-    def mount(*sources: Path, options: Sequence[str] = (), **more: object) -> Daemon:
-        path = place / f"mnt{len(daemons)}"
-        path.mkdir()
-        daemon = Daemon(sources, path, options=["allow_other", *options], generation=fuse, **more)  # type: ignore[arg-type]
+    def mount(*sources: Path, options: Sequence[str] = (), at: Path | None = None, **more: object) -> Daemon:
+        path = place / f"mnt{len(daemons)}" if at is None else at
+        path.mkdir(exist_ok=True)
+        log = place / f"log{len(daemons)}"
+        given = ["allow_other", *options]
+        daemon = Daemon(sources, path, options=given, generation=fuse, log=log, **more)  # type: ignore[arg-type]
         daemons.append(daemon)
         return daemon
 
