@@ -15,7 +15,7 @@ MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def in_own_namespace(function: Callable[..., Any], *arguments: Any, patience: float = 120.0) -> Any:
+def in_own_namespace(function: Callable[..., Any], *arguments: Any, patience: float = 200.0) -> Any:
     """Runs the function there and waits for what it returns."""
     def inside() -> Any:
         _checked(_LIBC.unshare(CLONE_NEWNS))

@@ -5,6 +5,7 @@ itself; where a daemon does, the test lets go of it by force.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,22 +43,40 @@ def bounded(function: Callable[..., Any], *arguments: Any) -> Any:
     return Child(function, *arguments).result(PATIENCE)
 
 
-def test_a_source_that_contains_its_own_mount_point(fuse: str, place: Path) -> None:
-    """By way of a bind mount, so that no comparison of paths can tell."""
+def test_a_mount_that_is_bound_into_its_own_source(fuse: str, place: Path) -> None:
+    """After it was mounted elsewhere, so that no look at the mount point could have told."""
     source = make_folder(place / "source")
     write_file(source / "file", "text")
     make_folder(source / "m")
-    other = make_folder(place / "other")
 
     def inside() -> list[str]:
-        bind(source, other)
-        # Mounted below the other name of the source; a shared bind would show it below the first as well.
-        with mount(source, other / "m", fuse) as daemon:
-            bind(other / "m", source / "m")
+        with mount(source, make_folder(place / "mnt"), fuse) as daemon:
+            bind(daemon.path, source / "m")
             found: list[str] = bounded(found_below, daemon.path)
             assert bounded(os.statvfs, daemon.path).f_blocks >= 0
             assert bounded((daemon.path / "file").read_text) == "text"
             return found
+
+    assert in_own_namespace(inside) == ["file", "m"]
+
+
+def test_a_mount_point_in_the_source_by_another_name(fuse: str, place: Path) -> None:
+    """The mount point is in a bind mount of the source, and so in the source. Refused, or shown as an empty folder."""
+    source, other = make_folder(place / "source"), make_folder(place / "other")
+    write_file(source / "file", "text")
+    make_folder(source / "m")
+
+    def inside() -> list[str]:
+        bind(source, other)
+        try:
+            with mount(source, other / "m", fuse) as daemon:
+                bind(daemon.path, source / "m")
+                found: list[str] = bounded(found_below, daemon.path)
+                return found
+        except AssertionError as error:
+            if "which would then contain itself" in str(error):
+                return ["file", "m"]
+            raise
 
     assert in_own_namespace(inside) == ["file", "m"]
 
@@ -91,11 +110,11 @@ def test_a_mount_of_another_is_an_empty_directory(fuse: str, place: Path) -> Non
         with mount(inner, source / "mounted", fuse) as within, mount(source, make_folder(place / "m"), fuse) as daemon:
             bind(within.path / "store.kas", source / "bound")
             bind(within.path / "store.kas/word.npy", source / "bound file")
-            os.kill(within.pid, 19)
+            os.kill(within.pid, signal.SIGSTOP)
             try:
                 return bounded(found_below, daemon.path)
             finally:
-                os.kill(within.pid, 18)
+                os.kill(within.pid, signal.SIGCONT)
 
     found = in_own_namespace(inside)
     assert [name for name in found if name != "bound file"] == ["bound", "folder", "folder/file", "mounted"]
