@@ -1,0 +1,73 @@
+"""Small containers that are large when they are read. All that comes of them is zeros."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import lz4.block
+import numpy as np
+import zstandard
+from writers import wshard
+from writers.idv import IdvWriter
+
+WINDOW = 27  # 128 MiB
+PIECE = 1 << 20
+
+
+class Bombs(wshard.WShardWriter):
+    """A WShard of blocks that are given as they are stored: ``add(name, Stored)``."""
+
+    def _write_block(self, file: BinaryIO, name: bytes, place: tuple[int, int], block: Any, codec: str) -> bytes:
+        if not isinstance(block, Packed):
+            return super()._write_block(file, name, place, block, codec)
+        offset = file.tell()
+        file.write(block.stored)
+        flags = 1 | wshard.CODEC_FLAGS[block.codec]
+        return wshard._entry(name, *place, flags, offset, len(block.stored), block.size, 0)
+
+
+class Packed:
+    """``size`` zeros as they are stored."""
+
+    def __init__(self, codec: str, size: int) -> None:
+        self.codec, self.size = codec, size
+        self.stored = zstd_frame(size) if codec == "zstd" else lz4.block.compress(bytes(size), store_size=False)
+
+
+def zstd_frame(size: int) -> bytes:
+    """Without the size of its content, and with a window of 128 MiB that a decoder is to keep."""
+    parameters = zstandard.ZstdCompressionParameters(
+        window_log=WINDOW, write_content_size=False, write_checksum=False, compression_level=1,
+    )
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    pieces = [packer.compress(bytes(PIECE)) for _ in range(size // PIECE)]
+    return b"".join([*pieces, packer.flush()])
+
+
+def write_blocks(path: Path, codec: str, blocks: int, size: int) -> list[str]:
+    """Blocks of so many bytes each; their files, below the container."""
+    packed = Packed(codec, size)
+    with Bombs(path, has_metadata=False, codec=codec) as writer:
+        for number in range(blocks):
+            writer.add(f"signal/b{number:02d}", packed)
+    return [f"signal/b{number:02d}.bin" for number in range(blocks)]
+
+
+def write_film(path: Path, frames: int, side: int) -> list[str]:
+    """A film whose frames are pictures of ``side`` × ``side``, in one block; their files."""
+    packed = Packed("zstd", frames * side * side * 3)
+    channel = {"id": "rgb", "dtype": "u8", "shape": [side, side, 3], "signal_block": "signal/rgb", "modality": "rgb"}
+    with Bombs(path, codec="zstd", episode={"length_T": frames}) as writer:
+        writer.add("signal/rgb", packed)
+        writer.channels.append(channel)
+    return [f"signal/rgb/{number:06d}.png" for number in range(frames)]
+
+
+def write_table(path: Path, columns: int, blocks: int, rows_per_block: int) -> list[str]:
+    """An IDV of doubles, of which deflate makes a thousandth; the columns' files."""
+    names = [f"c{number:02d}" for number in range(columns)]
+    with IdvWriter(path, rows_per_block=rows_per_block) as writer:
+        for name in names:
+            writer.add(name, np.zeros(blocks * rows_per_block))
+    return [f"columns/{name}.npy" for name in names]

@@ -1,0 +1,67 @@
+"""Attacks on mounts that root made for others. They need root, as they become other users, and a /dev/fuse.
+
+What is tested here is the same through both libfuses; libfuse 3 is taken where it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.mount.mounts import missing
+from tests.security.daemons import Daemon, force_away
+
+Shared = Callable[..., Daemon]
+
+
+@pytest.fixture(scope="session")
+def fuse() -> str:
+    """The libfuse to mount with."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become other users")
+    reasons = {generation: missing(generation) for generation in "32"}
+    found = next((generation for generation, reason in reasons.items() if reason is None), None)
+    if found is not None:
+        return found
+    reason = f"{reasons['3']}; {reasons['2']}"
+    if os.environ.get("GLASSFS_REQUIRE_FUSE") == "1":
+        pytest.fail(f"{reason}, and GLASSFS_REQUIRE_FUSE=1")
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that everybody may enter, which pytest's own are not. Mounts that are left in it are taken away."""
+    folder = Path(tempfile.mkdtemp(prefix="glassfs-security-")).resolve()
+    folder.chmod(0o755)
+    yield folder
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = [line.split(" ")[4] for line in file]
+    for point in reversed(points):
+        if point.startswith(f"{folder}/"):
+            force_away(Path(point))
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def shared(fuse: str, place: Path) -> Iterator[Shared]:
+    """``shared(source, …)``: a mount for everybody, at ``at`` or at a new place, until the test ends."""
+    daemons: list[Daemon] = []
+
+    def mount(*sources: Path, options: Sequence[str] = (), at: Path | None = None, **more: object) -> Daemon:
+        path = place / f"mnt{len(daemons)}" if at is None else at
+        path.mkdir(exist_ok=True)
+        log = place / f"log{len(daemons)}"
+        given = ["allow_other", *options]
+        daemon = Daemon(sources, path, options=given, generation=fuse, log=log, **more)  # type: ignore[arg-type]
+        daemons.append(daemon)
+        return daemon
+
+    yield mount
+    for daemon in daemons:
+        daemon.end()

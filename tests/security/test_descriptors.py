@@ -1,0 +1,131 @@
+"""A1, A6: many containers and many parts, with few descriptors."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from writers.kinodb import KinoWriter
+from writers.wshard import WShardWriter, write_chunked
+
+from tests.mount.gallery import npy
+from tests.mount.mounts import wait_until
+from tests.security.conftest import Shared
+from tests.security.places import make_folder, write_store
+
+CONTAINERS = 1018
+FEW = 200
+CHUNK = 64 << 10
+
+
+def read_part(path: Path | str, size: int, offset: int) -> bytes:
+    """So many bytes and no more: the kernel reads nothing ahead."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        return os.pread(descriptor, size, offset)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("fate", ["stay", "are deleted", "are changed"])
+def test_pictures_read_in_part_hold_no_descriptors(shared: Shared, place: Path, fate: str) -> None:
+    """Whatever becomes of their containers once they have been read: recordings come and go."""
+    source = make_folder(place / "source")
+    frame = np.full((100, 100, 3), 7, "u1")
+    with KinoWriter(place / "one.kdb") as writer:
+        writer.add_episode(np.zeros((1, 1), "f4"), np.zeros((1, 1), "f4"), images=[{"cam": frame}])
+    for number in range(CONTAINERS):
+        shutil.copyfile(place / "one.kdb", source / f"{number:04d}.kdb")
+    daemon = shared(source)
+    most = 0
+    for number in range(CONTAINERS):
+        shown = daemon.path / f"{number:04d}.kdb/episodes/0/images/cam/000000.png"
+        assert read_part(shown, 100, 0).startswith(b"\x89PNG")
+        if fate == "are deleted":
+            (source / f"{number:04d}.kdb").unlink()
+        elif fate == "are changed":
+            os.utime(source / f"{number:04d}.kdb")
+        most = max(most, daemon.descriptors())
+    assert most < FEW
+    shutil.copyfile(place / "one.kdb", source / "new.kdb")
+    assert wait_until(lambda: (daemon.path / "new.kdb").is_dir())
+    with Image.open(io.BytesIO((daemon.path / "new.kdb/episodes/0/images/cam/000000.png").read_bytes())) as picture:
+        assert np.array_equal(np.asarray(picture), frame)
+    assert daemon.descriptors() < FEW
+
+
+def test_a_picture_read_bit_by_bit_is_made_once(shared: Shared, place: Path) -> None:
+    """Also when so much else was looked at between two of its parts that its file had to be looked up anew."""
+    source = make_folder(place / "source")
+    film = np.random.default_rng(1).integers(0, 255, (10, 300, 400, 3), np.uint8)
+    with WShardWriter(source / "film.wshard", codec="zstd") as writer:
+        writer.add_channel("rgb", film, modality="rgb")
+    for number in range(100):
+        write_store(source / f"{number:03d}.kas")
+    daemon = shared(source)
+    shown = [daemon.path / f"film.wshard/signal/rgb/{t:06d}.png" for t in range(10)]
+    size = shown[0].stat().st_size
+    whole: list[list[bytes]] = [[] for _ in shown]
+    before = daemon.status()["cache"]
+    steps = range(0, size, CHUNK)
+    for offset in steps:
+        for parts, path in zip(whole, shown, strict=True):
+            parts.append(read_part(path, CHUNK, offset))
+        for number in range(100):
+            os.stat(daemon.path / f"{number:03d}.kas/word.npy")
+    after = daemon.status()["cache"]
+    for t, parts in enumerate(whole):
+        with Image.open(io.BytesIO(b"".join(parts))) as picture:
+            assert np.array_equal(np.asarray(picture), film[t])
+    assert after["misses"] - before["misses"] <= 3 * len(shown), f"{len(steps)} parts of each of {len(shown)} pictures"
+    assert after["hits"] - before["hits"] >= (len(steps) - 3) * len(shown)
+
+
+def limited(descriptors: int) -> list[str]:
+    return ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
+
+
+@pytest.mark.parametrize("descriptors", [1024, 256])
+def test_a_manifest_of_many_parts(shared: Shared, place: Path, descriptors: int) -> None:
+    parts = 1100
+    source = make_folder(place / "source")
+    reward, joints = np.arange(parts, dtype="<f4"), np.arange(parts * 2, dtype="<f4").reshape(parts, 2)
+    manifest = write_chunked(source, "long", {"reward": reward, "signal/joints": joints}, 1)
+    for daemon, root in ((one := shared(manifest, before=limited(descriptors)), one.path),
+                         (two := shared(source, before=limited(descriptors)), two.path / manifest.name)):
+        assert root.is_dir(), "the manifest is shown as a plain file"
+        assert (root / "reward.npy").read_bytes() == npy(reward)
+        assert (root / "signal/joints.npy").read_bytes() == npy(joints)
+        for number in range(parts):
+            part = root / f"chunks/{number:04d}"
+            assert (part / "signal/joints.npy").read_bytes() == npy(joints[number : number + 1]), number
+        assert "Too many open files" not in daemon.log_text()
+    if descriptors == 1024:
+        return
+    for number in range(0, parts, 50):
+        part = two.path / f"long_chunk_{number:04d}.wshard"
+        assert (part / "reward.npy").read_bytes() == npy(reward[number : number + 1])
+
+
+def test_a_folder_of_containers_with_64_descriptors(shared: Shared, place: Path) -> None:
+    source = make_folder(place / "source")
+    for number in range(200):
+        write_store(source / f"{number:03d}.kas", b"%03d" % number)
+    daemon = shared(source, before=limited(64))
+    for _ in range(2):
+        held = []
+        try:
+            for number in range(200):
+                file = (daemon.path / f"{number:03d}.kas/word.npy").open("rb", buffering=0)
+                held.append(file) if len(held) < 20 else file.close()
+                expected = npy(np.frombuffer(b"%03d" % number, "u1"))
+                assert (daemon.path / f"{number:03d}.kas/word.npy").read_bytes() == expected
+        finally:
+            for file in held:
+                file.close()
+    assert "Too many open files" not in daemon.log_text()

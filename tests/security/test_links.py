@@ -1,0 +1,165 @@
+"""S3: links are shown as links, so that the kernel resolves them for whoever follows them; the daemon follows none."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.security.conftest import Shared
+from tests.security.places import (
+    all_bytes_below,
+    can_open,
+    make_folder,
+    read_or_refusal,
+    write_episode,
+    write_file,
+    write_store,
+)
+from tests.security.users import STRANGER, as_user
+
+SECRET, OPEN = b"of root alone, 0600!", b"for everybody to see"
+
+
+@pytest.fixture
+def source(place: Path) -> Path:
+    """Closed and open things inside and outside of the source, and a folder that is the stranger's."""
+    root = make_folder(place / "source")
+    for folder, mode in ((place / "outside", 0o755), (root / "private", 0o700), (root / "public", 0o755)):
+        make_folder(folder, mode)
+        text, store = (OPEN, 0o644) if folder.name == "public" else (SECRET, 0o644 if mode == 0o700 else 0o600)
+        write_file(folder / "text", text, store)
+        write_store(folder / "store.kas", text, store)
+    make_folder(root / "incoming", owner=STRANGER)
+    return root
+
+
+TARGETS = {
+    "into a closed folder": "../private/text",
+    "to a closed folder": "../private",
+    "to a container in a closed folder": "../private/store.kas",
+    "inside a container in a closed folder": "../private/store.kas/word.npy",
+    "out of the source": "../../outside/text",
+    "far out": "../" * 40 + "etc/shadow",
+    "to a container outside": "../../outside/store.kas",
+    "to itself": "to itself",
+    "through a file": "../public/text/..",
+    "to nothing": "nowhere",
+}
+OPEN_TARGETS = {"to a file": "../public/text", "to a folder": "../public", "to a container": "../public/store.kas"}
+
+
+def test_links_are_what_they_are_in_the_source(shared: Shared, source: Path) -> None:
+    """Not one is replaced by what it leads to, and its target is not changed: for root and for the stranger."""
+    incoming = source / "incoming"
+    targets = TARGETS | OPEN_TARGETS | {
+        "absolute": f"{source}/private/text", "to a link": "into a closed folder", "odd\x1b\n": "odd \x1b[31m\n target",
+        "bytes": os.fsdecode(b"not \xff UTF-8"),
+    }
+    for name, target in targets.items():
+        (incoming / name).symlink_to(target)
+    (source / "public/up").symlink_to("..")
+    shown = shared(source).path
+
+    def seen() -> dict[str, tuple[bool, str]]:
+        folder = f"{shown}/incoming"
+        return {name: (stat.S_ISLNK(os.lstat(f"{folder}/{name}").st_mode), os.readlink(f"{folder}/{name}"))
+                for name in os.listdir(folder)}
+
+    names = {name.replace("\x1b", "%1B").replace("\n", "%0A"): target for name, target in targets.items()}
+    for found in (seen(), as_user(seen)):
+        assert found == {name: (True, target) for name, target in names.items()}
+    assert os.readlink(shown / "public/up") == ".."
+    assert stat.S_ISLNK(os.lstat(shown / "public/up").st_mode)
+
+
+def test_nobody_gets_through_a_link_what_he_does_not_get_without_it(shared: Shared, place: Path, source: Path) -> None:
+    incoming = source / "incoming"
+    for name, target in {**TARGETS, **OPEN_TARGETS}.items():
+        (incoming / name).symlink_to(target)
+    (incoming / "absolute").symlink_to(place / "outside/text")
+    (incoming / "absolute closed").symlink_to(source / "private/text")
+    (incoming / "chain").symlink_to("chain 1")
+    (incoming / "chain 1").symlink_to("chain 2")
+    (incoming / "chain 2").symlink_to("../private/text")
+    (incoming / "folder").symlink_to("../private")
+    (incoming / "through").symlink_to("folder/text")
+    shown = shared(source).path
+
+    def reached() -> tuple[dict[str, bool], dict[str, bool], dict[str, bytes]]:
+        names = os.listdir(incoming)
+        return (
+            {name: can_open(f"{incoming}/{name}") for name in names},
+            {name: can_open(f"{shown}/incoming/{name}") for name in names}, all_bytes_below(shown),
+        )
+
+    direct, mounted, found = as_user(reached)
+    assert {name for name, is_open in mounted.items() if is_open} == set(OPEN_TARGETS)
+    assert {name for name, is_open in mounted.items() if is_open and not direct[name]} == set()
+    assert not [path for path, data in found.items() if SECRET in data]
+    for name, path in (("to a file", ""), ("to a folder", "/text"), ("to a container", "/word.npy")):
+        assert OPEN in as_user(read_or_refusal, f"{shown}/incoming/{name}{path}"), name
+
+
+def test_a_closed_folder_is_closed_by_every_way_in(shared: Shared, source: Path) -> None:
+    """Also by its containers' own files and by their views, which are reached by the same names."""
+    daemon = shared(source)
+    own = daemon.path / ".glassfs/source"
+    assert (own / "private/store.kas").read_bytes() == (source / "private/store.kas").read_bytes()
+    paths = [f"{daemon.path}/private", *(f"{daemon.path}/{way}private/{name}" for way in
+             ("", ".glassfs/source/", ".glassfs/views/", ".glassfs/source/incoming/../", "incoming/../")
+             for name in ("", "text", "store.kas", "store.kas/word.npy"))]
+    assert as_user(lambda: [path for path in paths if can_open(path)]) == []
+    assert as_user(read_or_refusal, f"{own}/public/store.kas") == (source / "public/store.kas").read_bytes()
+
+
+def test_links_in_place_of_parts(shared: Shared, place: Path, source: Path) -> None:
+    """A manifest of the stranger's names parts that are links to files of root's."""
+    _, parts = write_episode(place / "outside", "long", SECRET)
+    for part in parts:
+        part.chmod(0o600)
+    manifest, _ = write_episode(make_folder(place / "made"), "long", SECRET)
+    own = write_file(source / "incoming/long_manifest.wshard", manifest.read_bytes(), owner=STRANGER)
+    for part in parts:
+        (source / "incoming" / part.name).symlink_to(part)
+    daemon = shared(source)
+    assert not [path for path, data in as_user(all_bytes_below, daemon.path).items() if SECRET in data]
+    assert not [path for path, data in as_user(all_bytes_below, daemon.path / "incoming" / own.name).items()
+                if SECRET in data]
+
+
+def test_hard_links_have_the_mode_of_the_file(shared: Shared, place: Path, source: Path) -> None:
+    for name in ("text", "store.kas"):
+        (source / "incoming" / name).hardlink_to(place / "outside" / name)
+        (source / "incoming" / f"open {name}").hardlink_to(source / "public" / name)
+    shown = shared(source).path / "incoming"
+    names = ("text", "store.kas", "store.kas/word.npy")
+    assert as_user(lambda: [name for name in names if can_open(f"{shown}/{name}")]) == []
+    assert as_user(read_or_refusal, shown / "open text") == OPEN
+    assert OPEN in as_user(read_or_refusal, shown / "open store.kas/word.npy")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
+def test_what_is_neither_file_nor_folder_is_not_opened(shared: Shared, source: Path, kind: str) -> None:
+    """A daemon that opened a FIFO would wait for its writer; that of others goes on."""
+    import socket
+
+    path = source / "incoming/odd"
+    if kind == "fifo":
+        os.mkfifo(path, 0o666)
+    elif kind == "device":
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+    else:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+    shown = shared(source).path
+
+    def look() -> tuple[list[str], bool, bytes | int]:
+        return os.listdir(shown / "incoming"), can_open(shown / "incoming/odd"), read_or_refusal(shown / "public/text")
+
+    names, is_open, text = as_user(look, patience=20)
+    assert names in ([], ["odd"])
+    assert not is_open
+    assert text == OPEN

@@ -1,0 +1,135 @@
+"""A3: a source in which the mount itself can be seen. Nothing is read through a mount of glassfs, so nothing waits for
+itself; where a daemon does, the test lets go of it by force.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.security.daemons import Daemon
+from tests.security.namespaces import bind, in_own_namespace
+from tests.security.places import make_folder, write_file, write_store
+from tests.security.users import Child
+
+PATIENCE = 15.0
+
+
+@contextmanager
+def mount(source: Path, at: Path, generation: str) -> Iterator[Daemon]:
+    daemon = Daemon([source], at, options=["allow_other"], generation=generation, patience=PATIENCE)
+    try:
+        yield daemon
+    finally:
+        daemon.end()
+
+
+def found_below(root: Path) -> list[str]:
+    """What find finds, below the root, in order; the mount's own directory left out."""
+    done = subprocess.run(["find", str(root), "-ls"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    names = subprocess.run(["find", str(root), "-mindepth", "1", "-printf", "%P\n"], capture_output=True, text=True,
+                           check=True).stdout.splitlines()
+    return sorted(name for name in names if not name.startswith(".glassfs"))
+
+
+def bounded(function: Callable[..., Any], *arguments: Any) -> Any:
+    """In a child, which the daemons' end sets free if it hangs."""
+    return Child(function, *arguments).result(PATIENCE)
+
+
+def test_a_mount_that_is_bound_into_its_own_source(fuse: str, place: Path) -> None:
+    """After it was mounted elsewhere, so that no look at the mount point could have told."""
+    source = make_folder(place / "source")
+    write_file(source / "file", "text")
+    make_folder(source / "m")
+
+    def inside() -> list[str]:
+        with mount(source, make_folder(place / "mnt"), fuse) as daemon:
+            bind(daemon.path, source / "m")
+            found: list[str] = bounded(found_below, daemon.path)
+            assert bounded(os.statvfs, daemon.path).f_blocks >= 0
+            assert bounded((daemon.path / "file").read_text) == "text"
+            return found
+
+    assert in_own_namespace(inside) == ["file", "m"]
+
+
+def test_a_mount_point_in_the_source_by_another_name(fuse: str, place: Path) -> None:
+    """The mount point is in a bind mount of the source, and so in the source. Refused, or shown as an empty folder."""
+    source, other = make_folder(place / "source"), make_folder(place / "other")
+    write_file(source / "file", "text")
+    make_folder(source / "m")
+
+    def inside() -> list[str]:
+        bind(source, other)
+        try:
+            with mount(source, other / "m", fuse) as daemon:
+                bind(daemon.path, source / "m")
+                found: list[str] = bounded(found_below, daemon.path)
+                return found
+        except AssertionError as error:
+            if "which would then contain itself" in str(error):
+                return ["file", "m"]
+            raise
+
+    assert in_own_namespace(inside) == ["file", "m"]
+
+
+def test_two_mounts_inside_each_other(fuse: str, place: Path) -> None:
+    one, other = make_folder(place / "one"), make_folder(place / "other")
+    for folder, point in ((one, "n"), (other, "m")):
+        write_store(folder / "store.kas")
+        make_folder(folder / point)
+
+    def inside() -> tuple[list[str], list[str]]:
+        with ExitStack() as stack:
+            first = stack.enter_context(mount(one, other / "m", fuse))
+            second = stack.enter_context(mount(other, one / "n", fuse))
+            return bounded(found_below, first.path), bounded(found_below, second.path)
+
+    assert in_own_namespace(inside) == (["n", "store.kas", "store.kas/word.npy"],
+                                        ["m", "store.kas", "store.kas/word.npy"])
+
+
+def test_a_mount_of_another_is_an_empty_directory(fuse: str, place: Path) -> None:
+    """Whose daemon may hang, and may be somebody's who would like to see what root's daemon does. Binds of it too."""
+    source, inner = make_folder(place / "source"), make_folder(place / "inner")
+    write_store(inner / "store.kas")
+    for name in ("mounted", "bound", "folder"):
+        make_folder(source / name)
+    write_file(source / "bound file", "")
+    write_file(source / "folder/file", "text")
+
+    def inside() -> list[str]:
+        with mount(inner, source / "mounted", fuse) as within, mount(source, make_folder(place / "m"), fuse) as daemon:
+            bind(within.path / "store.kas", source / "bound")
+            bind(within.path / "store.kas/word.npy", source / "bound file")
+            os.kill(within.pid, signal.SIGSTOP)
+            try:
+                return bounded(found_below, daemon.path)
+            finally:
+                os.kill(within.pid, signal.SIGCONT)
+
+    found = in_own_namespace(inside)
+    assert [name for name in found if name != "bound file"] == ["bound", "folder", "folder/file", "mounted"]
+
+
+def test_other_mounts_in_a_source_are_shown(fuse: str, place: Path) -> None:
+    """A bind mount of what is no glassfs mount is a folder like others."""
+    source, inner = make_folder(place / "source"), make_folder(place / "inner")
+    write_store(inner / "store.kas")
+    make_folder(source / "bound")
+
+    def inside() -> list[str]:
+        bind(inner, source / "bound")
+        with mount(source, make_folder(place / "m"), fuse) as daemon:
+            found: list[str] = bounded(found_below, daemon.path)
+            return found
+
+    assert in_own_namespace(inside) == ["bound", "bound/store.kas", "bound/store.kas/word.npy"]

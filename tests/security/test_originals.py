@@ -1,0 +1,96 @@
+"""``.glassfs/source/PATH``: each container's own file beside what is made of it, for who may read it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.security.conftest import Shared
+from tests.security.places import can_open, give, make_folder, read_or_refusal, write_episode, write_file, write_store
+from tests.security.users import STRANGER, as_user
+
+
+def assert_is_own_file(shown: Path, own: Path) -> None:
+    """Bytes, size, and all of its mode that a read-only mount can have."""
+    status, expected = os.stat(shown), os.stat(own)
+    assert stat.S_ISREG(status.st_mode)
+    assert oct(stat.S_IMODE(status.st_mode)) == oct(stat.S_IMODE(expected.st_mode) & 0o444)
+    assert (status.st_size, status.st_uid, status.st_gid) == (expected.st_size, expected.st_uid, expected.st_gid)
+    assert shown.read_bytes() == own.read_bytes()
+
+
+def is_unlisted(mount: Path) -> bool:
+    return os.listdir(mount / ".glassfs") == ["status.json"]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o600])
+def test_of_a_single_container(shared: Shared, place: Path, mode: int) -> None:
+    store = write_store(place / "store.kas", mode=mode)
+    mount = shared(store).path
+    assert_is_own_file(mount / ".glassfs/source/store.kas", store)
+    assert as_user(can_open, mount / ".glassfs/source/store.kas") == (mode == 0o644)
+    assert is_unlisted(mount)
+
+
+def test_of_several(shared: Shared, place: Path) -> None:
+    one, other = write_store(place / "one.kas", b"one"), write_store(place / "other.kas", b"other", 0o640, STRANGER)
+    mount = shared(one, other).path
+    for path in (one, other):
+        assert_is_own_file(mount / ".glassfs/source" / path.name, path)
+    assert is_unlisted(mount)
+
+
+def test_of_a_folder(shared: Shared, place: Path) -> None:
+    source = make_folder(place / "source")
+    store = write_store(make_folder(source / "sub") / "store.kas", b"deep")
+    manifest, parts = write_episode(source, "long", b"word")
+    mount = shared(source).path
+    for path in (store, manifest, *parts):
+        assert_is_own_file(mount / ".glassfs/source" / path.relative_to(source), path)
+    assert is_unlisted(mount)
+    assert not os.path.exists(mount / ".glassfs/source/sub/nothing.kas")
+
+
+def test_an_own_file_follows_its_container(shared: Shared, place: Path) -> None:
+    """A part of root's does not close the manifest itself, whose own mode is what counts here."""
+    source = make_folder(place / "source", 0o777)
+    manifest, parts = write_episode(source, "long", b"word")
+    give(parts[0], 0o600)
+    give(manifest, 0o644, STRANGER)
+    shown = shared(source).path / ".glassfs/source"
+    assert as_user(read_or_refusal, shown / manifest.name) == manifest.read_bytes()
+    assert not as_user(can_open, shown / parts[0].name)
+
+
+def test_links_and_closed_folders_on_the_way(shared: Shared, place: Path) -> None:
+    source = make_folder(place / "source")
+    make_folder(source / "closed", 0o700)
+    write_store(source / "closed/store.kas")
+    write_file(place / "outside", "outside")
+    (source / "link").symlink_to(place)
+    (source / "way").symlink_to("closed")
+    shown = shared(source).path / ".glassfs/source"
+    assert (shown / "closed/store.kas").read_bytes() == (source / "closed/store.kas").read_bytes()
+    assert not as_user(can_open, shown / "closed/store.kas")
+    assert not as_user(can_open, shown / "way/store.kas")
+
+
+def test_tskit_loads_it(shared: Shared, place: Path) -> None:
+    """Which wants a file, where a mounted tree sequence is a directory."""
+    tskit = pytest.importorskip("tskit")
+    tables = tskit.TableCollection(1.0)
+    for time in (0.0, 0.0, 1.0):
+        tables.nodes.add_row(flags=int(time == 0), time=time)
+    for child in (0, 1):
+        tables.edges.add_row(0.0, 1.0, 2, child)
+    tables.sort()
+    source = make_folder(place / "source")
+    tables.tree_sequence().dump(source / "small.trees")
+    mount = shared(source).path
+    assert np.array_equal(np.load(mount / "small.trees/nodes/time.npy"), [0.0, 0.0, 1.0])
+    loaded = tskit.load(mount / ".glassfs/source/small.trees")
+    assert loaded.tables == tables

@@ -1,0 +1,84 @@
+"""A10: no more threads, and no folder for temporary files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.idv import IdvWriter
+
+from tests.mount.gallery import npy
+from tests.mount.mounts import COMMAND
+from tests.security.conftest import Shared
+from tests.security.daemons import Daemon
+from tests.security.namespaces import bind, in_own_namespace
+from tests.security.places import make_folder, write_store
+
+ALONE = 54399
+
+
+def write_table(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Many blocks, which a sequential reader has decoded ahead of it."""
+    values = np.random.default_rng(5).normal(size=400_000)
+    with IdvWriter(path, rows_per_block=8192) as writer:
+        writer.add("Values", values)
+    path.chmod(0o644)
+    return values
+
+
+def test_a_user_who_may_start_no_thread(place: Path) -> None:
+    """The command as a user whose only process it is: reading goes on without reading ahead.
+
+    He may read every file, as the checkout and its Python may lie where an ordinary user may not look.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root can become other users")
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed")
+    values = write_table(place / "table.idv")
+    allowed = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+    user = ("setpriv", "--reuid", str(ALONE), "--regid", str(ALONE), "--clear-groups", *allowed)
+    command = ["prlimit", "--nproc=1", *user, *COMMAND, "cat", str(place / "table.idv"), "columns/Values.npy"]
+    done = subprocess.run(command, capture_output=True, check=False, cwd="/", timeout=60)
+    assert done.stderr.decode() == ""
+    assert done.stdout == npy(values)
+
+
+def test_a_mount_that_may_start_no_thread(shared: Shared, place: Path) -> None:
+    """Its threads' stacks take a gigabyte of the address space each, of which a quarter is left: enough to read all."""
+    source = make_folder(place / "source")
+    values = write_table(source / "table.idv")
+    daemon = shared(source, before=["sh", "-c", 'ulimit -s 1048576; exec "$@"', "sh"])
+    assert (daemon.path / "table.idv").is_dir()
+    limit = daemon.memory("VmSize") + (256 << 20)
+    resource.prlimit(daemon.pid, resource.RLIMIT_AS, (limit, limit))
+    assert (daemon.path / "table.idv/columns/Values.npy").read_bytes() == npy(values)
+    assert "Traceback" not in daemon.log_text()
+
+
+def test_without_any_folder_for_temporary_files(fuse: str, place: Path) -> None:
+    """Only what is too large for memory needs one. TMPDIR is not there, and the usual ones are read-only."""
+    source = make_folder(place / "source")
+    write_store(source / "store.kas", b"word")
+    values = write_table(source / "table.idv")
+    point = make_folder(place / "mnt")
+
+    def inside() -> tuple[bytes, bytes]:
+        for folder in {os.path.realpath(name) for name in ("/tmp", "/var/tmp", "/usr/tmp", place)}:
+            if os.path.isdir(folder):
+                bind(folder, folder, is_read_only=True)
+        with Daemon(
+            [source], point, variables={"TMPDIR": str(place / "nothing")}, cwd=place, generation=fuse,
+            log=Path("/dev/null"), patience=20.0,
+        ) as daemon:
+            return ((daemon.path / "store.kas/word.npy").read_bytes(),
+                    (daemon.path / "table.idv/columns/Values.npy").read_bytes())
+
+    store, table = in_own_namespace(inside)
+    assert store == npy(np.frombuffer(b"word", "u1"))
+    assert table == npy(values)
