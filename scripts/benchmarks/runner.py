@@ -49,7 +49,7 @@ class Runner:
         say(f"{name}: preparing")
         for participant in present:
             SIDES[participant.side].image(dataset)
-        os.sync()  # what was written must not be on its way to the disk while others read
+        _settle(self.folder)
         samples: dict[str, dict[str, list[float]]] = {p.label: defaultdict(list) for p in present}
         for number in range(self.runs):
             for participant in present:
@@ -80,6 +80,14 @@ def say(words: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{words}")
         sys.stderr.flush()
+
+
+def _settle(folder: Path) -> None:
+    """What was written must not be on its way to the disk while others read. Only that: sync(2) waits for all mounts."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def _observed(participant: Participant, dataset: Dataset, memory: int) -> Results:

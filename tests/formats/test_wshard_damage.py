@@ -212,7 +212,7 @@ def test_very_large_metadata_are_not_parsed() -> None:
 
 def explore(data: bytes) -> None:
     """Opens, walks and reads all of it; only what glassfs raises on purpose may come out."""
-    started = time.monotonic()
+    started = time.process_time()
     try:
         container = open_bytes(data)
     except GlassfsError:
@@ -228,7 +228,7 @@ def explore(data: bytes) -> None:
                 except GlassfsError:
                     continue
     list(container.check())
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 @cache

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = {"3": ("libfuse3.so.4", "libfuse3.so.3"), "2": ("libfuse.so.2",)}
-PATIENCE = 20.0
+PATIENCE = 60.0
+"""Seconds for what takes a moment, on a machine that does other things as well."""
 COMMAND = (sys.executable, "-m", "glassfs")
 
 
@@ -47,7 +48,7 @@ def glassfs(
     """Runs a command to its end; ``before`` are words in front of it, such as those of unshare."""
     return subprocess.run(
         [*before, *COMMAND, *map(str, arguments)], capture_output=True, text=True, errors="surrogateescape",
-        timeout=60, check=False, env=environment(generation), cwd=cwd,
+        timeout=2 * PATIENCE, check=False, env=environment(generation), cwd=cwd,
     )
 
 
@@ -106,7 +107,8 @@ class Mount:
             assert is_mounted(path), self.process.communicate()[1]
         else:
             done = subprocess.run(
-                [*COMMAND, *words], env=variables, text=True, capture_output=True, timeout=60, check=False,
+                [*COMMAND, *words], env=variables, text=True, capture_output=True, timeout=2 * PATIENCE,
+                check=False,
             )
             assert (done.returncode, done.stdout) == (0, ""), done.stderr
             self.said = done.stderr

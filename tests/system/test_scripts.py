@@ -23,6 +23,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
     if missing("3") and missing("2"):
         pytest.skip("nothing can be mounted here")
