@@ -83,7 +83,7 @@ def say(words: str) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """What was written must not be on its way to the disk while others read. Only that: sync(2) waits for all mounts."""
+    """What was written must not be on its way to the disk while others read. sync(2) would wait for all mounts."""
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             with path.open("rb") as file:

@@ -18,7 +18,7 @@ from typing import Protocol
 import pytest
 
 from tests.mount.gallery import Gallery, make_gallery
-from tests.mount.mounts import Mount, missing
+from tests.mount.mounts import Mount, require
 
 
 class Faults:
@@ -72,11 +72,7 @@ class Mounted(Protocol):
 def fuse(request: pytest.FixtureRequest) -> str:
     """The libfuse of this run of the test."""
     generation: str = request.param
-    reason = missing(generation)
-    if reason is not None:
-        if os.environ.get("GLASSFS_REQUIRE_FUSE") == "1":
-            pytest.fail(f"{reason}, and GLASSFS_REQUIRE_FUSE=1")
-        pytest.skip(reason)
+    require(generation)
     return generation
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 LIBRARIES = {"3": ("libfuse3.so.4", "libfuse3.so.3"), "2": ("libfuse.so.2",)}
 PATIENCE = 60.0
 """Seconds for what takes a moment, on a machine that does other things as well."""
@@ -34,6 +36,15 @@ def missing(generation: str) -> str | None:
             continue
         return None
     return f"libfuse {generation} is not installed"
+
+
+def require(generation: str) -> None:
+    """Skips the test where there can be no mount through this libfuse; fails it if GLASSFS_REQUIRE_FUSE=1."""
+    reason = missing(generation)
+    if reason is not None:
+        if os.environ.get("GLASSFS_REQUIRE_FUSE") == "1":
+            pytest.fail(f"{reason}, and GLASSFS_REQUIRE_FUSE=1")
+        pytest.skip(reason)
 
 
 def environment(generation: str | None) -> dict[str, str]:

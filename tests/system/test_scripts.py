@@ -11,6 +11,7 @@ from pathlib import Path
 
 import fuzzing
 import pytest
+import tskit
 
 from tests.conftest import ROOT
 from tests.mount.mounts import missing
@@ -21,6 +22,16 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
     )
+
+
+def test_containers_of_the_demo_are_sound(tmp_path: Path) -> None:
+    """Down to the tree sequence, which tskit itself opens."""
+    assert run(ROOT / "scripts/make_samples.py", tmp_path).returncode == 0
+    done = run("-m", "glassfs", "verify", tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout
+    assert "5 containers, 0 faults" in done.stderr
+    sequence = tskit.load(tmp_path / "ancestry.trees")
+    assert [variant.alleles for variant in sequence.variants()] == [("A", "T"), ("G",), ("ACGT", "")]
 
 
 @pytest.mark.slow
