@@ -27,6 +27,7 @@ from typing import Any
 import mutants
 from fuzzing_live import fuzz_live, is_enough
 
+FORK = multiprocessing.get_context("fork")
 MEMORY = 2 << 30
 PATIENCE = 20.0
 """Seconds of processor time for one container; or five times as long, if it only waits."""
@@ -84,8 +85,8 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
-        self._here, there = multiprocessing.Pipe()
-        self._process = multiprocessing.Process(target=_work, args=(there,), daemon=True)
+        self._here, there = FORK.Pipe()
+        self._process = FORK.Process(target=_work, args=(there,), daemon=True)
         self._process.start()
         there.close()
 

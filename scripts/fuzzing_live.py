@@ -24,10 +24,12 @@ from pathlib import Path
 from fuzzing_reading import Tree, differences, look_at_library, look_at_mount, serve
 from mutants import Seed, damaged
 
+FORK = multiprocessing.get_context("fork")
 BATCH = 40
 PATIENCE = 60.0
 """Seconds for one container, on a busy machine as well."""
 SECONDS = 60.0
+STARTING = 60.0
 MOST_MEMORY = 300 << 20
 MOST_DESCRIPTORS = 200
 OPTIONS = "cache_size=64M"
@@ -59,7 +61,10 @@ def fuzz_live(
         place = Path(name)
         source = place / "source"
         source.mkdir()
-        daemon = Daemon(place, fuse)
+        try:
+            daemon = Daemon(place, fuse)
+        except subprocess.CalledProcessError:
+            return 2  # glassfs has said why
         library, mounted = Side(look_at_library), Side(look_at_mount)
         try:
             while not is_enough(counts["done"], count, seconds, begun):
@@ -171,8 +176,8 @@ class Side:
         self._start()
 
     def _start(self) -> None:
-        self._pipe, there = multiprocessing.Pipe()
-        self._process = multiprocessing.Process(target=serve, args=(there, self._look), daemon=True)
+        self._pipe, there = FORK.Pipe()
+        self._process = FORK.Process(target=serve, args=(there, self._look), daemon=True)
         self._process.start()
         there.close()
 
@@ -194,7 +199,7 @@ class Side:
 
     def end(self) -> None:
         self._process.kill()
-        self._process.join(PATIENCE)
+        self._process.join(STARTING)
 
 
 class Daemon:
@@ -206,7 +211,7 @@ class Daemon:
         self.memory = self.descriptors = self.tracebacks = 0
         subprocess.run(
             [*GLASSFS, "mount", "-o", OPTIONS, "--log-file", self._log, place / "source", self.point],
-            env=os.environ | {"GLASSFS_FUSE": fuse}, check=True, timeout=PATIENCE,
+            env=os.environ | {"GLASSFS_FUSE": fuse}, check=True, timeout=STARTING,
         )
         self.pid: int = json.loads((self.point / ".glassfs/status.json").read_bytes())["pid"]
 
@@ -214,15 +219,16 @@ class Daemon:
         """Whether it still runs. Each limit that it passes is a finding, once."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
-            descriptors = len(os.listdir(f"/proc/{self.pid}/fd"))
+            files = [os.readlink(entry) for entry in os.scandir(f"/proc/{self.pid}/fd")]
         except FileNotFoundError:
             findings.add(None, "the daemon has died")
             return False
         memory = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
         if self.memory < MOST_MEMORY <= memory:
             findings.add(None, f"the daemon had {memory >> 20} MB")
+        descriptors = len(files)
         if self.descriptors < MOST_DESCRIPTORS <= descriptors:
-            findings.add(None, f"the daemon has {descriptors} descriptors")
+            findings.add(None, "\n".join([f"the daemon has {descriptors} descriptors", *sorted(files)]))
         log = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
         tracebacks = log.count("Traceback")
         if tracebacks > self.tracebacks:
@@ -235,4 +241,4 @@ class Daemon:
         """Whatever has happened, nothing is left mounted."""
         for words in ((*GLASSFS, "umount", self.point), (*GLASSFS, "umount", "--lazy", self.point)):
             if self.point.is_mount():
-                subprocess.run(words, check=False, timeout=PATIENCE)
+                subprocess.run(words, check=False, timeout=STARTING)
