@@ -75,8 +75,9 @@ def fuzz_live(
                     write_mutant(batch / f"{position:02d}", seed, seeds, chance)
                 counts.update(compare(batch, daemon, library, mounted, findings))
                 counts["batches"] += 1
+                is_well = daemon.is_well(batch, findings)
                 shutil.rmtree(batch)
-                if not daemon.is_well(findings):
+                if not is_well:
                     break
         finally:
             library.end()
@@ -99,14 +100,12 @@ class Findings:
         self.count = 0
         self._keep = keep
 
-    def add(self, folder: Path | None, report: str) -> None:
+    def add(self, folder: Path, report: str) -> None:
         self.count += 1
         kept = self._keep / f"live{self.count:04d}"
         while kept.exists():
             kept = kept.with_name(f"{kept.name}+")
-        if folder is not None:
-            shutil.copytree(folder, kept)
-        kept.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(folder, kept)
         (kept / "report.txt").write_text(f"{report}\n", encoding="utf-8", errors="backslashreplace")
         first = report.splitlines()[0].encode("ascii", "backslashreplace").decode()
         print(f"{kept}: {first}", file=sys.stderr)
@@ -215,27 +214,34 @@ class Daemon:
         )
         self.pid: int = json.loads((self.point / ".glassfs/status.json").read_bytes())["pid"]
 
-    def is_well(self, findings: Findings) -> bool:
-        """Whether it still runs. Each limit that it passes is a finding, once."""
+    def is_well(self, batch: Path, findings: Findings) -> bool:
+        """Whether it still runs after a batch. Each limit that it passes is a finding, once."""
+        log = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
-            files = [os.readlink(entry) for entry in os.scandir(f"/proc/{self.pid}/fd")]
+            numbers = os.listdir(f"/proc/{self.pid}/fd")
         except FileNotFoundError:
-            findings.add(None, "the daemon has died")
+            findings.add(batch, f"the daemon has died\n{log[-10_000:]}")
             return False
         memory = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
         if self.memory < MOST_MEMORY <= memory:
-            findings.add(None, f"the daemon had {memory >> 20} MB")
-        descriptors = len(files)
+            findings.add(batch, f"the daemon had {memory >> 20} MB")
+        descriptors = len(numbers)
         if self.descriptors < MOST_DESCRIPTORS <= descriptors:
-            findings.add(None, "\n".join([f"the daemon has {descriptors} descriptors", *sorted(files)]))
-        log = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+            files = sorted(self._file(number) for number in numbers)
+            findings.add(batch, "\n".join([f"the daemon has {descriptors} descriptors", *files]))
         tracebacks = log.count("Traceback")
         if tracebacks > self.tracebacks:
-            findings.add(None, f"{tracebacks} tracebacks in the log\n{log[log.rindex('Traceback'):][:10_000]}")
+            findings.add(batch, f"{tracebacks} tracebacks in the log\n{log[log.rindex('Traceback'):][:10_000]}")
         self.memory, self.descriptors = max(self.memory, memory), max(self.descriptors, descriptors)
         self.tracebacks = tracebacks
         return True
+
+    def _file(self, number: str) -> str:
+        try:
+            return os.readlink(f"/proc/{self.pid}/fd/{number}")
+        except FileNotFoundError:
+            return "closed since"
 
     def end(self) -> None:
         """Whatever has happened, nothing is left mounted."""
