@@ -3,7 +3,7 @@
 Each round takes a container, changes some bytes of it (bits, integers at the edges, runs cut out, repeated or taken
 from another one), and gives it to a worker process that has little time and memory. What reaches lines of glassfs that
 nothing has reached before is damaged further in later rounds. A worker that raises anything else, hangs, or dies is a
-crash; the container is kept in a folder, to become a test.
+crash; the container is kept in a folder, to become a test. With --live they are read through a mount (fuzzing_live.py).
 """
 
 from __future__ import annotations
@@ -18,44 +18,49 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-from make_samples import write_all
+import mutants
+from fuzzing_live import fuzz_live, is_enough
 
+FORK = multiprocessing.get_context("fork")
 MEMORY = 2 << 30
 PATIENCE = 20.0
 """Seconds of processor time for one container; or five times as long, if it only waits."""
-LARGEST = 256 << 10
 READ = 4 << 20
 FILES = 300
-EDGES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="how long (60)")
+    parser.add_argument("--seconds", type=float, default=None, help="how long (60, or until --count are done)")
+    parser.add_argument("--count", type=int, default=None, help="how many containers")
+    parser.add_argument("--live", action="store_true", help="through a mount, compared with the library")
+    parser.add_argument("--fuse", choices=("3", "2"), default="3", help="the libfuse of the mount (3)")
     parser.add_argument("--format", default="", help="only containers whose format or name has this in it")
     parser.add_argument("--seed", type=int, default=None, help="for the same damage again")
     parser.add_argument("--keep", type=Path, default=Path("crashes"), help="where containers that crash go")
     parser.add_argument("samples", nargs="*", type=Path, help="more containers, or folders of them, to damage")
     arguments = parser.parse_args()
-    seeds = _seeds(arguments.samples, arguments.format)
+    places = arguments.samples + (mutants.real_places() if arguments.live else [])
+    seeds = mutants.seeds(places, arguments.format)
     if not seeds:
         print("fuzz: no container to damage", file=sys.stderr)
         return 2
     chance = random.Random(arguments.seed)
+    if arguments.live:
+        return fuzz_live(seeds, chance, arguments.count, arguments.seconds, arguments.fuse, arguments.keep)
     counts: Counter[str] = Counter()
     sound, found = len(seeds), 0
     worker = _Worker()
-    end = time.monotonic() + arguments.seconds
-    while time.monotonic() < end:
+    begun = time.monotonic()
+    while not is_enough(sum(counts.values()), arguments.count, arguments.seconds, begun):
         seed = chance.choice(seeds)
-        data = damaged(seed.data, seeds, chance)
+        data = mutants.damaged(seed.data, seeds, chance)
         outcome, lines = worker.look_at(data)
         counts[outcome if outcome in ("opened", "refused") else "crashed"] += 1
         if outcome not in ("opened", "refused"):
@@ -63,76 +68,14 @@ def main() -> int:
             kept = arguments.keep / f"{counts['crashed']:04d}-{seed.name}"
             kept.write_bytes(data)
             print(f"{kept}: {outcome}", file=sys.stderr)
-        elif lines and len(data) <= LARGEST:
+        elif lines and len(data) <= mutants.LARGEST:
             found += lines
-            seeds.append(Seed(seed.name, data))
+            seeds.append(mutants.Seed(seed.name, data))
     worker.end()
     total = sum(counts.values())
     told = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in ("opened", "refused", "crashed"))
     print(f"{total:,} containers: {told}; {len(seeds) - sound} of them reached {found:,} lines")
     return 1 if counts["crashed"] else 0
-
-
-class Seed(NamedTuple):
-    """A container to damage; ``name`` is that of the sound one it comes from."""
-
-    name: str
-    data: bytes
-
-
-def _seeds(places: list[Path], wanted: str) -> list[Seed]:
-    """Sound containers, none larger than LARGEST."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_all(Path(folder))
-        paths = list(Path(folder).iterdir())
-        for place in places:
-            paths += [path for path in place.rglob("*") if path.is_file()] if place.is_dir() else [place]
-        chosen = [path for path in sorted(paths) if wanted in path.name and path.suffix != ".json"]
-        return [Seed(path.name, path.read_bytes()) for path in chosen if path.stat().st_size <= LARGEST]
-
-
-def damaged(data: bytes, others: list[Seed], chance: random.Random) -> bytes:
-    """A copy with one to eight changes, most of them near the beginning or the end, where the indexes are."""
-    changed = bytearray(data)
-    for _ in range(chance.choice((1, 1, 1, 2, 3, 5, 8))):
-        if not changed:
-            break
-        spread = chance.choice((64, 512, 4096, len(changed)))
-        place = chance.randrange(min(spread, len(changed)))
-        if chance.random() < 0.3:
-            place = len(changed) - 1 - place
-        chance.choice(_CHANGES)(changed, place, others, chance)
-    return bytes(changed)
-
-
-def _flip(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
-    data[place] ^= 1 << chance.randrange(8)
-
-
-def _edge(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
-    size = chance.choice((1, 2, 4, 8))
-    data[place : place + size] = (chance.choice(EDGES) & (1 << 8 * size) - 1).to_bytes(size, "little")
-
-
-def _cut(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
-    del data[place : place + chance.choice((1, 4, 64, len(data)))]
-
-
-def _repeat(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
-    size = chance.choice((1, 8, 64, 1024))
-    data[place:place] = data[place : place + size] * chance.choice((1, 2, 100))
-
-
-def _foreign(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
-    other = chance.choice(others).data
-    start = chance.randrange(len(other) or 1)
-    size = chance.choice((4, 48, 512))
-    data[place : place + size] = other[start : start + size]
-
-
-_CHANGES: tuple[Callable[[bytearray, int, list[Seed], random.Random], None], ...] = (
-    _flip, _edge, _edge, _cut, _repeat, _foreign,
-)
 
 
 class _Worker:
@@ -142,8 +85,8 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
-        self._here, there = multiprocessing.Pipe()
-        self._process = multiprocessing.Process(target=_work, args=(there,), daemon=True)
+        self._here, there = FORK.Pipe()
+        self._process = FORK.Process(target=_work, args=(there,), daemon=True)
         self._process.start()
         there.close()
 

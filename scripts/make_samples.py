@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -78,24 +79,44 @@ def write_wshard(path: Path) -> None:
 
 
 def write_tree_sequence(path: Path) -> None:
-    """The keys of a tskit tree sequence that are fun to look at: two samples with one ancestor, and three sites."""
+    """A tree sequence as tskit writes it, all tables complete: two samples of one individual, and their ancestor."""
     with KastoreWriter(path) as store:
         store.add_text("format/name", "tskit.trees", "int8")
         store.add("format/version", np.array([12, 7], np.uint32))
         store.add("sequence_length", np.array([100.0]))
         store.add_text("time_units", "generations", "int8")
         store.add_text("uuid", "2f7a2a5c-7a0e-4a6e-9a43-0f6d6f3b8a11", "int8")
-        store.add("nodes/time", np.array([0.0, 0.0, 12.5]))
-        store.add("nodes/flags", np.array([1, 1, 0], np.uint32))
-        store.add("edges/left", np.zeros(2))
-        store.add("edges/right", np.full(2, 100.0))
-        store.add("edges/parent", np.array([2, 2], np.int32))
-        store.add("edges/child", np.array([0, 1], np.int32))
-        store.add("sites/position", np.array([3.0, 41.0, 77.0]))
+        for key in ("metadata", "metadata_schema"):
+            store.add_text(key, "", "int8")
+
+        def columns(table: str, dtype: type, **values: Sequence[float]) -> None:
+            for name, column in values.items():
+                store.add(f"{table}/{name}", np.array(column, dtype))
+
+        columns("individuals", np.uint32, flags=[0], location_offset=[0, 2], parents_offset=[0, 0])
+        columns("individuals", np.float64, location=[52.5, 13.4])
+        columns("individuals", np.int32, parents=[])
+        columns("nodes", np.uint32, flags=[1, 1, 0])
+        columns("nodes", np.float64, time=[0, 0, 12.5])
+        columns("nodes", np.int32, population=[0, 0, 0], individual=[0, 0, -1])
+        columns("edges", np.float64, left=[0, 0], right=[100, 100])
+        columns("edges", np.int32, parent=[2, 2], child=[0, 1])
+        columns("indexes", np.int32, edge_insertion_order=[0, 1], edge_removal_order=[0, 1])
+        columns("migrations", np.float64, left=[], right=[], time=[])
+        columns("migrations", np.int32, node=[], source=[], dest=[])
+        columns("sites", np.float64, position=[3, 41, 77])
         store.add_rows("sites/ancestral_state", [b"A", b"G", b"ACGT"])
+        columns("mutations", np.int32, site=[0, 2], node=[1, 0], parent=[-1, -1])
+        columns("mutations", np.float64, time=[7.25, 3.5])
+        store.add_rows("mutations/derived_state", [b"T", b""])
         store.add_rows("provenances/timestamp", [b"2026-05-01T12:00:00"])
-        record = b'{"schema_version": "1.0.0", "software": {"name": "demo", "version": "1"}}'
+        record = b'{"schema_version": "1.0.0", "software": {"name": "demo", "version": "1"},'
+        record += b' "parameters": {}, "environment": {}}'
         store.add_rows("provenances/record", [record])
+        rows = {"individuals": 1, "nodes": 3, "edges": 2, "migrations": 0, "sites": 3, "mutations": 2, "populations": 1}
+        for table, count in rows.items():
+            store.add_rows(f"{table}/metadata", [b""] * count)
+            store.add_text(f"{table}/metadata_schema", "")
 
 
 def write_ikv(path: Path) -> None:

@@ -13,8 +13,8 @@ install_packages() {
         sudo -n true 2>/dev/null || return 1
         run=(sudo -n)
     fi
-    "${run[@]}" apt-get update -qq >/dev/null 2>&1
-    "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" >/dev/null 2>&1
+    "${run[@]}" apt-get -o DPkg::Lock::Timeout=120 update -qq >/dev/null 2>&1
+    "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -y -qq "$@" >/dev/null 2>&1
 }
 
 # has_library NAME : whether the dynamic linker finds it.

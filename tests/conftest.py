@@ -1,26 +1,101 @@
-"""What all tests share: the writers in scripts/ on the path, and the shared samples where they are there."""
+"""What all tests share: how much of them is run, the writers in scripts/ on the path, and real containers.
+
+``--level`` chooses: ``short`` (what a person runs after each change), ``all`` (what ends within half an hour), ``long``
+(all there is, hours). Tests marked ``slow`` are not in the first, tests marked ``long`` only in the last. A test that
+does something many times asks ``scale`` how often. Hypothesis has the number of examples that a test names in ``all``,
+fewer in ``short`` and more in ``long``; never a deadline, and the same examples each time but for ``long``.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 SHARED = Path(os.environ.get("GLASSFS_SHARED", ROOT.parent / "shared"))
+DATA = ROOT / "tests/data"
+SAMPLES = SHARED / "samples" if (SHARED / "samples").is_dir() else DATA
+
+LEVELS = ("short", "all", "long")
+LEFT_OUT = {"short": ("slow", "long"), "all": ("long",), "long": ()}
+"""The marks of the tests that are not run at a level."""
+EXAMPLES = {"short": 0.1, "all": 1.0, "long": 20.0}
+FEWEST_EXAMPLES = 15
+UNCHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+
+for level in LEVELS:
+    settings.register_profile(
+        level, deadline=None, derandomize=level != "long", print_blob=True, suppress_health_check=UNCHECKED,
+    )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--level", choices=LEVELS, default="short", help="how much is run: short (default), all or long")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(config.getoption("--level"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    level = config.getoption("--level")
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        is_kept = not any(map(item.get_closest_marker, LEFT_OUT[level])) and not lacks_its_sample(item)
+        (kept if is_kept else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+    functions = [item.function for item in kept if isinstance(item, pytest.Function)]
+    for test in {id(function): function for function in functions if is_hypothesis_test(function)}.values():
+        adapt_settings(test, level)
+
+
+def lacks_its_sample(item: pytest.Item) -> bool:
+    """Whether a test is about one sample by name, which is too large for the collection of this checkout."""
+    if not isinstance(item, pytest.Function) or "samples" not in item.fixturenames or not hasattr(item, "callspec"):
+        return False
+    name = item.callspec.params.get("name")
+    return name is not None and not any(SAMPLES.rglob(f"{name.rpartition('/')[2]}*"))
+
+
+def adapt_settings(test: Any, level: str) -> None:
+    """Gives a test of Hypothesis as many examples as the level has, and no deadline, whatever its decorator says."""
+    own: settings = test._hypothesis_internal_use_settings
+    test._hypothesis_internal_use_settings = settings(
+        own, deadline=None, suppress_health_check={*own.suppress_health_check, *UNCHECKED},
+        max_examples=max(min(FEWEST_EXAMPLES, own.max_examples), int(own.max_examples * EXAMPLES[level])),
+    )
+
+
+class Scale(Protocol):
+    """How often something is done in ``short``, in ``all``, and in ``long`` (None: as often as in ``all``)."""
+
+    def __call__(self, short: int, everything: int, long: int | None = None) -> int: ...
+
+
+@pytest.fixture(scope="session")
+def scale(request: pytest.FixtureRequest) -> Scale:
+    level = request.config.getoption("--level")
+
+    def scaled(short: int, everything: int, long: int | None = None) -> int:
+        return {"short": short, "all": everything, "long": everything if long is None else long}[level]
+
+    return scaled
 
 
 @pytest.fixture(scope="session")
 def samples() -> Path:
-    """The folder of sample containers with expected values; skips where it is not there."""
-    place = SHARED / "samples"
-    if not place.is_dir():
-        pytest.skip("the shared samples are not beside this checkout")
-    return place
+    """A folder of containers with expected values: the large one if it is beside this checkout, or tests/data."""
+    return SAMPLES
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def read(cache: BlockCache, block: Block, offset: int, size: int) -> bytes:
     return bytes(buffer)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "did not happen in time"

@@ -95,7 +95,7 @@ def test_bombs_stop_at_the_declared_size(name: str) -> None:
         lambda: decompress(codec, bomb, 1000), lambda: b"".join(decompress_stream(codec, cut(bomb, 4096), 1000)),
     ]
     for decode in ways:
-        start = time.monotonic()
+        start = time.process_time()
         tracemalloc.start()
         try:
             if codec in (DEFLATE, ZLIB):
@@ -107,7 +107,7 @@ def test_bombs_stop_at_the_declared_size(name: str) -> None:
         finally:
             tracemalloc.stop()
         assert peak < 8 << 20
-        assert time.monotonic() - start < 5
+        assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("codec", CODECS)

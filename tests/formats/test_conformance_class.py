@@ -27,13 +27,19 @@ from glassfs.formats.registry import Format
 from glassfs.formats.wshard import FORMAT as WSHARD
 from glassfs.source import Source
 from glassfs.testing import FormatTests
+from tests.conftest import Scale
+
+PATIENCE = 60.0
+"""Seconds for a damaged container, on a machine that does other things as well."""
 
 
 @pytest.fixture(scope="class", autouse=True)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Where the classes below write their containers, once each."""
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, scale: Scale) -> None:
+    """Where the classes below write their containers, once each; and how often these are damaged."""
     if request.cls is not None:
         request.cls.folder = tmp_path_factory.mktemp("containers")
+        request.cls.damaged_copies = scale(5, FormatTests.damaged_copies, 1000)
+        request.cls.most_seconds = PATIENCE
 
 
 class TestKastore(FormatTests):

@@ -383,11 +383,11 @@ def test_opening_reads_the_index_and_nothing_else(tmp_path: Path) -> None:
 
 def test_20000_keys_open_and_list_fast(tmp_path: Path) -> None:
     write_ikv2(tmp_path / "a.ikv", {f"key{number:05}": number for number in range(20_000)})
-    started = time.monotonic()
+    started = time.process_time()
     members = members_of(root_of(open_path(tmp_path / "a.ikv")))
     assert len(members) == 20_000
     assert value_of(members[b"key12345"]) == 12_345
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_entries_that_share_a_large_payload_are_decoded_once() -> None:
@@ -411,11 +411,11 @@ def test_ranges_that_overlap_differently_do_not_cost_their_product() -> None:
     start = len(head) + 9 * entries
     run = (b"\6\0\x80\x80\x10") + b"\2\1" * 130_000
     index = b"".join(struct.pack("<BII", ARRAY, start + 1, len(run) - 1 - number) for number in range(entries))
-    started = time.monotonic()
+    started = time.process_time()
     container = open_bytes(head + index + run)
     members = members_of(root_of(container))
     assert sum(isinstance(content, Blob) for content in members.values()) == entries
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
     assert any("too many other entries" in fault.reason for fault in container.check())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -68,24 +69,24 @@ def test_documents_too_large_to_show_are_refused_in_bounded_memory(node: bytes, 
             with open("/proc/self/status") as status:
                 print(int(re.search(r"VmHWM:\s+(\d+)", status.read())[1]) >> 10)
     """
-    started = time.monotonic()
+    started = os.times()
     done = subprocess.run(
         [sys.executable, "-c", script, str(path)], cwd=Path(__file__).parents[2], capture_output=True, text=True,
         check=True,
     )
     assert int(done.stdout) < 250
-    assert time.monotonic() - started < 30
+    assert sum(os.times()[:4]) - sum(started[:4]) < 30
 
 
 def test_ten_megabytes_of_small_members_open_in_bounded_time_and_memory() -> None:
     count = 1_300_000
     data = V1 + bytes((OBJECT, 1)) + b"\1o" + bytes((OBJECT,)) + varint(count)
     data += b"".join(b"\4%04x\2\2" % (number & 0xFFFF) for number in range(count))
-    started = time.monotonic()
+    started = time.process_time()
     container = open_bytes(data)
     members = members_of(members_of(root_of(container))[b"o"])
     assert len(members) == 0x10000
-    assert time.monotonic() - started < 30
+    assert time.process_time() - started < 30
 
 
 def test_more_members_than_can_be_listed_are_said_to_be_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -102,7 +103,7 @@ def test_more_members_than_can_be_listed_are_said_to_be_left_out(caplog: pytest.
 
 def exercise(data: bytes) -> None:
     """Opens bytes and reads whatever is shown; only GlassfsError may come out."""
-    started = time.monotonic()
+    started = time.process_time()
     try:
         container = open_bytes(data)
         for _, content in walk(container.root):
@@ -117,7 +118,7 @@ def exercise(data: bytes) -> None:
         list(container.check())
     except GlassfsError:
         pass
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
 
 
 VALUES = st.recursive(

@@ -231,7 +231,7 @@ def test_hostile_text(pieces: list[int | bytes]) -> None:
     ids=["backslashes", "quotes", "comments", "slashes", "brackets", "digits", "objects", "nested", "spaces"],
 )
 def test_bounded_time(members: bytes) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with contextlib.suppress(Refused):
         value(members)
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10

@@ -263,12 +263,12 @@ def test_junk_behind_the_last_store_is_ignored_and_logged(
 
 def test_endlessly_many_stores_are_cut_off_with_a_word(tmp_path: Path) -> None:
     data = store({}, tmp_path).read_bytes()
-    begun = time.monotonic()
+    begun = time.process_time()
     container = open_bytes(data * 100_000)
     assert container.root.error is not None
     assert container.root.error.startswith("appended/65537: is not shown")
     assert sum(1 for _ in container.root.members()) == container.facts["appended_stores"] == 65_536
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 @pytest.mark.parametrize(("place", "layout", "value", "reason"), [
@@ -369,9 +369,9 @@ def test_more_keys_than_kastore_can_write_cost_little(tmp_path: Path) -> None:
         for number in range(count):
             writer.add_chunks(b"group/%06d" % number, "int8", 0, ())
     tracemalloc.start()
-    begun = time.monotonic()
+    begun = time.process_time()
     container = open_path(path)
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
     assert sum(1 for _ in container.root.members()) == count
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

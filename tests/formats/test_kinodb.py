@@ -238,9 +238,9 @@ def test_scanning_reads_heads_not_pixels(large: Path) -> None:
     source = CountingSource(large)
     group = image_group(FORMAT.open(opening(source)))
     before = source.bytes_read
-    start = time.perf_counter()
+    start = time.process_time()
     listed = images_of(group)
-    took = time.perf_counter() - start
+    took = time.process_time() - start
     assert len(listed) == 20_000 and group.error is None
     assert source.bytes_read - before < source.size / 10
     assert took < 2  # about 0.1 s
@@ -263,9 +263,9 @@ def test_a_record_is_read_without_the_rest(large: Path) -> None:
 
 
 def sample_names() -> list[str]:
-    from tests.conftest import SHARED
+    from tests.conftest import SAMPLES
 
-    return sorted(path.name for path in (SHARED / "samples/kinodb").glob("*.kdb"))
+    return sorted(path.name for path in (SAMPLES / "kinodb").glob("*.kdb"))
 
 
 @pytest.mark.parametrize("name", sample_names())

@@ -359,7 +359,7 @@ def test_a_sparse_section_of_empty_frames_takes_no_time(tmp_path: Path) -> None:
         sparse.write(struct.pack("<4sHHQQQQQ16x", b"KINO", 0, 1, 1, 0, 64 + length, 64, 0))
         sparse.seek(64 + length)
         sparse.write(index)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(Damaged, match="breaks off"):
         image_group(open_path(path)).members()
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

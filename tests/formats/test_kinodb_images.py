@@ -169,9 +169,9 @@ def test_decompression_bombs_are_not_decoded(tmp_path: Path) -> None:
     bomb, large = flat(12_000), flat(4_000)
     shot = {f"{number}": Stored(data, len(data), 1, 1) for number, data in enumerate([bomb] * 40 + [large] * 40)}
     data = written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]})
-    start = time.perf_counter()
+    start = time.process_time()
     shown = pictures(data)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert all(isinstance(content, Picture) for content in shown.values())
 
 

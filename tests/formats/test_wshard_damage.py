@@ -265,7 +265,7 @@ def test_metadata_that_are_looked_at_take_room_for_their_values(text: bytes, mon
 
 def explore(data: bytes) -> None:
     """Opens, walks and reads all of it; only what glassfs raises on purpose may come out."""
-    started = time.monotonic()
+    started = time.process_time()
     try:
         container = open_bytes(data)
     except GlassfsError:
@@ -281,7 +281,7 @@ def explore(data: bytes) -> None:
                 except GlassfsError:
                     continue
     list(container.check())
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,15 @@ import numpy as np
 from writers.kastore import KastoreWriter
 from writers.wshard import WShardWriter
 
+from tests.mount.mounts import wait_until
+
 LENGTH = 3 << 20
 HEADER = 128
 WRITERS = ("raw", "compressed")
 REFUSALS = (errno.EIO, errno.ESTALE)
 SOON = 1.0
+"""Seconds after which a change is promised to be seen, on a machine that has time."""
+TRIES = 20
 
 
 def write(path: Path, version: int, kind: str = "raw") -> None:
@@ -62,6 +67,20 @@ def shows(path: Path, version: int) -> Callable[[], bool]:
         return len(data) == HEADER + LENGTH and versions(data) == {version}
 
     return look
+
+
+def assert_seen_soon(change: Callable[[int], Callable[[], bool]], least: int = 3) -> None:
+    """``change(version)`` makes a change, and gives the condition that it is seen.
+
+    Each is seen. That takes no longer than promised at least once: a busy machine may be late many times.
+    """
+    seconds: list[float] = []
+    while len(seconds) < least or (min(seconds) > SOON and len(seconds) < TRIES):
+        is_seen = change(2 + len(seconds))
+        begun = time.monotonic()
+        assert wait_until(is_seen)
+        seconds.append(time.monotonic() - begun)
+    assert min(seconds) <= SOON, seconds
 
 
 class Readers:

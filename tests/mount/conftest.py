@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -18,39 +18,43 @@ from typing import Protocol
 import pytest
 
 from tests.mount.gallery import Gallery, make_gallery
-from tests.mount.mounts import Mount, missing
+from tests.mount.mounts import Mount, require
 
 
 class Faults:
-    """What readers saw of faults, summed up over both libfuses, for the table at the end of the tests (README)."""
+    """What readers saw of a fault: a line of the table at the end of the tests, which sums up over both libfuses."""
 
-    def __init__(self) -> None:
-        self._tries: Counter[str] = Counter()
-        self._seen: dict[str, Counter[str]] = {}
+    def __init__(self, record: Callable[[str, object], None]) -> None:
+        self._record = record
 
     def add(self, fault: str, tries: int, seen: Mapping[str, int]) -> None:
-        self._tries[fault] += tries
-        self._seen.setdefault(fault, Counter()).update(seen)
-
-    def lines(self) -> list[str]:
-        """The table in Markdown. Tests that lost something have failed, and are not in it."""
-        rows = [
-            f"| {fault} | {self._tries[fault]:,} | {', '.join(f'{count:,} {what}' for what, count in seen.items())} |"
-            for fault, seen in self._seen.items()
-        ]
-        return ["| fault | times | what readers saw |", "|---|---|---|", *rows] if rows else []
+        """Goes with the test's report, and so from the process that ran it to the one that prints."""
+        self._record("fault", (fault, tries, dict(seen)))
 
 
-_FAULTS = pytest.StashKey[Faults]()
+@pytest.fixture
+def faults(record_property: Callable[[str, object], None]) -> Faults:
+    return Faults(record_property)
 
 
-@pytest.fixture(scope="session")
-def faults(request: pytest.FixtureRequest) -> Faults:
-    return request.config.stash.setdefault(_FAULTS, Faults())
+def table_of(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """The table in Markdown. Tests that lost something have failed, and are not in it."""
+    tried: Counter[str] = Counter()
+    seen: dict[str, Counter[str]] = {}
+    for report in reports:
+        for fault, tries, counts in (value for name, value in report.user_properties if name == "fault"):
+            tried[fault] += tries
+            seen.setdefault(fault, Counter()).update(counts)
+    rows = [
+        f"| {fault} | {tried[fault]:,} | {', '.join(f'{count:,} {what}' for what, count in sorted(counts.items()))} |"
+        for fault, counts in sorted(seen.items())
+    ]
+    return ["| fault | times | what readers saw |", "|---|---|---|", *rows] if rows else []
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash.get(_FAULTS, Faults()).lines()
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    passed = [report for report in terminalreporter.getreports("passed") if isinstance(report, pytest.TestReport)]
+    lines = table_of(passed)
     if lines:
         terminalreporter.section("faults")
         terminalreporter.write("\n".join(lines) + "\n")
@@ -68,11 +72,7 @@ class Mounted(Protocol):
 def fuse(request: pytest.FixtureRequest) -> str:
     """The libfuse of this run of the test."""
     generation: str = request.param
-    reason = missing(generation)
-    if reason is not None:
-        if os.environ.get("GLASSFS_REQUIRE_FUSE") == "1":
-            pytest.fail(f"{reason}, and GLASSFS_REQUIRE_FUSE=1")
-        pytest.skip(reason)
+    require(generation)
     return generation
 
 

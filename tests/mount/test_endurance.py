@@ -13,12 +13,11 @@ import pytest
 from writers.kastore import KastoreWriter
 from writers.wshard import WShardWriter
 
+from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
 from tests.mount.mounts import Mount, wait_until
 
-OPENINGS = 100_000
-WARM_UP = 20_000
 FILES = 50
 CACHE = 4 << 20
 
@@ -52,11 +51,12 @@ def open_and_close(paths: list[str], times: int) -> None:
         list(pool.map(work, range(2)))
 
 
-def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, growth: int) -> None:
+def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, growth: int, scale: Scale) -> None:
+    openings = scale(10_000, 100_000, 10_000_000)
     paths = [str(store.path / f"group/array_{number}.npy") for number in range(FILES)]
-    open_and_close(paths, WARM_UP)
+    open_and_close(paths, openings // 5)
     memory, descriptors = store.resident(), store.descriptors()
-    open_and_close(paths, OPENINGS - WARM_UP)
+    open_and_close(paths, openings - openings // 5)
     assert store.resident() - memory < growth
     assert store.descriptors() <= descriptors
     # The last release may still be on its way.
@@ -64,7 +64,7 @@ def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, growt
     assert store.status()["errors"] == 0
 
 
-def test_errors_leave_nothing_behind(store: Mount, growth: int) -> None:
+def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) -> None:
     """Names that are not there, files opened for writing, attributes that are not there."""
 
     def work(times: int) -> None:
@@ -77,14 +77,15 @@ def test_errors_leave_nothing_behind(store: Mount, growth: int) -> None:
                 with pytest.raises(OSError):
                     call()
 
-    work(1000)
+    times = scale(300, 1000, 100_000)
+    work(times)
     memory, descriptors = store.resident(), store.descriptors()
-    work(4000)
+    work(4 * times)
     assert store.resident() - memory < growth
     assert store.descriptors() <= descriptors
 
 
-def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery, growth: int) -> None:
+def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery, growth: int, scale: Scale) -> None:
     def walk(root: Path) -> int:
         return sum(len(names) for _, _, names in os.walk(root))
 
@@ -94,7 +95,7 @@ def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery, grow
         for _ in range(10):
             walk(mount.path)
         memory, descriptors = mount.resident(), mount.descriptors()
-        for _ in range(60):
+        for _ in range(scale(20, 60, 10_000)):
             assert walk(mount.path) == count
         assert mount.resident() - memory < growth
         assert mount.descriptors() <= descriptors

@@ -117,24 +117,24 @@ def test_what_is_added_and_removed_shows_within_a_second(mounted: Mounted, folde
         (folder / "a/new.txt").write_bytes(b"new")
         (folder / "a/readme.md").unlink()
         (folder / "void/deeper").mkdir()
-        assert wait_until(lambda: listing(mount, "void") == ["deeper", "new.kas"], 1.0)
-        assert wait_until(lambda: listing(mount, "a") == ["b", "new.txt"], 1.0)
-        assert wait_until(lambda: (mount.path / "void/new.kas/array.npy").exists(), 1.0)
+        assert wait_until(lambda: listing(mount, "void") == ["deeper", "new.kas"])
+        assert wait_until(lambda: listing(mount, "a") == ["b", "new.txt"])
+        assert wait_until(lambda: (mount.path / "void/new.kas/array.npy").exists())
         assert value_of(mount.path / "void/new.kas") == 9.0
         assert (mount.path / "a/new.txt").read_bytes() == b"new"
         assert not (mount.path / "a/readme.md").exists()
         (folder / "void/new.kas").unlink()
-        assert wait_until(lambda: not (mount.path / "void/new.kas").exists(), 1.0)
+        assert wait_until(lambda: not (mount.path / "void/new.kas").exists())
 
 
 def test_a_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> None:
     with mounted(folder) as mount:
         assert (mount.path / "fake.kas").is_file()
         write_store(folder / "fake.kas", 5.0)
-        assert wait_until(lambda: (mount.path / "fake.kas").is_dir(), 1.0)
+        assert wait_until(lambda: (mount.path / "fake.kas").is_dir())
         assert value_of(mount.path / "fake.kas") == 5.0
         (folder / "fake.kas").write_bytes(b"and back")
-        assert wait_until(lambda: (mount.path / "fake.kas").is_file(), 1.0)
+        assert wait_until(lambda: (mount.path / "fake.kas").is_file())
         assert (mount.path / "fake.kas").read_bytes() == b"and back"
 
 

@@ -6,16 +6,16 @@ import errno
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from writers.kastore import KastoreWriter
 
+from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, environment, glassfs, is_mounted, is_running, wait_until
+from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, is_running, wait_until
 
 DATA = np.arange(1 << 20, dtype="<u4")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -91,7 +91,7 @@ def test_foreground_ends_on_a_signal(mounted: Mounted, store: Path, number: sign
         assert mount.process.pid == mount.pid
         assert (mount.path / "data.npy").read_bytes() == npy(DATA)
         mount.process.send_signal(number)
-        output, errors = mount.process.communicate(timeout=20)
+        output, errors = mount.process.communicate(timeout=PATIENCE)
         assert not is_mounted(mount.path)
         assert (mount.process.returncode, output) == (0, "")
         assert "Traceback" not in errors
@@ -108,7 +108,7 @@ def test_a_signal_ends_the_mount_with_a_file_open(
             assert os.pread(descriptor, 6, 0) == b"\x93NUMPY"
             os.kill(mount.pid, number)
             if mount.process is not None:
-                mount.process.communicate(timeout=20)
+                mount.process.communicate(timeout=PATIENCE)
             assert wait_until(lambda: not is_running(mount.pid))
             assert wait_until(lambda: not is_mounted(mount.path))
             with pytest.raises(OSError) as caught:
@@ -122,7 +122,7 @@ def test_foreground_ends_when_it_is_unmounted(mounted: Mounted, store: Path) -> 
     with mounted(store, foreground=True) as mount:
         mount.unmount()
         assert mount.process is not None
-        mount.process.communicate(timeout=20)
+        mount.process.communicate(timeout=PATIENCE)
         assert mount.process.returncode == 0
 
 
@@ -191,8 +191,8 @@ def test_unmounting_while_somebody_reads(mounted: Mounted, store: Path) -> None:
             reader.communicate()
 
 
-def test_twenty_mounts_at_once(fuse: str, store: Path, tmp_path: Path) -> None:
-    places = [tmp_path / str(number) for number in range(20)]
+def test_many_mounts_at_once(fuse: str, store: Path, tmp_path: Path, scale: Scale) -> None:
+    places = [tmp_path / str(number) for number in range(scale(8, 20))]
     for place in places:
         place.mkdir()
     starting = [
@@ -201,7 +201,7 @@ def test_twenty_mounts_at_once(fuse: str, store: Path, tmp_path: Path) -> None:
     ]
     try:
         for process in starting:
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=2 * PATIENCE)
             assert (process.returncode, errors) == (0, "")
         for place in places:
             assert (place / "data.npy").stat().st_size == len(npy(DATA))
@@ -211,17 +211,28 @@ def test_twenty_mounts_at_once(fuse: str, store: Path, tmp_path: Path) -> None:
     assert not any(map(is_mounted, places))
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_thousand_mounts(mounted: Mounted, store: Path, tmp_path: Path) -> None:
+    """One after another at the same place; each shows everything, and leaves nothing."""
+    point = tmp_path / "mnt"
+    point.mkdir()
+    for _ in range(1000):
+        with mounted(store, at=point) as mount:
+            assert (mount.path / "data.npy").read_bytes() == npy(DATA)
+        assert not is_mounted(point)
+        assert not is_running(mount.pid)
+
+
 def test_mounting_does_not_wait_for_a_pipe_that_is_inherited(fuse: str, store: Path, tmp_path: Path) -> None:
     """`$(glassfs mount …)` and ssh wait until every copy of the output is closed: the daemon must not keep one."""
     (tmp_path / "mnt").mkdir()
-    start = time.monotonic()
     try:
         done = subprocess.run(
             ["sh", "-c", '"$@" | cat', "sh", *COMMAND, "mount", store, tmp_path / "mnt"],
-            capture_output=True, text=True, timeout=30, env=environment(fuse), check=True,
+            capture_output=True, text=True, timeout=2 * PATIENCE, env=environment(fuse), check=True,
         )
         assert done.stdout == ""
-        assert time.monotonic() - start < 25
         assert is_mounted(tmp_path / "mnt")
     finally:
         glassfs("umount", tmp_path / "mnt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -11,10 +12,14 @@ import time
 from pathlib import Path
 
 import fuzzing
+import fuzzing_live
+import fuzzing_reading
+import mutants
 import pytest
+import tskit
 
 from tests.conftest import ROOT
-from tests.mount.mounts import missing
+from tests.mount.mounts import missing, require
 
 SYNC = re.compile(r"""\bos\.sync\b|["']sync["']|^\s*sync\b|[;&|] *sync\b""")
 # Put first on the path of Python: whoever calls sync(2) by it gets an exception.
@@ -28,13 +33,26 @@ os.sync = refused
 """
 
 
-def run(*arguments: str | Path, path: Path = ROOT / "scripts") -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str | Path, path: Path = ROOT / "scripts", timeout: float = 300,
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, check=False,
         env=os.environ | {"PYTHONPATH": f"{path}:{ROOT / 'scripts'}"},
     )
 
 
+def test_containers_of_the_demo_are_sound(tmp_path: Path) -> None:
+    """Down to the tree sequence, which tskit itself opens."""
+    assert run(ROOT / "scripts/make_samples.py", tmp_path).returncode == 0
+    done = run("-m", "glassfs", "verify", tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout
+    assert "5 containers, 0 faults" in done.stderr
+    sequence = tskit.load(tmp_path / "ancestry.trees")
+    assert [variant.alleles for variant in sequence.variants()] == [("A", "T"), ("G",), ("ACGT", "")]
+
+
+@pytest.mark.slow
 def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
     if missing("3") and missing("2"):
         pytest.skip("nothing can be mounted here")
@@ -63,9 +81,9 @@ def test_nothing_of_ours_calls_sync() -> None:
 
 
 def test_fuzzer_counts_what_it_tried_and_what_that_reached(tmp_path: Path) -> None:
-    done = run(ROOT / "scripts/fuzzing.py", "--seconds", "3", "--seed", "1", "--keep", tmp_path / "crashes")
+    done = run(ROOT / "scripts/fuzzing.py", "--count", "200", "--seed", "1", "--keep", tmp_path / "crashes")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " 0 crashed; " in done.stdout
+    assert done.stdout.startswith("200 containers: ") and " 0 crashed; " in done.stdout
     assert not (tmp_path / "crashes").exists()
     reached = int(done.stdout.split(" lines")[0].rpartition(" ")[2].replace(",", ""))
     assert reached > 1000
@@ -89,7 +107,8 @@ def _die(path: str) -> str:
 )
 def test_fuzzer_notices_crashes(look: object, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzzing, "_look", look)
-    monkeypatch.setattr(fuzzing, "PATIENCE", 0.3)
+    if look is _hang:
+        monkeypatch.setattr(fuzzing, "PATIENCE", 0.3)
     worker = fuzzing._Worker()
     try:
         outcome, _ = worker.look_at(b"anything")
@@ -97,6 +116,80 @@ def test_fuzzer_notices_crashes(look: object, expected: str, monkeypatch: pytest
         assert expected in worker.look_at(b"and the next one is looked at, too")[0]
     finally:
         worker.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fuse", ["3", "2"])
+def test_live_mutants_are_the_same_through_a_mount(tmp_path: Path, fuse: str) -> None:
+    require(fuse)
+    words = ("--live", "--count", "200", "--seed", "5", "--fuse", fuse)
+    done = run(ROOT / "scripts/fuzzing.py", *words, "--keep", tmp_path / "crashes")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert done.stdout.startswith(f"200 live mutants through libfuse {fuse}: ")
+    assert " 0 differences, 0 tracebacks, 0 findings; " in done.stdout
+    assert int(done.stdout.split(" files read")[0].rpartition(" ")[2].replace(",", "")) > 500
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("fuse", ["3", "2"])
+def test_an_hour_of_live_mutants(tmp_path: Path, fuse: str) -> None:
+    require(fuse)
+    words = ("--live", "--seconds", "3600", "--fuse", fuse, "--keep", str(tmp_path / "crashes"))
+    done = run(ROOT / "scripts/fuzzing.py", *words, timeout=2 * 3600)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+def test_two_hours_of_fuzzing(tmp_path: Path) -> None:
+    done = run(ROOT / "scripts/fuzzing.py", "--seconds", "7200", "--keep", tmp_path / "crashes", timeout=3 * 3600)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+def _other_bytes(folder: Path) -> dict[str, fuzzing_reading.Tree]:
+    """As the library would if one of its files had another byte."""
+    found = fuzzing_reading.look_at_library(folder)
+    for tree in found.values():
+        for name, seen in tree.items():
+            if seen.parts:
+                tree[name] = seen._replace(parts=(*seen.parts[:-1], 1))
+    return found
+
+
+def _other_sizes(folder: Path) -> dict[str, fuzzing_reading.Tree]:
+    found = fuzzing_reading.look_at_library(folder)
+    return {
+        file: {name: seen._replace(size=None if seen.size is None else seen.size + 1) for name, seen in tree.items()}
+        for file, tree in found.items()
+    }
+
+
+def _silent(folder: Path) -> dict[str, fuzzing_reading.Tree]:
+    time.sleep(60)
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("look", "expected"),
+    [(_other_bytes, "the library has 1 bytes with"), (_other_sizes, "a file of"), (_raise, "not a GlassfsError"),
+     (_silent, "no answer after"), (_die, "the process died")],
+)
+def test_live_fuzzer_notices_differences(
+    look: object, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    if missing("3") and missing("2"):
+        pytest.skip("nothing can be mounted here")
+    monkeypatch.setattr(fuzzing_live, "look_at_library", look)
+    monkeypatch.setattr(fuzzing_live, "PATIENCE" if look is _silent else "BATCH", 2)
+    chance = random.Random(1)
+    fuse = "2" if missing("3") else "3"
+    seeds = mutants.seeds(wanted="ancestry")
+    assert fuzzing_live.fuzz_live(seeds, chance, 1, None, fuse, tmp_path / "crashes") == 1
+    report = (tmp_path / "crashes/live0001/report.txt").read_text()
+    assert expected in report
+    assert len(list((tmp_path / "crashes/live0001").iterdir())) == 2
+    assert " 0 findings" not in capsys.readouterr().out
 
 
 def test_fuzzer_goes_on_from_what_reached_something_new() -> None:

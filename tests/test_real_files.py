@@ -1,0 +1,139 @@
+"""Containers that the formats' own software wrote: opened, exported and mounted they show what their writers put in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import glassfs
+from tests.conftest import DATA
+from tests.mount.mounts import Mount, require
+from tests.real_files import expected_files, expected_of, is_refused
+
+FORMATS = ("kinodb", "wshard", "kastore", "ikv", "idv")
+VERDICTS: dict[str, dict[str, str]] = json.loads((DATA / "malformed.json").read_bytes())
+LARGEST = 4 << 20
+
+
+class Shown(ABC):
+    """The mirror of tests/data, in one of the ways to see it. ``files`` are the paths of all regular files."""
+
+    files: set[str]
+
+    @abstractmethod
+    def read(self, path: str, most: int = LARGEST) -> bytes:
+        """The first bytes of a file. One that is damaged may be said to be of any size."""
+
+    def inside(self, container: Path) -> list[str]:
+        """The paths of what a container shows, or none where it stays a plain file."""
+        place = f"{container.relative_to(DATA)}/"
+        return sorted(path for path in self.files if path.startswith(place))
+
+
+class InFolder(Shown):
+    """Mounted or exported."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.files = {
+            os.path.relpath(os.path.join(place, name), folder)
+            for place, _, names in os.walk(folder) for name in names if ".glassfs" not in place
+        }
+
+    def read(self, path: str, most: int = LARGEST) -> bytes:
+        with (self._folder / path).open("rb") as file:
+            return file.read(most)
+
+
+class InLibrary(Shown):
+    """Through ``glassfs.open``."""
+
+    def __init__(self) -> None:
+        self._tree = glassfs.open(DATA)
+        nodes = self._tree.walk(on_error=lambda place, error: None)
+        self._nodes = {path.lstrip("/"): node for path, node in nodes if hasattr(node, "read")}
+        self.files = set(self._nodes)
+
+    def read(self, path: str, most: int = LARGEST) -> bytes:
+        node = self._nodes[path]
+        return bytes(node.read(0, min(node.size, most)))  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._tree.close()
+
+
+@pytest.fixture(scope="module", params=["library", "export", "libfuse3", "libfuse2"])
+def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    place = tmp_path_factory.mktemp("real")
+    if request.param == "library":
+        library = InLibrary()
+        yield library
+        library.close()
+    elif request.param == "export":
+        command = [sys.executable, "-m", "glassfs", "export", str(DATA), str(place / "out")]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        assert "Traceback" not in done.stderr
+        yield InFolder(place / "out")
+    else:
+        generation = request.param[-1]
+        require(generation)
+        (place / "mnt").mkdir()
+        mount = Mount([DATA], place / "mnt", place / "log", generation)
+        try:
+            yield InFolder(mount.path)
+        finally:
+            mount.end()
+
+
+def containers(name: str) -> list[Path]:
+    """The sound ones and the odd ones of a format."""
+    found = {path.with_name(path.name.removesuffix(".expected.json")) for path in (DATA / name).rglob("*.json")}
+    return sorted(path for path in found if path.is_file() and path.suffix != ".json")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_values_are_those_that_were_written(shown: Shown, name: str) -> None:
+    checked = 0
+    for container in containers(name):
+        place = container.relative_to(DATA)
+        if is_refused(expected_of(container)):
+            assert str(place) in shown.files, f"{place} is shown as a container"
+            continue
+        for path, check in expected_files(container):
+            try:
+                check(shown.read(f"{place}/{path}"))
+            except (AssertionError, OSError, ValueError, KeyError) as error:
+                raise AssertionError(f"{place}: {path}: {error!r}") from error
+            checked += 1
+    assert checked > 100
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files_are_refused_or_lose_what_is_damaged(shown: Shown, name: str) -> None:
+    """What is refused is itself; of the others each file is readable, or an error."""
+    for file, verdict in VERDICTS[name].items():
+        container = DATA / name / "malformed" / file
+        inside = shown.inside(container)
+        if verdict == "refuse" or not inside:
+            assert not inside and verdict != "accept", f"{container.name} is {verdict}"
+            assert shown.read(str(container.relative_to(DATA))) == container.read_bytes()
+        for path in inside:
+            try:
+                shown.read(path)
+            except OSError as error:
+                assert verdict != "accept", f"{path}: {error}"
+
+
+def test_the_collection_is_small() -> None:
+    """It is part of every checkout."""
+    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 2 << 20
+    for name in FORMATS:
+        assert len(containers(name)) > 10
+        assert len(VERDICTS[name]) > 15
