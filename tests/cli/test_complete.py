@@ -8,19 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem
 from writers.kastore import KastoreWriter
 
+from glassfs import cli
 from glassfs.cli.complete import complete_options
-from tests.cli.glassfs_command import glassfs
 
 
 def offered(*words: str | Path) -> list[str]:
     """What is offered for the last word, and how: ``plain,nodes/``; ``file,…`` leaves it to the shell."""
-    line = " ".join(["glassfs", *map(str, words)])
-    done = glassfs(_GLASSFS_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words)))
-    assert done.errors == []
-    return [line for line in done.lines if line]
+    shell = BashComplete(cli.glassfs, {}, "glassfs", "_GLASSFS_COMPLETE")
+    *before, last = map(str, words)
+    return [shell.format_completion(item) for item in shell.get_completions(before, last)]
 
 
 def test_commands() -> None:

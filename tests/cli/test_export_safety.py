@@ -224,13 +224,14 @@ def folder(store: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("where", ["s", "s/", "s/sub", "s/new", "s/new/newer", "link", "link/new", "s/sub/../x"])
-@pytest.mark.parametrize("option", ["--overwrite", "--no-progress"])
-def test_a_target_inside_the_source_is_refused(where: str, option: str, folder: Path) -> None:
+def test_a_target_inside_the_source_is_refused(where: str, folder: Path) -> None:
     (folder.parent / "link").symlink_to("s/sub")
     before = written(folder)
-    target = folder.parent / where
-    done = glassfs("export", option, folder, f"{folder.parent}/{where}")
-    assert (done.status, done.output, len(done.errors)) == (1, b"", 1), target
+    done = glassfs("export", folder, f"{folder.parent}/{where}")
+    reason = "is the source itself, or inside it"
+    if where == "link":
+        reason = "is a symbolic link; with a slash behind it the folder it leads to is used"
+    fails(done, f"{folder.parent}/{where}: {reason}")
     assert written(folder) == before
 
 

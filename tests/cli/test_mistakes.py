@@ -95,6 +95,21 @@ def test_a_name_that_is_much_like_another(store: Path) -> None:
     fails(done, f"node: no such file or directory in {store}; did you mean 'nodes'?")
 
 
+def test_a_pattern_that_the_shell_did_not_expand(store: Path) -> None:
+    done = glassfs("cat", store, "nodes/*.npy")
+    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns are expanded in a mount only")
+
+
+def test_paths_in_every_form(store: Path) -> None:
+    raw = glassfs("cat", store, "nodes/flags.npy").output
+    for path in ("//nodes//flags.npy", "./nodes/./flags.npy"):
+        assert glassfs("cat", store, path).output == raw
+    for path in ("", "//"):
+        assert "nodes/" in glassfs("ls", store, path).lines
+        done = glassfs("cat", store, path)
+        fails(done, f"{path or '/'}: is a directory; 'glassfs ls {store} {path or '/'}' lists it")
+
+
 def test_two_sources_where_one_is_taken(store: Path, robot: Path, tmp_path: Path) -> None:
     done = glassfs("export", store, robot, tmp_path / "out")
     fails(done, f"{robot}: no such file or directory in {store}; it is a file of its own, and one source is taken")

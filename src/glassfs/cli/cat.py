@@ -28,7 +28,7 @@ def command(places: tuple[str, ...]) -> int:
     for source, paths in _grouped(places):
         with opened(source) as tree:
             for path in paths:
-                is_whole &= _written(tree, path, source, buffer)
+                is_whole &= _written(tree, path or "/", source, buffer)
     return 0 if is_whole else 1
 
 
@@ -61,7 +61,7 @@ def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
     while True:
         try:
             count = file.read_into(buffer, position)
-        except GlassfsError as error:
+        except (GlassfsError, OSError) as error:
             report(path, error, source)
             return False
         if not count:

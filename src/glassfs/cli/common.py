@@ -113,9 +113,8 @@ def lookup(tree: Tree, path: str, source: str) -> Node:
     try:
         return tree.lookup(normal(path))
     except NotFound:
-        hint = "; it is a file of its own, and one source is taken" if os.path.isfile(path) else ""
-        hint = hint or _suggestion(tree, normal(path))
-        raise NotFound(f"{path}: no such file or directory in {source}{hint}") from None
+        hint = _hint(tree, path)
+        raise NotFound(f"{path}: no such file or directory in {source}{f'; {hint}' if hint else ''}") from None
     except NotADirectory:
         raise NotADirectory(f"{path}: not a directory in {source}") from None
 
@@ -156,13 +155,17 @@ def _type_name(descr: str) -> str:
     return f"{_KINDS[kind]}{int(size) * 8}" if kind in _KINDS and size.isdigit() else descr
 
 
-def _suggestion(tree: Tree, path: str) -> str:
-    """``; did you mean …?`` where a name beside the one that is not there is much like it, or is it with a suffix."""
-    folder, _, wanted = path.rpartition("/")
+def _hint(tree: Tree, path: str) -> str:
+    """What may have been meant by a path that is not there."""
+    if os.path.isfile(path):
+        return "it is a file of its own, and one source is taken"
+    if any(character in path for character in "*?["):
+        return "patterns are expanded in a mount only"
+    folder, _, wanted = normal(path).rpartition("/")
     try:
         names = [node.name for node in islice(tree.directory(folder or "/").listing(), SUGGESTED_FROM)]
     except GlassfsError:
         return ""
     begun = [name for name in names if name.startswith(f"{wanted}.")]
     close = begun or difflib.get_close_matches(wanted, names, 1, 0.5)
-    return f"; did you mean '{folder[1:]}{'/' if folder else ''}{close[0]}'?" if close else ""
+    return f"did you mean '{folder[1:]}{'/' if folder else ''}{close[0]}'?" if close else ""

@@ -138,7 +138,7 @@ class _Export:
             below = " and nothing below it is written" if isinstance(node, Directory) else ""
             self._failed(os.path.join(self._folder, place[1:]), NotWritten(f"{error}{below}"))
             self._leave_out(place, node, is_counted=True)
-        except GlassfsError as error:
+        except (GlassfsError, OSError) as error:  # the target raises none of its own
             self._failed(place, error)
 
     def _make_folder(self, place: str, node: Directory) -> None:

@@ -237,17 +237,15 @@ def opened_target(path: str, mode: int, existing: Existing, source: str) -> Iter
 
 def names_below(path: str, folder: str) -> list[str] | None:
     """The names that lead from a folder to what is at ``path``; None if it is not inside."""
-    try:
-        wanted = Place.of(os.stat(folder))
-    except OSError:
-        return None
     above = os.path.realpath(path)
     names: list[str] = []
-    while above != "/":
-        above, name = os.path.split(above)
-        names.append(name)
-        if Place.of(os.stat(above)) == wanted:
-            return names[::-1]
+    with suppress(OSError):
+        wanted = Place.of(os.stat(folder))
+        while above != "/":
+            above, name = os.path.split(above)
+            names.append(name)
+            if Place.of(os.stat(above)) == wanted:
+                return names[::-1]
     return None
 
 
