@@ -6,8 +6,8 @@ import os
 import shlex
 
 import click
-from click.shell_completion import CompletionItem
 
+from glassfs.cli.complete import complete_options
 from glassfs.cli.unseen import complete_path
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
@@ -20,24 +20,12 @@ def _described() -> str:
     return "\n".join(["\b", "Options for -o, separated by commas:", *lines])
 
 
-def _complete_options(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The options of ``-o`` that begin like what stands behind the last comma and are not there yet."""
-    before, comma, begun = incomplete.rpartition(",")
-    given = {option.partition("=")[0] for option in before.split(",")}
-    return [
-        CompletionItem(f"{before}{comma}{name}{'=' if has_value else ''}", help=text)
-        for names, text in DESCRIPTIONS.items()
-        for name, has_value, _ in (described.partition("=") for described in names.split(", "))
-        if name.startswith(begun) and name not in given
-    ]
-
-
 @click.command(epilog=_described())
 @click.argument("places", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, shell_complete=complete_path)
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C and SIGTERM unmount.")
 @click.option(
     "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",
-    shell_complete=_complete_options,
+    shell_complete=complete_options,
 )
 @click.option("--log-file", type=click.Path(dir_okay=False), help="Where the daemon logs to, instead of syslog.")
 def command(

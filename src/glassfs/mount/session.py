@@ -81,6 +81,7 @@ class Session:
             raise MountError(f"{self.mountpoint}: cannot be mounted: {said or f'libfuse ends with {error}'}") from None
         finally:
             self._is_ending.set()
+            self.operations.has_volatile.set()
             self.failures.log_counts()
             if messages:
                 messages.restore()
@@ -127,14 +128,16 @@ class Session:
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
         changed: list[str] = []
-        while not self._is_ending.wait(WATCH_INTERVAL):
+        while not self._is_ending.is_set():
+            if self.operations.has_volatile.wait(WATCH_INTERVAL):
+                self._invalidate_paths(self.operations.taken_volatile())
+                continue
             # Each twice: what somebody is opening at that moment keeps its old attributes the first time.
             before, changed = changed, self.sources.refresh()
             for place in changed:
                 log.info("%s has changed", place or self.shown_sources[0])
             for place in {*before, *changed}:
                 self._invalidate(place)
-            self._invalidate_paths(self.operations.taken_volatile())
             self._memory.tick(self.cache.misses)
 
     def _invalidate(self, place: str) -> None:

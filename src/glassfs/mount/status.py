@@ -16,6 +16,8 @@ from glassfs.tree.places.own import OwnFiles
 
 STATUS = "status.json"
 SOURCE = "source"
+STATUS_STEP = 4 << 10
+"""The status ends in blanks up to a multiple of this: the kernel remembers sizes for a while, and few differ then."""
 
 
 class MountRoot(Directory):
@@ -80,7 +82,9 @@ class StatusFile(File):
     is_volatile = is_of_mount = True
 
     def __init__(self, ino: int, origin: Origin, status: dict[str, Any]) -> None:
-        super().__init__(STATUS, ino, origin, Memory(json.dumps(status, indent=2).encode() + b"\n"))
+        text = json.dumps(status, indent=2).encode()
+        blanks = -(len(text) + 1) % STATUS_STEP
+        super().__init__(STATUS, ino, origin, Memory(text + b" " * blanks + b"\n"))
 
     @property
     def mode(self) -> int:
