@@ -99,7 +99,7 @@ def test_documents(tmp_path: Path) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_float32_with_the_fewest_digits(value: float) -> None:
     shown = episode.shortest(struct.pack("<f", value))
     expected = float(np.format_float_scientific(np.float32(value), unique=True)) if math.isfinite(value) else value

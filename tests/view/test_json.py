@@ -8,7 +8,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
@@ -46,6 +46,7 @@ def strict(text: bytes) -> Any:
 
 
 @given(PLAIN)
+@settings(deadline=None)
 def test_values_come_back(value: Any) -> None:
     rendered = render(value)
     assert strict(rendered) == value
@@ -55,6 +56,7 @@ def test_values_come_back(value: Any) -> None:
 
 
 @given(ANYTHING)
+@settings(deadline=None)
 def test_whatever_the_value_it_is_strict_json(value: Any) -> None:
     """Also with NaN, bytes that are not UTF-8, lone surrogates, and keys that these make equal."""
     rendered = render(value)

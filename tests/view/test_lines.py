@@ -33,7 +33,7 @@ def ragged(rows: Sequence[bytes], dtype: str = "<u4", is_json: bool = False) -> 
 
 
 @given(ROWS, st.sampled_from(["<u4", "<u8"]))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_plain_rows_are_lines(rows: list[bytes], dtype: str) -> None:
     for budget in (8 << 20, 1000):
         assert file_bytes(ragged(rows, dtype), ".txt", budget) == b"".join(row + b"\n" for row in rows)
@@ -73,7 +73,7 @@ ODD_ROWS = [b"NaN", b'{"a": 1, "a": 2}', b"", b" 1 ", b"[" * 5000, b'"\r"', b'"a
     OBJECTS.map(lambda value: json.dumps(value, indent=1).encode()),
     st.binary(max_size=8), st.sampled_from(ODD_ROWS),
 ), max_size=20))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_json_rows_are_one_line_each(rows: list[bytes]) -> None:
     """A row that is JSON keeps its value, one that is none becomes a string."""
     shown = file_bytes(ragged(rows, is_json=True), ".jsonl").split(b"\n")
@@ -97,6 +97,7 @@ VALUES = st.one_of(st.none(), st.text(max_size=5), st.lists(st.one_of(st.none(),
 
 
 @given(st.lists(st.lists(VALUES, max_size=8), max_size=6))
+@settings(deadline=None)
 def test_records_are_json_lines_by_block(blocks: list[list[Any]]) -> None:
     content = Records(KEY, len(blocks), lambda number: blocks[number], ("records", id(blocks)))
     for budget in (8 << 20, 40):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -35,6 +35,7 @@ def saved(array: np.ndarray[Any, Any]) -> bytes:
 
 
 @given(DTYPES, SHAPES, st.data())
+@settings(deadline=None)
 def test_it_is_what_numpy_saves(dtype: np.dtype[Any], shape: tuple[int, ...], data: st.DataObject) -> None:
     size = int(np.prod(shape, dtype=int)) * dtype.itemsize
     raw = data.draw(st.binary(min_size=size, max_size=size))

@@ -70,6 +70,7 @@ def images(draw: st.DrawFn) -> tuple[Image, Pixels]:
 
 
 @given(images())
+@settings(deadline=None)
 def test_the_samples_are_those_of_the_image(made: tuple[Image, Pixels]) -> None:
     image, samples = made
     header, found = decoded(file_bytes(image, ".png"))
@@ -79,7 +80,7 @@ def test_the_samples_are_those_of_the_image(made: tuple[Image, Pixels]) -> None:
 
 
 @given(images())
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_pillow_sees_the_same(made: tuple[Image, Pixels]) -> None:
     image, samples = made
     file = file_bytes(image, ".png")
@@ -116,6 +117,7 @@ def test_images_beyond_one_block_and_one_band(
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 20), st.integers(1, 4), st.sampled_from([8, 16]))
+@settings(deadline=None)
 def test_the_size_is_known_without_pixels(width: int, height: int, channels: int, bits: int) -> None:
     """By an independent count: 57 bytes around the data, 6 of zlib, 12 a band, 5 a stored block."""
     row = 1 + width * channels * bits // 8
