@@ -16,7 +16,7 @@ from glassfs.content import Blob, Document, Json, Memory, Null, Picture, Scalar,
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import data_of
 from glassfs.view.json import LIMIT, line, render
-from tests.view.views import KEY, file_bytes
+from tests.view.views import KEY, PLACE, file_bytes
 
 PLAIN = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.floats(allow_nan=False, allow_infinity=False)),
@@ -110,13 +110,13 @@ def test_a_document_is_asked_once_and_may_fail() -> None:
         asked.append(1)
         return {"a": 1}
 
-    assert file_bytes(Document(KEY, value, ("id", 1)), ".json") == b'{\n  "a": 1\n}\n'
+    assert file_bytes(Document(KEY, value), ".json") == b'{\n  "a": 1\n}\n'
     assert len(asked) == 2  # once in each of two caches
 
     def bad() -> None:
         raise Damaged("meta does not decode")
 
-    data = data_of(Document(KEY, bad, ("id", 2)), BlockCache())
+    data = data_of(Document(KEY, bad), BlockCache(), PLACE)
     for _ in range(2):
         with pytest.raises(Damaged, match="meta does not decode"):
             _ = data.size
