@@ -159,16 +159,6 @@ def test_any_time_stamp(good: bytearray, created: int) -> None:
     assert document(patched(good, created=created), "meta/file")["created"] == created
 
 
-def test_subgroups_are_known_beforehand(good: bytearray) -> None:
-    series = [member.content for member in open_bytes(bytes(good)).root.members()][1]
-    assert isinstance(series, Series)
-    for position, expected in enumerate((2, 2, 1)):
-        group = series.item(position)
-        assert isinstance(group, Group) and group.subgroups == expected
-        directories = {m.name[0] for m in group.members() if len(m.name) > 1 or isinstance(m.content, Group)}
-        assert len(directories) == expected
-
-
 def test_index_too_long_to_keep(good: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {name: len(found) for name, found in contents_of(open_bytes(bytes(good)).root).items()}
     monkeypatch.setattr(file, "KEPT_INDEX", 0)

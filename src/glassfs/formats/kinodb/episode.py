@@ -90,7 +90,7 @@ class Episode:
         self.place = f"episodes/{position}"
 
     def group(self) -> Group:
-        return Group(b"%d" % self.position, self.members, subgroups=1 + self.entry.has_images)
+        return Group(b"%d" % self.position, self.members)
 
     def members(self) -> Iterator[Member]:
         entry, frames = self.entry, self.entry.num_frames
