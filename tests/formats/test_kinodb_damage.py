@@ -320,7 +320,7 @@ def faults_or_errors(container: Container) -> Iterator[object]:
 
 
 @given(st.data())
-@settings(max_examples=250, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_mutated_files(good: bytearray, data: st.DataObject) -> None:
     changed = bytearray(good)
     values = st.one_of(st.sampled_from([0, 1, 2, 255, 2**16 - 1, 2**32 - 1, 2**63, 2**64 - 1, len(good), 64]),
@@ -335,7 +335,7 @@ def test_mutated_files(good: bytearray, data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=250, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_forged_entries(good: bytearray, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(ENTRY)))
     bits = 8 * struct.calcsize(ENTRY[name][1])
@@ -344,7 +344,7 @@ def test_forged_entries(good: bytearray, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=400), st.integers(0, 2**32 - 1))
-@settings(max_examples=250, deadline=2000)
+@settings(max_examples=250, deadline=None)
 def test_random_image_sections(section: bytes, num_frames: int) -> None:
     index = struct.pack("<QIHHQQQQQQ", 0, num_frames, 0, 0, 0, 0, 64, len(section), 0, 64)
     header = struct.pack("<4sHHQQQQQ16x", b"KINO", 0, 1, 1, num_frames, 64 + len(section), 64, 0)

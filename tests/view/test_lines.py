@@ -17,8 +17,9 @@ from glassfs.content import Memory, RaggedText, Records, Unreadable
 from glassfs.errors import Damaged
 from glassfs.view import file_of
 from glassfs.view.lines import ROWS_AT_ONCE
-from tests.view.views import KEY, file_bytes
+from tests.view.views import KEY, PLACE, file_bytes
 
+BAD = Damaged("bad")
 MANY = st.integers(ROWS_AT_ONCE - 2, 3 * ROWS_AT_ONCE)
 ROWS = st.one_of(
     st.lists(st.binary(max_size=12), max_size=40),
@@ -33,15 +34,15 @@ def ragged(rows: Sequence[bytes], dtype: str = "<u4", is_json: bool = False) -> 
 
 
 @given(ROWS, st.sampled_from(["<u4", "<u8"]))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_plain_rows_are_lines(rows: list[bytes], dtype: str) -> None:
     for budget in (8 << 20, 1000):
         assert file_bytes(ragged(rows, dtype), ".txt", budget) == b"".join(row + b"\n" for row in rows)
 
 
 def test_the_size_of_plain_lines_needs_no_reading() -> None:
-    content = RaggedText(KEY, Unreadable(1000, "bad"), Unreadable(44, "bad"), "<u4", 10)
-    data = file_of(content, BlockCache()).data
+    content = RaggedText(KEY, Unreadable(1000, BAD), Unreadable(44, BAD), "<u4", 10)
+    data = file_of(content, BlockCache(), PLACE).data
     assert data.is_sized
     assert data.size == 1010
     with pytest.raises(Damaged):
@@ -59,7 +60,7 @@ def test_one_long_row_among_short_ones() -> None:
 def test_offsets_that_lie_are_damage(offsets: list[int]) -> None:
     for is_json in (False, True):
         content = RaggedText(KEY, Memory(b"abcdef"), Memory(struct.pack("<4I", *offsets)), "<u4", 3, is_json)
-        data = file_of(content, BlockCache()).data
+        data = file_of(content, BlockCache(), PLACE).data
         with pytest.raises(Damaged, match="offsets"):
             data.read(0, data.size)
 
@@ -73,7 +74,7 @@ ODD_ROWS = [b"NaN", b'{"a": 1, "a": 2}', b"", b" 1 ", b"[" * 5000, b'"\r"', b'"a
     OBJECTS.map(lambda value: json.dumps(value, indent=1).encode()),
     st.binary(max_size=8), st.sampled_from(ODD_ROWS),
 ), max_size=20))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_json_rows_are_one_line_each(rows: list[bytes]) -> None:
     """A row that is JSON keeps its value, one that is none becomes a string."""
     shown = file_bytes(ragged(rows, is_json=True), ".jsonl").split(b"\n")
@@ -97,8 +98,9 @@ VALUES = st.one_of(st.none(), st.text(max_size=5), st.lists(st.one_of(st.none(),
 
 
 @given(st.lists(st.lists(VALUES, max_size=8), max_size=6))
+@settings(deadline=None)
 def test_records_are_json_lines_by_block(blocks: list[list[Any]]) -> None:
-    content = Records(KEY, len(blocks), lambda number: blocks[number], ("records", id(blocks)))
+    content = Records(KEY, len(blocks), lambda number: blocks[number])
     for budget in (8 << 20, 40):
         shown = file_bytes(content, ".jsonl", budget).split(b"\n")
         assert shown.pop() == b""
@@ -112,7 +114,7 @@ def test_records_are_measured_once_and_at_the_first_size() -> None:
         asked.append(number)
         return [f"row {number}"] * 3
 
-    data = file_of(Records(KEY, 50, block, ("r",)), BlockCache()).data
+    data = file_of(Records(KEY, 50, block), BlockCache(), PLACE).data
     assert not data.is_sized
     assert not asked
     size = data.size
@@ -126,7 +128,7 @@ def test_records_are_measured_once_and_at_the_first_size() -> None:
 
 def test_a_block_that_gives_other_rows_later_is_damage() -> None:
     rows = [["a"]]
-    data = file_of(Records(KEY, 1, lambda number: rows[number], ("r",)), BlockCache()).data
+    data = file_of(Records(KEY, 1, lambda number: rows[number]), BlockCache(), PLACE).data
     size = data.size
     rows[0] = ["longer"]
     with pytest.raises(Damaged):
@@ -139,6 +141,6 @@ def test_a_bad_block_makes_the_size_damage() -> None:
             raise Damaged("block 1 does not decode")
         return ["a"]
 
-    data = file_of(Records(KEY, 3, block, ("r",)), BlockCache()).data
+    data = file_of(Records(KEY, 3, block), BlockCache(), PLACE).data
     with pytest.raises(Damaged, match="block 1"):
         _ = data.size

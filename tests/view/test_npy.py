@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -16,7 +16,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Memory, Unreadable
 from glassfs.errors import Damaged
 from glassfs.view import data_of, file_of
-from tests.view.views import KEY, file_bytes
+from tests.view.views import KEY, PLACE, file_bytes
 
 DTYPES = st.one_of(
     npst.boolean_dtypes(), npst.integer_dtypes(endianness="<"), npst.unsigned_integer_dtypes(endianness="<"),
@@ -35,6 +35,7 @@ def saved(array: np.ndarray[Any, Any]) -> bytes:
 
 
 @given(DTYPES, SHAPES, st.data())
+@settings(deadline=None)
 def test_it_is_what_numpy_saves(dtype: np.dtype[Any], shape: tuple[int, ...], data: st.DataObject) -> None:
     size = int(np.prod(shape, dtype=int)) * dtype.itemsize
     raw = data.draw(st.binary(min_size=size, max_size=size))
@@ -51,7 +52,7 @@ def test_the_header_leaves_the_room_that_numpy_leaves(length: int) -> None:
         expected, {"descr": "<f4", "fortran_order": False, "shape": (length, 3)},
     )
     header = expected.getvalue()
-    shown = data_of(Array(KEY, Unreadable(12 * length, "not there"), "<f4", (length, 3)), BlockCache())
+    shown = data_of(Array(KEY, Unreadable(12 * length, Damaged("not there")), "<f4", (length, 3)), BlockCache(), PLACE)
     assert shown.read(0, len(header)) == header
     assert shown.size == len(header) + 12 * length
 
@@ -96,7 +97,7 @@ def test_a_shape_that_needs_a_pass_is_asked_when_the_size_is() -> None:
         return (3,)
 
     content = Array(KEY, Memory(b"abc"), "|u1", shape)
-    data = data_of(content, BlockCache())
+    data = data_of(content, BlockCache(), PLACE)
     assert not data.is_sized
     assert not asked
     assert data.read(0, data.size) == saved(np.frombuffer(b"abc", "u1"))
@@ -104,11 +105,11 @@ def test_a_shape_that_needs_a_pass_is_asked_when_the_size_is() -> None:
 
 def test_a_label_stands_before_the_extension() -> None:
     content = Array(KEY, Memory(bytes(2)), "<i2", (1,), label=".offset_minutes")
-    assert file_of(content, BlockCache()).suffix == ".offset_minutes.npy"
+    assert file_of(content, BlockCache(), PLACE).suffix == ".offset_minutes.npy"
 
 
 def test_a_bad_array_has_a_readable_header() -> None:
-    data = data_of(Array(KEY, Unreadable(8, "gone"), "<f8", (1,)), BlockCache())
+    data = data_of(Array(KEY, Unreadable(8, Damaged("gone")), "<f8", (1,)), BlockCache(), PLACE)
     assert data.read(0, 128) == saved(np.zeros(1))[:128]
     with pytest.raises(Damaged, match="gone"):
         data.read(100, 29)

@@ -20,7 +20,7 @@ from glassfs.content import Array, Data, Image, Memory, Unreadable
 from glassfs.errors import Damaged
 from glassfs.view import file_of, folder_of
 from glassfs.view.png import BAND, png_size
-from tests.view.views import KEY, file_bytes
+from tests.view.views import KEY, PLACE, file_bytes
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 Pixels = np.ndarray[Any, Any]
@@ -70,6 +70,7 @@ def images(draw: st.DrawFn) -> tuple[Image, Pixels]:
 
 
 @given(images())
+@settings(deadline=None)
 def test_the_samples_are_those_of_the_image(made: tuple[Image, Pixels]) -> None:
     image, samples = made
     header, found = decoded(file_bytes(image, ".png"))
@@ -79,7 +80,7 @@ def test_the_samples_are_those_of_the_image(made: tuple[Image, Pixels]) -> None:
 
 
 @given(images())
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_pillow_sees_the_same(made: tuple[Image, Pixels]) -> None:
     image, samples = made
     file = file_bytes(image, ".png")
@@ -116,13 +117,14 @@ def test_images_beyond_one_block_and_one_band(
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 20), st.integers(1, 4), st.sampled_from([8, 16]))
+@settings(deadline=None)
 def test_the_size_is_known_without_pixels(width: int, height: int, channels: int, bits: int) -> None:
     """By an independent count: 57 bytes around the data, 6 of zlib, 12 a band, 5 a stored block."""
     row = 1 + width * channels * bits // 8
     rows = max(1, BAND // row)
     bands = [rows] * (height // rows) + ([height % rows] if height % rows else []) if height // rows < 5000 else None
-    data = Unreadable(width * height * channels * bits // 8, "no pixels")
-    size = file_of(Image(KEY, data, width, height, channels, bits), BlockCache()).data.size
+    data = Unreadable(width * height * channels * bits // 8, Damaged("no pixels"))
+    size = file_of(Image(KEY, data, width, height, channels, bits), BlockCache(), PLACE).data.size
     assert size == png_size(width, height, channels, bits)
     if bands is not None:
         assert size == 57 - 12 + 6 + sum(12 + row * count + 5 * -(-row * count // 65_535) for count in bands)
@@ -138,7 +140,7 @@ def test_large_images_take_little_memory() -> None:
             assert len(buffer) <= 2 * BAND
 
     image = Image(KEY, Zeros(), 12_000, 12_000, 1)
-    data = file_of(image, BlockCache(1 << 20)).data
+    data = file_of(image, BlockCache(1 << 20), PLACE).data
     tracemalloc.start()
     try:
         assert data.read(100 << 20, 10) == bytes(10)
@@ -149,7 +151,7 @@ def test_large_images_take_little_memory() -> None:
 
 
 def test_an_image_without_its_pixels_is_damage() -> None:
-    data = file_of(Image(KEY, Unreadable(12, "frame 3 is missing"), 2, 2, 3), BlockCache()).data
+    data = file_of(Image(KEY, Unreadable(12, Damaged("frame 3 is missing")), 2, 2, 3), BlockCache(), PLACE).data
     with pytest.raises(Damaged, match="frame 3 is missing"):
         data.read(0, data.size)
 
@@ -184,4 +186,4 @@ def test_frames_of_a_film(dtype: str, shape: tuple[int, ...], modality: str | No
     ("|u1", (4, 5, 3), None), ("|b1", (3, 4, 5, 3), "rgb"), ("|u1", (1, 1 << 31, 1, 1), None),
 ])
 def test_other_arrays_are_no_films(dtype: str, shape: tuple[int, ...], modality: str | None) -> None:
-    assert folder_of(Array(KEY, Unreadable(1, "never read"), dtype, shape, modality=modality)) is None
+    assert folder_of(Array(KEY, Unreadable(1, Damaged("never read")), dtype, shape, modality=modality)) is None

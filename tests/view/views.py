@@ -9,15 +9,17 @@ from glassfs.content import Content
 from glassfs.view import file_of
 
 KEY = b"key"
+PLACE = ("version", "place")
+"""The key of a content in these tests: what the tree gives to a view."""
 
 
 def file_bytes(content: Content, suffix: str, budget: int = 8 << 20) -> bytes:
     """The bytes of the file for a content. Its size, and any range of it, agree with the whole."""
-    shown = file_of(content, BlockCache(budget))
+    shown = file_of(content, BlockCache(budget), PLACE)
     assert shown.suffix == suffix
     size = shown.data.size
     whole = shown.data.read(0, size)
-    again = file_of(content, BlockCache(budget)).data
+    again = file_of(content, BlockCache(budget), PLACE).data
     chance = random.Random(size)
     for _ in range(10 if size else 0):
         start = chance.randrange(size)

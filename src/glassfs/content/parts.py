@@ -89,7 +89,11 @@ class Regular(Sequence[int]):
         return -(-self._end // self._step) + 1
 
     def __getitem__(self, index: Any) -> Any:
-        return self._end if index == -1 else min(index * self._step, self._end)
+        if index == -1:
+            return self._end
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return min(index * self._step, self._end)
 
 
 class Concatenated(Parted):

@@ -1,0 +1,158 @@
+"""What is cached is keyed by the version of the container and the place in it: found again, and holding no source."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Hashable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import make_samples
+import numpy as np
+import pytest
+from writers.wshard import write_chunked, write_streamed
+
+from glassfs.cache import BlockCache, Recipe
+from glassfs.content import Data, Image, Memory
+from glassfs.errors import GlassfsError
+from glassfs.formats.registry import Opening, open_container
+from glassfs.source.memory import MemoryStore
+from glassfs.view import data_of, folder_of
+from tests.helpers import walk
+from tests.view.views import KEY, PLACE
+
+
+class KeyedCache(BlockCache):
+    """A cache that remembers the keys that it is given."""
+
+    def __init__(self, budget: int) -> None:
+        super().__init__(budget)
+        self.keys: set[Hashable] = set()
+
+    def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
+        self.keys.add(recipe.key)
+        super().read_into(recipe, buffer, offset)
+
+    def size_of(self, recipe: Recipe) -> int:
+        self.keys.add(recipe.key)
+        return super().size_of(recipe)
+
+    def prefetch(self, recipe: Recipe) -> None:
+        self.keys.add(recipe.key)
+        super().prefetch(recipe)
+
+
+class CountedPixels(Memory):
+    """Pixels, and how many bytes of them were asked for."""
+
+    def __init__(self, pixels: bytes) -> None:
+        super().__init__(pixels)
+        self.bytes_read = 0
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self.bytes_read += len(buffer)
+        super().read_into(buffer, offset)
+
+
+def parts_of(shown: Callable[[], Data], part: int = 64 << 10) -> bytes:
+    """All bytes, a part at a time, as a program reads them that goes by the path each time."""
+    size = shown().size
+    return b"".join(shown().read(start, min(part, size - start)) for start in range(0, size, part))
+
+
+def test_a_png_that_is_read_in_parts_is_made_once() -> None:
+    pixels = CountedPixels(bytes(range(256)) * 4096)
+    cache = BlockCache(8 << 20)
+
+    def shown() -> Data:
+        return data_of(Image(KEY, pixels, 1024, 1024, 1), cache, PLACE)
+
+    whole = parts_of(shown)
+    assert whole.startswith(b"\x89PNG") and len(whole) > pixels.size
+    assert pixels.bytes_read == pixels.size
+    assert (cache.misses, cache.hits) == (1, -(-len(whole) // (64 << 10)) - 1)
+    assert shown().read(0, len(whole)) == whole
+
+
+def test_pictures_at_different_places_are_not_taken_for_each_other() -> None:
+    cache = BlockCache(8 << 20)
+    for number in range(3):
+        data = data_of(Image(KEY, Memory(bytes([number]) * 12), 2, 2, 3), cache, ("version", number))
+        assert parts_of(lambda data=data: data, 7).count(bytes([number]) * 6) >= 1
+    assert cache.misses == 3
+
+
+def write_parts(path: Path) -> None:
+    film = np.zeros((6, 8, 9, 3), np.uint8)
+    write_chunked(path.parent, "parts", {"signal/rgb": film}, 2, codec="zstd").rename(path)
+
+
+def write_streamed_film(path: Path) -> None:
+    write_streamed(path, {"signal/rgb": np.zeros((20, 8, 9, 3), np.uint8)}, flush=7, codec="zstd")
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "kinodb": make_samples.write_kinodb, "wshard": make_samples.write_wshard, "wshard in parts": write_parts,
+    "wshard streamed": write_streamed_film, "idv": make_samples.write_idv,
+    "ikv": make_samples.write_ikv, "tree sequence": make_samples.write_tree_sequence,
+}
+
+
+@pytest.fixture(params=WRITERS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStore:
+    """A container of one of the formats, called ``it``, and its parts."""
+    WRITERS[request.param](tmp_path / "it")
+    return MemoryStore({path.name: path.read_bytes() for path in tmp_path.iterdir()})
+
+
+@pytest.mark.parametrize("budget", [64 << 20, 4 << 10], ids=["kept", "spooled"])
+def test_keys_are_plain_values_that_begin_with_a_version(store: MemoryStore, budget: int) -> None:
+    cache = KeyedCache(budget)
+    container = open_container(Opening(store.open(("it",)), cache, store, ("it",)))
+    versions = {source.version for source in container.sources}
+    assert read_all(container.root, cache, container.sources[0].version)
+    assert cache.keys
+    for key in cache.keys:
+        assert isinstance(key, tuple) and key[0] in versions, key
+        assert is_plain(key), key
+
+
+def test_a_cache_that_is_full_keeps_no_container(store: MemoryStore) -> None:
+    cache = KeyedCache(64 << 20)
+    container = open_container(Opening(store.open(("it",)), cache, store, ("it",)))
+    read_all(container.root, cache, container.sources[0].version)
+    assert cache.used
+    sources = [weakref.ref(source) for source in container.sources]
+    container.close()
+    store.held.clear()
+    del container
+    gc.collect()
+    assert [source for source in sources if source() is not None] == []
+
+
+def read_all(root: Any, cache: BlockCache, version: str) -> int:
+    """Reads each file in two parts, films frame by frame as well; the number of files that could be read."""
+    count = 0
+    for name, content in walk(root):
+        shown = [(name, content)]
+        folder = folder_of(content)
+        if folder is not None:
+            shown += [(b"%s/%d" % (name, number), folder.item(number)) for number in range(folder.count)]
+        for place, one in shown:
+            data = data_of(one, cache, (version, place))
+            half = data.size // 2
+            try:
+                data.read(0, half)
+                data.read(half, data.size - half)
+            except GlassfsError as error:
+                raise AssertionError(f"{place!r} cannot be read") from error
+            count += 1
+    return count
+
+
+def is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (str, int, float, bytes, Enum))
