@@ -112,7 +112,8 @@ def test_a_mount_of_another_is_an_empty_directory(fuse: str, place: Path) -> Non
             bind(within.path / "store.kas/word.npy", source / "bound file")
             os.kill(within.pid, signal.SIGSTOP)
             try:
-                return bounded(found_below, daemon.path)
+                names: list[str] = bounded(found_below, daemon.path)
+                return names
             finally:
                 os.kill(within.pid, signal.SIGCONT)
 
