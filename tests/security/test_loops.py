@@ -22,7 +22,8 @@ PATIENCE = 15.0
 
 @contextmanager
 def mount(source: Path, at: Path, generation: str) -> Iterator[Daemon]:
-    daemon = Daemon([source], at, options=["allow_other"], generation=generation, patience=PATIENCE)
+    log = source.with_name(f"{source.name}.log")  # beside the mount point it would be in somebody's source
+    daemon = Daemon([source], at, options=["allow_other"], generation=generation, patience=PATIENCE, log=log)
     try:
         yield daemon
     finally:
