@@ -118,11 +118,14 @@ def test_a_folder_of_containers_with_64_descriptors(shared: Shared, place: Path)
         write_store(source / f"{number:03d}.kas", b"%03d" % number)
     daemon = shared(source, before=limited(64))
     for _ in range(2):
-        held = []
+        held: list[io.FileIO] = []
         try:
             for number in range(200):
-                file = (daemon.path / f"{number:03d}.kas/word.npy").open("rb", buffering=0)
-                held.append(file) if len(held) < 20 else file.close()
+                file = io.FileIO(daemon.path / f"{number:03d}.kas/word.npy")
+                if len(held) < 20:
+                    held.append(file)
+                else:
+                    file.close()
                 expected = npy(np.frombuffer(b"%03d" % number, "u1"))
                 assert (daemon.path / f"{number:03d}.kas/word.npy").read_bytes() == expected
         finally:

@@ -22,7 +22,8 @@ PATIENCE = 15.0
 
 @contextmanager
 def mount(source: Path, at: Path, generation: str) -> Iterator[Daemon]:
-    daemon = Daemon([source], at, options=["allow_other"], generation=generation, patience=PATIENCE)
+    log = source.with_name(f"{source.name}.log")  # beside the mount point it would be in somebody's source
+    daemon = Daemon([source], at, options=["allow_other"], generation=generation, patience=PATIENCE, log=log)
     try:
         yield daemon
     finally:
@@ -112,7 +113,8 @@ def test_a_mount_of_another_is_an_empty_directory(fuse: str, place: Path) -> Non
             bind(within.path / "store.kas/word.npy", source / "bound file")
             os.kill(within.pid, signal.SIGSTOP)
             try:
-                return bounded(found_below, daemon.path)
+                names: list[str] = bounded(found_below, daemon.path)
+                return names
             finally:
                 os.kill(within.pid, signal.SIGCONT)
 

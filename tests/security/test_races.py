@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from writers.wshard import write_manifest
 
 from tests.security.conftest import Shared
 from tests.security.places import make_folder, read_or_refusal, write_episode, write_file, write_store
@@ -83,6 +84,7 @@ def test_a_file_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) 
     attack(incoming / "text", incoming / "link", lambda: [read_or_refusal(shown)])
 
 
+@pytest.mark.slow
 def test_a_container_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
     write_store(place / "outside/secret.kas", SECRET, 0o600)
     write_store(incoming / "store.kas", OWN, owner=STRANGER)
@@ -91,12 +93,9 @@ def test_a_container_swapped_for_a_link(shared: Shared, place: Path, incoming: P
     attack(incoming / "store.kas", incoming / "link", lambda: [read_or_refusal(shown)])
 
 
+@pytest.mark.slow
 def test_a_part_of_a_manifest_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
     """The parts are alike but for the word, and the manifest has no SHA-256 that would tell them apart."""
-    import json
-
-    from writers.wshard import write_manifest
-
     _, secret = write_episode(place / "outside", "long", SECRET)
     for part in secret:
         part.chmod(0o600)
@@ -105,7 +104,7 @@ def test_a_part_of_a_manifest_swapped_for_a_link(shared: Shared, place: Path, in
         {"chunk_index": number, "uri": part.name, "timestep_range": [number, number], "length_T": 1}
         for number, part in enumerate(parts)
     ]
-    write_manifest(manifest, json.loads(json.dumps({"episode_id": "long", "chunks": chunks})))
+    write_manifest(manifest, {"episode_id": "long", "chunks": chunks})
     for path in (manifest, *parts):
         os.chown(path, STRANGER.uid, STRANGER.gid)
     (incoming / "link").symlink_to(secret[1])
@@ -126,6 +125,7 @@ def test_a_folder_swapped_for_a_link(shared: Shared, place: Path, incoming: Path
     attack(incoming / "folder", incoming / "link", lambda: [read_or_refusal(path) for path in paths])
 
 
+@pytest.mark.slow
 def test_a_closed_folder_outside_is_not_listed(shared: Shared, place: Path, incoming: Path) -> None:
     """The folder was looked at while it was one; then a link to a closed folder of root's takes its name."""
     make_folder(place / "outside/closed", 0o700)

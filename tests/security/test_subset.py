@@ -1,4 +1,4 @@
-"""Nobody reads through a mount what he could not read without it: one mount of a thousand random trees, several users.
+"""Nobody reads through a mount what he could not read without it: one mount of many random trees, several users.
 
 Each tree comes from its number, so that a failure names all that is needed to look at it again.
 """
@@ -16,7 +16,7 @@ from tests.security.places import can_open, make_folder, set_access, write_file
 from tests.security.random_trees import USERS, Gardener, Grown, Templates
 from tests.security.users import Child
 
-TREES = 1000
+TREES = (200, pytest.param(1000, marks=pytest.mark.slow))
 
 
 @pytest.fixture
@@ -56,9 +56,10 @@ def below_links(source: Path, grown: Grown) -> list[str]:
     return found
 
 
-def test_a_thousand_random_trees(shared: Shared, place: Path, source: Path) -> None:
+@pytest.mark.parametrize("trees", TREES)
+def test_random_trees(shared: Shared, place: Path, source: Path, trees: int) -> None:
     gardener = Gardener(source, Templates.written(make_folder(place / "made")), has_access_lists(place))
-    for seed in range(TREES):
+    for seed in range(trees):
         gardener.grow(seed)
     grown = gardener.grown
     mount = str(shared(source).path)
@@ -110,5 +111,5 @@ def missing_from(
     wanted = {path for path in grown.plain if path in allowed and not is_listed(path)
               and not os.path.islink(source / path)}
     wanted |= {path for path, container in inside.items() if container in simple}
-    assert len(wanted) > 2 * TREES
+    assert len(wanted) > len(grown.plain) // 4, "next to nothing is open to him: these trees show little"
     return wanted - seen
