@@ -136,7 +136,10 @@ def test_sources_that_are_none(command: str, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     fails(glassfs(command, missing, *more), f"{missing}: No such file or directory")
     if command != "verify":
-        reason = "starts with zeros: its writer did not finish it, or it is no container"
+        reason = (
+            "starts with zeros: its writer has not finished it (KinoDB and WShard both reserve zeros first), or it is "
+            "not a container"
+        )
         fails(glassfs(command, tmp_path / "zeros", *more), f"{tmp_path}/zeros: {reason}")
         fails(glassfs(command, tmp_path / "empty", *more), f"{tmp_path}/empty: is empty")
         fails(glassfs(command, tmp_path / "text", *more), f"{tmp_path}/text: is not a container of a known format")

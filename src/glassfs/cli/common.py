@@ -93,7 +93,8 @@ def containers_below(folder: str) -> Iterator[tuple[str, OSError | None]]:
 def reason_of(error: Exception, source: str = "") -> str:
     """Why something failed, without the name of the source where that has been told."""
     if isinstance(error, GlassfsError):
-        return error.without_source if error.source in ("", source) else str(error)
+        is_told = error.source in ("", source) or error.source.startswith(f"{source.rstrip('/')}/")
+        return error.without_source if is_told else str(error)
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

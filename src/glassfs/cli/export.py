@@ -161,7 +161,8 @@ class _Export:
             return
         if not is_sized:
             self._bar.unsized(node.size)
-        self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node))
+        with origin.lease:
+            self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node))
 
     def _pieces(self, node: File) -> Iterator[memoryview]:
         size = node.size
@@ -184,4 +185,4 @@ class _Export:
     def _failed(self, place: str, error: Exception) -> None:
         self._failures += 1
         with self._bar.aside():
-            report(place, error)
+            report(place, error, "" if isinstance(error, NotWritten) else self._source)

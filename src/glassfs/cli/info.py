@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import containers_below, opened_container, reason_of, report
+from glassfs.cli.common import complain, containers_below, opened_container, reason_of
 from glassfs.cli.complete import complete_source
 from glassfs.content import (
     Array,
@@ -59,7 +59,7 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool) -> int:
         try:
             found = describe_folder(source) if is_folder else describe(source, quick)
         except (GlassfsError, OSError) as error:
-            report(source, error)
+            complain(f"{source}: {reason_of(error, source)}")
             failures += 1
             continue
         if is_folder:
@@ -91,7 +91,7 @@ def describe_folder(source: str) -> dict[str, Any]:
         try:
             found = describe(path, quick=True)
         except (GlassfsError, OSError) as refused:
-            unreadable.append(f"{path}: {reason_of(refused)}")
+            unreadable.append(f"{path}: {reason_of(refused, path)}")
             continue
         sums = formats.setdefault(found["format"], Counter())
         sums.update(containers=1, bytes=found["bytes"])
