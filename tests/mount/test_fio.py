@@ -62,10 +62,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("jobs", "reading"), [
-    (1, "--bs=512 --ioengine=psync"),
+    pytest.param(1, "--bs=512 --ioengine=psync", marks=pytest.mark.slow),
     (4, "--bs=4k --ioengine=psync --direct=1"),
-    (4, "--bs=128k --ioengine=pvsync"),
-    (1, "--bs=1m --ioengine=psync --direct=1"),
+    pytest.param(4, "--bs=128k --ioengine=pvsync", marks=pytest.mark.slow),
+    pytest.param(1, "--bs=1m --ioengine=psync --direct=1", marks=pytest.mark.slow),
     (4, "--bs=1m --ioengine=libaio --iodepth=8"),
 ])
 def test_array_behind_its_header(packed: Path, mounted: Mounted, reading: str, jobs: int) -> None:

@@ -12,8 +12,10 @@ import pytest
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
+from tests.mount.mounts import wait_until
 
 READERS = 64
+WARM_UP = 10
 GROWTH = 32 << 20
 
 
@@ -25,11 +27,11 @@ def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, s
 
     with mounted(gallery.folder, options=["cache_size=8M,max_open=2"]) as mount:
 
-        def read(seed: int, seconds: float) -> int:
+        def read(seed: int, seconds: float, least: int) -> int:
             chance = random.Random(seed)
             end = time.monotonic() + seconds
             count = 0
-            while time.monotonic() < end:
+            while time.monotonic() < end or count < least:
                 path = chance.choice(paths)
                 data = expected[path]
                 descriptor = os.open(mount.path / path, os.O_RDONLY)
@@ -49,15 +51,16 @@ def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, s
                 count += 1
             return count
 
-        def load(seconds: float) -> int:
+        def load(seconds: float, least: int = 1) -> int:
             with ThreadPoolExecutor(READERS) as pool:
-                return sum(pool.map(read, range(READERS), [seconds] * READERS))
+                return sum(pool.map(read, range(READERS), [seconds] * READERS, [least] * READERS))
 
-        load(duration / 3)
+        load(duration / 3, WARM_UP)
         memory, descriptors = mount.resident(), mount.descriptors()
-        assert load(duration * 2 / 3) > 0
+        assert load(duration * 2 / 3) >= READERS
         assert mount.resident() - memory < GROWTH
-        assert mount.descriptors() <= descriptors + 2
+        # The last releases may still be on their way.
+        assert wait_until(lambda: mount.descriptors() <= descriptors + 2)
         status = mount.status()
         assert status["errors"] == 0
         assert status["cache"]["used"] <= status["cache"]["budget"]

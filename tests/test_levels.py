@@ -1,0 +1,61 @@
+"""How much is run: what each level leaves out, and that no machine is too slow for Hypothesis."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import FEWEST_EXAMPLES, LEVELS, ROOT, Scale, adapt_settings
+
+
+@pytest.mark.parametrize(("level", "examples"), [("short", 20), ("all", 200), ("long", 4000)])
+def test_examples_follow_the_level_whatever_a_test_says(level: str, examples: int) -> None:
+    @settings(max_examples=200, deadline=1)
+    @given(st.integers())
+    def says_much(number: int) -> None: ...
+
+    @settings(max_examples=5)
+    @given(st.integers())
+    def says_little(number: int) -> None: ...
+
+    for test, expected in ((says_much, examples), (says_little, max(5, examples // 40))):
+        adapt_settings(test, level)
+        found = test._hypothesis_internal_use_settings  # type: ignore[attr-defined]
+        assert (found.max_examples, found.deadline) == (expected, None)
+    assert FEWEST_EXAMPLES <= 20
+
+
+def test_a_slow_example_is_no_failure() -> None:
+    calls = []
+
+    @settings(max_examples=3, deadline=1)
+    @given(st.integers())
+    def slow(number: int) -> None:
+        time.sleep(0.01)
+        calls.append(number)
+
+    adapt_settings(slow, "short")
+    slow()
+    assert calls
+
+
+@pytest.mark.parametrize(("level", "marks"), [("short", ""), ("all", "slow"), ("long", "slow long")])
+def test_levels_leave_out_what_takes_long(level: str, marks: str) -> None:
+    words = ["--level", level, "--collect-only", "-q", "-p", "no:xdist", "tests/system/test_scripts.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, check=True, cwd=ROOT,
+    )
+    assert ("test_benchmark_measures_all_sides" in done.stdout) == ("slow" in marks)
+    assert ("test_an_hour_of_live_mutants" in done.stdout) == ("long" in marks)
+    assert "test_containers_of_the_demo_are_sound" in done.stdout
+
+
+def test_scale_is_that_of_the_level(scale: Scale, request: pytest.FixtureRequest) -> None:
+    level = request.config.getoption("--level")
+    assert scale(1, 2, 3) == 1 + LEVELS.index(level)
+    assert scale(1, 2) == (1 if level == "short" else 2)
