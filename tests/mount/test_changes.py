@@ -198,7 +198,7 @@ def test_a_container_of_another_shape(mounted: Mounted, tmp_path: Path) -> None:
         assert wait_until(lambda: (mount.path / "comes/deep.npy").exists())
         assert (mount.path / "stays.npy").stat().st_size == HEADER + 8000
         assert len((mount.path / "stays.npy").read_bytes()) == HEADER + 8000
-        assert not (mount.path / "goes.npy").exists()
+        assert wait_until(lambda: not (mount.path / "goes.npy").exists())
 
 
 def test_a_truncated_container_comes_back(mounted: Mounted, tmp_path: Path) -> None:

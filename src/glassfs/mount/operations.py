@@ -134,8 +134,8 @@ class Operations:
         self._numbers = itertools.count(1)
         self._names_at_root: set[str] = set()
         self._volatile: set[str] = set()
-        self.has_volatile = threading.Event()
-        """Set when something was opened that will be different for the next one: see ``taken_volatile``."""
+        self.on_volatile: Callable[[], None] = lambda: None
+        """Called when something is opened that will be different for the next one: see ``taken_volatile``."""
 
     def node(self, path: str) -> Node:
         """The node at a path of the kernel."""
@@ -148,7 +148,6 @@ class Operations:
 
     def taken_volatile(self) -> set[str]:
         """The paths of what would be different by now that were looked at since this was asked before."""
-        self.has_volatile.clear()
         taken, self._volatile = self._volatile, set()
         return taken
 
@@ -193,7 +192,7 @@ class Operations:
             raise IsADirectory("is a directory", part=path)
         if file.is_volatile:
             self._volatile.add(path)
-            self.has_volatile.set()
+            self.on_volatile()
         file.origin.lease.acquire()
         identity = file.origin.identity
         number = next(self._numbers)

@@ -57,6 +57,8 @@ class Session:
         self._memory = allocator.Memory()
         self._fuse: int | None = None
         self._is_ending = threading.Event()
+        self._wake = threading.Event()
+        self.sources.on_change = self.operations.on_volatile = self._wake.set
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until the file system is unmounted; ``ready`` is called once it answers. Raises MountError."""
@@ -81,7 +83,7 @@ class Session:
             raise MountError(f"{self.mountpoint}: cannot be mounted: {said or f'libfuse ends with {error}'}") from None
         finally:
             self._is_ending.set()
-            self.operations.has_volatile.set()
+            self._wake.set()
             self.failures.log_counts()
             if messages:
                 messages.restore()
@@ -127,16 +129,21 @@ class Session:
             self._messages.restore()
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
-        changed: list[str] = []
+        again: dict[str, float] = {}
         while not self._is_ending.is_set():
-            if self.operations.has_volatile.wait(WATCH_INTERVAL):
-                self._invalidate_paths(self.operations.taken_volatile())
-                continue
-            # Each twice: what somebody is opening at that moment keeps its old attributes the first time.
-            before, changed = changed, self.sources.refresh()
-            for place in changed:
+            self._wake.wait(WATCH_INTERVAL)
+            self._wake.clear()
+            self._invalidate_paths(self.operations.taken_volatile())
+            now = time.monotonic()
+            due = {place for place, when in again.items() if when <= now}
+            for place in due:
+                del again[place]
+            for place in self.sources.refresh():
                 log.info("%s has changed", place or self.shown_sources[0])
-            for place in {*before, *changed}:
+                # Once more later: what somebody is opening at this moment keeps its old attributes the first time.
+                again[place] = now + WATCH_INTERVAL
+                due.add(place)
+            for place in due:
                 self._invalidate(place)
             self._memory.tick(self.cache.misses)
 

@@ -64,7 +64,10 @@ class Opened(NamedTuple):
 
 
 class Containers:
-    """The containers of one tree; at most ``limit`` are open. ``changed`` is called when one is not what it was."""
+    """The containers of one tree; at most ``limit`` are open.
+
+    ``changed`` is called, by whoever notices, when one is not what it was or was closed: no path leads to it any more.
+    """
 
     def __init__(self, cache: BlockCache, limit: int = OPEN_CONTAINERS) -> None:
         self.services = Services(cache, Listings())
@@ -75,6 +78,7 @@ class Containers:
         self._open: OrderedDict[Place, Opened] = OrderedDict()
         self._verdicts: OrderedDict[Version, Verdict] = OrderedDict()
         self._next_part = 0
+        self._noticed: set[str] = set()
 
     def all_open(self) -> list[Opened]:
         with self._lock:
@@ -119,10 +123,17 @@ class Containers:
         return self._compare(place, shown, now)
 
     def refresh(self) -> list[str]:
-        """Compares all open containers with their stores; the paths in the tree of those that changed."""
+        """Compares all open containers with their stores.
+
+        The paths in the tree of those that changed since this was asked before, whoever has noticed it.
+        """
         with self._lock:
             shown = list(self._open.items())
-        return [opened.at for place, opened in shown if self._compare(place, opened, self._entries_now(place, opened))]
+        for place, opened in shown:
+            self._compare(place, opened, self._entries_now(place, opened))
+        with self._lock:
+            noticed, self._noticed = self._noticed, set()
+        return sorted(noticed)
 
     def close(self) -> None:
         """Closes all containers, and drops all that was decoded."""
@@ -157,6 +168,8 @@ class Containers:
         closing = []
         with self._lock:
             before = self._open.pop(place, None)
+            if before is not None:
+                self._noticed.add(before.at)
             self._open[place] = opened
             while len(self._open) > self._limit:
                 closing.append(self._open.popitem(last=False)[1])
@@ -202,6 +215,7 @@ class Containers:
                 del self._open[place]
             else:
                 self._open[place] = other
+            self._noticed.add(shown.at)
             return True
 
     def _entries_now(self, place: Place, shown: Opened) -> Sequence[Entry] | None:

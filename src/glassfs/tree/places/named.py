@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.source import Entry, Kind, Named
@@ -24,6 +24,8 @@ class Sources:
         self.places: dict[str, Place] = {}
         self._shown: dict[str, Node] = {}
         self._stamps: dict[str, str] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when something that was shown is not what it was; ``refresh`` then tells what."""
         for one in named:
             original = one.name.encode("utf-8", "surrogateescape")
             name, number = component(original), 2
@@ -40,7 +42,7 @@ class Sources:
             else:
                 containers.opened(place, entry.version, self._at(name))
         self.tree = Tree(self.root, self.close)
-        containers.changed = self.tree.forget
+        containers.changed = self._changed
 
     def root(self) -> Directory:
         """The root directory as it is now."""
@@ -90,6 +92,10 @@ class Sources:
                     changed.append(self._at(name))
                     self.tree.forget()
         return changed
+
+    def _changed(self) -> None:
+        self.tree.forget()
+        self.on_change()
 
     def close(self) -> None:
         self.containers.close()
