@@ -104,13 +104,11 @@ def test_a_block_that_is_read_no_longer_makes_room() -> None:
 
 
 def test_what_could_not_be_given_up_is_given_up_later() -> None:
-    keeper = Keeper(100, blocks=10)
-    keeper.pinned = 10
-    keeper.room.take(50)
-    keeper.room.settle(50, 0)
-    keeper.blocks, keeper.pinned = 15, 0
-    keeper.room.settle(0, 0)
-    keeper.room._kept = 150
+    keeper = Keeper(100)
+    keeper.blocks = keeper.pinned = 15
+    keeper.room.settle(0, 150)
+    assert keeper.room.used == 150
+    keeper.pinned = 0
     keeper.room.look_again()
     assert keeper.room.used == 100
 

@@ -3,8 +3,9 @@
 Whoever is about to need memory takes room for it and waits until there is some. What is *kept* can be given up for
 that; what is *taken*, because it is being made or read, cannot. A request for more than there is goes alone.
 
-A thread that is inside of making something and needs more must not wait for one that waits for it. So it goes first,
-goes at once when all who hold room are waiting as well, and waits no longer than a while for those who do not say so.
+A thread that is inside of making something and needs more must not wait for one that waits for it. So it goes first;
+it goes at once when all who hold room are waiting as well and nothing that is kept is being read; and it waits no
+longer than a while for those who do not say that they wait.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ class Room:
     def take_now(self, size: int) -> bool:
         """Takes so many bytes if nobody has to be waited for. Whether it did."""
         with self._condition:
-            if (self._waiting and not self.is_inside) or not self._has_room(size):
+            if self._waiting and not self.is_inside:
+                return False
+            if not self._has_room(size, self._idle + self._thread.held if self.is_inside else 0):
                 return False
             self._take(size)
             return True
@@ -164,19 +167,21 @@ class Room:
         if not ticket.is_hurried:
             if self._waiting[0] is not ticket:
                 return PATIENCE
-            if self._has_room(size):
+            if self._has_room(size, 0):
                 return 0
             return max(0, max(began, self._given_back) + PATIENCE - time.monotonic())
-        if self._taken <= self._idle or self._has_room(size):
+        if self._has_room(size, self._idle):
             return 0
         until = min(max(began, self._given_back) + PATIENCE_INSIDE, began + PATIENCE)
         return max(0, until - time.monotonic())
 
-    def _has_room(self, size: int) -> bool:
-        if self._taken and self._taken + size > self.budget:
+    def _has_room(self, size: int, idle: int) -> bool:
+        """Gives up what must be given up for that. ``idle`` bytes will not be given back before this is taken."""
+        is_alone = self._taken <= idle
+        if not is_alone and self._taken + size > self.budget:
             return False
         self._give_up(size)
-        return self._taken == 0 or self.used + size <= self.budget
+        return self.used + size <= self.budget or (is_alone and self._kept <= 0)
 
     def _give_up(self, wanted: int) -> None:
         missing = self.used + wanted - self.budget
