@@ -12,14 +12,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
 
+from glassfs.cache.faults import again, bare
 from glassfs.cache.recipe import Recipe
-from glassfs.cache.room import DEFAULT_BUDGET, Room
+from glassfs.cache.room import DEFAULT_BUDGET, Room, Ticket
 from glassfs.cache.spool import PATIENCE, Spool
 from glassfs.cache.turns import WORKERS, workers
-from glassfs.errors import Unavailable
 
 LARGEST_KEPT = 64 << 20
 SPOOLS = 16
@@ -66,7 +66,10 @@ class BlockCache:
         """The length of a block that is small enough to be kept, found by making it."""
         block = self._pinned(recipe)
         self._unpin(block)
-        return len(block.raw)
+        size = len(block.raw)
+        if size > self.largest_kept:  # it will be read through a spool
+            self._forget(lambda key: key == recipe.key)
+        return size
 
     def clear(self) -> None:
         """Drops everything that is kept."""
@@ -74,12 +77,12 @@ class BlockCache:
 
     def forget(self, version: Hashable) -> None:
         """Drops what was made of this version of a source."""
-        self._forget(lambda key: isinstance(key, tuple) and key[0] == version)
+        self._forget(lambda key: isinstance(key, tuple) and key[:1] == (version,))
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
         """Around work outside of recipes that needs so many bytes for a while."""
-        self.room.take(size)
+        self._take(size, Ticket())
         try:
             with self.room.inside():
                 yield
@@ -92,12 +95,13 @@ class BlockCache:
 
     def prefetch(self, recipe: Recipe) -> None:
         """Starts making a block that somebody will soon ask for, unless the workers or the memory are busy."""
+        if recipe.size > self.largest_kept:
+            return
+        key = recipe.key
         with self._lock:
-            if recipe.size > self.largest_kept or recipe.key in self._blocks or recipe.key in self._pending:
+            if key in self._blocks or key in self._pending or len(self._pending) > WORKERS:
                 return
-            if len(self._pending) > WORKERS:
-                return
-            pending = self._pending[recipe.key] = _Pending(recipe)
+            pending = self._pending[key] = _Pending(recipe)
         self.run(lambda: self._make_unclaimed(pending))
 
     def run(self, task: Callable[[], object]) -> None:
@@ -122,9 +126,27 @@ class BlockCache:
             is_mine = pending.claim()
         if is_mine:
             self._make(pending)
-            return pending.future.result()
-        with workers().turns.given_up():
-            return pending.future.result()
+        elif not pending.future.done():
+            self._wait_for(pending)
+        error = pending.future.exception()
+        if error is not None:
+            raise again(error)
+        return pending.future.result()
+
+    def _wait_for(self, pending: _Pending) -> None:
+        """Returns when another thread has made the block, or has failed to."""
+        if self.room.is_inside:
+            self.room.hurry(pending.ticket)
+        try:
+            with workers().turns.given_up(), self.room.idle():
+                wait((pending.future,))
+        except BaseException:  # a reader who is interrupted does not come for the block
+            pending.future.add_done_callback(self._unpin_made)
+            raise
+
+    def _unpin_made(self, future: Future[_Block]) -> None:
+        if future.exception() is None:
+            self._unpin(future.result())
 
     def _unpin(self, block: _Block) -> None:
         with self._lock:
@@ -141,13 +163,19 @@ class BlockCache:
                 del self._pending[pending.recipe.key]
                 is_mine = False
         if is_mine:
-            self._make(pending)
+            self._make(pending, is_ahead=True)
 
-    def _make(self, pending: _Pending) -> None:
+    def _make(self, pending: _Pending, is_ahead: bool = False) -> None:
+        """Makes the block, or keeps what went wrong for the readers. Ahead of them only where there is room now."""
         recipe = pending.recipe
-        cost, kept = recipe.cost, 0
-        self.room.take(cost)
+        taken = kept = 0
         try:
+            cost = recipe.cost
+            if not self.room.take_now(cost):
+                if is_ahead and self._is_unwanted(pending):
+                    return
+                self._wait_for_room(cost, pending.ticket)
+            taken = cost
             with workers().turns.taken(), self.room.inside():
                 raw = recipe.whole()
             with self._lock:
@@ -157,20 +185,34 @@ class BlockCache:
         except BaseException as error:
             with self._lock:
                 self._pending.pop(recipe.key, None)
-            if isinstance(error, MemoryError):
-                error = Unavailable("there is not enough memory to decode a block")
-            pending.future.set_exception(error)
+            self.room.settle(taken, 0)
+            pending.future.set_exception(bare(error))
         else:
+            self.room.settle(taken, kept)
             pending.future.set_result(block)
-        finally:
-            self.room.settle(cost, kept)
+
+    def _is_unwanted(self, pending: _Pending) -> bool:
+        """Whether nobody waits for the block. Then it is not pending any longer."""
+        with self._lock:
+            if not pending.readers:
+                del self._pending[pending.recipe.key]
+            return not pending.readers
+
+    def _take(self, size: int, ticket: Ticket) -> None:
+        if not self.room.take_now(size):
+            self._wait_for_room(size, ticket)
+
+    def _wait_for_room(self, size: int, ticket: Ticket) -> None:
+        with workers().turns.given_up():
+            self.room.take(size, ticket)
 
     def _free(self, wanted: int) -> int:
         """Gives up blocks that nobody reads, those used longest ago first; then what idle spools hold."""
         freed = 0
         with self._lock:
-            for key in [key for key, block in self._blocks.items() if not block.pins]:
-                if freed >= wanted:
+            while freed < wanted:
+                key = next((key for key, block in self._blocks.items() if not block.pins), self)
+                if key is self:
                     break
                 freed += len(self._blocks.pop(key).raw)
             spools = list(self._spools.values())
@@ -229,6 +271,7 @@ class _Pending:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.future: Future[_Block] = Future()
+        self.ticket = Ticket()
         self.readers = 0
         """Who will read the block when it is there. Changed under the cache's lock."""
         self._is_claimed = False

@@ -83,7 +83,7 @@ class _Parts(Parted):
     def __init__(self, blocks: Blocks, item: Item) -> None:
         self._blocks = blocks
         self._item = item
-        self._last = -1
+        self._last = self._ahead = -1
 
     @abstractmethod
     def _part(self, number: int) -> tuple[Block, int] | Make:
@@ -94,8 +94,11 @@ class _Parts(Parted):
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         # Requests come in parallel and out of order: one step back or forth is still sequential.
-        if self._last >= 0 and 0 <= number - self._last <= 1:
+        if self._ahead <= number and 0 <= number - self._last <= 1 and self._last >= 0:
+            self._ahead = number + 1
             self._blocks.ahead(number + 1)
+        elif number < self._last:
+            self._ahead = -1
         self._last = number
         part = self._part(number)
         if isinstance(part, tuple):

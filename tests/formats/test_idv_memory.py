@@ -1,0 +1,204 @@
+"""ML.NET data views: what is remembered goes with the container, memory is counted, and the shape in the schema."""
+
+from __future__ import annotations
+
+import gc
+import struct
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.idv import Codec, IdvWriter, Sparse, key, vector
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Document, Records
+from glassfs.errors import Damaged, GlassfsError, Refused
+from glassfs.formats.idv import kept
+from glassfs.formats.idv.kept import Kept
+from glassfs.formats.registry import Opening, open_container
+from tests.formats.idv_files import MIB, made_in, only, raw_column, records, schema
+from tests.helpers import CountingSource, contents_of, open_path
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    return made_in(tmp_path)
+
+
+# -- what is remembered ----------------------------------------------------------------------------
+
+def everything(view: IdvWriter) -> None:
+    view.add("Numbers", np.arange(60.0), metadata={"SlotNames": ["a", "b"], "Set": (7, key("UInt32", 99))})
+    view.add("Text", ["a", "é", "\U0001f600"] * 20)
+    view.add("Vector", [Sparse(3, [1], [1.0])] * 60, vector("Single", 3))
+    view.add("Ragged", [[1.0], []] * 30, vector("Double"))
+    view.add("Wide", [Sparse(70_000, [5], [1])] * 60, vector("Single", 70_000))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_nothing_of_a_closed_container_is_alive(make: Callable[..., Path], is_damaged: bool) -> None:
+    """Without the garbage collector: neither a cache of the module nor a circle of references holds on to it."""
+    path = make(everything, rows_per_block=7)
+    if is_damaged:
+        data = bytearray(path.read_bytes())
+        data[300:600] = bytes(300)
+        path.write_bytes(data)
+    cache = BlockCache(MIB)
+    with uncollected():
+        source = CountingSource(path)
+        container = open_container(Opening(source, cache))
+        alive = [weakref.ref(source)]
+        for contents in contents_of(container.root).values():
+            for content in contents:
+                try:
+                    if isinstance(content, Array):
+                        alive.append(weakref.ref(content.data))
+                        content.data.whole()
+                    elif isinstance(content, Records):
+                        for number in range(content.blocks):
+                            content.block(number)
+                    elif isinstance(content, Document):
+                        content.value()
+                except GlassfsError:
+                    assert is_damaged
+        list(container.check())
+        container.close()
+        del source, container, contents, content
+        assert len(alive) > 5
+        assert [found() for found in alive if found() is not None] == []
+
+
+class Thing:
+    def __init__(self, weight: int) -> None:
+        self.weight = weight
+
+
+def test_few_things_and_few_bytes_are_kept() -> None:
+    things = Kept()
+    first = things.get(0, lambda: Thing(1))
+    assert things.get(0, lambda: Thing(1)) is first
+    for number in range(1, kept.MOST_KEPT):
+        things.get(number, lambda: Thing(1))
+    assert things.get(0, lambda: Thing(1)) is first
+    things.get("one more", lambda: Thing(1))
+    assert things.get(0, lambda: Thing(1)) is first
+    things.get("large", lambda: Thing(kept.MOST_BYTES))
+    assert things.get(0, lambda: Thing(1)) is not first
+    too_large = things.get("too large", lambda: Thing(kept.MOST_BYTES + 1))
+    assert things.get("too large", lambda: Thing(1)) is not too_large
+
+
+def test_the_same_kept_by_two_threads_is_counted_once() -> None:
+    things = Kept()
+
+    def find() -> Thing:
+        things.get("same", lambda: Thing(3 << 20))  # another thread was faster
+        return Thing(3 << 20)
+
+    found = things.get("same", find)
+    assert things.get("same", lambda: Thing(0)) is found
+    small = things.get("small", lambda: Thing(1 << 20))
+    assert things.get("same", lambda: Thing(0)) is found
+    assert things.get("small", lambda: Thing(0)) is small
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+def test_long_texts_take_room_in_the_budget(make: Callable[..., Path]) -> None:
+    """However many read them at the same time."""
+    text = "\U0001f600é" * MIB
+    path = make(lambda view: view.add("t", [text]))
+    cache = BlockCache(256 * MIB)
+    content = only(open_container(Opening(CountingSource(path), cache)), "columns/t")
+    most = []
+    taken = cache.room.take_now
+    cache.room.take_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
+    with ThreadPoolExecutor(4) as threads:
+        assert all(block == [text] for block in threads.map(lambda _: content.block(0), range(4)))
+    assert sum(size >= 30 * MIB for size in most) == 4
+    cache.clear()
+    assert cache.used == 0
+
+
+def test_short_texts_take_no_room_of_their_own(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add("t", ["short"] * 5000))
+    cache = BlockCache(MIB)
+    container = open_container(Opening(CountingSource(path), cache))
+    assert records(container, "columns/t") == ["short"] * 5000
+    assert cache.misses == 1
+
+
+@pytest.mark.parametrize("rows", [
+    [["a", "b"], Sparse(5, [1, 3], ["x", "y"]), [], Sparse(3, [], []), ["c"]],
+    [Sparse(4, [0, 3], ["x", "y"])] * 3,
+    [["a", "b"]] * 4,
+])
+def test_stored_elements_are_counted_like_one_by_one(make: Callable[..., Path], rows: list[object]) -> None:
+    path = make(lambda view: view.add("t", rows, vector("TextSpan")))
+    texts = only(open_path(path), "columns/t").block.__self__
+    vectors = texts._blocks.vectors(0)
+    stored = [0]
+    for row in rows:
+        length = row.length if isinstance(row, Sparse) else len(row)  # type: ignore[arg-type]
+        for slot in range(length):
+            stored.append(stored[-1] + (slot in row.indices if isinstance(row, Sparse) else 1))
+    assert [vectors.stored_at(element) for element in range(len(stored))] == stored
+
+
+def test_a_codec_of_too_many_dimensions_has_no_file(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("v", [[1.0]], vector("Single", 1))
+        view.toc[0] = view.toc[0].replace(
+            vector("Single", 1).described(), vector("Single", *[1] * 2000).described(),
+        )
+
+    assert not schema(open_path(make(fill)))["columns"][0]["readable"]
+
+
+def test_a_table_of_contents_longer_than_any_is_refused(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add(b"n" * (33 * MIB), np.zeros(1)))
+    with pytest.raises(Refused, match="the table of contents: needs"):
+        open_path(path)
+
+
+def test_a_number_of_too_many_bits_names_its_place(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("F", np.zeros(1))
+        view.toc[0] = b"\xff\xff\xff\xff\x08" + view.toc[0]
+
+    with pytest.raises(Refused, match=r"made.idv: the table of contents: has a number of more than 31 bits"):
+        open_path(make(fill))
+    block = struct.pack("<ii", 1, 0) + b"\xff\xff\xff\xff\x08"
+    container = open_path(make(lambda view: raw_column(view, block, Codec("TextSpan"), rows=1)))
+    with pytest.raises(Damaged, match=r"made.idv: column 'v': has a number of more than 31 bits"):
+        only(container, "columns/v").block(0)
+
+
+# -- schema ----------------------------------------------------------------------------------------
+
+def test_the_schema_has_the_shape_of_vectors_of_known_size(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        for name, codec in {
+            "scalar": Codec("Single"), "ragged": vector("Single"), "open": vector("Single", 0, 3),
+            "row": vector("Single", 262_144), "grid": vector("Single", 2, 3), "words": vector("TextSpan", 4),
+        }.items():
+            view.add(name, [], codec)
+
+    columns = schema(open_path(make(fill)))["columns"]
+    assert {column["name"].decode(): column["shape"] for column in columns} == {
+        "scalar": None, "ragged": None, "open": None, "row": [262_144], "grid": [2, 3], "words": [4],
+    }
+    assert all(list(column)[:4] == ["name", "type", "shape", "codec"] for column in columns)
