@@ -263,12 +263,12 @@ def test_junk_behind_the_last_store_is_ignored_and_logged(
 
 def test_endlessly_many_stores_are_cut_off_with_a_word(tmp_path: Path) -> None:
     data = store({}, tmp_path).read_bytes()
-    begun = time.monotonic()
+    begun = time.process_time()
     container = open_bytes(data * 100_000)
     assert container.root.error is not None
     assert container.root.error.startswith("appended/65537: is not shown")
     assert sum(1 for _ in container.root.members()) == container.facts["appended_stores"] == 65_536
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 @pytest.mark.parametrize(("place", "layout", "value", "reason"), [
@@ -369,14 +369,32 @@ def test_more_keys_than_kastore_can_write_cost_little(tmp_path: Path) -> None:
         for number in range(count):
             writer.add_chunks(b"group/%06d" % number, "int8", 0, ())
     tracemalloc.start()
-    begun = time.monotonic()
+    begun = time.process_time()
     container = open_path(path)
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
     assert sum(1 for _ in container.root.members()) == count
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 << 20
     assert list(container.check()) == []
+
+
+def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None:
+    """However many keys there are, and whatever of them is kept is small."""
+    count = 30_000
+    path = store([(b"%06d" % number, np.array([number % 7], "u1")) for number in range(count)], tmp_path)
+    index = HEADER + (DESCRIPTOR + 6) * count
+    source = CountingSource(path)
+    container = open_container(opening(source))
+    assert source.bytes_read <= index + 2 * 4096
+    source.reads.clear()
+    tracemalloc.start()
+    members = list(container.root.members())
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert source.bytes_read <= index
+    assert len(members) == count
+    assert kept < 500 * count
 
 
 def key_map(expected: dict[str, Any]) -> dict[bytes, dict[str, Any]]:
