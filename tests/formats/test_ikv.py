@@ -35,7 +35,6 @@ from writers.ikv import (
 from writers.ikv import node as node_bytes
 from writers.ikv import payload as payload_of
 
-from glassfs.cache import BlockCache
 from glassfs.content import Array, Blob, Document, Group, Null, Scalar, Text
 from glassfs.errors import Refused, Unrecognised
 from glassfs.formats.registry import open_container
@@ -50,7 +49,7 @@ from tests.formats.ikv_files import (
     root_of,
     value_of,
 )
-from tests.helpers import CountingSource, open_bytes, open_path, read_in_parts
+from tests.helpers import CountingSource, open_bytes, open_path, opening, read_in_parts
 
 BOTH = pytest.mark.parametrize("encode", [ikv1, ikv2])
 
@@ -198,7 +197,7 @@ def test_size_of_an_array_needs_no_decoding(tmp_path: Path) -> None:
     values = np.arange(2_000_000)
     write_ikv1(tmp_path / "large.ikv", {"a": values, "b": values.astype(float)})
     source = CountingSource(tmp_path / "large.ikv")
-    root = root_of(open_container(source, BlockCache()))
+    root = root_of(open_container(opening(source)))
     source.reads.clear()
     members = members_of(root)
     for array in members.values():
@@ -373,7 +372,7 @@ def test_an_entry_count_that_does_not_fit_is_refused(count: int) -> None:
 def test_opening_reads_the_index_and_nothing_else(tmp_path: Path) -> None:
     write_ikv2(tmp_path / "a.ikv", {f"k{number}": np.arange(50_000.0) for number in range(20)})
     source = CountingSource(tmp_path / "a.ikv")
-    container = open_container(source, BlockCache())
+    container = open_container(opening(source))
     assert source.size > 8_000_000
     assert source.bytes_read < 50_000
     source.reads.clear()
@@ -436,7 +435,7 @@ def test_nested_objects_are_listed_when_looked_into(tmp_path: Path) -> None:
     inner = {f"n{number}": {"text": "x" * 1000, "more": {"deep": number}} for number in range(2000)}
     write_ikv1(tmp_path / "a.ikv", {"large": inner, "small": 1})
     source = CountingSource(tmp_path / "a.ikv")
-    root = root_of(open_container(source, BlockCache()))
+    root = root_of(open_container(opening(source)))
     source.reads.clear()
     members = members_of(root)
     assert source.bytes_read < 100_000  # the large object is passed over without a scan

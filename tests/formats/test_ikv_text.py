@@ -117,7 +117,7 @@ def test_comments_and_commas_may_stand_between_tokens() -> None:
 )
 def test_what_is_no_document_is_refused_with_its_line(members: str, line: int) -> None:
     data = b'ikv2 "t" {' + members.encode() + b"}"
-    with pytest.raises(Refused, match=rf"made: is no iKv text: line {line} "):
+    with pytest.raises(Refused, match=rf"made: is not a valid iKv text: line {line} "):
         open_bytes(data)
 
 

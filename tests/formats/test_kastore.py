@@ -379,6 +379,24 @@ def test_more_keys_than_kastore_can_write_cost_little(tmp_path: Path) -> None:
     assert list(container.check()) == []
 
 
+def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None:
+    """However many keys there are, and whatever of them is kept is small."""
+    count = 30_000
+    path = store([(b"%06d" % number, np.array([number % 7], "u1")) for number in range(count)], tmp_path)
+    index = HEADER + (DESCRIPTOR + 6) * count
+    source = CountingSource(path)
+    container = open_container(opening(source))
+    assert source.bytes_read <= index + 2 * 4096
+    source.reads.clear()
+    tracemalloc.start()
+    members = list(container.root.members())
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert source.bytes_read <= index
+    assert len(members) == count
+    assert kept < 500 * count
+
+
 def key_map(expected: dict[str, Any]) -> dict[bytes, dict[str, Any]]:
     if "keys_by_hex" in expected:
         return {bytes.fromhex(key): array for key, array in expected["keys_by_hex"].items()}

@@ -37,7 +37,7 @@ def read_at(data: bytes, position: int, bits: int) -> tuple[int, int]:
     while True:
         byte = data[position]
         position += 1
-        if shift + 7 > bits and byte >> (bits - shift):
+        if shift + 7 >= bits and byte >> (bits - shift):
             raise TooLong(f"has a number of more than {bits} bits")
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

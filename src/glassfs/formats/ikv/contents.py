@@ -59,7 +59,7 @@ class Contents:
             count = Cursor(self.body, node.start, node.end, what, window=16).varint()
             return Group(key, partial(self.members, node, what, marks), unlisted(count))
         if node.tag == ARRAY:
-            return self._array(key, node, what)
+            return self._array(key, node, what, marks)
         content: Content
         cursor = Cursor(self.body, node.start, node.end, what, window=16)
         if node.tag == NULL:
@@ -78,11 +78,12 @@ class Contents:
             raise cursor.damage(f"has {node.end - cursor.position} bytes more than its value")
         return content
 
-    def document(self, key: bytes, node: Node, what: str) -> Document:
+    def document(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Document:
         def value() -> Any:
             return Decoder(self.body, what).value(*node)
 
-        return Document(key, value, cost(node.end - node.start))
+        size = node.end - node.start
+        return Document(key, value, cost(size, marks.deepest) if marks else cost(size))
 
     def members(self, node: Node, what: str, marks: Marks | None) -> Iterator[Member]:
         """The members of an object."""
@@ -112,7 +113,7 @@ class Contents:
         for place, repeats, first in repeated_keys(cursor, node.tag, what):
             yield Fault(place, repeated(repeats, first))
 
-    def _array(self, key: bytes, node: Node, what: str) -> Content:
+    def _array(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Content:
         cursor = Cursor(self.body, node.start, node.end, what, window=16)
         element, count, items = cursor.u8(), cursor.varint(), cursor.position
         if element == INTEGER:
@@ -122,7 +123,7 @@ class Contents:
             return Array(key, self.body.part(items, 8 * count), "<f8", (count,), "double")
         if element == BOOLEAN:
             return Array(key, booleans(self.body.part(items, count), count), "|b1", (count,), "boolean")
-        return self.document(key, node, what)
+        return self.document(key, node, what, marks)
 
     def _members(self, node: Node, what: str, marks: Marks | None) -> Iterator[tuple[bytes, Node]]:
         cursor = Cursor(self.body, node.start, node.end, what, window=16 << 10)

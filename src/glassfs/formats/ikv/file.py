@@ -79,7 +79,7 @@ def _open_plain(
         opening.warn(f"{unused} bytes after the root are not used")
     contents = Contents(body, opening)
     members = [
-        Member((b"document",), contents.document(root_name, root, "document")),
+        Member((b"document",), contents.document(root_name, root, "document", marks)),
         Member((b"root",), contents.content(root_name, root, "root", marks)),
     ]
 

@@ -44,13 +44,17 @@ class Body(NamedTuple):
 
 
 class Marks:
-    """Where the larger objects and arrays end that are members of objects, by where their payloads start."""
+    """Where the larger objects and arrays end that are members of objects, by where their payloads start.
 
-    __slots__ = ("ends", "starts")
+    ``deepest`` is the number of containers around the innermost value.
+    """
+
+    __slots__ = ("deepest", "ends", "starts")
 
     def __init__(self) -> None:
         self.starts = array("Q")
         self.ends = array("Q")
+        self.deepest = 0
 
     def end_of(self, start: int) -> int | None:
         index = bisect_left(self.starts, start)
@@ -194,6 +198,7 @@ class _Measure:
         left, kind, mark, marking = 0, NULL, -1, self._marks is not None
         starts, ends = (self._marks.starts, self._marks.ends) if self._marks else (array("Q"), array("Q"))
         stack: list[tuple[int, int, int, bool]] = []
+        deepest = self._around
         while True:
             if tag == STRING:
                 size = data[pos]
@@ -208,8 +213,11 @@ class _Measure:
             elif tag == BOOLEAN:
                 pos += 1
             elif tag in (OBJECT, ARRAY):
-                if len(stack) + self._around >= DEEPEST:
-                    raise ValueError(f"is nested more than {DEEPEST} deep")
+                depth = len(stack) + self._around
+                if depth >= deepest:
+                    if depth >= DEEPEST:
+                        raise ValueError(f"is nested more than {DEEPEST} deep")
+                    deepest = depth + 1
                 begin, element = base + pos, OBJECT
                 if tag == ARRAY:
                     element = data[pos]
@@ -246,6 +254,8 @@ class _Measure:
                 if base + pos > self._end:
                     self._load(base + pos)
                 if not stack:
+                    if self._marks:
+                        self._marks.deepest = deepest
                     return base + pos
                 if mark >= 0:
                     if base + pos - starts[mark] < SMALL:  # then it is the last one

@@ -37,17 +37,19 @@ MOST_KEYS_COMPARED = 1_000_000
 
 _WINDOW = 64 << 10
 _AT_ONCE = 64 << 10
-# Bytes that a stored byte can become: as a value, in levels of objects of one member each (three bytes stored) or as
-# empty strings; as text, as a null at the deepest level with its line and indent.
+# Bytes that a stored byte can become as a value: in empty objects, or in levels of one member each.
 _VALUE_RATIO = 80
-_TEXT_RATIO = 2 * DEEPEST + 8
-_INTEGER_RATIO = 80  # NumPy's intermediate results of integers of one byte each
+_INTEGER_RATIO = 80  # NumPy's intermediate results, of integers of one byte each
 _LEAST = 4 * _WINDOW
 
 
-def cost(stored: int) -> int:
-    """The memory that the value of so many stored bytes may take together with its text."""
-    return _LEAST + min(LARGEST_VALUE, stored * _VALUE_RATIO) + min(LARGEST_RENDERING, stored * _TEXT_RATIO)
+def cost(stored: int, deepest: int = DEEPEST) -> int:
+    """The memory that the value of so many stored bytes, nested so deep, may take together with its text.
+
+    The text is there twice for a moment. What becomes longest is a null on a line of its own, or an escaped character.
+    """
+    text = min(LARGEST_RENDERING, stored * (2 * deepest + 8))
+    return _LEAST + min(LARGEST_VALUE, stored * _VALUE_RATIO) + 2 * text
 
 
 class Decoder:

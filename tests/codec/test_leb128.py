@@ -1,0 +1,77 @@
+"""Variable-length integers: every way to read them agrees, limits in bits, and what ends too early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassfs.codec.leb128 import TooLong, encode, end_at, read, read_at, unpack
+
+VALUES = st.one_of(st.integers(0, 300), st.integers(0, (1 << 64) - 1), st.integers(0, 63).map(lambda bit: 1 << bit))
+
+
+def read_one(data: bytes, position: int, bits: int) -> tuple[int, int]:
+    """As ``read_at``, by ``read``."""
+    places = iter(range(position, len(data)))
+    end = position
+
+    def byte() -> int:
+        nonlocal end
+        end = next(places) + 1
+        return data[end - 1]
+
+    return read(byte, bits), end
+
+
+WAYS = [read_one, read_at]
+
+
+@given(st.lists(VALUES, max_size=40), st.binary(max_size=3))
+def test_what_is_encoded_is_read(values: list[int], before: bytes) -> None:
+    data = before + b"".join(map(encode, values))
+    for way in WAYS:
+        position = len(before)
+        for value in values:
+            assert end_at(data, position, 64) == way(data, position, 64)[1]
+            found, position = way(data, position, 64)
+            assert found == value
+        assert position == len(data)
+    numbers, used = unpack(data[len(before) :], len(values))
+    assert numbers.tolist() == values
+    assert used == len(data) - len(before)
+
+
+def test_the_encoding_is_the_one_of_the_standard() -> None:
+    """The example of the DWARF specification, and the borders of one byte."""
+    assert [encode(value) for value in (0, 127, 128, 624485)] == [b"\0", b"\x7f", b"\x80\1", b"\xe5\x8e\x26"]
+
+
+@pytest.mark.parametrize("way", [*WAYS, lambda data, position, bits: (None, end_at(data, position, bits))])
+@pytest.mark.parametrize("bits", [32, 63, 64])
+def test_limits_are_in_bits(way: Callable[[bytes, int, int], tuple[int | None, int]], bits: int) -> None:
+    most = encode((1 << bits) - 1)
+    assert way(most, 0, bits) in (((1 << bits) - 1, len(most)), (None, len(most)))
+    padded = b"\x81" + b"\x80" * (len(most) - 2) + b"\0"  # longer than needed, but no longer than allowed
+    assert way(padded, 0, bits) in ((1, len(most)), (None, len(most)))
+    for data in (encode(1 << bits), b"\x80" * len(most) + b"\0", b"\xff" * 100):
+        with pytest.raises(TooLong, match=f"more than {bits} bits"):
+            way(data + bytes(10), 0, bits)
+
+
+@given(st.lists(VALUES, min_size=1, max_size=30), st.integers(0, 400), st.integers(1, 40))
+def test_packed_numbers_are_taken_as_far_as_they_are_whole(values: list[int], size: int, most: int) -> None:
+    data = b"".join(map(encode, values))[:size]
+    numbers, used = unpack(data, most)
+    assert numbers.tolist() == values[: len(numbers)]
+    assert used == len(b"".join(map(encode, values[: len(numbers)])))
+    assert len(numbers) == most or len(data) - used < 10
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\xff\xff"])
+def test_data_that_end_too_early(data: bytes) -> None:
+    for way in (read_at, end_at):
+        with pytest.raises(IndexError):
+            way(data, 0, 64)
