@@ -8,7 +8,7 @@ import resource
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import ref
 
 from glassfs.errors import Unavailable
@@ -16,6 +16,8 @@ from glassfs.errors import Unavailable
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 MOST = 4096
 LEAST = 8
+
+Opened = TypeVar("Opened")
 
 
 class Holder(Protocol):
@@ -69,8 +71,8 @@ def limit() -> int:
     return max(LEAST, min(MOST, soft // 2 - 16))
 
 
-def opened(open_one: Callable[[], int]) -> int:
-    """The descriptor that ``open_one`` gives; where there is none left, sources give theirs back first.
+def opened(open_one: Callable[[], Opened]) -> Opened:
+    """What ``open_one`` opens; where there is no descriptor left, sources give theirs back first.
 
     Raises Unavailable where that does not help, and whatever else ``open_one`` raises.
     """

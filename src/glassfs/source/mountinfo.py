@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from glassfs.source import descriptors
+
 PLACE = "/proc/self/mountinfo"
 FILE_SYSTEM = "fuse.glassfs"
 
@@ -32,11 +34,14 @@ class Mount:
 
 
 def mounts() -> Iterator[Mount]:
-    """All mounts of this namespace, later ones over earlier ones. None where there is no such table."""
+    """All mounts of this namespace, later ones over earlier ones. None where there is no such table.
+
+    Raises Unavailable where the table cannot be opened now.
+    """
     try:
-        with open(PLACE, encoding="utf-8", errors="surrogateescape") as file:
+        with descriptors.opened(lambda: open(PLACE, encoding="utf-8", errors="surrogateescape")) as file:
             lines = file.read().splitlines()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     for line in lines:
         fields, _, rest = line.partition(" - ")
