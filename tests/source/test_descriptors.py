@@ -59,12 +59,14 @@ def test_what_is_being_read_stays(few: Descriptors) -> None:
     assert not reading[0].is_open
 
 
-def test_what_nobody_refers_to_counts_no_more(few: Descriptors) -> None:
+def test_those_that_gave_theirs_back_count_no_more(few: Descriptors) -> None:
     kept = [Holder() for _ in range(3)]
     for holder in kept:
         few.add(holder)
     for _ in range(20):
-        few.add(Holder())
+        gone = Holder()
+        few.add(gone)
+        few.discard(gone)
     assert all(holder.is_open for holder in kept)
 
 

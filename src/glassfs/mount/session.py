@@ -129,13 +129,21 @@ class Session:
         changed: list[str] = []
         while not self._is_ending.wait(WATCH_INTERVAL):
             # Each twice: what somebody is opening at that moment keeps its old attributes the first time.
-            before, changed = changed, self.sources.refresh()
+            before, changed = changed, self._refreshed()
             for place in changed:
                 log.info("%s has changed", place or self.shown_sources[0])
             for place in {*before, *changed}:
                 self._invalidate(place)
             self._invalidate_paths(self.operations.taken_volatile())
             self._memory.tick(self.cache.misses)
+
+    def _refreshed(self) -> list[str]:
+        """What has changed. Whatever goes wrong is logged: without the watch nothing new would be shown any more."""
+        try:
+            return self.sources.refresh()
+        except Exception as error:
+            self.failures.errno_of(error)
+            return []
 
     def _invalidate(self, place: str) -> None:
         """Drops what the kernel keeps of a container: its entry in the root, or all entries if it is the root.

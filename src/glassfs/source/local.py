@@ -318,8 +318,7 @@ class LocalSource(Source):
             return False
         try:
             self._give_back()
-            self._is_pooled = self._number is not None
-            return not self._is_pooled
+            return self._number is None
         finally:
             self._lock.release()
 
@@ -348,7 +347,8 @@ class LocalSource(Source):
     def _give_back(self) -> None:
         if self._readers == 0 and self._number is not None:
             number, self._number = self._number, None
-            self.was_read = False
+            self._is_pooled = False
+            descriptors.pool.discard(self)
             os.close(number)
 
     def _opened_again(self) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import xxhash
@@ -29,7 +30,8 @@ log = logging.getLogger(__name__)
 OPEN_CONTAINERS = 64
 REMEMBERED_VERDICTS = 100_000
 PARTS_AT_A_TIME = 512
-"""Further files of a container that one ``refresh`` compares with their store."""
+"""Further files of all containers that one ``refresh`` compares with their store; of each, a few at least."""
+LEAST_PARTS = 8
 LOCKS = 64
 
 
@@ -41,13 +43,30 @@ class Place(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Why a file is not shown as a container ("": it does not look like one), or None where it is.
+    """What a file was found to be. ``entries`` are those of all files that it is made of, its own first.
 
-    ``others`` are the further files that the container is made of.
+    ``refusal`` says why it is not shown as a container ("": it does not look like one), and is None where it is.
     """
 
     refusal: str | None
-    others: tuple[Source, ...] = ()
+    entries: Sequence[Entry]
+
+
+class _Remembered(NamedTuple):
+    """A verdict on one version of a file, and what else it rests on.
+
+    ``others`` are the further files that a container is made of; ``asked`` are those that one that was refused asked
+    for, and their stamps ("": not there, or not to be opened).
+    """
+
+    version: Version
+    refusal: str | None
+    others: Sequence[Source] = ()
+    asked: Sequence[tuple[Path, str]] = ()
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.others) + len(self.asked)
 
 
 class Opened(NamedTuple):
@@ -73,8 +92,9 @@ class Containers:
         self._lock = threading.Lock()
         self._opening = tuple(threading.Lock() for _ in range(LOCKS))
         self._open: OrderedDict[Place, Opened] = OrderedDict()
-        self._verdicts: OrderedDict[Version, Verdict] = OrderedDict()
-        self._next_part = 0
+        self._verdicts: OrderedDict[Place, _Remembered] = OrderedDict()
+        self._weight = 0
+        self._rounds = 0
 
     def all_open(self) -> list[Opened]:
         with self._lock:
@@ -97,14 +117,15 @@ class Containers:
         Raises GlassfsError where that cannot be found out; it is then asked anew the next time.
         """
         with self._lock:
-            found = self._verdicts.get(entry.version)
-        if found is None:
-            found = self._examined(place, entry.version)
-            with self._lock:
-                self._verdicts[entry.version] = found
-                if len(self._verdicts) > REMEMBERED_VERDICTS:
-                    self._verdicts.popitem(last=False)
-        return found
+            found = self._verdicts.get(place)
+        others = None
+        if found is not None and found.version == entry.version:
+            others = self._others_still(place, found)
+        if found is None or others is None:
+            found = self._examined(place, entry.version, found)
+            others = [source.entry for source in found.others]
+            self._remember(place, found)
+        return Verdict(found.refusal, (entry, *others))
 
     def look(self, place: Place, entry: Entry | None) -> bool:
         """Compares an open container with what stands at its place now; whether anything changed.
@@ -122,7 +143,12 @@ class Containers:
         """Compares all open containers with their stores; the paths in the tree of those that changed."""
         with self._lock:
             shown = list(self._open.items())
-        return [opened.at for place, opened in shown if self._compare(place, opened, self._entries_now(place, opened))]
+        self._rounds += 1
+        parts = max(LEAST_PARTS, PARTS_AT_A_TIME // (len(shown) or 1))
+        return [
+            opened.at for place, opened in shown
+            if self._compare(place, opened, self._entries_now(place, opened, parts))
+        ]
 
     def close(self) -> None:
         """Closes all containers, and drops all that was decoded."""
@@ -144,10 +170,12 @@ class Containers:
     def _made(self, place: Place, version: Version, at: str) -> Opened:
         source = self._source(place, version)
         try:
-            container = open_container(Opening(source, self.services.cache, *place))
+            with _faults_of_formats(source.name):
+                container = open_container(Opening(source, self.services.cache, *place))
         except BaseException:
             source.close()
             raise
+        self._remember(place, _Remembered(version, None, container.sources[1:]))
         lease = Lease(container.sources)
         lease.acquire()  # for as long as it is open here
         entries = tuple(part.entry for part in container.sources)
@@ -204,15 +232,14 @@ class Containers:
                 self._open[place] = other
             return True
 
-    def _entries_now(self, place: Place, shown: Opened) -> Sequence[Entry] | None:
-        """What stands now where the container's files were; of many files, some at a time. None: it is gone."""
+    def _entries_now(self, place: Place, shown: Opened, parts: int) -> Sequence[Entry] | None:
+        """What stands now where the container's files were; of many, some in each round. None: it is gone."""
         now = list(shown.entries)
         others = len(now) - 1
         try:
             now[0] = place.store.entry(place.path)
-            for _ in range(min(others, PARTS_AT_A_TIME)):
-                self._next_part += 1
-                number = 1 + self._next_part % others
+            for step in range(min(others, parts)):
+                number = 1 + (self._rounds * parts + step) % others
                 now[number] = shown.container.sources[number].current()
         except Unavailable:
             return shown.entries
@@ -220,19 +247,48 @@ class Containers:
             return None
         return now
 
-    def _examined(self, place: Place, version: Version) -> Verdict:
+    def _examined(self, place: Place, version: Version, before: _Remembered | None) -> _Remembered:
         source = self._source(place, version)
+        opening = Opening(source, self.services.cache, *place)
         try:
-            if recognise(source.read(0, min(HEAD, source.size))) is None:
-                return Verdict("")
-            container = open_container(Opening(source, self.services.cache, *place))
-            container.close()
+            with _faults_of_formats(source.name):
+                if recognise(source.read(0, min(HEAD, source.size))) is None:
+                    return _Remembered(version, "")
+                container = open_container(opening)
         except Refused as error:
-            log.warning("%s", error)
-            return Verdict(error.without_source)
+            reason = error.without_source
+            if before is None or before.refusal != reason:
+                log.warning("%s", error)
+            asked = [(path, "" if opened is None else opened.entry.stamp) for path, opened in opening.asked]
+            return _Remembered(version, reason, asked=asked)
         finally:
             source.close()
-        return Verdict(None, tuple(container.sources[1:]))
+        container.close()
+        return _Remembered(version, None, container.sources[1:])
+
+    def _others_still(self, place: Place, found: _Remembered) -> Sequence[Entry] | None:
+        """The further files of a container as they are now; None where a verdict rests on what has changed."""
+        now = []
+        for source in found.others:
+            try:
+                current = source.current()
+            except Unavailable:
+                raise
+            except GlassfsError:
+                return None
+            if current.version != source.version:
+                return None
+            now.append(current)
+        is_same = all(_stamp(place.store, path) == stamp for path, stamp in found.asked)
+        return now if is_same else None
+
+    def _remember(self, place: Place, found: _Remembered) -> None:
+        with self._lock:
+            before = self._verdicts.pop(place, None)
+            self._verdicts[place] = found
+            self._weight += found.weight - (before.weight if before else 0)
+            while self._weight > REMEMBERED_VERDICTS and len(self._verdicts) > 1:
+                self._weight -= self._verdicts.popitem(last=False)[1].weight
 
     def _source(self, place: Place, version: Version) -> Source:
         """Opens a file in that version. Raises Changed where it is another."""
@@ -246,6 +302,30 @@ class Containers:
         return Origin(
             _identity(entries), Access.of(entries), entries[0].mtime_ns, self.services, lease, format_name,
         )
+
+
+@contextmanager
+def _faults_of_formats(name: str) -> Iterator[None]:
+    """What a format raises that it should not costs the container called ``name``, not the folder around it."""
+    try:
+        yield
+    except GlassfsError:
+        raise
+    except MemoryError:
+        raise Unavailable("there is not enough memory to open it", name) from None
+    except Exception as error:
+        log.exception("%s", GlassfsError("cannot be opened, by a fault of its format", name))
+        raise Refused(f"cannot be opened: {type(error).__name__}: {error}", name) from error
+
+
+def _stamp(store: Store, path: Path) -> str:
+    """The stamp of a file that may not be there."""
+    try:
+        return store.entry(path).stamp
+    except Unavailable:
+        raise
+    except GlassfsError:
+        return ""
 
 
 def _identity(entries: Sequence[Entry]) -> str:

@@ -6,11 +6,12 @@ Folders are read anew each time, as anybody may change them. Nodes remember noth
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterator, Sequence
 
 from glassfs.content import Extent
-from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound
+from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
@@ -30,12 +31,40 @@ from glassfs.tree.nodes import (
 from glassfs.tree.places.containers import Containers, Opened, Place
 
 _NO_LEASE = Lease(())
+_MAY_BE_MADE = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
+"""What is in every name that had to be changed to be shown."""
+ATTEMPTS = 4
+"""How often a file that changes while it is looked at is looked at."""
 
 
 def node_at(
     containers: Containers, place: Place, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool = False,
 ) -> Node | None:
-    """The node for what stands at a place, or None for what has nothing to show. ``at`` is its path in the tree."""
+    """The node for what stands at a place, or None for what has nothing to show. ``at`` is its path in the tree.
+
+    ``entry`` is what stood there a moment ago. Raises Unavailable where it cannot be told now what it is.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return _node(containers, place, entry, name, ino, at, is_mount_root)
+        except Changed as error:
+            reason = error.without_source
+            try:
+                entry = place.store.entry(place.path)
+            except (NotFound, NotADirectory):
+                break
+        except NotFound:
+            break
+    else:
+        return plain_file(containers, place, entry, name, ino, reason)
+    containers.look(place, None)
+    return None
+
+
+def _node(
+    containers: Containers, place: Place, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool,
+) -> Node | None:
+    """The same for what stands there by ``entry``. Raises NotFound, and Changed where it is something else by now."""
     if entry.kind is Kind.FOLDER:
         origin = _origin(containers, entry)
         return Folder(name, ino, origin, containers, place, at, is_mount_root)
@@ -48,14 +77,13 @@ def node_at(
     try:
         containers.look(place, entry)
         verdict = containers.verdict(place, entry)
-        entries = [entry, *(other.current() for other in verdict.others)]
-    except NotFound:
-        return None
+    except (NotFound, Changed, Unavailable):
+        raise
     except GlassfsError as error:
-        return plain_file(containers, place, entry, name, ino, str(error))
+        return plain_file(containers, place, entry, name, ino, error.without_source)
     if verdict.refusal is not None:
         return plain_file(containers, place, entry, name, ino, verdict.refusal)
-    origin = Origin(entry.version, Access.of(entries), entry.mtime_ns, containers.services, _NO_LEASE)
+    origin = Origin(entry.version, Access.of(verdict.entries), entry.mtime_ns, containers.services, _NO_LEASE)
     return ContainerDirectory(name, ino, origin, containers, place, entry.version, at, is_mount_root)
 
 
@@ -152,7 +180,7 @@ class Folder(Directory):
                 node = self._node(name, name, self._place.store.entry((*self._place.path, name)))
             except (NotFound, NotADirectory):
                 self._containers.look(self._below(name), None)
-        if node is None and ("%" in name or "~" in name):  # perhaps a name that had to be changed
+        if node is None and _MAY_BE_MADE.search(name):
             node = next((self._node(*found) for found in self._entries() if found[0] == name), None)
         if node is None:
             raise not_found(name)
@@ -181,7 +209,10 @@ class Folder(Directory):
         return Place(self._place.store, (*self._place.path, original))
 
     def _shown_name(self, original: str) -> str:
-        name = component(_bytes(original))
+        try:
+            name = component(_bytes(original))
+        except UnicodeEncodeError:  # no name that a file can have
+            return ""
         return shown_at_root(name) if self._is_mount_root else name
 
 
