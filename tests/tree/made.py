@@ -6,8 +6,6 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
-import pytest
-
 from glassfs.content import Blob, Container, Decoded, Extent, Group, Member
 from glassfs.errors import Damaged, Refused
 from glassfs.formats import registry
@@ -67,7 +65,3 @@ def use_made() -> None:
     """In this process no format is built in but this one."""
     registry.built_in = lambda: iter([FORMAT])
 
-
-@pytest.fixture
-def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
