@@ -14,8 +14,8 @@ from glassfs.content import Array, Blob, Content, Group, Member, Memory, Null, S
 from glassfs.errors import Damaged, IsADirectory, NotADirectory, NotFound
 from glassfs.tree import Directory, File, Node, Tree
 from glassfs.tree.build import container_root
-from glassfs.tree.names import component
 from glassfs.tree.listings import Listings
+from glassfs.tree.names import component
 from glassfs.tree.nodes import FixedDirectory, inode
 from tests.tree.trees import files_of, origin, paths_of, tree_of
 

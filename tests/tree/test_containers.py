@@ -200,7 +200,7 @@ def test_a_container_that_cannot_be_opened_holds_nothing() -> None:
 def test_what_does_not_open_closes_what_was_opened_before() -> None:
     store = many(3)
     store.put("bad", made(version=2))
-    with pytest.raises(Refused, match="^memory/bad: has version 2$"):
+    with pytest.raises(Refused, match=r"^memory/bad: has version 2$"):
         sources_of(store, "0", "1", "bad")
     assert not store.held
 
@@ -394,6 +394,6 @@ def test_a_container_replaced_by_another_at_each_look_is_looked_at_again(monkeyp
 
 
 def test_a_hint_says_why_a_named_file_is_not_a_container() -> None:
-    with pytest.raises(registry.Unrecognised, match="^memory/file: has a letter wrong$"):
+    with pytest.raises(registry.Unrecognised, match=r"^memory/file: has a letter wrong$"):
         sources_of(MemoryStore({"file": b"MAED\n"}), "file")
     assert FORMAT.hint(b"MADE\n") is None

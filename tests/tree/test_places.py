@@ -244,7 +244,7 @@ def test_a_source_that_went_away_keeps_its_attributes() -> None:
         for _ in range(2):
             lost = sources.tree.root
             assert (lost.ino, lost.mode, lost.origin.mtime_ns) == (root.ino, root.mode, root.origin.mtime_ns)
-            with pytest.raises(Changed, match="^memory/some: no such file$"):
+            with pytest.raises(Changed, match=r"^memory/some: no such file$"):
                 lost.listing()
             with pytest.raises(Changed):
                 sources.tree.lookup("/a.bin")

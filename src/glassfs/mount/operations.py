@@ -207,6 +207,11 @@ class Operations:
         if not isinstance(file, File):
             raise IsADirectory("is a directory", part=path)
         file.origin.lease.acquire()
+        try:
+            file.prepare()
+        except BaseException:
+            file.origin.lease.release()
+            raise
         identity = file.origin.identity
         number = next(self._numbers)
         with self._lock:

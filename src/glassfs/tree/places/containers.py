@@ -24,6 +24,7 @@ from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Access, Origin, Services
+from glassfs.tree.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,6 @@ REMEMBERED_VERDICTS = 100_000
 PARTS_AT_A_TIME = 512
 """Further files of all containers that one ``refresh`` compares with their store; of each, a few at least."""
 LEAST_PARTS = 8
-LOCKS = 64
 
 
 class Place(NamedTuple):
@@ -90,7 +90,7 @@ class Containers:
         self.changed: Callable[[], None] = lambda: None
         self._limit = max(1, limit)
         self._lock = threading.Lock()
-        self._opening = tuple(threading.Lock() for _ in range(LOCKS))
+        self._turns = Turns()
         self._open: OrderedDict[Place, Opened] = OrderedDict()
         self._verdicts: OrderedDict[Place, _Remembered] = OrderedDict()
         self._weight = 0
@@ -104,7 +104,7 @@ class Containers:
         """The container at a place in that version, opened if need be. Raises Changed where it is another by now."""
         found = self._find(place, version)
         if found is None:
-            with self._opening[hash(place) % LOCKS]:
+            with self._turns.of(place):
                 found = self._find(place, version)
                 if found is None:
                     found = self._made(place, version, at)
@@ -116,16 +116,15 @@ class Containers:
 
         Raises GlassfsError where that cannot be found out; it is then asked anew the next time.
         """
-        with self._lock:
-            found = self._verdicts.get(place)
-        others = None
-        if found is not None and found.version == entry.version:
-            others = self._others_still(place, found)
-        if found is None or others is None:
-            found = self._examined(place, entry.version, found)
-            others = [source.entry for source in found.others]
-            self._remember(place, found)
-        return Verdict(found.refusal, (entry, *others))
+        known = self._known(place, entry)
+        if known is None:
+            with self._turns.of(place):
+                known = self._known(place, entry)
+                if known is None:
+                    found = self._examined(place, entry.version)
+                    self._remember(place, found)
+                    known = Verdict(found.refusal, (entry, *(source.entry for source in found.others)))
+        return known
 
     def look(self, place: Place, entry: Entry | None) -> bool:
         """Compares an open container with what stands at its place now; whether anything changed.
@@ -247,7 +246,16 @@ class Containers:
             return None
         return now
 
-    def _examined(self, place: Place, version: Version, before: _Remembered | None) -> _Remembered:
+    def _known(self, place: Place, entry: Entry) -> Verdict | None:
+        """The verdict that is remembered, if nothing has changed that it rests on."""
+        with self._lock:
+            found = self._verdicts.get(place)
+        if found is None or found.version != entry.version:
+            return None
+        others = self._others_still(place, found)
+        return None if others is None else Verdict(found.refusal, (entry, *others))
+
+    def _examined(self, place: Place, version: Version) -> _Remembered:
         source = self._source(place, version)
         opening = Opening(source, self.services.cache, *place)
         try:
@@ -257,6 +265,7 @@ class Containers:
                 container = open_container(opening)
         except Refused as error:
             reason = error.without_source
+            before = self._verdicts.get(place)
             if before is None or before.refusal != reason:
                 log.warning("%s", error)
             asked = [(path, "" if opened is None else opened.entry.stamp) for path, opened in opening.asked]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from glassfs.content import Extent
 from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound, Unavailable
-from glassfs.source import Entry, Kind, Version
+from glassfs.source import Entry, Kind, Source, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.names import component, shown_at_root
@@ -93,7 +93,7 @@ def plain_file(
     """The file at a place as itself."""
     source = place.store.source(place.path, entry)
     origin = Origin(entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]))
-    return PlainFile(name, ino, origin, Extent(source, 0, source.size), reason)
+    return PlainFile(name, ino, origin, source, reason)
 
 
 def _origin(containers: Containers, entry: Entry) -> Origin:
@@ -104,11 +104,16 @@ def _origin(containers: Containers, entry: Entry) -> Origin:
 class PlainFile(File):
     """A file that is no container, as itself; ``reason`` says why one that looks like a container is none."""
 
-    __slots__ = ("_reason",)
+    __slots__ = ("_reason", "_source")
 
-    def __init__(self, name: str, ino: int, origin: Origin, data: Extent, reason: str = "") -> None:
-        super().__init__(name, ino, origin, data)
+    def __init__(self, name: str, ino: int, origin: Origin, source: Source, reason: str = "") -> None:
+        super().__init__(name, ino, origin, Extent(source, 0, source.size))
+        self._source = source
         self._reason = reason
+
+    def prepare(self) -> None:
+        """Opens the file, which nobody has had to do yet: that of a container was opened with it."""
+        self._source.read_into(memoryview(bytearray()), 0)
 
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "error": self._reason.encode("utf-8", "replace")} if self._reason else {}
