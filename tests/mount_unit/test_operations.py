@@ -310,6 +310,7 @@ def test_a_file_that_is_deleted_after_it_was_opened_can_be_read(store: MemorySto
     with pytest.raises(NotAllowed):
         ops.open("/plain", os.O_RDONLY)
     assert ops.open_paths() == []
+    assert sources.refresh() == ["/some"]
     assert not store.held
 
 
