@@ -109,6 +109,29 @@ def test_a_store_that_lacks_something_closes_nothing(monkeypatch: pytest.MonkeyP
     assert value(sources.tree, "/a.bin") == b"0"
 
 
+@pytest.mark.parametrize("names", [(), ("0",)], ids=["in a folder", "named"])
+def test_a_device_that_fails_for_a_while_closes_nothing(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...],
+) -> None:
+    store = many(1)
+    sources = sources_of(store, *names)
+    node = sources.tree.file("/a.bin" if names else "/0/a.bin")
+    mode = sources.tree.root.mode
+
+    def entry(path: Path) -> None:
+        raise DeviceFailed("input/output error", store.shown(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "entry", entry)
+        assert sources.refresh() == []
+        assert sources.tree.root.mode == mode
+        with pytest.raises(DeviceFailed, match="input/output error"):
+            sources.tree.root.listing()
+        assert node.read(0, 9) == b"0"
+    assert names_open(sources) == ["0"]
+    assert not node.origin.lease.is_retired
+
+
 def test_a_part_that_comes_later_makes_the_container(caplog: pytest.LogCaptureFixture) -> None:
     """As copying leaves a manifest before its parts; and the log says once what is missing."""
     store = MemoryStore({"m": made(parts=["one", "two"]), "one": b"1"})

@@ -18,7 +18,7 @@ import xxhash
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.errors import Changed, GlassfsError, Refused, Unavailable
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, Refused, Unavailable
 from glassfs.formats.registry import HEAD, Opening, open_container, recognise
 from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.lease import Lease
@@ -240,7 +240,7 @@ class Containers:
             for step in range(min(others, parts)):
                 number = 1 + (self._rounds * parts + step) % others
                 now[number] = shown.container.sources[number].current()
-        except Unavailable:
+        except (Unavailable, DeviceFailed):
             return shown.entries
         except GlassfsError:
             return None

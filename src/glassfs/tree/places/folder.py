@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from glassfs.content import Extent
-from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound, Unavailable
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Source, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
@@ -222,7 +222,7 @@ class Folder(Directory):
 
 
 class LostDirectory(Directory):
-    """A source that was given by name and is not there now, under the attributes that it had."""
+    """A source that was given by name and cannot be looked at now, under the attributes that it had."""
 
     __slots__ = ("_reason",)
 
@@ -236,7 +236,9 @@ class LostDirectory(Directory):
     def child(self, name: str) -> Node:
         raise self._fault()
 
-    def _fault(self) -> Changed:
+    def _fault(self) -> GlassfsError:
+        if isinstance(self._reason, DeviceFailed):
+            return self._reason.at()
         return Changed(self._reason.reason, self._reason.source, self._reason.part)
 
 

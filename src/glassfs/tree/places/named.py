@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from glassfs.errors import GlassfsError, NotFound, Unavailable
+from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Named
 from glassfs.tree.names import RESERVED, component
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
@@ -70,7 +70,8 @@ class Sources:
         except Unavailable:
             raise
         except GlassfsError as error:
-            self.containers.look(place, None)
+            if not isinstance(error, DeviceFailed):
+                self.containers.look(place, None)
             last = self._shown.get(name)
             if last is None:
                 raise
@@ -87,7 +88,7 @@ class Sources:
         for name, place in self.places.items():
             try:
                 stamp = place.store.entry(place.path).stamp
-            except Unavailable:
+            except (Unavailable, DeviceFailed):
                 continue
             except GlassfsError:
                 stamp = ""
