@@ -37,6 +37,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
+# Modules of the system with which files can be opened. Rooms that speak to stores only have no use for them.
+FILES = {"os", "pathlib", "shutil", "tempfile", "mmap", "glob", "fcntl", "subprocess", "ctypes", "posix", "_io"}
+ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
+# Spool files, and the number of cores.
+MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.turns"}
+# Kinds of stores and sources: what is above the room knows only that there are some.
+KINDS_OF_STORES = {"source.local", "source.memory", "source.descriptors", "source.foreign"}
+
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("numpy", "PIL", "zstandard", "lz4", "crc32c", "mfusepy", "fuse")
 
@@ -107,13 +115,72 @@ def test_the_rules_see_through_functions(tmp_path: Path) -> None:
     assert not is_allowed("tree.build", "formats.kinodb")
     assert not is_allowed("view.npy", "tree")
     assert not is_allowed("content.data", "view.npy")
-    assert is_allowed("tree.places", "formats.registry")
+    assert not is_allowed("tree.tree", "mount.errors")
+    assert not is_allowed("source.local", "cache.blocks")
+    assert not is_allowed("cache.spool", "tree.lease")
+    assert is_allowed("tree.places.containers", "formats.registry")
+    assert is_allowed("source.local", "terminal")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path) or "glassfs")
 def test_only_the_binding_knows_fuse(path: Path) -> None:
     """No room imports a FUSE binding by name; mount/binding.py loads the one it has chosen."""
     assert not [name for _, name in imports_of(path) if name.partition(".")[0] in ("fuse", "mfusepy")]
+
+
+def is_opening(call: ast.Call) -> bool:
+    """Whether a call opens a file by its name, with what every module has at hand or with ``io``."""
+    called = call.func
+    if isinstance(called, ast.Attribute):
+        return called.attr in ("open", "open_code", "FileIO") and getattr(called.value, "id", "") == "io"
+    return isinstance(called, ast.Name) and called.id in ("open", "__import__", "eval", "exec")
+
+
+def ways_to_files(path: Path) -> list[str]:
+    """What a module could open files with."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [f"line {line}: {name}" for line, name in imports_of(path) if name.partition(".")[0] in FILES]
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and is_opening(node))
+    return found + [f"line {call.lineno}: {ast.unparse(call.func)}" for call in calls]
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if module_name(path).partition(".")[0] in {*ONLY_STORES, "cache"}],
+    ids=module_name,
+)
+def test_only_sources_open_files(path: Path) -> None:
+    if module_name(path) not in MAY_KNOW_THE_SYSTEM:
+        assert not ways_to_files(path)
+
+
+def test_the_rules_know_the_ways_to_files(tmp_path: Path) -> None:
+    """The check itself."""
+    for text in (
+        "import os", "import os.path", "from pathlib import Path", "def late():\n    from os import path", "open('x')",
+        "import io\nio.open('x')", "import tempfile as t", "import numpy, shutil", "__import__('os')",
+    ):
+        path = tmp_path / "module.py"
+        path.write_text(text)
+        assert ways_to_files(path), text
+    path.write_text("import io, re\nio.BytesIO()\nstore.open(())\nre.compile('open(x)')\n")
+    assert not ways_to_files(path)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path) or "glassfs")
+def test_nobody_above_knows_which_kind_of_store_there_is(path: Path) -> None:
+    if module_name(path).partition(".")[0] not in ("source", "testing"):
+        assert not {inner_name(imported) for _, imported in imports_of(path)} & KINDS_OF_STORES
+
+
+def test_no_modules_import_one_another() -> None:
+    """Neither directly nor in a circle; imports inside functions and for type checkers count."""
+    wanted = {
+        module_name(path): {inner for _, name in imports_of(path) if (inner := inner_name(name)) is not None}
+        for path in MODULES
+    }
+    while free := {name for name, others in wanted.items() if not others & wanted.keys() - {name}}:
+        wanted = {name: others for name, others in wanted.items() if name not in free}
+    assert not wanted
 
 
 @pytest.mark.parametrize("place", ["src", "tests", "scripts"])

@@ -8,34 +8,58 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from glassfs.cache import BlockCache
+from glassfs.errors import NotFound
+from glassfs.formats import registry
+from glassfs.formats.registry import Opening
+from glassfs.source.memory import MemoryStore
+from tests.tree.made import FORMAT
 
 MODULE = '''
 import struct
 
 from glassfs.content import Array, Container, Extent, Group, Member, Memory, Text
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, NotFound
 from glassfs.formats.registry import Format
 
 MAGIC = b"WAVE1D\\0\\0"
 
 
-def open_wave(source, cache):
+class Samples(Array):
+    """A content of its own, shown as what it derives from."""
+
+
+def open_wave(opening):
+    source = opening.source
     if source.size < 16:
-        raise Damaged(f"{source.name}: the header is cut")
+        raise Damaged("the header is cut")
     (count,) = struct.unpack("<Q", source.read(8, 8))
     if 16 + 4 * count != source.size:
-        raise Damaged(f"{source.name}: {count} samples do not fit")
+        raise Damaged(f"{count} samples do not fit")
     members = [
-        Member((b"samples",), Array(b"samples", Extent(source, 16, 4 * count), "<f4", (count,))),
+        Member((b"samples",), Samples(b"samples", Extent(source, 16, 4 * count), "<f4", (count,))),
         Member((b"meta", b"note"), Text(b"meta/note", Memory(b"made by a third party"))),
     ]
-    return Container("wave", "1", Group(b"", lambda: members), [source], {"samples": count})
+    sources = [source]
+    try:
+        sources.append(opening.sibling("lyrics.txt"))
+    except NotFound:
+        opening.warn("has no words", "lyrics.txt")
+    else:
+        members.append(Member((b"meta", b"lyrics"), Text(b"lyrics", Extent(sources[1], 0, sources[1].size))))
+    return Container("wave", "1", Group(b"", lambda: members), sources, {"samples": count})
 
 
-FORMAT = Format("wave", lambda head: head.startswith(MAGIC), open_wave)
+def hint(head):
+    return "is a wave of version 2, which this package does not know" if head.startswith(b"WAVE2D") else None
+
+
+FORMAT = Format("wave", lambda head: head.startswith(MAGIC), open_wave, hint)
 '''
 
 PYPROJECT = '''
@@ -102,12 +126,12 @@ def wave(tmp_path: Path) -> Path:
 def test_nobody_knows_the_format_without_the_package(wave: Path) -> None:
     done = glassfs("ls", wave, path=None)
     assert done.returncode == 1
-    assert done.stderr.decode() == "glassfs: tone.bin: is not a container of a known format\n"
+    assert done.stderr.decode() == f"glassfs: {wave}: is not a container of a known format\n"
 
 
 def test_an_installed_format_is_recognised(installed: Path, wave: Path) -> None:
     done = glassfs("ls", "-R", wave, path=installed)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.returncode == 0
     assert done.stdout.decode() == "/:\nmeta/\nsamples.npy\n\n/meta:\nnote.txt\n"
 
 
@@ -127,20 +151,52 @@ def test_its_containers_show_in_a_mirrored_folder(installed: Path, wave: Path) -
 def test_its_refusals_are_one_line(installed: Path, wave: Path) -> None:
     wave.write_bytes(WAVE[:-1])
     done = glassfs("ls", wave, path=installed)
-    assert (done.returncode, done.stderr) == (1, b"glassfs: tone.bin: 3 samples do not fit\n")
+    assert (done.returncode, done.stderr) == (1, f"glassfs: {wave}: 3 samples do not fit\n".encode())
 
 
-def test_built_in_formats_cannot_be_taken_over(tmp_path: Path, wave: Path) -> None:
+def test_it_finds_what_lies_beside_its_containers(installed: Path, wave: Path) -> None:
+    (wave.parent / "lyrics.txt").write_text("la la")
+    assert glassfs("cat", wave, "meta/lyrics.txt", path=installed).stdout == b"la la"
+
+
+def test_its_hint_is_asked(installed: Path, wave: Path) -> None:
+    wave.write_bytes(b"WAVE2D" + WAVE[6:])
+    done = glassfs("ls", wave, path=installed)
+    said = f"glassfs: {wave}: is a wave of version 2, which this package does not know\n"
+    assert (done.returncode, done.stderr.decode()) == (1, said)
+
+
+def log_of(path: Path, packages: Path) -> list[str]:
+    """What opening a container writes into the log."""
+    program = "import logging, sys, glassfs; logging.basicConfig(); glassfs.open(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(packages)},
+    )
+    return done.stderr.splitlines()
+
+
+def test_what_it_warns_of_is_logged_under_the_name_of_the_container(installed: Path, wave: Path) -> None:
+    assert log_of(wave, installed) == [f"WARNING:glassfs.formats.registry:{wave}: lyrics.txt: has no words"]
+
+
+def test_built_in_formats_cannot_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that claims every file gets only those that no built-in format knows."""
-    from writers.kastore import KastoreWriter
+    greedy = replace(FORMAT, name="greedy", recognises=lambda head: True)
+    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+    monkeypatch.setattr(registry, "installed", lambda: (greedy,))
+    assert registry.recognise(b"MADE\n") is FORMAT
+    assert registry.recognise(b"other") is greedy
 
-    store = tmp_path / "store.kas"
-    with KastoreWriter(store) as writer:
-        writer.add("a", [1])
-    greedy = MODULE.replace("head.startswith(MAGIC)", "True")
-    write_distribution(tmp_path, "greedy_format", greedy, "greedy = greedy_format:FORMAT")
-    assert glassfs("ls", store, path=tmp_path).stdout == b"a.npy\n"
-    assert glassfs("ls", wave, path=tmp_path).stdout == b"meta/\nsamples.npy\n"
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/hostname", "a\0b", "\ud800"])
+def test_a_sibling_lies_in_the_same_folder(name: str) -> None:
+    store = MemoryStore({"folder/some": b"", "folder/a/b": b"", "x": b""})
+    opening = Opening(store.open(("folder", "some")), BlockCache(), store, ("folder", "some"))
+    with pytest.raises(NotFound):
+        opening.sibling(name)
+    with pytest.raises(NotFound):
+        Opening(store.open(("x",)), BlockCache()).sibling("x")
 
 
 BROKEN = {
@@ -157,11 +213,7 @@ def test_a_broken_package_only_logs(tmp_path: Path, wave: Path, module: str, ent
     write_distribution(tmp_path, "glassfs_wave", MODULE, "wave = glassfs_wave:FORMAT")
     write_distribution(tmp_path, "broken_format", textwrap.dedent(module), entry)
     done = glassfs("ls", wave, path=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"meta/\nsamples.npy\n", b"")
-    program = "import logging, sys, glassfs; logging.basicConfig(); glassfs.open(sys.argv[1])"
-    logged = subprocess.run(
-        [sys.executable, "-c", program, wave], capture_output=True, check=True,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    )
-    assert logged.stderr.startswith(b"WARNING:glassfs.formats.registry:format broken ")
-    assert logged.stderr.count(b"\n") == 1
+    assert (done.returncode, done.stdout) == (0, b"meta/\nsamples.npy\n")
+    loading, *rest = log_of(wave, tmp_path)
+    assert loading.startswith("WARNING:glassfs.formats.registry:format broken ")
+    assert [line.rpartition(": ")[2] for line in rest] == ["has no words"]

@@ -1,19 +1,64 @@
-"""Files as sources: complete reads or an error, changes noticed, and no way out of the folder."""
+"""Files of this system: what every store promises, no way out of the folder, and what only a real folder can do."""
 
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import struct
+import threading
+import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from glassfs.errors import Changed, Damaged
-from glassfs.source import LocalSource
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
+from glassfs.source import Kind, Store, foreign, locate, mountinfo
+from glassfs.source.local import ACL, LocalStore, told
+from glassfs.source.mountinfo import Mount
+from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
 
-CONTENT = bytes(range(256)) * 40
+
+class LocalLab(Lab):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store: Store = LocalStore(folder, "shown")
+
+    def put(self, path: str, data: bytes) -> None:
+        place = self.folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        new = place.parent / ".new"
+        new.write_bytes(data)
+        new.replace(place)
+
+    def rewrite(self, path: str, data: bytes) -> None:
+        before = (self.folder / path).stat().st_mtime_ns
+        with (self.folder / path).open("r+b") as file:
+            file.write(data)
+            file.truncate()
+        os.utime(self.folder / path, ns=(0, before + 1000))
+
+    def remove(self, path: str) -> None:
+        (self.folder / path).unlink()
+
+    def link(self, path: str, target: str) -> None:
+        (self.folder / path).symlink_to(target)
+
+    def set_permissions(self, path: str, permissions: int) -> None:
+        before = (self.folder / path).stat().st_ctime_ns
+        while (self.folder / path).stat().st_ctime_ns == before:  # as coarse as the kernel's ticks
+            (self.folder / path).chmod(permissions)
+
+
+class TestLocalStore(StoreSuite):
+    @pytest.fixture
+    def lab(self, tmp_path: Path) -> Lab:
+        (tmp_path / "root").mkdir()
+        return LocalLab(tmp_path / "root")
+
+
+def held(folder: Path) -> int:
+    """How many descriptors below ``folder`` this process has."""
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return sum(os.readlink(link).startswith(str(folder)) for link in links if os.path.lexists(link))
 
 
 @pytest.fixture
@@ -23,141 +68,305 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_ranges_are_those_of_the_file(path: Path) -> None:
-    source = LocalSource(path)
-
-    @given(st.integers(0, len(CONTENT)), st.integers(0, len(CONTENT)))
-    def check(start: int, end: int) -> None:
-        start, end = sorted((start, end))
-        assert source.read(start, end - start) == CONTENT[start:end]
-
-    check()
-
-
-def test_identity_and_owner_are_those_of_the_file(path: Path) -> None:
-    status, source = path.stat(), LocalSource(path)
-    assert source.name == "file.bin"
-    assert source.identity == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    assert (source.mode, source.uid, source.gid, source.size) == (
-        status.st_mode, status.st_uid, status.st_gid, len(CONTENT),
+def test_facts_are_those_of_the_file(path: Path) -> None:
+    path.chmod(0o640)
+    status, entry = path.stat(), LocalStore(path.parent).entry((path.name,))
+    assert (entry.permissions, entry.uid, entry.gid, entry.size, entry.mtime_ns) == (
+        0o640, status.st_uid, status.st_gid, len(CONTENT), status.st_mtime_ns,
     )
 
 
-@pytest.mark.parametrize(("offset", "size"), [(0, len(CONTENT) + 1), (len(CONTENT), 1), (-1, 1), (5, -1), (1 << 62, 1),
-                                              (0, 1 << 62), (1 << 70, 1)])
-def test_ranges_outside_are_damage_and_allocate_nothing(path: Path, offset: int, size: int) -> None:
-    with pytest.raises(Damaged, match=r"file\.bin"):
-        LocalSource(path).read(offset, size)
-
-
-@pytest.mark.parametrize("offset", [len(CONTENT) - 3, len(CONTENT), 1 << 40, 1 << 70])
-def test_a_short_read_is_an_error(path: Path, offset: int) -> None:
-    """Also when a caller hands down a buffer without asking for the size."""
-    with pytest.raises(Damaged):
-        LocalSource(path).read_into(memoryview(bytearray(4)), offset)
-
-
-def test_a_truncated_file_gives_an_error_and_no_signal(path: Path) -> None:
-    source = LocalSource(path)
-    os.truncate(path, 100)
+@pytest.mark.parametrize("length", [100, 0, len(CONTENT) + 5])
+def test_a_file_of_another_length_gives_an_error_and_no_signal(path: Path, length: int) -> None:
+    source = LocalStore(path.parent).open((path.name,))
+    os.truncate(path, length)
     for offset in (0, 50, 5000):
-        with pytest.raises(Changed):
+        with pytest.raises(Changed, match=r"file\.bin"):
             source.read(offset, 100)
 
 
-def test_a_rewritten_file_is_changed(path: Path) -> None:
-    source = LocalSource(path)
-    with path.open("r+b") as file:
-        file.write(b"new")
-    os.utime(path, ns=(0, source.identity.mtime_ns + 1))
-    with pytest.raises(Changed, match=r"file\.bin"):
-        source.read(200, 10)
-
-
-def test_an_appended_file_is_changed(path: Path) -> None:
-    source = LocalSource(path)
-    with path.open("ab") as file:
-        file.write(b"more")
-    with pytest.raises(Changed):
-        source.read(0, 10)
-
-
-def test_a_deleted_or_replaced_file_stays_what_was_opened(path: Path) -> None:
-    source = LocalSource(path)
-    other = path.with_name("other")
-    other.write_bytes(b"other")
-    other.rename(path)
-    assert source.read(0, 256) == CONTENT[:256]
-    path.unlink()
-    assert source.read(256, 256) == CONTENT[256:512]
-
-
-def test_after_close_reads_raise(path: Path) -> None:
-    source = LocalSource(path)
-    source.close()
-    source.close()
-    with pytest.raises(Changed, match="closed"):
-        source.read(0, 1)
-
-
-def test_a_forgotten_source_closes_its_descriptor(path: Path) -> None:
-    before = len(os.listdir("/dev/fd"))
-    for _ in range(50):
-        LocalSource(path).read(0, 1)
-    assert len(os.listdir("/dev/fd")) <= before + 1
-
-
-def test_a_folder_or_a_fifo_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_fifo_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
     """A FIFO without a writer must not block."""
     os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path, tmp_path / "pipe", Path("/dev/null")):
-        with pytest.raises(OSError, match="not a regular file"):
-            LocalSource(place)
-    assert not [name for name in os.listdir("/dev/fd") if os.path.realpath(f"/dev/fd/{name}").endswith("/pipe")]
+    store = LocalStore(tmp_path)
+    assert store.entry(("pipe",)).kind is Kind.OTHER
+    with pytest.raises(Changed, match="not a regular file"):
+        store.open(("pipe",))
+    with pytest.raises(Changed, match="not a regular file"):
+        LocalStore("/dev").open(("null",))
+    store.close()
+    assert held(tmp_path) == 0
 
 
-def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        LocalSource(tmp_path / "missing")
+def test_what_nobody_refers_to_any_more_holds_nothing(path: Path) -> None:
+    for _ in range(50):
+        LocalStore(path.parent).open((path.name,)).read(0, 1)
+    assert held(path.parent) == 0
 
 
-def test_siblings_stand_in_the_same_folder(path: Path) -> None:
-    (path.parent / "next.bin").write_bytes(b"neighbour")
-    (path.parent / "link").symlink_to("next.bin")
-    source = LocalSource(path)
-    assert source.sibling("next.bin").read(0, 9) == b"neighbour"
-    assert source.sibling("link").read(0, 9) == b"neighbour"
+def test_a_closed_store_and_parked_sources_hold_nothing(path: Path) -> None:
+    store = LocalStore(path.parent)
+    source = store.open((path.name,))
+    assert held(path.parent) == 2
+    source.park()
+    store.close()
+    assert held(path.parent) == 0
+    assert source.read(0, 3) == CONTENT[:3]
+    store.close()
+    assert held(path.parent) == 0
 
 
-@pytest.mark.parametrize("name", [
-    "", ".", "..", "../secret", "/etc/hostname", "inner/file", "missing", "a\0b", "./next.bin", "out", "out_folder",
-    "inner_link",
+# Whoever may write in the folder exchanges what stands there for links.
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    place = tmp_path / "outside"
+    place.mkdir()
+    (place / "file").write_bytes(b"secret")
+    return place
+
+
+@pytest.mark.parametrize("which", ["file", "folder", "inner folder"])
+def test_an_exchanged_component_leads_nowhere(tmp_path: Path, secret: Path, which: str) -> None:
+    root = tmp_path / "root"
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "a" / "b" / "file").write_bytes(b"public")
+    store = LocalStore(root)
+    place = parts("a/b/file")
+    source = store.source(place, store.entry(place))
+    exchanged = {"file": root / "a/b/file", "folder": root / "a", "inner folder": root / "a/b"}[which]
+    exchanged.rename(tmp_path / "moved")
+    if which == "folder":
+        (secret / "b").mkdir()
+        (secret / "b" / "file").write_bytes(b"secret")
+    exchanged.symlink_to(secret / "file" if which == "file" else secret)
+    with pytest.raises(GlassfsError):
+        source.read(0, 1)
+    with pytest.raises(GlassfsError):
+        store.open(place)
+    if which != "file":
+        for ask in (store.entry, store.list):
+            with pytest.raises(GlassfsError):
+                ask(place[:-1] if ask == store.list else place)
+
+
+def test_files_swapped_in_a_loop_never_give_what_is_outside(tmp_path: Path, secret: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    store = LocalStore(root)
+    is_over = threading.Event()
+
+    def swap() -> None:
+        while not is_over.is_set():
+            (root / "new").write_bytes(b"public")
+            (root / "new").replace(root / "file")
+            (root / "new").symlink_to(secret / "file")
+            (root / "new").replace(root / "file")
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    seen = set()
+    try:
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            try:
+                source = store.open(("file",))
+                seen.add(source.read(0, source.size))
+            except (NotFound, Changed):
+                seen.add(b"refused")
+    finally:
+        is_over.set()
+        swapping.join()
+    assert b"public" in seen
+    assert seen <= {b"public", b"refused"}
+
+
+def test_a_root_that_is_exchanged_for_a_link_is_gone(tmp_path: Path, secret: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_bytes(b"public")
+    store = LocalStore(root)
+    root.rename(tmp_path / "moved")
+    root.symlink_to(secret)
+    for ask in (store.entry, store.list):
+        with pytest.raises(GlassfsError):
+            ask(())
+    with pytest.raises(GlassfsError):
+        store.open(("file",))
+
+
+def test_a_link_in_the_name_of_the_root_is_followed_once(tmp_path: Path, secret: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_bytes(b"public")
+    (tmp_path / "link").symlink_to("root")
+    store = LocalStore(tmp_path / "link")
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to(secret)
+    store.close()
+    assert store.open(("file",)).read(0, 6) == b"public"
+
+
+def test_another_folder_in_the_place_of_the_root_is_shown(tmp_path: Path) -> None:
+    """Also to those who only ask for something in it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_bytes(b"old")
+    store = LocalStore(root)
+    kept = store.open(("file",))
+    assert store.entry(("file",)).size == 3
+    root.rename(tmp_path / "moved")
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            store.entry(("file",))
+        except NotFound:
+            break
+    with pytest.raises(NotFound):
+        store.entry(())
+    root.mkdir()
+    (root / "file").write_bytes(b"newer")
+    while time.monotonic() < end:
+        try:
+            assert store.entry(("file",)).size == 5
+            break
+        except NotFound:
+            continue
+    assert store.open(("file",)).read(0, 5) == b"newer"
+    assert [name for name, _ in store.list(())] == ["file"]
+    assert kept.read(0, 3) == b"old"
+
+
+def test_a_deleted_root_is_not_found(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    store = LocalStore(tmp_path / "root")
+    (tmp_path / "root").rmdir()
+    with pytest.raises(NotFound):
+        store.entry(())
+    with pytest.raises(NotFound):
+        store.list(())
+
+
+# Access lists.
+
+
+def access_list(*entries: tuple[int, int, int]) -> bytes:
+    """As the kernel stores it: tag, permissions, id of each; see acl(5)."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+NAMED = access_list((1, 6, 0xFFFFFFFF), (2, 0, 1234), (4, 4, 0xFFFFFFFF), (16, 4, 0xFFFFFFFF), (32, 4, 0xFFFFFFFF))
+
+
+@pytest.fixture
+def listed(path: Path) -> Path:
+    """A file with an access list, which denies one user and lets all others read."""
+    try:
+        os.setxattr(path, ACL, NAMED)
+    except OSError as error:
+        pytest.skip(f"this file system has no access lists: {error}")
+    assert path.stat().st_mode & 0o777 == 0o644
+    return path
+
+
+def test_a_file_with_an_access_list_is_its_owners_only(listed: Path) -> None:
+    """A user whom the list denies would be one of the others."""
+    store = LocalStore(listed.parent)
+    for _ in range(2):
+        assert store.entry((listed.name,)).permissions == 0o600
+        assert store.open((listed.name,)).entry.permissions == 0o600
+        assert next(store.list(()))[1].permissions == 0o600
+    os.removexattr(listed, ACL)
+    assert store.entry((listed.name,)).permissions == 0o644
+
+
+def test_a_list_that_was_just_set_is_not_overlooked(path: Path) -> None:
+    """Even where the ctime is the same, as the kernel's clock has ticks."""
+    store = LocalStore(path.parent)
+    for _ in range(20):
+        assert store.entry((path.name,)).permissions == 0o644
+        try:
+            os.setxattr(path, ACL, NAMED)
+        except OSError as error:
+            pytest.skip(f"this file system has no access lists: {error}")
+        assert store.entry((path.name,)).permissions == 0o600
+        os.removexattr(path, ACL)
+
+
+# Mounts of glassfs are not looked into.
+
+
+@pytest.fixture
+def foreign_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mount at /proc passes for one of glassfs."""
+    root = os.open("/", os.O_RDONLY)
+    device = foreign.device_of(root, "proc")
+    os.close(root)
+    if device is None or device == os.stat("/").st_dev:
+        pytest.skip("/proc is not a mount, or nobody tells devices without asking")
+    number = f"{os.major(device)}:{os.minor(device)}"
+    monkeypatch.setattr(mountinfo, "mounts", lambda: iter([Mount("/proc", number, "fuse.glassfs", "some")]))
+
+
+def test_a_mount_of_glassfs_is_an_empty_folder(foreign_proc: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks the daemon behind it, who may be the one who asks."""
+    store = LocalStore("/")
+    asked = []
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", lambda name, **more: asked.append(name) or stat(name, **more))
+    assert store.entry(("proc",)).kind is Kind.MOUNT
+    assert dict(store.list(()))["proc"].kind is Kind.MOUNT
+    assert "proc" not in asked
+    assert "etc" in asked
+    for inner in ("proc/version", "proc/sys/kernel"):
+        for ask in (store.entry, store.open, store.list):
+            with pytest.raises(NotFound):
+                ask(parts(inner))
+    with pytest.raises(NotFound):
+        store.list(("proc",))
+
+
+def test_a_mount_of_glassfs_in_the_way_of_the_root_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    store = LocalStore(tmp_path)
+    monkeypatch.setattr(foreign, "is_glassfs", lambda folder, name, device: name == tmp_path.name)
+    assert [name for name, _ in store.list(())] == ["file"]
+    assert store.open(("file",)).read(0, 1) == b"x"
+
+
+# What a person names.
+
+
+def test_names_lead_to_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "folder" / name).write_bytes(name.encode())
+    (tmp_path / "link").symlink_to("folder/a")
+    monkeypatch.chdir(tmp_path)
+    found = locate(["folder/a", "folder/b", "link", "folder", "folder/", "."])
+    assert [named.name for named in found] == ["a", "b", "link", "folder", "folder", tmp_path.name]
+    assert [named.path for named in found] == [("a",), ("b",), ("a",), (), (), ()]
+    assert [named.store.shown(named.path) for named in found] == [
+        "folder/a", "folder/b", str(tmp_path / "folder/a"), "folder", "folder/", ".",
+    ]
+    assert found[0].store is found[1].store
+
+
+def test_names_that_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("missing", "loop"):
+        with pytest.raises(NotFound) as raised:
+            locate([str(tmp_path / name)])
+        assert raised.value.source == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(("number", "kind"), [
+    (2, NotFound), (5, DeviceFailed), (13, NotAllowed), (24, Unavailable), (12, Unavailable), (116, Changed),
 ])
-def test_siblings_never_leave_the_folder(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "folder"
-    (folder / "inner").mkdir(parents=True)
-    (tmp_path / "secret").write_bytes(b"secret")
-    (folder / "file.bin").write_bytes(b"x")
-    (folder / "next.bin").write_bytes(b"x")
-    (folder / "inner" / "file").write_bytes(b"x")
-    (folder / "out").symlink_to("../secret")
-    (folder / "out_folder").symlink_to("..")
-    (folder / "inner_link").symlink_to("inner/file")
-    with pytest.raises(FileNotFoundError):
-        LocalSource(folder / "file.bin").sibling(name)
-
-
-def test_a_sibling_through_a_linked_folder(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "a").write_bytes(b"a")
-    (tmp_path / "real" / "b").write_bytes(b"b")
-    (tmp_path / "link").symlink_to("real")
-    assert LocalSource(tmp_path / "link" / "a").sibling("b").read(0, 1) == b"b"
-
-
-def test_threads_share_a_source(path: Path) -> None:
-    source = LocalSource(path)
-    with ThreadPoolExecutor(8) as threads:
-        offsets = [number * 13 % (len(CONTENT) - 100) for number in range(400)]
-        parts = list(threads.map(lambda offset: source.read(offset, 100), offsets))
-    assert parts == [CONTENT[offset : offset + 100] for offset in offsets]
+def test_what_the_system_says(number: int, kind: type[GlassfsError]) -> None:
+    error = told(OSError(number, os.strerror(number)), "some/file")
+    assert type(error) is kind
+    assert str(error) == f"some/file: {os.strerror(number).lower()}"

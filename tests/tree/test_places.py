@@ -1,318 +1,377 @@
-"""Sources as trees: containers, folders, several of either; what changes on disk, and what is held open."""
+"""Sources as trees: containers, folders, several of either; names, links, what goes away, and the files themselves."""
 
 from __future__ import annotations
 
-import gc
-import logging
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-from writers.kastore import KastoreWriter
-from writers.wshard import WShardWriter
 
 import glassfs
-from glassfs.cache import BlockCache
-from glassfs.content import Container
-from glassfs.errors import Changed, NotFound, Refused, Unrecognised
-from glassfs.tree import Directory, File, Places, Symlink, Tree, open_tree
-from glassfs.tree.places import ContainerPlace
-from tests.mount.mounts import wait_until
-from tests.tree.trees import paths_of
+from glassfs.errors import Changed, NotADirectory, NotFound, Refused, Unrecognised
+from glassfs.source import Entry, Kind
+from glassfs.source import Path as StorePath
+from glassfs.source.memory import MemoryStore
+from glassfs.tree import Directory, File, Symlink
+from glassfs.tree.names import component
+from glassfs.tree.places.own import OwnFiles
+from tests.source.test_local import held
+from tests.tree.made import made
+from tests.tree.trees import files_of, paths_of, sources_of
 
 
-def store(path: Path, *keys: str, value: int = 1) -> Path:
-    """A store with a float64 array of four times ``value`` for each key. Written beside and renamed into place."""
-    new = path.with_name(f".{path.name}.new")
-    with KastoreWriter(new) as writer:
-        for key in keys or ("a",):
-            writer.add(key, np.full(4, value, "f8"))
-    new.rename(path)
-    return path
+def test_one_container_is_its_contents() -> None:
+    sources = sources_of(MemoryStore({"x/some": made({"a": b"a", "b/c": b"c"})}), "x/some")
+    assert files_of(sources.tree) == {"/a.bin": b"a", "/b/c.bin": b"c"}
+    assert sources.tree.root.name == ""
+    assert not sources.has_folder
 
 
-def opened(*sources: Path, limit: int = 64) -> tuple[Tree, Places]:
-    places = Places(BlockCache(), limit)
-    return open_tree([str(source) for source in sources], places), places
-
-
-def value_at(tree: Tree, path: str) -> float:
-    raw = tree.file(path).read(128, 32)
-    return float(np.frombuffer(raw, "f8")[0])
-
-
-def held(folder: Path) -> int:
-    """How many files below ``folder`` this process has open."""
-    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    return sum(os.readlink(link).startswith(str(folder)) for link in links if os.path.lexists(link))
-
-
-def test_one_container_is_its_contents(tmp_path: Path) -> None:
-    path = store(tmp_path / "s.kas", "a", "b/c")
-    tree, places = opened(path)
-    assert paths_of(tree) == {"/a.npy", "/b/", "/b/c.npy"}
-    assert [place.path for place in places.open_containers()] == [str(path)]
-
-
-def test_several_are_side_by_side(tmp_path: Path) -> None:
-    (tmp_path / "x").mkdir()
-    (tmp_path / "folder").mkdir()
-    store(tmp_path / "folder" / "in.kas")
-    tree, _ = opened(store(tmp_path / "s.kas"), store(tmp_path / "x" / "s.kas", "other"), tmp_path / "folder")
-    assert paths_of(tree) == {
-        "/s.kas/", "/s.kas/a.npy", "/s.kas~2/", "/s.kas~2/other.npy",
-        "/folder/", "/folder/in.kas/", "/folder/in.kas/a.npy",
+def test_several_are_side_by_side() -> None:
+    store = MemoryStore({"some": made(a=b"1"), "x/some": made(b=b"2"), "folder/in": made(c=b"3"), ".glassfs": made()})
+    sources = sources_of(store, "some", "x/some", "folder", ".glassfs")
+    assert paths_of(sources.tree) == {
+        "/some/", "/some/a.bin", "/some~2/", "/some~2/b.bin", "/folder/", "/folder/in/", "/folder/in/c.bin",
+        "/.glassfs~2/",
     }
+    assert sources.has_folder
+    with pytest.raises(NotFound):
+        sources.tree.lookup("/other")
+
+
+def test_the_root_of_several_has_the_attributes_of_the_newest() -> None:
+    store = MemoryStore({"a": made(), "b": made(), "c": made()})
+    sources = sources_of(store, "a", "b", "c")
+    assert sources.tree.root.origin.mtime_ns == store.entry(("c",)).mtime_ns
+    store.put("a", made())
+    assert sources.refresh() == ["/a"]
+    assert sources.tree.root.origin.mtime_ns == store.entry(("a",)).mtime_ns
+
+
+def test_the_root_of_many_costs_one_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one at each path that is looked up after some container was closed for another."""
+    store = MemoryStore({f"{number}": made(a=b"%d" % number) for number in range(200)})
+    sources = sources_of(store, *(f"{number}" for number in range(200)), limit=4)
+    asked = []
+    entry = store.entry
+    monkeypatch.setattr(store, "entry", lambda path: asked.append(path) or entry(path))
+    for number in range(200):
+        assert sources.tree.file(f"/{number}/a.bin").read(0, 9) == b"%d" % number
+    assert len(asked) < 2000
 
 
 def test_a_folder_is_mirrored_to_any_depth(tmp_path: Path) -> None:
     deep = tmp_path / "one" / "two" / "three"
     deep.mkdir(parents=True)
-    store(deep / "no_suffix_at_all")
+    (deep / "no_suffix_at_all").write_bytes(made(a=b"a"))
     (tmp_path / "notes.txt").write_text("plain")
-    (tmp_path / "fake.kas").write_text("only named so")
+    (tmp_path / "fake.made").write_text("only named so")
     (tmp_path / "empty").write_bytes(b"")
     os.mkfifo(tmp_path / "pipe")
-    tree, _ = opened(tmp_path)
+    tree = glassfs.open(tmp_path)
     assert paths_of(tree) == {
         "/one/", "/one/two/", "/one/two/three/", "/one/two/three/no_suffix_at_all/",
-        "/one/two/three/no_suffix_at_all/a.npy", "/notes.txt", "/fake.kas", "/empty",
+        "/one/two/three/no_suffix_at_all/a.bin", "/notes.txt", "/fake.made", "/empty",
     }
     assert tree.file("/notes.txt").read(0, 100) == b"plain"
-    assert tree.file("/fake.kas").xattrs() == {}
+    assert tree.file("/fake.made").xattrs() == {}
+    with pytest.raises(NotFound):
+        tree.lookup("/pipe")
+    with pytest.raises(NotADirectory):
+        tree.lookup("/notes.txt/x")
 
 
-def test_links_are_followed_inside_and_shown_outside(tmp_path: Path) -> None:
+def test_links_are_links(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "sub").mkdir(parents=True)
     (tmp_path / "secret").write_text("secret")
-    store(root / "sub" / "s.kas")
-    for name, target in {
-        "to_container": "sub/s.kas", "to_folder": "sub", "out": "../secret", "absolute": str(tmp_path / "secret"),
-        "dangling": "missing", "itself": "itself", "sub/up": "..",
-    }.items():
+    (root / "sub" / "some").write_bytes(made(a=b"a"))
+    targets = {
+        "container": "sub/some", "folder": "sub", "out": "../secret", "absolute": str(tmp_path / "secret"),
+        "dangling": "missing", "itself": "itself", "sub/up": "..", "bytes": "\udcff",
+    }
+    for name, target in targets.items():
         (root / name).symlink_to(target)
-    tree, _ = opened(root)
-    kinds = {path: type(node) for path, node in tree.walk()}
-    assert tree.file("/to_container/a.npy").size == 160
-    assert tree.file("/to_folder/s.kas/a.npy").size == 160
-    for name in ("/out", "/absolute", "/dangling", "/itself", "/sub/up"):
-        assert kinds[name] is Symlink
-    out = tree.lookup("/out")
-    assert isinstance(out, Symlink)
-    assert out.target == "../secret"
-
-
-def test_what_cannot_be_opened_stays_a_file_with_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    whole = store(tmp_path / "good.kas").read_bytes()
-    (tmp_path / "cut.kas").write_bytes(whole[:-10])
-    tree, _ = opened(tmp_path)
-    with caplog.at_level(logging.WARNING):
-        assert isinstance(tree.lookup("/cut.kas"), File)
-    reason = tree.lookup("/cut.kas").xattrs()["user.glassfs.error"].decode()
-    assert reason
-    assert [record.getMessage() for record in caplog.records] == [f"cut.kas: {reason}"]
-    assert tree.file("/cut.kas").read(0, 1 << 20) == whole[:-10]
-    assert value_at(tree, "/good.kas/a.npy") == 1
+    tree = glassfs.open(root)
+    found = {path[1:]: node.target for path, node in tree.walk() if isinstance(node, Symlink)}
+    assert found == targets
+    assert tree.lookup("/out").mode == 0o120777
+    for through in ("/folder/some", "/container/a.bin", "/sub/up/out"):
+        with pytest.raises(NotADirectory):
+            tree.lookup(through)
 
 
 @pytest.mark.parametrize(("content", "error"), [
-    (b"", Unrecognised), (b"text", Unrecognised), (bytes(100), Unrecognised),
-    (b"\x89KAS\r\n\x1a\n" + bytes(8), Refused),
+    (b"", Unrecognised), (b"text", Unrecognised), (bytes(100), Unrecognised), (made(version=2), Refused),
 ])
 def test_what_is_named_must_open(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
-    path = tmp_path / "named"
+    path, good = tmp_path / "named", tmp_path / "good"
     path.write_bytes(content)
-    with pytest.raises(error, match=r"^named: "):
-        opened(path)
-    with pytest.raises(error, match=r"^named: "):
-        opened(store(tmp_path / "s.kas"), path)
+    good.write_bytes(made())
+    for names in ([path], [good, path]):
+        with pytest.raises(error, match=f"^{path}: "):
+            glassfs.open(*names)
     with pytest.raises(FileNotFoundError):
-        opened(tmp_path / "missing")
+        glassfs.open(good, tmp_path / "missing")
+    assert held(tmp_path) == 0
+
+
+def test_a_closed_tree_holds_no_descriptor(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}").write_bytes(made(a=b"%d" % number))
+    with glassfs.open(tmp_path) as tree:
+        nodes = [tree.file(f"{number}/a.bin") for number in range(3)]
+        assert held(tmp_path) == 4
+    assert held(tmp_path) == 0
+    assert nodes[2].read(0, 1) + tree.file("1/a.bin").read(0, 1) == b"21"
+    tree.close()
+    assert held(tmp_path) == 0
+    tree = glassfs.open(tmp_path / "1")
+    assert held(tmp_path) == 2
+    del tree, nodes
+    assert held(tmp_path) <= 2  # what a cycle of references still has
 
 
 def test_modes_and_times_are_the_source_s(tmp_path: Path) -> None:
-    path = store(tmp_path / "s.kas", "g/a")
+    path = tmp_path / "some"
+    path.write_bytes(made({"g/a": b"a"}))
     path.chmod(0o640)
     os.utime(path, ns=(1, 123_456_789_012_345_678))
-    tree, _ = opened(path)
-    node, folder = tree.lookup("/g/a.npy"), tree.lookup("/g")
+    tree = glassfs.open(path)
+    node, folder = tree.lookup("/g/a.bin"), tree.lookup("/g")
     assert (node.mode, folder.mode) == (0o100440, 0o040550)
     assert node.origin.mtime_ns == 123_456_789_012_345_678
     assert (node.origin.uid, node.origin.gid) == (os.getuid(), os.getgid())
 
 
-def test_numbers_are_the_same_after_opening_again(tmp_path: Path) -> None:
-    store(tmp_path / "s.kas", "a", "b/c")
-    first = {path: node.ino for path, node in opened(tmp_path)[0].walk()}
-    assert first == {path: node.ino for path, node in opened(tmp_path)[0].walk()}
+def test_numbers_are_the_same_after_opening_again() -> None:
+    store = MemoryStore({"a": made({"x": b"", "y/z": b""}), "f/b": made(x=b""), "plain": b""})
+    first = {path: node.ino for path, node in sources_of(store).tree.walk()}
+    assert first == {path: node.ino for path, node in sources_of(store).tree.walk()}
     assert len(set(first.values())) == len(first)
 
 
-def test_a_folder_shows_what_was_added_and_removed(tmp_path: Path) -> None:
-    tree, _ = opened(tmp_path)
-    assert paths_of(tree) == set()
-    store(tmp_path / "new.kas")
-    (tmp_path / "text").write_text("1")
-    assert paths_of(tree) == {"/new.kas/", "/new.kas/a.npy", "/text"}
-    (tmp_path / "new.kas").unlink()
-    assert paths_of(tree) == {"/text"}
+def test_a_folder_shows_what_was_added_and_removed() -> None:
+    store = MemoryStore({"x": b""})
+    tree = sources_of(store).tree
+    assert paths_of(tree) == {"/x"}
+    store.put("new", made(a=b"a"))
+    store.put("folder/text", b"1")
+    assert paths_of(tree) == {"/x", "/new/", "/new/a.bin", "/folder/", "/folder/text"}
+    store.remove("new")
+    store.remove("folder/text")
+    assert paths_of(tree) == {"/x"}
     with pytest.raises(NotFound):
-        tree.lookup("/new.kas")
+        tree.lookup("/new")
 
 
-def test_refresh_tells_what_changed_and_shows_it(tmp_path: Path) -> None:
-    store(tmp_path / "a.kas", value=1)
-    store(tmp_path / "b.kas", value=1)
-    tree, places = opened(tmp_path)
-    assert value_at(tree, "/a.kas/a.npy") == value_at(tree, "/b.kas/a.npy") == 1
-    assert places.refresh() == []
-    store(tmp_path / "a.kas", "a", "more", value=2)
-    assert places.refresh() == ["/a.kas"]
-    assert places.refresh() == []
-    assert value_at(tree, "/a.kas/a.npy") == 2
-    assert value_at(tree, "/a.kas/more.npy") == 2
-    assert value_at(tree, "/b.kas/a.npy") == 1
-
-
-def test_an_open_file_never_mixes_old_and_new(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.kas", value=1)
-    tree, places = opened(tmp_path)
-    node = tree.file("/a.kas/a.npy")
-    store(path, value=2)
-    places.refresh()
-    assert node.origin.is_replaced
-    assert np.frombuffer(node.read(128, 32), "f8").tolist() == [1] * 4  # the old file, which is still there for it
-    with path.open("r+b") as file:
-        file.truncate(100)
-    new = tree.lookup("/a.kas")
-    assert isinstance(new, File)  # no container any more
-    assert "user.glassfs.error" in new.xattrs()
-
-
-def test_a_container_rewritten_in_place_is_an_error_until_refreshed(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.kas", value=1)
-    tree, places = opened(path)
-    node = tree.file("/a.npy")
-    replacement = store(tmp_path / "b.kas", value=2).read_bytes()
-    with path.open("r+b") as file:
-        file.write(replacement)
-    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1000))
+def test_plain_files_change(tmp_path: Path) -> None:
+    store = MemoryStore({"log": b"first"})
+    tree = sources_of(store).tree
+    node = tree.file("/log")
+    store.rewrite("log", b"first, second")
     with pytest.raises(Changed):
-        node.read(128, 32)
-    assert places.refresh() == [""]
-    assert value_at(tree, "/a.npy") == 2
+        node.read(0, 5)
+    assert tree.file("/log").read(0, 99) == b"first, second"
+    assert tree.file("/log").size == 13
+    store.put("log", b"x")
+    assert tree.file("/log").read(0, 99) == b"x"
 
 
-def test_a_deleted_container_is_gone_but_readable_for_who_has_it_open(tmp_path: Path) -> None:
-    path = store(tmp_path / "a.kas")
-    tree, places = opened(tmp_path)
-    node = tree.file("/a.kas/a.npy")
-    path.unlink()
-    assert places.refresh() == ["/a.kas"]
-    assert np.frombuffer(node.read(128, 32), "f8")[0] == 1
-    with pytest.raises(NotFound):
-        tree.lookup("/a.kas/a.npy")
-
-
-def test_only_so_many_containers_are_open(tmp_path: Path) -> None:
-    for number in range(60):
-        store(tmp_path / f"{number}.kas", value=number)
-    tree, places = opened(tmp_path, limit=8)
-    for number in [*range(60), *range(59, -1, -1)]:
-        assert value_at(tree, f"/{number}.kas/a.npy") == number
-        assert len(places.open_containers()) <= 8
-    tree.forget()
-    assert held(tmp_path) <= 9
-
-
-def test_nothing_of_closed_containers_stays(tmp_path: Path) -> None:
-    """A folder of a hundred thousand of them must not cost memory for having been looked at."""
-    for number in range(60):
-        store(tmp_path / f"{number}.kas")
-    tree, places = opened(tmp_path, limit=4)
-    paths_of(tree)
-    gc.collect()
-    things = gc.get_objects()
-    kept = [thing.path for thing in things if isinstance(thing, ContainerPlace)]
-    kept += [thing.sources[0].path for thing in things if isinstance(thing, Container)]  # type: ignore[attr-defined]
-    assert len(places.open_containers()) == 4
-    assert sum(path.startswith(str(tmp_path)) for path in kept) == 4 + 4
-
-
-def test_a_listing_that_is_made_while_the_container_closes_is_not_kept(tmp_path: Path) -> None:
-    """Somebody still walks through it: what that makes must not stay for good."""
-    for name in "ab":
-        store(tmp_path / name, "group/a")
-    tree, places = opened(tmp_path, limit=1)
-    group = tree.directory("/a/group")
-    tree.directory("/b").listing()
-    assert [node.name for node in group.listing()] == ["a.npy"]
-    assert all(key[0] is not group.origin for key in places.listings._kept)
-
-
-def test_the_container_used_last_stays_open(tmp_path: Path) -> None:
-    for name in "abc":
-        store(tmp_path / name)
-    tree, places = opened(tmp_path, limit=2)
-    for name in "aabac":
-        tree.directory(f"/{name}").listing()
-    assert [place.name for place in places.open_containers()] == ["a", "c"]
-
-
-def test_a_file_of_a_closed_container_still_reads(tmp_path: Path) -> None:
-    for name in "ab":
-        store(tmp_path / name, value=ord(name))
-    tree, _ = opened(tmp_path, limit=1)
-    node = tree.file("/a/a.npy")
-    tree.directory("/b").listing()
-    assert np.frombuffer(node.read(128, 32), "f8")[0] == ord("a")
-    assert not node.origin.is_replaced
-
-
-def test_looking_at_a_folder_opens_nothing_for_good(tmp_path: Path) -> None:
-    for number in range(30):
-        store(tmp_path / f"{number}.kas")
-    tree, places = opened(tmp_path)
-    assert sum(isinstance(node, Directory) for node in tree.root.listing()) == 30
-    assert places.open_containers() == []
-    assert held(tmp_path) == 0
-
-
-def test_a_closed_tree_holds_nothing(tmp_path: Path) -> None:
-    """Neither a container nor a spool file, before any garbage is collected; and it can be used again."""
-    for number in range(3):
-        with WShardWriter(tmp_path / f"{number}.wshard", codec="zstd") as writer:
-            writer.add_channel("film", np.full((40, 50_000), number, np.uint8))
-    (tmp_path / "spool").mkdir()
-    gc.disable()
-    try:
-        with glassfs.open(tmp_path, cache_size=1 << 20, spool=str(tmp_path / "spool")) as tree:
-            films = [tree.file(f"/{number}.wshard/signal/film.npy") for number in range(3)]
-            assert [film.read(128, 1) for film in films] == [b"\0", b"\1", b"\2"]
-            assert held(tmp_path) == 6
-        assert wait_until(lambda: held(tmp_path) == 0)
-        assert films[2].read(128, 1) == b"\2"
-        assert tree.file("/1.wshard/signal/film.npy").read(128, 1) == b"\1"
-    finally:
-        gc.enable()
+# Names.
 
 
 def test_names_in_a_folder_follow_the_rule(tmp_path: Path) -> None:
-    for name in (b"a%b", b"new\nline", b"\xff.kas", b".glassfs"):
+    for name in (b"a%b", b"new\nline", b"\xff.made", b".glassfs", b"a~2", b"%"):
         Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name))).write_bytes(name)
-    tree, _ = opened(tmp_path)
-    assert paths_of(tree) == {"/a%25b", "/new%0Aline", "/%FF.kas", "/%2Eglassfs"}
-    assert tree.file("/%FF.kas").read(0, 10) == b"\xff.kas"
+    tree = glassfs.open(tmp_path)
+    assert paths_of(tree) == {"/a%25b", "/new%0Aline", "/%FF.made", "/%2Eglassfs", "/a~2", "/%25"}
+    assert {path: tree.file(path).read(0, 10) for path in paths_of(tree)} == {
+        "/a%25b": b"a%b", "/new%0Aline": b"new\nline", "/%FF.made": b"\xff.made", "/%2Eglassfs": b".glassfs",
+        "/a~2": b"a~2", "/%25": b"%",
+    }
+    for missing in ("/a%b", "/.glassfs", "/%2E", "/\ud800", "/\udcff.made", "/" + "x" * 300, "/a\0"):
+        with pytest.raises(NotFound):
+            tree.lookup(missing)
+
+
+def test_two_names_that_are_cut_to_the_same_are_both_shown() -> None:
+    """One is too long when its control characters are escaped; another has the name that it gets then."""
+    long = "x" * 240 + "\n" * 15
+    short = component(long.encode())
+    assert len(short) == 255
+    store = MemoryStore({long: b"long", short: b"short"})
+    tree = sources_of(store).tree
+    files = files_of(tree)
+    assert files.pop(f"/{short}") == b"short"
+    (other, content), = files.items()
+    assert content == b"long"
+    assert other.endswith("~2")
+    assert tree.file(other).read(0, 9) == b"long"
+    assert tree.file(short).ino != tree.file(other).ino
+    store.remove(short)
+    assert files_of(tree) == {f"/{short}": b"long"}
+    assert tree.file(short).read(0, 9) == b"long"
     with pytest.raises(NotFound):
-        tree.lookup("/a%b")
+        tree.lookup(other)
+
+
+def test_looking_for_what_is_not_there_lists_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Editors and shells ask for backups and half names all the time."""
+    store = MemoryStore({f"{number}": b"" for number in range(3000)})
+    tree = sources_of(store).tree
+    listed = []
+    list_all = store.list
+    monkeypatch.setattr(store, "list", lambda path: listed.append(path) or list_all(path))
+    for name in ("missing", "notes.txt~", "~", "~$doc", "100%", "%s", "a~b", ".x.swp"):
+        with pytest.raises(NotFound):
+            tree.lookup(f"/{name}")
+    assert not listed
+    with pytest.raises(NotFound):
+        tree.lookup("/x%0A")
+    assert listed == [()]
+
+
+# What goes away.
+
+
+def test_a_source_that_went_away_keeps_its_attributes() -> None:
+    store = MemoryStore({"some": made(a=b"a")})
+    sources = sources_of(store, "some")
+    root = sources.tree.root
+    with sources.tree.file("/a.bin").origin.lease:
+        store.remove("some")
+        for _ in range(2):
+            lost = sources.tree.root
+            assert (lost.ino, lost.mode, lost.origin.mtime_ns) == (root.ino, root.mode, root.origin.mtime_ns)
+            with pytest.raises(Changed, match=r"^memory/some: no such file$"):
+                lost.listing()
+            with pytest.raises(Changed):
+                sources.tree.lookup("/a.bin")
+    assert sources.refresh() == [""]
+    assert not store.held
+    store.put("some", made(a=b"again"))
+    assert sources.refresh() == [""]
+    assert sources.tree.file("/a.bin").read(0, 9) == b"again"
+
+
+def test_a_source_that_goes_before_anybody_looked_is_lost_as_well() -> None:
+    store = MemoryStore({"some": made(a=b"a")})
+    sources = sources_of(store, "some")
+    store.remove("some")
+    assert sources.tree.root.mode == 0o040444 | 0o111
+    with pytest.raises(Changed):
+        sources.tree.root.listing()
+
+
+@pytest.mark.parametrize("data", [b"plain text", made(version=2), b""])
+def test_a_named_container_replaced_by_something_else_says_so(data: bytes) -> None:
+    store = MemoryStore({"some": made(a=b"a"), "other": made(b=b"b")})
+    alone, both = sources_of(store, "some"), sources_of(store, "some", "other")
+    store.put("some", data)
+    with pytest.raises(Changed, match=r"is not a container|has version 2"):
+        alone.tree.root.listing()
+    assert isinstance(both.tree.lookup("/some"), File)
+    assert both.tree.file("/other/b.bin").read(0, 1) == b"b"
+
+
+def test_what_becomes_a_device_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore({"some": made(a=b"a")})
+    sources = sources_of(store, "some")
+
+    def entry(path: StorePath) -> Entry:
+        return MemoryStore.entry(store, path)._replace(kind=Kind.OTHER)
+
+    monkeypatch.setattr(store, "entry", entry)
+    with pytest.raises(Changed, match="is neither a file nor a folder"):
+        sources.tree.root.listing()
 
 
 def test_a_folder_that_went_away_is_changed(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
-    tree, _ = opened(inner)
+    tree = glassfs.open(inner)
+    mode = tree.root.mode
     inner.rmdir()
+    assert tree.root.mode == mode
     with pytest.raises(Changed):
         tree.root.listing()
+    inner.mkdir()
+    (inner / "x").write_bytes(b"x")
+    assert paths_of(tree) == {"/x"}
+
+
+def test_the_folder_of_a_named_container_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "some").write_bytes(made(a=b"old"))
+    tree = glassfs.open(folder / "some")
+    assert tree.file("a.bin").read(0, 9) == b"old"
+    folder.rename(tmp_path / "before")
+    folder.mkdir()
+    (folder / "some").write_bytes(made(a=b"new"))
+
+    def shown() -> bytes:
+        tree.forget()
+        return tree.file("a.bin").read(0, 9)
+
+    assert any(shown() == b"new" for _ in range(100_000))
+
+
+def test_a_mount_of_glassfs_is_an_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A3: whoever is behind it is never asked."""
+    store = MemoryStore({"mount/file": b"x", "other": b""})
+
+    def entry(path: StorePath) -> Entry:
+        assert path[:1] != ("mount",) or path == ("mount",)
+        found = MemoryStore.entry(store, path)
+        return found._replace(kind=Kind.MOUNT) if path == ("mount",) else found
+
+    monkeypatch.setattr(store, "entry", entry)
+    tree = sources_of(store).tree
+    assert paths_of(tree) == {"/mount/", "/other"}
+    with pytest.raises(NotFound):
+        tree.lookup("/mount/file")
+    assert OwnFiles("", 1, tree.root.origin, sources_of(store)).listing() == []
+
+
+# The containers' own files.
+
+
+def own(store: MemoryStore, *names: str) -> dict[str, bytes]:
+    """All files below OwnFiles, by path."""
+    sources = sources_of(store, *names)
+    found: dict[str, bytes] = {}
+
+    def look(directory: Directory, at: str) -> None:
+        for node in directory.listing():
+            again = directory.child(node.name)
+            assert (again.ino, again.mode) == (node.ino, node.mode)
+            if isinstance(node, Directory):
+                look(node, f"{at}{node.name}/")
+            else:
+                assert isinstance(node, File)
+                found[at + node.name] = node.read(0, 1 << 20)
+        with pytest.raises(NotFound):
+            directory.child("missing")
+
+    look(OwnFiles("source", 5, sources.tree.root.origin, sources), "")
+    return found
+
+
+def test_the_files_of_containers_are_there_unchanged() -> None:
+    some, other = made(a=b"a"), made(b=b"b")
+    store = MemoryStore({"some": some, "folder/other": other, "folder/plain": b"text", "broken": made(version=2)})
+    assert own(store, "some") == {"some": some}
+    assert own(store, "some", "folder") == {"some": some, "folder/other": other}
+    assert own(store) == {"some": some, "folder/other": other}
+
+
+def test_a_container_s_own_file_has_its_own_mode() -> None:
+    store = MemoryStore()
+    store.put("m", made(parts=["part"]), permissions=0o644, uid=5)
+    store.put("part", b"", permissions=0o600)
+    sources = sources_of(store, "m")
+    assert sources.tree.root.mode == 0o040000
+    node = OwnFiles("source", 5, sources.tree.root.origin, sources).child("m")
+    assert (node.mode, node.origin.uid) == (0o100444, 5)

@@ -6,20 +6,34 @@ from collections.abc import Iterable
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Member
-from glassfs.tree import Directory, File, Tree
+from glassfs.source import Entry, Kind, Named, Version
+from glassfs.source.memory import MemoryStore
+from glassfs.tree import Containers, Directory, File, Sources, Tree
 from glassfs.tree.build import container_root
-from glassfs.tree.nodes import Listings, Origin
+from glassfs.tree.lease import Lease
+from glassfs.tree.listings import Listings
+from glassfs.tree.nodes import Access, Origin, Services
 
 
 def origin(identity: str = "1:2:3:4", listings: Listings | None = None) -> Origin:
-    kept = Listings() if listings is None else listings
-    return Origin(identity, 0o100444, 0o040555, 7, 8, 9 * 10**9, BlockCache(), kept, "made")
+    services = Services(BlockCache(), Listings() if listings is None else listings)
+    return Origin(identity, Access(0o444, 7, 8), 9 * 10**9, services, Lease(()), "made")
 
 
 def tree_of(members: Iterable[Member], is_mount_root: bool = False, limit: int = 100_000) -> Tree:
     kept = list(members)
-    group = Group(b"", lambda: kept)
-    return Tree(container_root(group, origin(listings=Listings(limit)), is_mount_root=is_mount_root))
+    root = container_root(Group(b"", lambda: kept), origin(listings=Listings(limit)), is_mount_root=is_mount_root)
+    return Tree(lambda: root)
+
+
+def sources_of(store: MemoryStore, *names: str, limit: int = 64, budget: int = 64 << 20) -> Sources:
+    """The tree of what is in a store under these names, or of all of it."""
+    named = [Named(store, tuple(name.split("/")), name.rpartition("/")[2]) for name in names]
+    return Sources(named or [Named(store, (), "memory")], Containers(BlockCache(budget), limit))
+
+
+def entry(permissions: int = 0o644, uid: int = 0, gid: int = 0) -> Entry:
+    return Entry(Kind.FILE, Version("v"), "place", "stamp", 0, permissions, uid, gid, 0)
 
 
 def files_of(tree: Tree, path: str = "/") -> dict[str, bytes]:
@@ -27,6 +41,6 @@ def files_of(tree: Tree, path: str = "/") -> dict[str, bytes]:
     return {place: node.read(0, node.size) for place, node in tree.walk(path) if isinstance(node, File)}
 
 
-def paths_of(tree: Tree) -> set[str]:
+def paths_of(tree: Tree, path: str = "/") -> set[str]:
     """All paths; those of directories end with a slash."""
-    return {f"{place}/" if isinstance(node, Directory) else place for place, node in tree.walk()}
+    return {f"{place}/" if isinstance(node, Directory) else place for place, node in tree.walk(path)}

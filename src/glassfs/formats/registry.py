@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 
@@ -30,19 +30,25 @@ log = logging.getLogger(__name__)
 class Opening:
     """What a format is given to open a container: its ``source``, and the ``cache`` for what it decodes.
 
-    ``store`` and ``path`` say where the source comes from; there are none where only bytes are there.
+    ``store`` and ``path`` say where the source comes from; there are none where only bytes are there. ``asked`` are the
+    siblings that were asked for, with what was opened.
     """
 
     source: Source
     cache: BlockCache
     store: Store | None = None
     path: Path = ()
+    asked: list[tuple[Path, Source | None]] = field(default_factory=list)
 
     def sibling(self, name: str) -> Source:
         """Opens the file called ``name`` in the folder of the container. Raises NotFound; never leaves that folder."""
         if self.store is None or name in ("", ".", "..") or "/" in name or "\0" in name:
             raise NotFound("is not the name of a file in the same folder", part=repr(name))
-        return self.store.open((*self.path[:-1], name))
+        path = (*self.path[:-1], name)
+        self.asked.append((path, None))
+        source = self.store.open(path)
+        self.asked[-1] = path, source
+        return source
 
     def warn(self, reason: str, part: str = "") -> None:
         """Tells whoever reads the log of something wrong that costs part of the container or nothing."""
@@ -80,9 +86,14 @@ def open_container(opening: Opening) -> Container:
         raise Unrecognised(why_unrecognised(head), source.name)
     try:
         return chosen.open(opening)
-    except (Refused, *PASSING) as error:
-        raise error.at(source.name) from error
-    except GlassfsError as error:
+    except BaseException as error:
+        for _, sibling in opening.asked:
+            if sibling is not None:
+                sibling.close()
+        if not isinstance(error, GlassfsError):
+            raise
+        if isinstance(error, (Refused, *PASSING)):
+            raise error.at(source.name) from error
         told = error if error.source in ("", source.name) else GlassfsError(str(error))
         raise Refused(told.reason, source.name, told.part) from error
 

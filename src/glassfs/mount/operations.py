@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from glassfs.errors import Changed, IsADirectory, NotADirectory
+from glassfs.errors import Changed, IsADirectory, NotADirectory, NotFound
 from glassfs.mount.errors import Answer
 from glassfs.mount.options import MountOptions
 from glassfs.tree import Directory, File, Node, Symlink, Tree
@@ -23,6 +23,8 @@ BLOCK = 512
 STATFS_BLOCK = 4096
 LONGEST_NAME = 255
 REMEMBERED_VERSIONS = 50_000
+REMEMBERED_MISSING = 50_000
+"""Names in the root that were asked for and are not there: whoever asks for many must not cost memory for good."""
 
 
 class Attributes(NamedTuple):
@@ -133,23 +135,39 @@ class Operations:
         self._listings: dict[int, Listing] = {}
         self._numbers = itertools.count(1)
         self._names_at_root: set[str] = set()
+        self._missing_at_root: OrderedDict[str, None] = OrderedDict()
         self._volatile: set[str] = set()
         self.on_volatile: Callable[[], None] = lambda: None
         """Called when something is opened that will be different for the next one: see ``taken_volatile``."""
 
     def node(self, path: str) -> Node:
         """The node at a path of the kernel."""
-        self._names_at_root.add(path[1:].partition("/")[0])
-        return self.tree.node(path)
+        name = path[1:].partition("/")[0]
+        self._names_at_root.add(name)
+        try:
+            return self.tree.node(path)
+        except NotFound:
+            if path == f"/{name}":
+                self._note_missing(name)
+            raise
 
     def names_at_root(self) -> set[str]:
         """The names in the root that the kernel may remember."""
-        return self._names_at_root - {""}
+        with self._lock:
+            return self._names_at_root.union(self._missing_at_root) - {""}
+
+    def _note_missing(self, name: str) -> None:
+        with self._lock:
+            self._missing_at_root[name] = None
+            self._names_at_root.discard(name)
+            while len(self._missing_at_root) > REMEMBERED_MISSING:
+                self._missing_at_root.popitem(last=False)
 
     def taken_volatile(self) -> set[str]:
         """The paths of what would be different by now that were looked at since this was asked before."""
-        taken, self._volatile = self._volatile, set()
-        return taken
+        with self._lock:
+            taken, self._volatile = self._volatile, set()
+            return taken
 
     def open_paths(self) -> list[str]:
         """The paths of all open files; one that is open twice is there twice."""
@@ -190,13 +208,17 @@ class Operations:
         file = self.node(path)
         if not isinstance(file, File):
             raise IsADirectory("is a directory", part=path)
-        if file.is_volatile:
-            self._volatile.add(path)
-            self.on_volatile()
         file.origin.lease.acquire()
+        try:
+            file.prepare()
+        except BaseException:
+            file.origin.lease.release()
+            raise
         identity = file.origin.identity
         number = next(self._numbers)
         with self._lock:
+            if file.is_volatile:
+                self._volatile.add(path)
             handles = self._handles.setdefault(path, {})
             old = [handle for handle in handles.values() if handle.file.origin.identity != identity]
             for handle in old:
@@ -207,6 +229,8 @@ class Operations:
                 if len(self._versions) > REMEMBERED_VERSIONS:
                     self._versions.popitem(last=False)
             handles[number] = self._files[number] = _Handle(file, path, version)
+        if file.is_volatile:
+            self.on_volatile()
         return Opened(number, bool(old) or file.is_volatile, version.is_settled)
 
     def opened(self, number: int) -> File:

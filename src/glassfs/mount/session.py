@@ -138,7 +138,7 @@ class Session:
             due = {place for place, when in again.items() if when <= now}
             for place in due:
                 del again[place]
-            for place in self.sources.refresh():
+            for place in self._refreshed():
                 log.info("%s has changed", place or self.shown_sources[0])
                 # Once more later: what somebody is opening at this moment keeps its old attributes the first time.
                 again[place] = now + WATCH_INTERVAL
@@ -146,6 +146,14 @@ class Session:
             for place in due:
                 self._invalidate(place)
             self._memory.tick(self.cache.misses)
+
+    def _refreshed(self) -> list[str]:
+        """What has changed. Whatever goes wrong is logged: without the watch nothing new would be shown any more."""
+        try:
+            return self.sources.refresh()
+        except Exception as error:
+            self.failures.errno_of(error)
+            return []
 
     def _invalidate(self, place: str) -> None:
         """Drops what the kernel keeps of a container: its entry in the root, or all entries if it is the root.

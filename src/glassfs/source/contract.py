@@ -133,4 +133,4 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what the store itself holds, until it is asked again. Whoever has sources closes them."""
+        """Gives back what the store itself holds, until it is asked again. Sources belong to those who have them."""

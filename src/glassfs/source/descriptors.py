@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import ref
 
 from glassfs.errors import Unavailable
@@ -16,6 +15,8 @@ from glassfs.errors import Unavailable
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 MOST = 4096
 LEAST = 8
+
+Opened = TypeVar("Opened")
 
 
 class Holder(Protocol):
@@ -28,17 +29,23 @@ class Holder(Protocol):
 
 
 class Descriptors:
-    """The sources that hold a descriptor, oldest first. Those not read lately give theirs back when there are many."""
+    """The sources that hold a descriptor, oldest first. Those not read lately give theirs back when there are many.
+
+    Without a lock, as a source that nobody refers to any more may say so in the middle of anything: each step is one of
+    a dictionary.
+    """
 
     def __init__(self) -> None:
-        self._holders: deque[ref[Holder]] = deque()
-        self._lock = threading.Lock()
+        self._holders: OrderedDict[int, ref[Holder]] = OrderedDict()
 
     def add(self, holder: Holder) -> None:
         """Notes that a source has opened a descriptor, and takes one from another if these are too many."""
-        with self._lock:
-            self._holders.append(ref(holder))
+        self._holders[id(holder)] = ref(holder)
         self._reduce(limit())
+
+    def discard(self, holder: Holder) -> None:
+        """Notes that it has none any more."""
+        self._holders.pop(id(holder), None)
 
     def release_all(self) -> None:
         """Takes the descriptors of all that do not read right now."""
@@ -46,10 +53,12 @@ class Descriptors:
 
     def _reduce(self, most: int) -> None:
         for _ in range(2 * len(self._holders)):
-            with self._lock:
-                if len(self._holders) <= most:
-                    return
-                weak = self._holders.popleft()
+            if len(self._holders) <= most:
+                return
+            try:
+                number, weak = self._holders.popitem(last=False)
+            except KeyError:  # others were quicker
+                return
             holder = weak()
             if holder is None:
                 continue
@@ -57,8 +66,7 @@ class Descriptors:
                 holder.was_read = False  # a second chance
             elif holder.evict():
                 continue
-            with self._lock:
-                self._holders.append(weak)
+            self._holders[number] = weak
 
 
 def limit() -> int:
@@ -69,8 +77,8 @@ def limit() -> int:
     return max(LEAST, min(MOST, soft // 2 - 16))
 
 
-def opened(open_one: Callable[[], int]) -> int:
-    """The descriptor that ``open_one`` gives; where there is none left, sources give theirs back first.
+def opened(open_one: Callable[[], Opened]) -> Opened:
+    """What ``open_one`` opens; where there is no descriptor left, sources give theirs back first.
 
     Raises Unavailable where that does not help, and whatever else ``open_one`` raises.
     """

@@ -57,6 +57,9 @@ def is_glassfs(folder: int, name: str, device: int | None) -> bool:
     than its folder: there are few.
     """
     found = device_of(folder, name)
-    if found is None or found == device:
-        return False
-    return found in mountinfo.glassfs_devices()
+    return found is not None and found != device and is_on_glassfs(found)
+
+
+def is_on_glassfs(device: int | None) -> bool:
+    """Whether a device is a mount of glassfs. Raises Unavailable where the table of mounts cannot be opened now."""
+    return device in mountinfo.glassfs_devices()

@@ -16,6 +16,7 @@ import errno
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -26,53 +27,72 @@ from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 
 ACL = "system.posix_acl_access"
 REMEMBERED_ACLS = 100_000
+SETTLED = 2 * 10**9
+"""Nanoseconds after which a change of attributes is sure to have another ctime than the one before."""
+RENEWAL = 0.1
+"""Seconds between two looks at what stands where a store has its root, for those who ask for something in it."""
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM)
+_FAILING = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ETIMEDOUT, errno.EREMOTEIO)
 
 
 class LocalStore(Store):
     """The folder ``root``, called ``name`` in messages. Links in ``root`` itself are resolved once, now.
 
-    Raises OSError where the folder cannot be opened. When another folder takes its place, the store goes over to that.
+    Raises OSError where the folder cannot be opened. When another folder takes its place, the store goes over to that;
+    where nothing or a link stands there, nothing is found until a folder does.
     """
 
     def __init__(self, root: str | os.PathLike[str], name: str | None = None) -> None:
         self._place = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name
         self._lock = threading.Lock()
-        self._root: int | None = self._opened_root()
         self._acls: dict[tuple[int, int, int], bool] = {}
+        self._avoids_glassfs = False
+        self._root: int | None = self._opened_root()
+        # Whoever names what is on a mount of glassfs means it; but none may get in the way of the others later.
+        self._avoids_glassfs = not foreign.is_on_glassfs(foreign.device_of(self._root))
+        self._next_renewal = time.monotonic() + RENEWAL
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # one that could not be made
+            self.close()
 
     def shown(self, path: Path) -> str:
         return os.path.join(self._name, *path) if path else self._name
 
     def entry(self, path: Path) -> Entry:
-        if not path:
-            self._renew_root()
+        self._renew_root(is_due=not path)
         with self._errors(path), self._folder(path[:-1]) as folder:
             return self._entry(folder, path[-1] if path else ".", foreign.device_of(folder))
 
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
-        if not path:
-            self._renew_root()
+        self._renew_root(is_due=not path)
         with self._errors(path), self._folder(path) as folder:
             listing = descriptors.opened(lambda: os.open(".", _LIST, dir_fd=folder))
             try:
-                names = sorted(os.listdir(listing), key=os.fsencode)
+                names = sorted(descriptors.opened(lambda: os.listdir(listing)), key=os.fsencode)
             finally:
                 os.close(listing)
             found = []
             device = foreign.device_of(folder)
             for name in names:
-                with suppress(OSError):  # gone meanwhile
+                try:
                     found.append((name, self._entry(folder, name, device)))
+                except Unavailable:
+                    raise
+                except OSError:  # gone meanwhile
+                    continue
         return iter(found)
 
     def open(self, path: Path) -> Source:
+        self._renew_root(is_due=False)
         with self._errors(path):
             number, entry = self.open_descriptor(path)
         return LocalSource(self, path, entry, number)
@@ -88,6 +108,8 @@ class LocalStore(Store):
 
     def open_descriptor(self, path: Path) -> tuple[int, Entry]:
         """A descriptor of the regular file at ``path``, and what it is. Raises OSError and Unavailable."""
+        if not path:
+            raise OSError(errno.EISDIR, "is a folder")
         with self._folder(path[:-1]) as folder:
             if foreign.is_glassfs(folder, path[-1], foreign.device_of(folder)):
                 raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
@@ -106,8 +128,7 @@ class LocalStore(Store):
         if foreign.is_glassfs(folder, name, device):
             return _hidden(os.fstat(folder))
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        place = f"/proc/self/fd/{folder}/{name}"
-        entry = self._described(status, lambda: os.getxattr(place, ACL, follow_symlinks=False))
+        entry = self._described(status, lambda: _acl_of(folder, name, status))
         if entry.kind is Kind.LINK:
             return entry._replace(target=os.readlink(name, dir_fd=folder))
         return entry
@@ -134,11 +155,16 @@ class LocalStore(Store):
         if known is None:
             try:
                 known = bool(acl())
+            except Unavailable:
+                raise
             except OSError as error:
-                known = error.errno not in (errno.ENODATA, errno.ENOTSUP)
-            if len(self._acls) >= REMEMBERED_ACLS:
-                self._acls.clear()
-            self._acls[key] = known
+                if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+                    return True  # nobody can tell
+                known = False
+            if time.time_ns() - status.st_ctime_ns > SETTLED:
+                if len(self._acls) >= REMEMBERED_ACLS:
+                    self._acls.clear()
+                self._acls[key] = known
         return known
 
     @contextmanager
@@ -164,27 +190,36 @@ class LocalStore(Store):
             return descriptors.opened(lambda: os.dup(root))
 
     def _opened_root(self) -> int:
-        return descriptors.opened(lambda: os.open(self._place, _SEARCH))
-
-    def _renew_root(self) -> None:
-        """Goes over to the folder that now stands where the root stood, unless a link or nothing stands there."""
+        """A descriptor of what stands where the root is, or stood. Raises OSError and Unavailable."""
+        number = descriptors.opened(lambda: os.open("/", _SEARCH))
         try:
-            number = descriptors.opened(lambda: os.open("/", _SEARCH))
-            for name in self._place.split("/"):
-                if name:
-                    outer, number = number, os.open(name, _SEARCH, dir_fd=number)
-                    os.close(outer)
-        except (OSError, GlassfsError):
-            with suppress(OSError, UnboundLocalError):
+            for name in filter(None, self._place.split("/")):
+                if self._avoids_glassfs and foreign.is_glassfs(number, name, foreign.device_of(number)):
+                    raise OSError(errno.EBUSY, "is behind a mount of glassfs")
+                inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=number))
                 os.close(number)
+                number = inner
+        except BaseException:
+            os.close(number)
+            raise
+        return number
+
+    def _renew_root(self, is_due: bool) -> None:
+        """Goes over to what stands where the root stood. Where that cannot be told, the root stays what it is."""
+        if not is_due and time.monotonic() < self._next_renewal:
             return
-        with self._lock:
-            if self._root is None:
-                self._root = number
+        self._next_renewal = time.monotonic() + RENEWAL
+        number = None
+        try:
+            number = self._opened_root()
+        except (Unavailable, OSError) as error:
+            if error.errno not in (*_MISSING, errno.ENOTDIR):
                 return
-            if not os.path.samestat(os.fstat(number), os.fstat(self._root)):
+        with self._lock:
+            if number is None or self._root is None or not os.path.samestat(os.fstat(number), os.fstat(self._root)):
                 number, self._root = self._root, number
-        os.close(number)
+        if number is not None:
+            os.close(number)
 
     @contextmanager
     def _errors(self, path: Path) -> Iterator[None]:
@@ -195,6 +230,8 @@ class LocalStore(Store):
             raise error.at(self.shown(path)) from None
         except OSError as error:
             raise told(error, self.shown(path)) from None
+        except ValueError:  # a NUL, or a surrogate that stands for no byte
+            raise NotFound("is not a name that a file can have", self.shown(path)) from None
 
 
 def told(error: OSError, name: str) -> GlassfsError:
@@ -204,8 +241,10 @@ def told(error: OSError, name: str) -> GlassfsError:
         return NotFound(reason, name)
     if error.errno == errno.ENOTDIR:
         return NotADirectory(reason, name)
-    if error.errno in (errno.EACCES, errno.EPERM):
+    if error.errno in _FORBIDDEN:
         return NotAllowed(reason, name)
+    if error.errno in _FAILING:
+        return DeviceFailed(reason, name)
     if error.errno in descriptors.EXHAUSTED:
         return Unavailable(reason, name)
     return Changed(reason, name)
@@ -225,6 +264,7 @@ class LocalSource(Source):
         self._readers = 0
         self._is_parked = number is None
         self._is_closed = False
+        self._is_pooled = number is not None
         self.was_read = True
         """Set by each read; the pool clears it when it looks for descriptors that nobody needs."""
         if number is not None:
@@ -284,29 +324,31 @@ class LocalSource(Source):
 
     def _begin(self) -> int:
         """The descriptor, which stays what it is until ``_end``. Raises Changed and Unavailable."""
-        is_new = False
         with self._lock:
             if self._is_closed:
                 raise Changed("was closed", self.name)
             if self._number is None:
                 self._number = self._opened_again()
-                is_new = True
             self._readers += 1
             self.was_read = True
-            number = self._number
-        if is_new:
-            descriptors.pool.add(self)
-        return number
+            return self._number
 
     def _end(self) -> None:
         with self._lock:
             self._readers -= 1
             if self._is_parked or self._is_closed:
                 self._give_back()
+                return
+            if self._is_pooled:
+                return
+            self._is_pooled = True
+        descriptors.pool.add(self)
 
     def _give_back(self) -> None:
         if self._readers == 0 and self._number is not None:
             number, self._number = self._number, None
+            self._is_pooled = False
+            descriptors.pool.discard(self)
             os.close(number)
 
     def _opened_again(self) -> int:
@@ -315,13 +357,25 @@ class LocalSource(Source):
         except Unavailable as error:
             raise error.at(self.name) from None
         except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM):
+            if error.errno in (*_FORBIDDEN, *_FAILING):
                 raise told(error, self.name) from None
             raise Changed(f"cannot be opened again: {error.strerror or error}", self.name) from error
         if entry.version != self.version:
             os.close(number)
             raise Changed("is another file by now", self.name)
         return number
+
+
+def _acl_of(folder: int, name: str, status: os.stat_result) -> bytes:
+    """The access list of what ``status`` is of. Raises OSError; ESTALE where ``name`` is something else by now."""
+    number = descriptors.opened(lambda: os.open(name, _NAME, dir_fd=folder))
+    try:
+        found = os.fstat(number)
+        if (found.st_dev, found.st_ino, found.st_ctime_ns) != (status.st_dev, status.st_ino, status.st_ctime_ns):
+            raise OSError(errno.ESTALE, "was exchanged")
+        return os.getxattr(f"/proc/self/fd/{number}", ACL)
+    finally:
+        os.close(number)
 
 
 def _hidden(parent: os.stat_result) -> Entry:

@@ -15,7 +15,8 @@ class MemoryStore(Store):
     """``files`` are the bytes by path, such as ``runs/a.kdb``; folders follow from the paths.
 
     ``delay`` is waited for, in seconds, before each read, ``failures`` raised instead: by path, ``opening`` and
-    ``reading``. ``opens`` and ``reads`` count. ``put``, ``remove`` and ``set_permissions`` change what is there.
+    ``reading``. ``opens`` and ``reads`` count. ``put``, ``rewrite``, ``remove`` and ``set_permissions`` change what is
+    there.
     """
 
     def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory") -> None:
@@ -30,6 +31,7 @@ class MemoryStore(Store):
         self._numbers = itertools.count(1)
         self._files: dict[Path, tuple[bytes, Entry]] = {}
         self._links: dict[Path, Entry] = {}
+        self._rewritten: set[Version] = set()
         for path, data in files.items():
             self.put(path, data)
 
@@ -42,6 +44,17 @@ class MemoryStore(Store):
         )
         with self._lock:
             self._files[_parts(path)] = data, entry
+
+    def rewrite(self, path: str, data: bytes) -> None:
+        """Other bytes in the same file: whoever has it open reads no more of the old ones."""
+        number = next(self._numbers)
+        version = Version(f"memory:{number}")
+        with self._lock:
+            entry = self._files[_parts(path)][1]
+            self._rewritten.add(entry.version)
+            self._files[_parts(path)] = data, entry._replace(
+                version=version, stamp=f"{version}:0", size=len(data), mtime_ns=number * 10**9,
+            )
 
     def link(self, path: str, target: str) -> None:
         with self._lock:
@@ -69,6 +82,8 @@ class MemoryStore(Store):
                 return self._links[path]
             if not path or any(known[: len(path)] == path for known in (*self._files, *self._links)):
                 return self._folder(0, path)
+            if any(path[:length] in (*self._files, *self._links) for length in range(1, len(path))):
+                raise NotADirectory("is not a folder", self.shown(path))
         raise NotFound("no such file", self.shown(path))
 
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
@@ -76,10 +91,13 @@ class MemoryStore(Store):
             raise NotADirectory("is not a folder", self.shown(path))
         with self._lock:
             names = {known[len(path)] for known in (*self._files, *self._links) if known[: len(path)] == path}
-        return ((name, self.entry((*path, name))) for name in sorted(names))
+        return ((name, self.entry((*path, name))) for name in sorted(names, key=_bytes))
 
     def open(self, path: Path) -> Source:
-        return self._source(path, self.entry(path), is_parked=False)
+        entry = self.entry(path)
+        if entry.kind is Kind.LINK:
+            raise NotFound("is a link", self.shown(path))
+        return self._source(path, entry, is_parked=False)
 
     def source(self, path: Path, entry: Entry) -> Source:
         return self._source(path, entry, is_parked=True)
@@ -99,8 +117,8 @@ class MemoryStore(Store):
             raise Changed("is another file by now", self.shown(path))
         return found[0]
 
-    def wait(self, path: Path, size: int) -> None:
-        """What happens before each read."""
+    def wait(self, path: Path, entry: Entry, size: int) -> None:
+        """What happens before each read. Raises Changed where the file has other bytes by now."""
         with self._lock:
             self.reads += 1
             self.bytes_read += size
@@ -109,6 +127,8 @@ class MemoryStore(Store):
             time.sleep(self.delay)
         if failure is not None:
             raise failure
+        if entry.version in self._rewritten:
+            raise Changed("was changed while it is open", self.shown(path))
 
     def _source(self, path: Path, entry: Entry, is_parked: bool) -> Source:
         source = MemorySource(self, path, entry)
@@ -147,7 +167,7 @@ class MemorySource(Source):
                     self._store.held.add(self)
         if not buffer:
             return
-        self._store.wait(self._path, len(buffer))
+        self._store.wait(self._path, self.entry, len(buffer))
         if not 0 <= offset <= len(data) - len(buffer):
             raise self.outside(offset, len(buffer))
         buffer[:] = data[offset : offset + len(buffer)]
@@ -168,6 +188,10 @@ class MemorySource(Source):
         self.park()
         with self._lock:
             self._is_closed = True
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
 
 
 def _parts(path: str) -> Path:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from glassfs.source import descriptors
+
 MOUNTS = "/proc/self/mountinfo"
 FILE_SYSTEM = "fuse.glassfs"
 
@@ -35,11 +37,11 @@ class Mount:
 
 
 def mounts() -> Iterator[Mount]:
-    """All mounts of this namespace, later ones over earlier ones."""
+    """All mounts of this namespace, later ones over earlier ones. Raises Unavailable where that cannot be read now."""
     try:
-        with open(MOUNTS, "rb") as file:
+        with descriptors.opened(lambda: open(MOUNTS, "rb")) as file:
             lines = file.read().split(b"\n")
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     # As bytes and at newlines only: the other characters that end a line for Python may stand in a name.
     for line in lines:

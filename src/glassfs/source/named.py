@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from glassfs.errors import GlassfsError
 from glassfs.source.contract import Path, Store
 from glassfs.source.local import LocalStore, told
 
@@ -42,6 +43,8 @@ def locate(names: Sequence[str]) -> list[Named]:
                 # A name that is a link is told as what it leads to.
                 shown = os.path.dirname(name) if file == os.path.basename(name) else folder
                 found.append(Named(store(folder, shown), (file,), last))
+        except GlassfsError as error:
+            raise error.at(name) from None
         except OSError as error:
             raise told(error, name) from None
     return found

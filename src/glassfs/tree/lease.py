@@ -38,6 +38,8 @@ class Lease:
 
     def release(self) -> None:
         with self._lock:
+            if not self._users:
+                raise RuntimeError("a lease was released more often than acquired")
             self._users -= 1
             if not self._users:
                 for source in self.sources:

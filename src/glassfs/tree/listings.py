@@ -8,9 +8,9 @@ from collections.abc import Callable, Sized
 from typing import Generic, Protocol, TypeVar
 
 from glassfs.tree.lease import Lease
+from glassfs.tree.turns import Turns
 
 KEPT_NODES = 200_000
-LOCKS = 64
 
 Children = TypeVar("Children", bound=Sized)
 
@@ -30,14 +30,14 @@ class Listings(Generic[Children]):
         self._count = 0
         self._kept: OrderedDict[tuple[Owner, int], Children] = OrderedDict()
         self._lock = threading.Lock()
-        self._making = tuple(threading.Lock() for _ in range(LOCKS))
+        self._turns = Turns()
 
     def children(self, owner: Owner, ino: int, make: Callable[[], Children]) -> Children:
         """What ``make`` gives for this directory, made by one thread and remembered."""
         key = (owner, ino)
         found = self._find(key)
         if found is None:
-            with self._making[ino % LOCKS]:
+            with self._turns.of(key):
                 found = self._find(key)
                 if found is None:
                     found = make()

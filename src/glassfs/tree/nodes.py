@@ -137,6 +137,9 @@ class File(Node):
     def size(self) -> int:
         return self.data.size
 
+    def prepare(self) -> None:
+        """Called by whoever has acquired the lease and will read later, when the source may have been deleted."""
+
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fills the buffer from ``offset`` on, as far as the file goes; returns the number of bytes."""
         count = min(len(buffer), self.data.size - offset)

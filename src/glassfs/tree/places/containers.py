@@ -10,27 +10,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import xxhash
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.errors import Changed, GlassfsError, Refused, Unavailable
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, Refused, Unavailable
 from glassfs.formats.registry import HEAD, Opening, open_container, recognise
 from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Access, Origin, Services
+from glassfs.tree.turns import Turns
 
 log = logging.getLogger(__name__)
 
 OPEN_CONTAINERS = 64
 REMEMBERED_VERDICTS = 100_000
 PARTS_AT_A_TIME = 512
-"""Further files of a container that one ``refresh`` compares with their store."""
-LOCKS = 64
+"""Further files of all containers that one ``refresh`` compares with their store; of each, a few at least."""
+LEAST_PARTS = 8
 
 
 class Place(NamedTuple):
@@ -41,13 +43,30 @@ class Place(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Why a file is not shown as a container ("": it does not look like one), or None where it is.
+    """What a file was found to be. ``entries`` are those of all files that it is made of, its own first.
 
-    ``others`` are the further files that the container is made of.
+    ``refusal`` says why it is not shown as a container ("": it does not look like one), and is None where it is.
     """
 
     refusal: str | None
-    others: tuple[Source, ...] = ()
+    entries: Sequence[Entry]
+
+
+class _Remembered(NamedTuple):
+    """A verdict on one version of a file, and what else it rests on.
+
+    ``others`` are the further files that a container is made of; ``asked`` are those that one that was refused asked
+    for, and their stamps ("": not there, or not to be opened).
+    """
+
+    version: Version
+    refusal: str | None
+    others: Sequence[Source] = ()
+    asked: Sequence[tuple[Path, str]] = ()
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.others) + len(self.asked)
 
 
 class Opened(NamedTuple):
@@ -74,10 +93,11 @@ class Containers:
         self.changed: Callable[[], None] = lambda: None
         self._limit = max(1, limit)
         self._lock = threading.Lock()
-        self._opening = tuple(threading.Lock() for _ in range(LOCKS))
+        self._turns = Turns()
         self._open: OrderedDict[Place, Opened] = OrderedDict()
-        self._verdicts: OrderedDict[Version, Verdict] = OrderedDict()
-        self._next_part = 0
+        self._verdicts: OrderedDict[Place, _Remembered] = OrderedDict()
+        self._weight = 0
+        self._rounds = 0
         self._noticed: set[str] = set()
 
     def all_open(self) -> list[Opened]:
@@ -88,7 +108,7 @@ class Containers:
         """The container at a place in that version, opened if need be. Raises Changed where it is another by now."""
         found = self._find(place, version)
         if found is None:
-            with self._opening[hash(place) % LOCKS]:
+            with self._turns.of(place):
                 found = self._find(place, version)
                 if found is None:
                     found = self._made(place, version, at)
@@ -100,15 +120,15 @@ class Containers:
 
         Raises GlassfsError where that cannot be found out; it is then asked anew the next time.
         """
-        with self._lock:
-            found = self._verdicts.get(entry.version)
-        if found is None:
-            found = self._examined(place, entry.version)
-            with self._lock:
-                self._verdicts[entry.version] = found
-                if len(self._verdicts) > REMEMBERED_VERDICTS:
-                    self._verdicts.popitem(last=False)
-        return found
+        known = self._known(place, entry)
+        if known is None:
+            with self._turns.of(place):
+                known = self._known(place, entry)
+                if known is None:
+                    found = self._examined(place, entry.version)
+                    self._remember(place, found)
+                    known = Verdict(found.refusal, (entry, *(source.entry for source in found.others)))
+        return known
 
     def look(self, place: Place, entry: Entry | None) -> bool:
         """Compares an open container with what stands at its place now; whether anything changed.
@@ -129,8 +149,10 @@ class Containers:
         """
         with self._lock:
             shown = list(self._open.items())
+        self._rounds += 1
+        parts = max(LEAST_PARTS, PARTS_AT_A_TIME // (len(shown) or 1))
         for place, opened in shown:
-            self._compare(place, opened, self._entries_now(place, opened))
+            self._compare(place, opened, self._entries_now(place, opened, parts))
         with self._lock:
             noticed, self._noticed = self._noticed, set()
         return sorted(noticed)
@@ -155,10 +177,12 @@ class Containers:
     def _made(self, place: Place, version: Version, at: str) -> Opened:
         source = self._source(place, version)
         try:
-            container = open_container(Opening(source, self.services.cache, *place))
+            with _faults_of_formats(source.name):
+                container = open_container(Opening(source, self.services.cache, *place))
         except BaseException:
             source.close()
             raise
+        self._remember(place, _Remembered(version, None, container.sources[1:]))
         lease = Lease(container.sources)
         lease.acquire()  # for as long as it is open here
         entries = tuple(part.entry for part in container.sources)
@@ -218,35 +242,73 @@ class Containers:
             self._noticed.add(shown.at)
             return True
 
-    def _entries_now(self, place: Place, shown: Opened) -> Sequence[Entry] | None:
-        """What stands now where the container's files were; of many files, some at a time. None: it is gone."""
+    def _entries_now(self, place: Place, shown: Opened, parts: int) -> Sequence[Entry] | None:
+        """What stands now where the container's files were; of many, some in each round. None: it is gone."""
         now = list(shown.entries)
         others = len(now) - 1
         try:
             now[0] = place.store.entry(place.path)
-            for _ in range(min(others, PARTS_AT_A_TIME)):
-                self._next_part += 1
-                number = 1 + self._next_part % others
+            for step in range(min(others, parts)):
+                number = 1 + (self._rounds * parts + step) % others
                 now[number] = shown.container.sources[number].current()
-        except Unavailable:
+        except (Unavailable, DeviceFailed):
             return shown.entries
         except GlassfsError:
             return None
         return now
 
-    def _examined(self, place: Place, version: Version) -> Verdict:
+    def _known(self, place: Place, entry: Entry) -> Verdict | None:
+        """The verdict that is remembered, if nothing has changed that it rests on."""
+        with self._lock:
+            found = self._verdicts.get(place)
+        if found is None or found.version != entry.version:
+            return None
+        others = self._others_still(place, found)
+        return None if others is None else Verdict(found.refusal, (entry, *others))
+
+    def _examined(self, place: Place, version: Version) -> _Remembered:
         source = self._source(place, version)
+        opening = Opening(source, self.services.cache, *place)
         try:
-            if recognise(source.read(0, min(HEAD, source.size))) is None:
-                return Verdict("")
-            container = open_container(Opening(source, self.services.cache, *place))
-            container.close()
+            with _faults_of_formats(source.name):
+                if recognise(source.read(0, min(HEAD, source.size))) is None:
+                    return _Remembered(version, "")
+                container = open_container(opening)
         except Refused as error:
-            log.warning("%s", error)
-            return Verdict(error.without_source)
+            reason = error.without_source
+            before = self._verdicts.get(place)
+            if before is None or before.refusal != reason:
+                log.warning("%s", error)
+            asked = [(path, "" if opened is None else opened.entry.stamp) for path, opened in opening.asked]
+            return _Remembered(version, reason, asked=asked)
         finally:
             source.close()
-        return Verdict(None, tuple(container.sources[1:]))
+        container.close()
+        return _Remembered(version, None, container.sources[1:])
+
+    def _others_still(self, place: Place, found: _Remembered) -> Sequence[Entry] | None:
+        """The further files of a container as they are now; None where a verdict rests on what has changed."""
+        now = []
+        for source in found.others:
+            try:
+                current = source.current()
+            except Unavailable:
+                raise
+            except GlassfsError:
+                return None
+            if current.version != source.version:
+                return None
+            now.append(current)
+        is_same = all(_stamp(place.store, path) == stamp for path, stamp in found.asked)
+        return now if is_same else None
+
+    def _remember(self, place: Place, found: _Remembered) -> None:
+        with self._lock:
+            before = self._verdicts.pop(place, None)
+            self._verdicts[place] = found
+            self._weight += found.weight - (before.weight if before else 0)
+            while self._weight > REMEMBERED_VERDICTS and len(self._verdicts) > 1:
+                self._weight -= self._verdicts.popitem(last=False)[1].weight
 
     def _source(self, place: Place, version: Version) -> Source:
         """Opens a file in that version. Raises Changed where it is another."""
@@ -260,6 +322,30 @@ class Containers:
         return Origin(
             _identity(entries), Access.of(entries), entries[0].mtime_ns, self.services, lease, format_name,
         )
+
+
+@contextmanager
+def _faults_of_formats(name: str) -> Iterator[None]:
+    """What a format raises that it should not costs the container called ``name``, not the folder around it."""
+    try:
+        yield
+    except GlassfsError:
+        raise
+    except MemoryError:
+        raise Unavailable("there is not enough memory to open it", name) from None
+    except Exception as error:
+        log.exception("%s", GlassfsError("cannot be opened, by a fault of its format", name))
+        raise Refused(f"cannot be opened: {type(error).__name__}: {error}", name) from error
+
+
+def _stamp(store: Store, path: Path) -> str:
+    """The stamp of a file that may not be there."""
+    try:
+        return store.entry(path).stamp
+    except Unavailable:
+        raise
+    except GlassfsError:
+        return ""
 
 
 def _identity(entries: Sequence[Entry]) -> str:

@@ -6,12 +6,13 @@ Folders are read anew each time, as anybody may change them. Nodes remember noth
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterator, Sequence
 
 from glassfs.content import Extent
-from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound
-from glassfs.source import Entry, Kind, Version
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
+from glassfs.source import Entry, Kind, Source, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.names import component, shown_at_root
@@ -30,12 +31,40 @@ from glassfs.tree.nodes import (
 from glassfs.tree.places.containers import Containers, Opened, Place
 
 _NO_LEASE = Lease(())
+_MAY_BE_MADE = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
+"""What is in every name that had to be changed to be shown."""
+ATTEMPTS = 4
+"""How often a file that changes while it is looked at is looked at."""
 
 
 def node_at(
     containers: Containers, place: Place, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool = False,
 ) -> Node | None:
-    """The node for what stands at a place, or None for what has nothing to show. ``at`` is its path in the tree."""
+    """The node for what stands at a place, or None for what has nothing to show. ``at`` is its path in the tree.
+
+    ``entry`` is what stood there a moment ago. Raises Unavailable where it cannot be told now what it is.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return _node(containers, place, entry, name, ino, at, is_mount_root)
+        except Changed as error:
+            reason = error.without_source
+            try:
+                entry = place.store.entry(place.path)
+            except (NotFound, NotADirectory):
+                break
+        except NotFound:
+            break
+    else:
+        return plain_file(containers, place, entry, name, ino, reason)
+    containers.look(place, None)
+    return None
+
+
+def _node(
+    containers: Containers, place: Place, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool,
+) -> Node | None:
+    """The same for what stands there by ``entry``. Raises NotFound, and Changed where it is something else by now."""
     if entry.kind is Kind.FOLDER:
         origin = _origin(containers, entry)
         return Folder(name, ino, origin, containers, place, at, is_mount_root)
@@ -48,14 +77,13 @@ def node_at(
     try:
         containers.look(place, entry)
         verdict = containers.verdict(place, entry)
-        entries = [entry, *(other.current() for other in verdict.others)]
-    except NotFound:
-        return None
+    except (NotFound, Changed, Unavailable):
+        raise
     except GlassfsError as error:
-        return plain_file(containers, place, entry, name, ino, str(error))
+        return plain_file(containers, place, entry, name, ino, error.without_source)
     if verdict.refusal is not None:
         return plain_file(containers, place, entry, name, ino, verdict.refusal)
-    origin = Origin(entry.version, Access.of(entries), entry.mtime_ns, containers.services, _NO_LEASE)
+    origin = Origin(entry.version, Access.of(verdict.entries), entry.mtime_ns, containers.services, _NO_LEASE)
     return ContainerDirectory(name, ino, origin, containers, place, entry.version, at, is_mount_root)
 
 
@@ -65,7 +93,7 @@ def plain_file(
     """The file at a place as itself."""
     source = place.store.source(place.path, entry)
     origin = Origin(entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]))
-    return PlainFile(name, ino, origin, Extent(source, 0, source.size), reason)
+    return PlainFile(name, ino, origin, source, reason)
 
 
 def _origin(containers: Containers, entry: Entry) -> Origin:
@@ -76,11 +104,16 @@ def _origin(containers: Containers, entry: Entry) -> Origin:
 class PlainFile(File):
     """A file that is no container, as itself; ``reason`` says why one that looks like a container is none."""
 
-    __slots__ = ("_reason",)
+    __slots__ = ("_reason", "_source")
 
-    def __init__(self, name: str, ino: int, origin: Origin, data: Extent, reason: str = "") -> None:
-        super().__init__(name, ino, origin, data)
+    def __init__(self, name: str, ino: int, origin: Origin, source: Source, reason: str = "") -> None:
+        super().__init__(name, ino, origin, Extent(source, 0, source.size))
+        self._source = source
         self._reason = reason
+
+    def prepare(self) -> None:
+        """Opens the file, which nobody has had to do yet: that of a container was opened with it."""
+        self._source.read_into(memoryview(bytearray()), 0)
 
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "error": self._reason.encode("utf-8", "replace")} if self._reason else {}
@@ -152,7 +185,7 @@ class Folder(Directory):
                 node = self._node(name, name, self._place.store.entry((*self._place.path, name)))
             except (NotFound, NotADirectory):
                 self._containers.look(self._below(name), None)
-        if node is None and ("%" in name or "~" in name):  # perhaps a name that had to be changed
+        if node is None and _MAY_BE_MADE.search(name):
             node = next((self._node(*found) for found in self._entries() if found[0] == name), None)
         if node is None:
             raise not_found(name)
@@ -181,12 +214,15 @@ class Folder(Directory):
         return Place(self._place.store, (*self._place.path, original))
 
     def _shown_name(self, original: str) -> str:
-        name = component(_bytes(original))
+        try:
+            name = component(_bytes(original))
+        except UnicodeEncodeError:  # no name that a file can have
+            return ""
         return shown_at_root(name) if self._is_mount_root else name
 
 
 class LostDirectory(Directory):
-    """A source that was given by name and is not there now, under the attributes that it had."""
+    """A source that was given by name and cannot be looked at now, under the attributes that it had."""
 
     __slots__ = ("_reason",)
 
@@ -200,7 +236,9 @@ class LostDirectory(Directory):
     def child(self, name: str) -> Node:
         raise self._fault()
 
-    def _fault(self) -> Changed:
+    def _fault(self) -> GlassfsError:
+        if isinstance(self._reason, DeviceFailed):
+            return self._reason.at()
         return Changed(self._reason.reason, self._reason.source, self._reason.part)
 
 

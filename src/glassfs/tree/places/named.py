@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from glassfs.errors import GlassfsError, Unavailable
+from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Named
 from glassfs.tree.names import RESERVED, component
-from glassfs.tree.nodes import Directory, Node, inode, not_found
+from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
 from glassfs.tree.places.containers import Containers, Place
 from glassfs.tree.places.folder import LostDirectory, node_at
 from glassfs.tree.tree import Tree
@@ -35,14 +36,19 @@ class Sources:
             self.places[name] = Place(one.store, one.path)
         self._is_single = len(self.places) == 1
         self.has_folder = False
-        for name, place in self.places.items():
-            entry = place.store.entry(place.path)
-            if entry.kind is Kind.FOLDER:
-                self.has_folder = True
-            else:
-                containers.opened(place, entry.version, self._at(name))
+        try:
+            for name in self.places:
+                self._begin(name)
+        except BaseException:
+            self.close()
+            raise
         self.tree = Tree(self.root, self.close)
         containers.changed = self._changed
+
+    @property
+    def newest(self) -> Origin:
+        """What the source that changed last was when it was looked at last."""
+        return max((node.origin for node in list(self._shown.values())), key=lambda origin: origin.mtime_ns)
 
     def root(self) -> Directory:
         """The root directory as it is now."""
@@ -61,14 +67,17 @@ class Sources:
         try:
             entry = place.store.entry(place.path)
             node = node_at(self.containers, place, entry, shown, _number(entry), at, is_mount_root=self._is_single)
+            if node is None:
+                raise NotFound("is neither a file nor a folder any more", place.store.shown(place.path))
+        except Unavailable:
+            raise
         except GlassfsError as error:
-            self.containers.look(place, None)
+            if not isinstance(error, DeviceFailed):
+                self.containers.look(place, None)
             last = self._shown.get(name)
             if last is None:
                 raise
             return LostDirectory(last.name, last.ino, last.origin, error)
-        if node is None:
-            raise not_found(at)
         self._shown[name] = node
         return node
 
@@ -82,12 +91,14 @@ class Sources:
             try:
                 entry = place.store.entry(place.path)
                 stamp = entry.stamp if entry.kind is Kind.FILE else _attributes(entry)
-            except Unavailable:
+            except (Unavailable, DeviceFailed):
                 continue
             except GlassfsError:
                 stamp = ""
-            if self._stamps.setdefault(name, stamp) != stamp:
+            if self._stamps[name] != stamp:
                 self._stamps[name] = stamp
+                with suppress(Unavailable):
+                    self.node(name)
                 if self._at(name) not in changed:
                     changed.append(self._at(name))
                     self.tree.forget()
@@ -102,6 +113,17 @@ class Sources:
         for store in {id(place.store): place.store for place in self.places.values()}.values():
             store.close()
 
+    def _begin(self, name: str) -> None:
+        """Opens one of the sources."""
+        place = self.places[name]
+        entry = place.store.entry(place.path)
+        self._stamps[name] = entry.stamp
+        if entry.kind is Kind.FOLDER:
+            self.has_folder = True
+        else:
+            self.containers.opened(place, entry.version, self._at(name))
+        self.node(name)
+
     def _at(self, name: str) -> str:
         return "" if self._is_single else f"/{name}"
 
@@ -112,8 +134,7 @@ class _SideBySide(Directory):
     __slots__ = ("_sources",)
 
     def __init__(self, sources: Sources) -> None:
-        newest = max((node.origin for node in map(sources.node, sources.places)), key=lambda origin: origin.mtime_ns)
-        super().__init__("", inode("|".join(sources.places), 0), newest)
+        super().__init__("", inode("|".join(sources.places), 0), sources.newest)
         self._sources = sources
 
     def listing(self) -> Sequence[Node]:

@@ -1,0 +1,229 @@
+"""What every store promises, whatever it is: the contract as tests. A store's own tests derive from ``StoreSuite``."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.errors import Changed, Damaged, GlassfsError, NotADirectory, NotFound
+from glassfs.source import Kind, Path, Store
+
+CONTENT = bytes(range(256)) * 40
+
+
+class Lab(ABC):
+    """A store, and how to change what is in it. Paths have slashes."""
+
+    store: Store
+
+    @abstractmethod
+    def put(self, path: str, data: bytes) -> None:
+        """Another file at a path, with the folders that it needs."""
+
+    @abstractmethod
+    def rewrite(self, path: str, data: bytes) -> None:
+        """Other bytes in the same file."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None: ...
+
+    @abstractmethod
+    def link(self, path: str, target: str) -> None: ...
+
+    @abstractmethod
+    def set_permissions(self, path: str, permissions: int) -> None: ...
+
+
+def parts(path: str) -> Path:
+    return tuple(path.split("/"))
+
+
+class StoreSuite:
+    """``lab`` is a fixture that the deriving class has."""
+
+    @pytest.fixture
+    def store(self, lab: Lab) -> Store:
+        lab.put("folder/inner/file.bin", CONTENT)
+        lab.put("folder/b", b"b")
+        lab.put("a", b"")
+        lab.link("folder/link", "../a")
+        lab.link("way_out", "..")
+        return lab.store
+
+    def test_entries_say_what_is_there(self, lab: Lab, store: Store) -> None:
+        file = store.entry(parts("folder/inner/file.bin"))
+        assert (file.kind, file.size, file.target) == (Kind.FILE, len(CONTENT), "")
+        assert store.entry(()).kind is store.entry(parts("folder/inner")).kind is Kind.FOLDER
+        link = store.entry(parts("folder/link"))
+        assert (link.kind, link.target) == (Kind.LINK, "../a")
+        lab.set_permissions("a", 0o640)
+        assert store.entry(("a",)).permissions == 0o640
+
+    def test_listings_are_sorted_as_bytes_and_have_the_same_facts(self, lab: Lab, store: Store) -> None:
+        names = ["\udcff", "\U0001f600", "é", "e\u0301", "A", "b", " ", "b\n", "0"]
+        for name in names:
+            lab.put(f"many/{name}", b"x")
+        found = list(store.list(("many",)))
+        assert [name for name, _ in found] == sorted(names, key=lambda name: name.encode("utf-8", "surrogateescape"))
+        assert all(entry == store.entry(("many", name)) for name, entry in found)
+        assert [(name, entry.kind) for name, entry in store.list(("folder",))] == [
+            ("b", Kind.FILE), ("inner", Kind.FOLDER), ("link", Kind.LINK),
+        ]
+        assert [name for name, _ in store.list(())] == ["a", "folder", "many", "way_out"]
+
+    @pytest.mark.parametrize("path", ["missing", "folder/missing", "missing/inner", "x" * 300, "\ud800", "a\0b"])
+    def test_what_is_not_there_is_not_found(self, store: Store, path: str) -> None:
+        for ask in (store.entry, store.open, store.list):
+            with pytest.raises(NotFound) as raised:
+                ask(parts(path))
+            assert raised.value.source == store.shown(parts(path))
+
+    def test_a_file_is_not_a_folder(self, store: Store) -> None:
+        for ask in (store.entry, store.open):
+            with pytest.raises(NotADirectory):
+                ask(parts("a/b"))
+        with pytest.raises(NotADirectory):
+            store.list(("a",))
+
+    def test_no_link_is_followed(self, store: Store) -> None:
+        """Neither the last component nor one before it, and nothing is listed through one."""
+        for path in ("folder/link", "way_out"):
+            with pytest.raises(GlassfsError):
+                store.open(parts(path))
+            with pytest.raises(GlassfsError):
+                store.list(parts(path))
+        for ask in (store.entry, store.open, store.list):
+            with pytest.raises(GlassfsError):
+                ask(parts("way_out/folder"))
+
+    def test_a_folder_cannot_be_opened(self, store: Store) -> None:
+        for path in ((), ("folder",)):
+            with pytest.raises(GlassfsError):
+                store.open(path)
+
+    def test_ranges_are_those_of_the_file(self, store: Store) -> None:
+        source = store.open(parts("folder/inner/file.bin"))
+        assert (source.size, source.entry) == (len(CONTENT), store.entry(parts("folder/inner/file.bin")))
+
+        @settings(deadline=None)
+        @given(st.integers(0, len(CONTENT)), st.integers(0, len(CONTENT)))
+        def check(start: int, end: int) -> None:
+            start, end = sorted((start, end))
+            assert source.read(start, end - start) == CONTENT[start:end]
+
+        check()
+
+    @pytest.mark.parametrize(("offset", "size"), [
+        (0, len(CONTENT) + 1), (len(CONTENT), 1), (-1, 1), (5, -1), (1 << 62, 1), (0, 1 << 62), (1 << 70, 1),
+    ])
+    def test_ranges_outside_are_damage_and_allocate_nothing(self, store: Store, offset: int, size: int) -> None:
+        with pytest.raises(Damaged, match=r"file\.bin"):
+            store.open(parts("folder/inner/file.bin")).read(offset, size)
+
+    @pytest.mark.parametrize("offset", [len(CONTENT) - 3, len(CONTENT), 1 << 40, 1 << 70])
+    def test_a_short_read_is_an_error(self, store: Store, offset: int) -> None:
+        """Also when a caller hands down a buffer without asking for the size."""
+        with pytest.raises(Damaged):
+            store.open(parts("folder/inner/file.bin")).read_into(memoryview(bytearray(4)), offset)
+
+    def test_an_open_source_stays_what_was_opened(self, lab: Lab, store: Store) -> None:
+        source = store.open(parts("folder/b"))
+        lab.put("folder/b", b"other")
+        assert source.read(0, 1) == b"b"
+        assert source.current().version == store.entry(parts("folder/b")).version != source.version
+        lab.remove("folder/b")
+        assert source.read(0, 1) == b"b"
+        with pytest.raises(NotFound):
+            source.current()
+
+    def test_a_parked_source_reads_as_long_as_its_version_is_there(self, lab: Lab, store: Store) -> None:
+        source = store.open(parts("folder/b"))
+        source.park()
+        assert source.read(0, 1) == b"b"
+        lab.put("folder/b", b"other")
+        with pytest.raises(Changed):
+            source.read(0, 1)
+        lab.remove("folder/b")
+        with pytest.raises(Changed):
+            source.read(0, 1)
+
+    def test_a_source_in_a_version_is_opened_by_its_first_read(self, lab: Lab, store: Store) -> None:
+        entry = store.entry(parts("folder/b"))
+        early, late, kept = (store.source(parts("folder/b"), entry) for _ in range(3))
+        kept.keep()
+        assert early.read(0, 1) == kept.read(0, 1) == b"b"
+        lab.remove("folder/b")
+        for parked in (early, late):
+            with pytest.raises(Changed):
+                parked.read(0, 1)
+        assert kept.read(0, 1) == b"b"  # it holds what its first read has opened
+        kept.park()
+        with pytest.raises(Changed):
+            kept.read(0, 1)
+
+    def test_a_file_that_is_rewritten_in_place_is_changed(self, lab: Lab, store: Store) -> None:
+        before = store.entry(parts("folder/b"))
+        source = store.open(parts("folder/b"))
+        lab.rewrite("folder/b", b"c")
+        with pytest.raises(Changed):
+            source.read(0, 1)
+        after = store.entry(parts("folder/b"))
+        assert before.place == after.place
+        assert before.version != after.version
+        assert before.stamp != after.stamp
+        assert store.open(parts("folder/b")).read(0, 1) == b"c"
+
+    def test_attributes_change_the_stamp_alone(self, lab: Lab, store: Store) -> None:
+        before = store.entry(parts("folder/b"))
+        source = store.open(parts("folder/b"))
+        lab.set_permissions("folder/b", 0o600)
+        after = store.entry(parts("folder/b"))
+        assert (before.version, before.place) == (after.version, after.place)
+        assert before.stamp != after.stamp
+        assert source.read(0, 1) == b"b"
+
+    def test_a_replacement_is_at_another_place(self, lab: Lab, store: Store) -> None:
+        before = store.entry(parts("folder/b"))
+        kept = store.open(parts("folder/b"))  # so that its number is not used again
+        lab.put("folder/b", b"b")
+        after = store.entry(parts("folder/b"))
+        assert (before.place, before.version) != (after.place, after.version)
+        assert before.place != after.place
+        kept.close()
+
+    def test_after_close_reads_raise(self, store: Store) -> None:
+        source = store.open(parts("folder/b"))
+        source.close()
+        source.close()
+        with pytest.raises(Changed, match="closed"):
+            source.read(0, 1)
+
+    def test_a_closed_store_can_be_asked_again(self, store: Store) -> None:
+        store.close()
+        assert store.open(parts("folder/b")).read(0, 1) == b"b"
+        store.close()
+        store.close()
+        assert store.entry(parts("folder/b")).size == 1
+
+    def test_threads_share_a_source(self, store: Store) -> None:
+        """While others park it and hold on to it again."""
+        source = store.open(parts("folder/inner/file.bin"))
+        is_over = threading.Event()
+
+        def park() -> None:
+            while not is_over.is_set():
+                source.park()
+                source.keep()
+
+        offsets = [number * 13 % (len(CONTENT) - 100) for number in range(400)]
+        with ThreadPoolExecutor(8) as threads:
+            parking = threads.submit(park)
+            read = list(threads.map(lambda offset: source.read(offset, 100), offsets))
+            is_over.set()
+            parking.result()
+        assert read == [CONTENT[offset : offset + 100] for offset in offsets]

@@ -1,0 +1,191 @@
+"""Descriptors: few for many sources, those not read lately go first, and none left is no verdict."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from glassfs.errors import Unavailable
+from glassfs.source import descriptors
+from glassfs.source.descriptors import Descriptors
+from glassfs.source.local import LocalStore
+from tests.conftest import ROOT
+from tests.source.test_local import held
+
+
+class Holder:
+    def __init__(self, is_reading: bool = False) -> None:
+        self.was_read = True
+        self.is_reading = is_reading
+        self.is_open = True
+
+    def evict(self) -> bool:
+        self.is_open = self.is_reading
+        return not self.is_open
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Descriptors:
+    """A pool of four."""
+    monkeypatch.setattr(descriptors, "limit", lambda: 4)
+    return Descriptors()
+
+
+def test_those_not_read_lately_go_first(few: Descriptors) -> None:
+    holders = [Holder() for _ in range(6)]
+    for holder in holders[:5]:
+        few.add(holder)
+    assert [holder.is_open for holder in holders[:5]] == [False, True, True, True, True]
+    holders[1].was_read = True  # a second chance
+    few.add(holders[5])
+    assert [holder.is_open for holder in holders[1:]] == [True, False, True, True, True]
+
+
+def test_what_is_being_read_stays(few: Descriptors) -> None:
+    reading = [Holder(is_reading=True) for _ in range(8)]
+    for holder in reading:
+        few.add(holder)
+    idle = Holder()
+    few.add(idle)
+    assert all(holder.is_open for holder in reading)
+    reading[0].is_reading = False
+    few.add(Holder(is_reading=True))
+    assert not reading[0].is_open
+
+
+def test_those_that_gave_theirs_back_count_no_more(few: Descriptors) -> None:
+    kept = [Holder() for _ in range(3)]
+    for holder in kept:
+        few.add(holder)
+    for _ in range(20):
+        gone = Holder()
+        few.add(gone)
+        few.discard(gone)
+    assert all(holder.is_open for holder in kept)
+
+
+def test_the_limit_follows_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, expected in ((64, 16), (1024, 496), (1 << 20, 4096), (10, 8), (resource.RLIM_INFINITY, 4096)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert descriptors.limit() == expected
+
+
+def test_sources_open_again_what_was_taken_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "limit", lambda: 8)
+    for number in range(30):
+        (tmp_path / f"{number}").write_bytes(b"%02d" % number)
+    store = LocalStore(tmp_path)
+    sources = [store.open((f"{number}",)) for number in range(30)]
+    assert held(tmp_path) <= 9
+    for _ in range(2):
+        for number, source in enumerate(sources):
+            assert source.read(0, 2) == b"%02d" % number
+            assert held(tmp_path) <= 9
+    for source in sources:
+        source.close()
+    store.close()
+    assert held(tmp_path) == 0
+
+
+def test_parked_sources_take_no_place_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of one opens and closes: that must not make others close theirs."""
+    monkeypatch.setattr(descriptors, "limit", lambda: 8)
+    pool = Descriptors()
+    monkeypatch.setattr(descriptors, "pool", pool)
+    (tmp_path / "a").write_bytes(b"a")
+    store = LocalStore(tmp_path)
+    kept = [store.open(("a",)) for _ in range(8)]
+    store.close()
+    parked = store.source(("a",), kept[0].entry)
+    for _ in range(50):
+        parked.read(0, 1)
+    store.close()
+    assert held(tmp_path) == 8
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_where_there_is_none_left_sources_give_theirs_back(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    pool = Descriptors()
+    monkeypatch.setattr(descriptors, "pool", pool)
+    holders = [Holder() for _ in range(3)]
+    for holder in holders:
+        pool.add(holder)
+
+    def open_one() -> int:
+        if any(holder.is_open for holder in holders):
+            raise OSError(number, os.strerror(number))
+        return 7
+
+    assert descriptors.opened(open_one) == 7
+    holders[0].is_open = True
+    with pytest.raises(Unavailable):
+        descriptors.opened(open_one)
+
+
+def test_other_errors_go_through() -> None:
+    def open_one() -> int:
+        raise FileNotFoundError(errno.ENOENT, "none")
+
+    with pytest.raises(FileNotFoundError):
+        descriptors.opened(open_one)
+
+
+PROGRAM = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from tests.tree.made import use_made, made
+use_made()
+import glassfs
+folder = sys.argv[1]
+for number in range(500):
+    with open(f"{folder}/{number}", "wb") as file:
+        file.write(made(a=b"%03d" % number))
+tree = glassfs.open(folder)
+spare = []
+if sys.argv[2] == "exhausted":
+    try:
+        while True:
+            spare.append(os.open("/", os.O_RDONLY))
+    except OSError:
+        for number in spare[-6:]:
+            os.close(number)
+def read(number):
+    return tree.file(f"{number}/a.bin").read(0, 3)
+assert [read(number) for number in range(500)] == [b"%03d" % number for number in range(500)]
+nodes = [tree.file(f"{number}/a.bin") for number in range(500)]
+assert [node.read(0, 3) for node in nodes] == [b"%03d" % number for number in range(500)]
+assert len(tree.root.listing()) == 500
+assert len(os.listdir("/proc/self/fd")) <= 64
+if spare:
+    late = [os.open("/", os.O_RDONLY) for _ in range(3)]
+    some = []
+    try:
+        while True:
+            some.append(os.open("/", os.O_RDONLY))
+    except OSError:
+        pass
+    tree.forget()
+    try:
+        read(1)
+        raise AssertionError("there was a descriptor left")
+    except glassfs.errors.Unavailable:
+        pass
+    for number in some:
+        os.close(number)
+    assert read(1) == b"001"
+"""
+
+
+@pytest.mark.parametrize("how", ["few", "exhausted"])
+def test_five_hundred_containers_with_64_descriptors(tmp_path: Path, how: str) -> None:
+    """Also where others have taken nearly all: none of them is shown as a plain file for that."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), how], cwd=ROOT, capture_output=True, text=True, check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

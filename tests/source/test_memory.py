@@ -1,0 +1,74 @@
+"""The store for tests keeps what every store promises, and can be slow and fail."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from glassfs.errors import DeviceFailed, Unavailable
+from glassfs.source.memory import MemoryStore
+from tests.source.store_suite import Lab, StoreSuite
+
+
+class MemoryLab(Lab):
+    def __init__(self) -> None:
+        self.store: MemoryStore = MemoryStore()
+
+    def put(self, path: str, data: bytes) -> None:
+        self.store.put(path, data)
+
+    def rewrite(self, path: str, data: bytes) -> None:
+        self.store.rewrite(path, data)
+
+    def remove(self, path: str) -> None:
+        self.store.remove(path)
+
+    def link(self, path: str, target: str) -> None:
+        self.store.link(path, target)
+
+    def set_permissions(self, path: str, permissions: int) -> None:
+        self.store.set_permissions(path, permissions)
+
+
+class TestMemoryStore(StoreSuite):
+    @pytest.fixture
+    def lab(self) -> Lab:
+        return MemoryLab()
+
+
+def test_failures_are_raised_where_they_are_asked_for() -> None:
+    store = MemoryStore({"a": b"a", "b": b"b"})
+    store.opening["a"], store.reading["b"] = Unavailable("later"), DeviceFailed("never")
+    with pytest.raises(Unavailable):
+        store.open(("a",))
+    source = store.open(("b",))
+    with pytest.raises(DeviceFailed):
+        source.read(0, 1)
+    store.opening.clear()
+    store.reading.clear()
+    assert source.read(0, 1) + store.open(("a",)).read(0, 1) == b"ba"
+
+
+def test_reads_are_slow_and_counted() -> None:
+    store = MemoryStore({"a": b"abc"})
+    store.delay = 0.02
+    source = store.open(("a",))
+    begun = time.monotonic()
+    source.read(0, 2)
+    assert time.monotonic() - begun >= 0.02
+    assert (store.opens, store.reads, store.bytes_read) == (1, 1, 2)
+
+
+def test_what_is_held_is_told() -> None:
+    store = MemoryStore({"a": b"abc"})
+    source = store.open(("a",))
+    assert store.held == {source}
+    source.park()
+    source.read(0, 1)
+    assert store.held == set()
+    source.keep()
+    source.read(0, 1)
+    assert store.held == {source}
+    source.close()
+    assert store.held == set()

@@ -1,0 +1,126 @@
+"""Who may do what: what all files of a container grant together, and what becomes of it when a file's mode changes."""
+
+from __future__ import annotations
+
+import itertools
+import stat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.errors import NotFound
+from glassfs.source import Entry
+from glassfs.source.memory import MemoryStore
+from glassfs.tree.nodes import Access
+from tests.tree.made import made
+from tests.tree.trees import entry, origin, sources_of
+
+ENTRIES = st.lists(
+    st.builds(entry, st.integers(0, 0o777), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=4,
+)
+PEOPLE = [(uid, groups) for uid in range(4) for size in range(4) for groups in itertools.combinations(range(4), size)]
+
+
+def granted(permissions: int, owner: int, group: int, uid: int, groups: tuple[int, ...]) -> int:
+    """What the kernel grants a user: the first class that he is in counts."""
+    if uid == owner:
+        return permissions >> 6 & 7
+    return permissions >> 3 & 7 if group in groups else permissions & 7
+
+
+@given(ENTRIES)
+@settings(deadline=None, max_examples=300)
+def test_nobody_gets_more_than_every_file_gives_him(entries: list[Entry]) -> None:
+    access = Access.of(entries)
+    for uid, groups in PEOPLE:
+        least = 7
+        for file in entries:
+            least &= granted(file.permissions, file.uid, file.gid, uid, groups)
+        assert granted(*access, uid, groups) & ~least == 0
+
+
+@given(st.builds(entry, st.integers(0, 0o777), st.integers(0, 2), st.integers(0, 2)), st.integers(1, 3))
+@settings(deadline=None)
+def test_files_that_are_alike_grant_what_each_does(file: Entry, count: int) -> None:
+    assert Access.of([file] * count) == (file.permissions, file.uid, file.gid)
+
+
+@given(st.integers(0, 0o777))
+@settings(deadline=None)
+def test_modes_have_no_write_bits_and_search_where_reading_is_allowed(permissions: int) -> None:
+    made_with = origin()
+    object.__setattr__(made_with, "access", Access(permissions, 0, 0))
+    assert stat.S_IMODE(made_with.file_mode) == permissions & 0o444
+    for shift in (0, 3, 6):
+        bits = stat.S_IMODE(made_with.directory_mode) >> shift & 7
+        assert bits == (5 if permissions >> shift & 4 else 0)
+
+
+def test_a_manifest_does_not_give_out_parts_of_somebody_else() -> None:
+    """S4: a user's own manifest beside files that only root may read."""
+    store = MemoryStore()
+    store.put("m", made(parts=["part"]), permissions=0o644, uid=1000, gid=1000)
+    store.put("part", b"secret", permissions=0o600)
+    tree = sources_of(store).tree
+    for path in ("/m", "/m/parts", "/m/parts/part.bin"):
+        assert stat.S_IMODE(tree.lookup(path).mode) == 0
+    store.set_permissions("part", 0o644)
+    assert stat.S_IMODE(tree.lookup("/m").mode) == 0o555
+
+
+def test_a_part_that_is_closed_later_closes_the_container() -> None:
+    store = MemoryStore({"m": made(parts=["part"], a=b"a"), "part": b"secret"})
+    sources = sources_of(store)
+    assert sources.tree.lookup("/m/a.bin").mode == 0o100444
+    store.set_permissions("part", 0o600)
+    assert sources.tree.lookup("/m").mode == 0o040500
+    assert sources.refresh() == ["/m"]
+    assert sources.tree.lookup("/m/a.bin").mode == 0o100400
+
+
+@pytest.mark.parametrize("names", [(), ("some",)], ids=["in a folder", "named"])
+def test_a_changed_mode_shows_and_drops_what_was_decoded(names: tuple[str, ...]) -> None:
+    """S5: the bytes may have changed along without a trace, so they are read again; who has them open goes on."""
+    store = MemoryStore()
+    raw = bytes(range(256)) * 100
+    store.put("some", made({"x.z": raw}))
+    sources = sources_of(store, *names)
+    root = "" if names else "/some"
+    node = sources.tree.file(f"{root}/x.z.bin")
+    with node.origin.lease:
+        assert node.read(0, 1 << 20) == raw
+        reads, misses = store.reads, sources.containers.services.cache.misses
+        assert node.read(0, 1 << 20) == raw
+        assert store.reads == reads
+        store.set_permissions("some", 0o600)
+        assert sources.refresh() == [root]
+        assert sources.refresh() == []
+        again = sources.tree.file(f"{root}/x.z.bin")
+        assert (node.mode, again.mode, again.ino) == (0o100444, 0o100400, node.ino)
+        assert again.read(0, 1 << 20) == node.read(0, 1 << 20) == raw
+        assert store.reads > reads
+        assert sources.containers.services.cache.misses == misses + 1
+        assert not node.origin.lease.is_retired
+
+
+def test_whoever_looks_a_name_up_sees_its_mode_as_it_is() -> None:
+    store = MemoryStore({"some": made(a=b"a"), "plain": b"text"})
+    tree = sources_of(store).tree
+    assert tree.lookup("/some/a.bin").mode == 0o100444
+    for name in ("some", "plain"):
+        store.set_permissions(name, 0o640)
+    assert (tree.lookup("/some").mode, tree.lookup("/plain").mode) == (0o040550, 0o100440)
+    assert tree.lookup("/some/a.bin").mode == 0o100440
+
+
+def test_a_folder_has_no_search_bit_of_its_own_making() -> None:
+    class Closed(MemoryStore):
+        def entry(self, path: tuple[str, ...]) -> Entry:
+            found = super().entry(path)
+            return found._replace(permissions=0o744) if path == ("folder",) else found
+
+    tree = sources_of(Closed({"folder/a": b"a"})).tree
+    assert tree.lookup("/folder").mode == 0o040544
+    with pytest.raises(NotFound):
+        tree.lookup("/folder/b")

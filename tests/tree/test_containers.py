@@ -1,0 +1,422 @@
+"""Containers of a tree: which files are any, which are open, what changes, and what is held; over a store in memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, Unavailable
+from glassfs.formats import registry
+from glassfs.source import Path, Source
+from glassfs.source.memory import MemoryStore
+from glassfs.tree import Directory, File, Sources, Tree
+from glassfs.tree.places import containers as containers_module
+from glassfs.tree.places.containers import Opened
+from tests.tree.made import FORMAT, made
+from tests.tree.trees import paths_of, sources_of
+
+
+def value(tree: Tree, path: str) -> bytes:
+    return tree.file(path).read(0, 100)
+
+
+def many(count: int, **more: bytes) -> MemoryStore:
+    return MemoryStore({f"{number}": made(a=b"%d" % number, **more) for number in range(count)})
+
+
+def names_open(sources: Sources) -> list[str]:
+    return [opened.container.sources[0].name.rpartition("/")[2] for opened in sources.containers.all_open()]
+
+
+# Verdicts.
+
+
+def test_a_verdict_is_found_once() -> None:
+    store = many(5)
+    store.put("plain", b"text")
+    tree = sources_of(store).tree
+    assert paths_of(tree) >= {"/0/", "/4/", "/plain"}
+    opens = store.opens
+    for _ in range(3):
+        tree.root.listing()
+    assert store.opens == opens
+
+
+def test_what_cannot_be_opened_stays_a_file_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    whole = made(a=b"abc")
+    tree = sources_of(MemoryStore({"good": whole, "cut": whole[:-1], "new": made(version=2)})).tree
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            tree.root.listing()
+    reasons = {name: tree.lookup(name).xattrs()["user.glassfs.error"] for name in ("cut", "new")}
+    assert reasons == {"cut": b"is cut", "new": b"has version 2"}
+    assert [record.getMessage() for record in caplog.records] == ["memory/cut: is cut", "memory/new: has version 2"]
+    assert value(tree, "/cut") == whole[:-1]
+    assert value(tree, "/good/a.bin") == b"abc"
+
+
+@pytest.mark.parametrize("error", [DeviceFailed("slow disk"), NotAllowed("not now")])
+@pytest.mark.parametrize("where", ["opening", "reading"])
+def test_what_cannot_be_looked_at_is_a_file_for_now(error: GlassfsError, where: str) -> None:
+    store = many(2)
+    tree = sources_of(store).tree
+    getattr(store, where)["0"] = error
+    node = tree.lookup("/0")
+    assert isinstance(node, File)
+    assert node.xattrs()["user.glassfs.error"].decode() == error.reason
+    assert value(tree, "/1/a.bin") == b"1"
+    getattr(store, where).clear()
+    assert value(tree, "/0/a.bin") == b"0"
+
+
+@pytest.mark.parametrize("where", ["opening", "reading"])
+def test_where_the_machine_lacks_something_nobody_is_told_otherwise(where: str) -> None:
+    """Neither a plain file is shown, nor a container closed, nor anything remembered."""
+    store = many(2)
+    sources = sources_of(store)
+    tree = sources.tree
+    assert value(tree, "/1/a.bin") == b"1"
+    for name in "01":
+        getattr(store, where)[name] = Unavailable("too many open files")
+    with pytest.raises(Unavailable):
+        tree.lookup("/0")
+    with pytest.raises(Unavailable):
+        tree.root.listing()
+    assert isinstance(tree.lookup("/1"), Directory)
+    assert sources.refresh() == []
+    assert names_open(sources) == ["1"]
+    getattr(store, where).clear()
+    assert value(tree, "/0/a.bin") == b"0"
+
+
+def test_a_store_that_lacks_something_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = many(1)
+    sources = sources_of(store, "0")
+    assert value(sources.tree, "/a.bin") == b"0"
+
+    def entry(path: Path) -> None:
+        raise Unavailable("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "entry", entry)
+        assert sources.refresh() == []
+        with pytest.raises(Unavailable):
+            sources.tree.lookup("/")
+    assert names_open(sources) == ["0"]
+    assert value(sources.tree, "/a.bin") == b"0"
+
+
+@pytest.mark.parametrize("names", [(), ("0",)], ids=["in a folder", "named"])
+def test_a_device_that_fails_for_a_while_closes_nothing(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...],
+) -> None:
+    store = many(1)
+    sources = sources_of(store, *names)
+    node = sources.tree.file("/a.bin" if names else "/0/a.bin")
+    mode = sources.tree.root.mode
+
+    def entry(path: Path) -> None:
+        raise DeviceFailed("input/output error", store.shown(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "entry", entry)
+        assert sources.refresh() == []
+        assert sources.tree.root.mode == mode
+        with pytest.raises(DeviceFailed, match="input/output error"):
+            sources.tree.root.listing()
+        assert node.read(0, 9) == b"0"
+    assert names_open(sources) == ["0"]
+    assert not node.origin.lease.is_retired
+
+
+def test_a_part_that_comes_later_makes_the_container(caplog: pytest.LogCaptureFixture) -> None:
+    """As copying leaves a manifest before its parts; and the log says once what is missing."""
+    store = MemoryStore({"m": made(parts=["one", "two"]), "one": b"1"})
+    tree = sources_of(store).tree
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert isinstance(tree.lookup("/m"), File)
+    assert len(caplog.records) == 1
+    opens = store.opens
+    tree.lookup("/m")
+    assert store.opens == opens
+    store.put("two", b"2")
+    assert value(tree, "/m/parts/two.bin") == b"2"
+
+
+def test_a_part_that_goes_does_not_hide_the_container() -> None:
+    store = MemoryStore({"m": made(parts=["one"]), "one": b"1"})
+    sources = sources_of(store)
+    assert value(sources.tree, "/m/parts/one.bin") == b"1"
+    store.remove("one")
+    node = sources.tree.lookup("/m")
+    assert isinstance(node, File)
+    assert b"one" in node.xattrs()["user.glassfs.error"]
+    assert sources.refresh() == ["/m"]
+    store.put("one", b"new")
+    assert value(sources.tree, "/m/parts/one.bin") == b"new"
+
+
+@pytest.mark.parametrize("fault", ["KeyError", "MemoryError"])
+def test_a_fault_of_a_format_costs_its_container_alone(fault: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = many(1)
+    store.put("bad", made(fault=fault))
+    tree = sources_of(store).tree
+    if fault == "MemoryError":
+        with pytest.raises(Unavailable):
+            tree.lookup("/bad")
+    else:
+        assert {node.name for node in tree.root.listing()} == {"0", "bad"}
+        assert tree.lookup("/bad").xattrs()["user.glassfs.error"] == b"cannot be opened: KeyError: 'of the format'"
+        assert [record.exc_info is not None for record in caplog.records] == [True, False]
+    assert value(tree, "/0/a.bin") == b"0"
+    assert not {source for source in store.held if source.name.endswith("bad")}
+
+
+def test_verdicts_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers_module, "REMEMBERED_VERDICTS", 20)
+    store = many(50)
+    store.put("m", made(parts=[f"{number}" for number in range(15)]))
+    sources = sources_of(store)
+    for _ in range(2):
+        sources.tree.root.listing()
+    kept = sources.containers._verdicts.values()
+    assert sum(1 + len(verdict.others) for verdict in kept) == sources.containers._weight <= 20
+
+
+# How many are open.
+
+
+def test_only_so_many_are_open_and_what_was_used_last_stays() -> None:
+    store = many(30)
+    sources = sources_of(store, limit=4)
+    for number in [*range(30), *range(29, -1, -1)]:
+        assert value(sources.tree, f"/{number}/a.bin") == b"%d" % number
+        assert len(store.held) <= 4
+    assert names_open(sources) == ["3", "2", "1", "0"]
+    for name in "3035":
+        sources.tree.directory(f"/{name}").listing()
+    assert names_open(sources) == ["1", "0", "3", "5"]
+
+
+def test_looking_at_a_folder_holds_nothing() -> None:
+    store = many(30)
+    store.put("m", made(parts=["1", "2"]))
+    store.put("bad", made(parts=["1", "missing"]))
+    sources = sources_of(store)
+    assert len(sources.tree.root.listing()) == 32
+    assert names_open(sources) == []
+    assert not store.held
+
+
+def test_a_container_that_cannot_be_opened_holds_nothing() -> None:
+    """Neither its own file nor those parts that were opened before it failed."""
+    store = MemoryStore({"bad": made(parts=["part", "missing"]), "part": b""})
+    with pytest.raises(Refused, match="missing"):
+        sources_of(store, "bad")
+    assert not store.held
+
+
+def test_what_does_not_open_closes_what_was_opened_before() -> None:
+    store = many(3)
+    store.put("bad", made(version=2))
+    with pytest.raises(Refused, match=r"^memory/bad: has version 2$"):
+        sources_of(store, "0", "1", "bad")
+    assert not store.held
+
+
+def test_a_file_of_a_closed_container_still_reads() -> None:
+    store = many(2)
+    sources = sources_of(store, limit=1)
+    node = sources.tree.file("/0/a.bin")
+    sources.tree.directory("/1").listing()
+    assert node.read(0, 9) == b"0"
+    assert node.origin.lease.is_retired
+    assert not node.origin.lease.is_replaced
+    assert {source.name for source in store.held} == {"memory/1"}
+
+
+def test_a_closed_tree_holds_nothing_and_opens_again() -> None:
+    store = many(3)
+    with sources_of(store).tree as tree:
+        nodes = [tree.file(f"/{number}/a.bin") for number in range(3)]
+        assert len(store.held) == 3
+    assert not store.held
+    assert [node.read(0, 9) for node in nodes] == [b"0", b"1", b"2"]
+    assert not store.held
+    assert value(tree, "/1/a.bin") == b"1"
+    assert len(store.held) == 1
+    tree.close()
+    tree.close()
+    assert not store.held
+
+
+def test_many_threads_open_a_container_once() -> None:
+    store = MemoryStore({"some": made(a=b"a")})
+    sources = sources_of(store)
+    entry = store.entry(("some",))
+    place = containers_module.Place(store, ("some",))
+    store.delay = 0.01
+    opens, start = store.opens, threading.Barrier(16)
+
+    def look(_: int) -> Opened:
+        start.wait(60)
+        return sources.containers.opened(place, entry.version, "/some")
+
+    with ThreadPoolExecutor(16) as threads:
+        assert len({id(opened) for opened in threads.map(look, range(16))}) == 1
+    assert store.opens == opens + 1
+
+
+def test_threads_look_and_close_and_nothing_is_left_held() -> None:
+    """Opening, closing of those used longest ago, refreshing and closing of all, beside one another."""
+    store = many(12)
+    sources = sources_of(store, limit=3)
+    is_over = threading.Event()
+
+    def disturb() -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            store.put(f"{number % 12}", made(a=b"%d" % (number % 12)))
+            sources.refresh()
+            if number % 5 == 0:
+                sources.tree.close()
+
+    def look(number: int) -> bool:
+        try:
+            node = sources.tree.file(f"/{number % 12}/a.bin")
+            with node.origin.lease:
+                return node.read(0, 9) == b"%d" % (number % 12)
+        except Changed:
+            return True
+
+    with ThreadPoolExecutor(9) as threads:
+        disturbing = threads.submit(disturb)
+        assert all(threads.map(look, range(1500)))
+        is_over.set()
+        disturbing.result()
+    sources.tree.close()
+    assert not store.held
+
+
+# What changes.
+
+
+def test_refresh_tells_what_changed_and_shows_it() -> None:
+    store = many(3)
+    sources = sources_of(store)
+    tree = sources.tree
+    assert [value(tree, f"/{number}/a.bin") for number in range(3)] == [b"0", b"1", b"2"]
+    assert sources.refresh() == []
+    old = tree.file("/0/a.bin")
+    store.put("0", made(a=b"new", more=b"more"))
+    store.remove("1")
+    assert sorted(sources.refresh()) == ["/0", "/1"]
+    assert sources.refresh() == []
+    assert (value(tree, "/0/a.bin"), value(tree, "/0/more.bin"), value(tree, "/2/a.bin")) == (b"new", b"more", b"2")
+    assert (old.origin.lease.is_replaced, old.origin.lease.is_retired) == (True, True)
+    with pytest.raises(NotFound):
+        tree.lookup("/1/a.bin")
+
+
+def test_a_name_that_is_looked_up_notices_by_itself() -> None:
+    store = many(2)
+    sources = sources_of(store)
+    old = sources.tree.file("/0/a.bin")
+    store.put("0", made(b=b"new"))
+    store.remove("1")
+    assert isinstance(sources.tree.lookup("/0"), Directory)
+    assert old.origin.lease.is_replaced
+    assert paths_of(sources.tree) == {"/0/", "/0/b.bin"}
+    assert sources.refresh() == []
+
+
+def test_a_container_rewritten_in_place_is_an_error_until_it_is_looked_at_again() -> None:
+    store = many(1)
+    sources = sources_of(store, "0")
+    node = sources.tree.file("/a.bin")
+    store.rewrite("0", made(a=b"2"))
+    with pytest.raises(Changed):
+        node.read(0, 1)
+    assert sources.refresh() == [""]
+    assert value(sources.tree, "/a.bin") == b"2"
+    assert sources.tree.file("/a.bin").ino != node.ino
+
+
+def test_a_deleted_container_is_readable_for_who_has_it_open() -> None:
+    store = many(1)
+    sources = sources_of(store)
+    node = sources.tree.file("/0/a.bin")
+    with node.origin.lease:
+        store.remove("0")
+        assert sources.refresh() == ["/0"]
+        with pytest.raises(NotFound):
+            sources.tree.lookup("/0/a.bin")
+        assert node.read(0, 9) == b"0"
+        assert not node.origin.lease.is_replaced
+    with pytest.raises(Changed):
+        node.read(0, 9)
+    assert not store.held
+
+
+@pytest.mark.parametrize("change", ["put", "rewrite", "remove"])
+def test_a_part_that_changes_changes_the_container(change: str) -> None:
+    store = MemoryStore({"m": made(parts=["one", "two"]), "one": b"1", "two": b"2"})
+    sources = sources_of(store)
+    old = sources.tree.file("/m/parts/one.bin")
+    getattr(store, change)(*(("two",) if change == "remove" else ("two", b"new")))
+    assert sources.refresh() == ["/m"]
+    assert old.origin.lease.is_retired
+    if change == "remove":
+        assert isinstance(sources.tree.lookup("/m"), File)
+    else:
+        assert value(sources.tree, "/m/parts/two.bin") == b"new"
+        assert sources.tree.file("/m/parts/one.bin").ino != old.ino
+
+
+def test_every_part_of_many_gets_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some in each round, of several containers side by side."""
+    monkeypatch.setattr(containers_module, "PARTS_AT_A_TIME", 8)
+    monkeypatch.setattr(containers_module, "LEAST_PARTS", 4)
+    numbers = [f"{name}{number}" for name in "ab" for number in range(12)]
+    for number in numbers:
+        store = MemoryStore(dict.fromkeys(numbers, b"1"))
+        for name in "ab":
+            store.put(name, made(parts=[part for part in numbers if part.startswith(name)]))
+        sources = sources_of(store, "a", "b", limit=5)
+        store.put(number, b"2")
+        changed = [path for _ in range(3) for path in sources.containers.refresh()]
+        assert changed == [f"/{number[0]}"]
+
+
+def test_a_container_replaced_by_another_at_each_look_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a number of times; then it is a file that says why."""
+    store = many(1)
+    tree = sources_of(store).tree
+    open_one, rest = store.open, [3]
+
+    def replaced(path: Path) -> Source:
+        if rest[0]:
+            rest[0] -= 1
+            store.put("0", made(a=b"%d" % rest[0]))
+        return open_one(path)
+
+    monkeypatch.setattr(store, "open", replaced)
+    node = tree.lookup("/0")
+    assert isinstance(node, Directory)
+    assert value(tree, "/0/a.bin") == b"0"
+    rest[0] = 100
+    store.put("0", b"else")
+    node = tree.lookup("/0")
+    assert isinstance(node, File)
+    assert node.xattrs()["user.glassfs.error"] == b"is another file by now"
+
+
+def test_a_hint_says_why_a_named_file_is_not_a_container() -> None:
+    with pytest.raises(registry.Unrecognised, match=r"^memory/file: has a letter wrong$"):
+        sources_of(MemoryStore({"file": b"MAED\n"}), "file")
+    assert FORMAT.hint(b"MADE\n") is None

@@ -1,0 +1,83 @@
+"""Leases: what is held while somebody uses a version, and given back with the last one."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from glassfs.errors import Changed
+from glassfs.source.memory import MemoryStore
+from glassfs.tree.lease import Lease
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore({"a": b"a", "b": b"b"})
+
+
+def lease_of(store: MemoryStore) -> Lease:
+    return Lease([store.source((name,), store.entry((name,))) for name in "ab"])
+
+
+def read(lease: Lease) -> bytes:
+    return b"".join(source.read(0, 1) for source in lease.sources)
+
+
+def test_what_was_read_is_held_until_the_last_one_releases(store: MemoryStore) -> None:
+    lease = lease_of(store)
+    assert read(lease) == b"ab"
+    assert not store.held
+    with lease, lease:
+        assert read(lease) == b"ab"
+        assert store.held == set(lease.sources)
+        with lease:
+            pass
+        assert store.held == set(lease.sources)
+    assert not store.held
+    with lease:
+        assert read(lease) == b"ab"
+        assert store.held == set(lease.sources)
+    assert not store.held
+
+
+def test_a_deleted_file_is_readable_while_it_is_leased(store: MemoryStore) -> None:
+    lease = lease_of(store)
+    with lease:
+        read(lease)
+        store.remove("a")
+        store.put("b", b"new")
+        lease.retire(is_replaced=True)
+        assert read(lease) == b"ab"
+    with pytest.raises(Changed):
+        read(lease)
+    assert (lease.is_retired, lease.is_replaced) == (True, True)
+
+
+def test_releasing_too_often_is_a_fault_and_changes_nothing(store: MemoryStore) -> None:
+    lease = lease_of(store)
+    with lease:
+        pass
+    with pytest.raises(RuntimeError):
+        lease.release()
+    with lease:
+        read(lease)
+        assert len(store.held) == 2
+    assert not store.held
+
+
+def test_threads_come_and_go(store: MemoryStore) -> None:
+    lease = lease_of(store)
+    start = threading.Barrier(8)
+
+    def use(_: int) -> None:
+        start.wait(60)
+        for _ in range(300):
+            with lease:
+                assert read(lease) == b"ab"
+                assert len(store.held) == 2
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(use, range(8)))
+    assert not store.held

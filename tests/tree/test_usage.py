@@ -1,0 +1,88 @@
+"""How large the sources are: summed up in the background, whoever asks waits for nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from glassfs.errors import DeviceFailed
+from glassfs.source import Entry, Path
+from glassfs.source.memory import MemoryStore
+from glassfs.tree.places import usage as usage_module
+from glassfs.tree.places.containers import Place
+from glassfs.tree.places.usage import Usage
+from tests.mount.mounts import wait_until
+
+
+def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_module, "PATIENCE", 60)
+    store = MemoryStore({"a": b"1", "folder/b": b"22", "folder/deep/c": b"333", "other/d": b"4444"})
+    assert Usage([Place(store, ())])() == 10
+    assert Usage([Place(store, ("a",)), Place(store, ("folder",)), Place(store, ("missing",))])() == 6
+
+
+class Blocked(MemoryStore):
+    """A store that lists nothing before ``go`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": b"1", "folder/b": b"22"})
+        self.go = threading.Event()
+        self.listings = 0
+
+    def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
+        self.listings += 1
+        assert self.go.wait(60)
+        return super().list(path)
+
+
+def test_nobody_waits_for_the_sum() -> None:
+    store = Blocked()
+    usage = Usage([Place(store, ())])
+    begun = time.monotonic()
+    assert [usage() for _ in range(20)] == [0] * 20
+    assert time.monotonic() - begun < 30
+    assert store.listings == 1  # by one for all
+    store.go.set()
+    assert wait_until(lambda: usage() == 3)
+    store.put("c", bytes(100))
+    assert usage() == 3  # good for a while
+
+
+def test_the_sum_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_module, "LEAST_PAUSE", 0.0)
+    monkeypatch.setattr(usage_module, "PAUSE", 0)
+    store = MemoryStore({"a": b"1"})
+    usage = Usage([Place(store, ())])
+    assert wait_until(lambda: usage() == 1)
+    store.put("b", bytes(100))
+    assert wait_until(lambda: usage() == 101)
+
+
+def test_what_cannot_be_looked_at_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_module, "PATIENCE", 60)
+    store = MemoryStore({"a": b"1", "bad/b": b"22"})
+    list_all = store.list
+
+    def failing(path: Path) -> Iterator[tuple[str, Entry]]:
+        if path == ("bad",):
+            raise DeviceFailed("no")
+        return list_all(path)
+
+    monkeypatch.setattr(store, "list", failing)
+    assert Usage([Place(store, ())])() == 1
+
+
+def test_without_a_thread_the_last_sum_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_module, "PATIENCE", 0.0)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    usage = Usage([Place(MemoryStore({"a": b"1"}), ())])
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert usage() == usage() == 0
+    assert wait_until(lambda: usage() == 1)
