@@ -326,7 +326,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(tmp_path: Path, st
     done = glassfs("export", source, tmp_path / "out")
     assert done.status == 1
     assert len(done.errors) == 2
-    assert done.errors[0].startswith("glassfs: /damaged.wshard/signal/bad.npy: ")
+    assert done.errors[0].startswith(f"glassfs: {source}: /damaged.wshard/signal/bad.npy: ")
     assert not leftovers(tmp_path / "out")
     expected = {place for place in written(tmp_path / "out") if place.endswith("zeros.npy")}
     assert expected == {"/store.kas/zeros.npy"}

@@ -16,14 +16,13 @@ from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter
 
-from glassfs.cache import BlockCache
 from glassfs.content import Array, Blob, Container, Content, Extent, Fault, Group, Member, Memory
 from glassfs.errors import Refused
 from glassfs.formats.idv import FORMAT as IDV
 from glassfs.formats.ikv import FORMAT as IKV
 from glassfs.formats.kastore import FORMAT as KASTORE
 from glassfs.formats.kinodb import FORMAT as KINODB
-from glassfs.formats.registry import Format
+from glassfs.formats.registry import Format, Opening
 from glassfs.formats.wshard import FORMAT as WSHARD
 from glassfs.source import Source
 from glassfs.testing import FormatTests
@@ -141,7 +140,8 @@ def tiny_members(source: Source) -> Iterator[Member]:
         position += 4 + size
 
 
-def tiny_open(source: Source, cache: BlockCache) -> Container:
+def tiny_open(opening: Opening) -> Container:
+    source = opening.source
     return Container("tiny", "1", Group(b"", lambda: tiny_members(source)), [source])
 
 
@@ -170,7 +170,7 @@ def test_a_sound_format_of_somebody_else_passes(claim: str) -> None:
     getattr(conformance(SOUND), claim)()
 
 
-def opened_by(change: Callable[[Source, BlockCache], Container]) -> Format:
+def opened_by(change: Callable[[Opening], Container]) -> Format:
     return Format("tiny", SOUND.recognises, change)
 
 
@@ -181,36 +181,41 @@ def showing(content: Callable[[Source], Content]) -> Format:
         yield from tiny_members(source)
         yield Member((b"more",), content(source))
 
-    return opened_by(lambda source, cache: Container("tiny", "1", Group(b"", lambda: members(source)), [source]))
+    def opened(opening: Opening) -> Container:
+        return Container("tiny", "1", Group(b"", lambda: members(opening.source)), [opening.source])
+
+    return opened_by(opened)
 
 
-def eager(source: Source, cache: BlockCache) -> Container:
+def eager(opening: Opening) -> Container:
+    source = opening.source
     source.read(0, source.size)
-    return tiny_open(source, cache)
+    return tiny_open(opening)
 
 
-def trusting(source: Source, cache: BlockCache) -> Container:
+def trusting(opening: Opening) -> Container:
+    source = opening.source
     struct.unpack("<Q", source.read(0, source.size)[-8:])
     if source.read(len(MAGIC), 1)[0] > 2:
         raise KeyError("unexpected")
-    return tiny_open(source, cache)
+    return tiny_open(opening)
 
 
-def greedy(source: Source, cache: BlockCache) -> Container:
+def greedy(opening: Opening) -> Container:
     bytearray(20 << 20)
-    return tiny_open(source, cache)
+    return tiny_open(opening)
 
 
-def refusing(source: Source, cache: BlockCache) -> Container:
-    raise Refused(source.name, "never")
+def refusing(opening: Opening) -> Container:
+    raise Refused("never", opening.source.name)
 
 
 LEFT_OPEN: list[Any] = []
 
 
-def leaking(source: Source, cache: BlockCache) -> Container:
-    LEFT_OPEN.append(open(source.path, "rb"))  # type: ignore[attr-defined]  # noqa: SIM115
-    return tiny_open(source, cache)
+def leaking(opening: Opening) -> Container:
+    LEFT_OPEN.append(open(opening.source.name, "rb"))  # noqa: SIM115
+    return tiny_open(opening)
 
 
 class Restless(Memory):
@@ -232,9 +237,9 @@ class Renamed:
         return b"part%d" % cls.count
 
 
-def unstable(source: Source, cache: BlockCache) -> Container:
+def unstable(opening: Opening) -> Container:
     name = Renamed.name()
-    return Container("tiny", "1", Group(b"", lambda: [Member((name,), Blob(name, Memory(b"x")))]), [source])
+    return Container("tiny", "1", Group(b"", lambda: [Member((name,), Blob(name, Memory(b"x")))]), [opening.source])
 
 
 class Reading(Extent):
@@ -258,10 +263,10 @@ BROKEN: list[tuple[str, Format]] = [
     ("test_every_range_is_that_of_the_whole", showing(lambda source: Blob(b"more", Restless(bytes(100))))),
     ("test_threads_read_the_same", showing(lambda source: Blob(b"more", Restless(bytes(100))))),
     ("test_sound_containers_have_no_fault", opened_by(
-        lambda source, cache: Container("tiny", "1", Group(b"", list), [source], {}, lambda: iter([Fault("a", "b")])))),
+        lambda given: Container("tiny", "1", Group(b"", list), [given.source], {}, lambda: iter([Fault("a", "b")])))),
     ("test_nothing_stays_open", opened_by(leaking)),
     ("test_nothing_stays_open", opened_by(
-        lambda source, cache: Container("tiny", "1", Group(b"", lambda: tiny_members(source)), []))),
+        lambda given: Container("tiny", "1", Group(b"", lambda: tiny_members(given.source)), []))),
     ("test_cut_containers_raise_only_errors_of_glassfs", opened_by(trusting)),
     ("test_changed_containers_raise_only_errors_of_glassfs", opened_by(trusting)),
     ("test_damaged_containers_raise_only_errors_of_glassfs", opened_by(greedy)),

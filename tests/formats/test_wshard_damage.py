@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import tracemalloc
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 
@@ -246,13 +247,13 @@ def test_metadata_that_are_looked_at_take_room_for_their_values(text: bytes, mon
         path.write_bytes(data)
         given = opening(path, 1 << 30)
         taken: list[int] = []
-        take = given.cache.room.take
+        take = given.cache.taken
 
-        def counted(size: int) -> None:
+        def counted(size: int) -> AbstractContextManager[None]:
             taken.append(size)
-            take(size)
+            return take(size)
 
-        monkeypatch.setattr(given.cache.room, "take", counted)
+        monkeypatch.setattr(given.cache, "taken", counted)
         tracemalloc.start()
         try:
             open_container(given)

@@ -369,4 +369,4 @@ def test_names_that_lead_nowhere(tmp_path: Path) -> None:
 def test_what_the_system_says(number: int, kind: type[GlassfsError]) -> None:
     error = told(OSError(number, os.strerror(number)), "some/file")
     assert type(error) is kind
-    assert str(error) == f"some/file: {os.strerror(number).lower()}"
+    assert str(error) == f"some/file: {os.strerror(number)}"

@@ -332,6 +332,7 @@ def test_a_name_that_is_looked_up_notices_by_itself() -> None:
     assert isinstance(sources.tree.lookup("/0"), Directory)
     assert old.origin.lease.is_replaced
     assert paths_of(sources.tree) == {"/0/", "/0/b.bin"}
+    assert "/0" in sources.refresh()  # for whoever has to tell others, who may have looked before
     assert sources.refresh() == []
 
 

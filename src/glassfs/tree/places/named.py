@@ -90,7 +90,7 @@ class Sources:
         for name, place in self.places.items():
             try:
                 entry = place.store.entry(place.path)
-                stamp = entry.stamp if entry.kind is Kind.FILE else _attributes(entry)
+                stamp = _stamp(entry)
             except (Unavailable, DeviceFailed):
                 continue
             except GlassfsError:
@@ -117,7 +117,7 @@ class Sources:
         """Opens one of the sources."""
         place = self.places[name]
         entry = place.store.entry(place.path)
-        self._stamps[name] = entry.stamp
+        self._stamps[name] = _stamp(entry)
         if entry.kind is Kind.FOLDER:
             self.has_folder = True
         else:
@@ -150,6 +150,8 @@ def _number(entry: Entry) -> int:
     return inode(entry.place, 0)
 
 
-def _attributes(entry: Entry) -> str:
-    """What of a folder counts, whatever is in it."""
+def _stamp(entry: Entry) -> str:
+    """What counts of a source. Of a folder that is itself, whatever is in it."""
+    if entry.kind is Kind.FILE:
+        return entry.stamp
     return f"{entry.place}:{entry.permissions}:{entry.uid}:{entry.gid}"
