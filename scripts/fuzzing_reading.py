@@ -23,6 +23,8 @@ WHOLE = 2 << 20
 """Files up to this size are read from their beginning to their end, of others the ends."""
 RANGE = 64 << 10
 CACHE = 32 << 20
+LONGEST_PATH = 3500
+"""Bytes of a path inside a container. The kernel takes 4095 for all of a path, the library any number."""
 
 
 class Seen(NamedTuple):
@@ -57,9 +59,11 @@ def _tree_of(path: Path) -> Tree:
         files = {}
 
         def on_error(place: str, error: GlassfsError) -> None:
-            found[place.strip("/")] = Seen("d", None)
+            if _is_reachable(place):
+                found[place.strip("/")] = Seen("d", None)
 
-        for place, node in islice(tree.walk(on_error=on_error), ENTRIES):
+        nodes = ((place, node) for place, node in tree.walk(on_error=on_error) if _is_reachable(place))
+        for place, node in islice(nodes, ENTRIES):
             name = place.strip("/")
             if stat.S_ISDIR(node.mode):
                 found.setdefault(name, Seen("d", 0))
@@ -110,6 +114,8 @@ def _walk(root: Path, found: Tree) -> Iterator[tuple[str, bool, int | None]]:
         inner = []
         for entry in entries:
             name = f"{place}/{entry.name}".lstrip("/")
+            if not _is_reachable(name):
+                continue
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
@@ -119,6 +125,10 @@ def _walk(root: Path, found: Tree) -> Iterator[tuple[str, bool, int | None]]:
             if stat.S_ISDIR(status.st_mode):
                 inner.append(name)
         waiting += reversed(inner)
+
+
+def _is_reachable(place: str) -> bool:
+    return len(os.fsencode(place.strip("/"))) <= LONGEST_PATH
 
 
 def _mounted_file(name: str, path: Path) -> Seen:
