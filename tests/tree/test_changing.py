@@ -180,9 +180,9 @@ def test_turns_are_one_at_a_time_and_leave_nothing() -> None:
 
     with ThreadPoolExecutor(12) as threads:
         list(threads.map(work, range(300)))
-    assert not turns._locks
+    assert not turns._turns
     with turns.of("a"), turns.of("b"):
         pass
     with pytest.raises(GlassfsError), turns.of("a"):
         raise GlassfsError("goes through")
-    assert not turns._locks
+    assert not turns._turns

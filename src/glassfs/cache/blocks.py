@@ -23,6 +23,9 @@ from glassfs.cache.turns import WORKERS, workers
 
 LARGEST_KEPT = 64 << 20
 SPOOLS = 16
+LARGEST_UNCOUNTED = 1 << 20
+UNCOUNTED_SHARE = 128
+"""What takes less of the budget than this part is made without taking room first: there are not so many threads."""
 
 
 class BlockCache:
@@ -32,6 +35,7 @@ class BlockCache:
         self.spool_directory = spool_directory
         self.room = Room(budget, self._free)
         self.hits = self.misses = 0
+        self._uncounted = min(LARGEST_UNCOUNTED, budget // UNCOUNTED_SHARE)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
@@ -171,11 +175,12 @@ class BlockCache:
         taken = kept = 0
         try:
             cost = recipe.cost
-            if not self.room.take_now(cost):
-                if is_ahead and self._is_unwanted(pending):
-                    return
-                self._wait_for_room(cost, pending.ticket)
-            taken = cost
+            if cost > self._uncounted:
+                if not self.room.take_now(cost):
+                    if is_ahead and self._is_unwanted(pending):
+                        return
+                    self._wait_for_room(cost, pending.ticket)
+                taken = cost
             with workers().turns.taken(), self.room.inside():
                 raw = recipe.whole()
             with self._lock:
