@@ -6,8 +6,8 @@ container's order keeps the name, and the others get ``~2``, ``~3`` … before t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import overload
 
 from glassfs.content import Group, Member, Series, members_of
 from glassfs.tree.names import component, shown_at_root
@@ -23,11 +23,8 @@ def container_root(group: Group, origin: Origin, name: str = "", is_mount_root: 
     return ContentDirectory(name, inode(origin.identity, 0), origin, Draft(group), is_mount_root)
 
 
-class _Run(NamedTuple):
-    """Members whose names lead through a directory: component number ``depth`` is the one right below it."""
-
-    depth: int
-    members: list[Member]
+_Run = tuple[int, list[Member]]
+"""Members whose names lead through a directory, and the number of the component right below it."""
 
 
 class Draft:
@@ -51,12 +48,16 @@ class Draft:
 
     def opened(self) -> tuple[dict[str, Draft], list[Member]]:
         """What is right below: directories, and the members that become files, under the last component of each."""
-        passage = self._passage()
-        if passage is not None:
-            return passage, []
+        if len(self.runs) == 1 and not self.groups:
+            passage = self._passage(*self.runs[0])
+            if passage is not None:
+                return passage, []
         directories: dict[str, Draft] = {}
         files: list[Member] = []
-        for depth, members in self._opened_runs():
+        runs: list[tuple[int, Iterable[Member]]] = list(self.runs)
+        for group in self.groups:
+            runs.append((0, members_of(group)))
+        for depth, members in runs:
             onward: list[Member] = []
             last = None
             for member in members:
@@ -79,28 +80,24 @@ class Draft:
                     _below(directories, name[-1]).groups.append(folder)
         return directories, files
 
-    def _passage(self) -> dict[str, Draft] | None:
+    @staticmethod
+    def _passage(depth: int, members: list[Member]) -> dict[str, Draft] | None:
         """The only directory below, if all members lead into it: they are handed on as they are."""
-        if len(self.runs) != 1 or self.groups:
+        first = members[0].name
+        if len(first) == depth + 1 or depth >= DEEPEST:
             return None
-        depth, members = self.runs[0]
-        part = members[0].name[depth]
-        if depth >= DEEPEST or not all(len(name) > depth + 1 and name[depth] == part for name, _ in members):
+        part = first[depth]
+        if not all(len(name) > depth + 1 and name[depth] == part for name, _ in members):
             return None
         below = Draft()
-        below.runs.append(_Run(depth + 1, members))
+        below.runs.append((depth + 1, members))
         return {component(part): below}
 
     def onward(self, depth: int) -> list[Member]:
         """A list for members to come, behind all that came before."""
-        if not self.runs or self.runs[-1].depth != depth:
-            self.runs.append(_Run(depth, []))
-        return self.runs[-1].members
-
-    def _opened_runs(self) -> Iterator[tuple[int, Iterable[Member]]]:
-        yield from self.runs
-        for group in self.groups:
-            yield 0, members_of(group)
+        if not self.runs or self.runs[-1][0] != depth:
+            self.runs.append((depth, []))
+        return self.runs[-1][1]
 
 
 def _below(directories: dict[str, Draft], part: bytes) -> Draft:
