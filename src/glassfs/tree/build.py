@@ -6,10 +6,10 @@ container's order keeps the name, and the others get ``~2``, ``~3`` … before t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import overload
 
-from glassfs.content import Content, Group, Series, members_of
+from glassfs.content import Group, Member, Series, members_of
 from glassfs.tree.names import component, shown_at_root
 from glassfs.tree.nodes import XATTR_PREFIX, Directory, File, Node, Origin, inode, not_found
 from glassfs.view import data_of, file_of, folder_of
@@ -20,76 +20,93 @@ DEEPEST = 256
 
 def container_root(group: Group, origin: Origin, name: str = "", is_mount_root: bool = False) -> Directory:
     """The directory that shows a container's contents."""
-    return ContentDirectory(name, inode(origin.identity, 0), origin, Draft([group]), is_mount_root)
+    return ContentDirectory(name, inode(origin.identity, 0), origin, Draft(group), is_mount_root)
 
 
-class _Leaf(NamedTuple):
-    """A content that becomes a file."""
-
-    name: bytes
-    content: Content
+_Run = tuple[int, list[Member]]
+"""Members whose names lead through a directory, and the number of the component right below it."""
 
 
 class Draft:
-    """What a directory is made of: groups to be opened, and what members with longer names put into it."""
+    """What a directory is made of: groups to be opened, and members of groups further up that belong below it.
 
-    __slots__ = ("directories", "groups", "leaves")
+    Names are taken apart one level at a time, when somebody looks inside: what a name costs does not grow with the
+    number of its components. The draft of a node does not change any more.
+    """
 
-    def __init__(self, groups: Sequence[Group | Series] = ()) -> None:
+    __slots__ = ("groups", "runs")
+
+    def __init__(self, *groups: Group | Series) -> None:
         self.groups = list(groups)
-        self.directories: dict[str, Draft] = {}
-        self.leaves: list[_Leaf] = []
+        self.runs: list[_Run] = []
 
     @property
     def only_series(self) -> Series | None:
-        if len(self.groups) == 1 and not self.directories and not self.leaves and isinstance(self.groups[0], Series):
+        if len(self.groups) == 1 and not self.runs and isinstance(self.groups[0], Series):
             return self.groups[0]
         return None
 
-    def opened(self) -> Draft:
-        """The same with the members of its groups in place."""
-        if not self.groups:
-            return self
-        whole = Draft()
-        whole.leaves += self.leaves
-        whole.directories = {name: draft.copy() for name, draft in self.directories.items()}
-        folder: tuple[bytes, ...] = ()
-        place = whole
+    def opened(self) -> tuple[dict[str, Draft], list[Member]]:
+        """What is right below: directories, and the members that become files, under the last component of each."""
+        if len(self.runs) == 1 and not self.groups:
+            passage = self._passage(*self.runs[0])
+            if passage is not None:
+                return passage, []
+        directories: dict[str, Draft] = {}
+        files: list[Member] = []
+        runs: list[tuple[int, Iterable[Member]]] = list(self.runs)
         for group in self.groups:
-            for names, content in members_of(group):
-                if len(names) > DEEPEST:
-                    names = (*names[:DEEPEST], b"/".join(names[DEEPEST:]))
-                if names[:-1] != folder:  # mostly a member lies beside the one before it
-                    folder = names[:-1]
-                    place = whole.below(folder)
-                place.add(names[-1], content)
-        return whole
+            runs.append((0, members_of(group)))
+        for depth, members in runs:
+            onward: list[Member] = []
+            last = None
+            for member in members:
+                name, content = member
+                if len(name) != depth + 1:
+                    if depth < DEEPEST:
+                        if name[depth] != last:  # mostly a member lies beside the one before it
+                            last = name[depth]
+                            onward = _below(directories, last).onward(depth + 1)
+                        onward.append(member)
+                        continue
+                    name = (b"/".join(name[depth:]),)
+                    member = Member(name, content)
+                if isinstance(content, (Group, Series)):
+                    _below(directories, name[-1]).groups.append(content)
+                    continue
+                files.append(member)
+                folder = folder_of(content)
+                if folder is not None:
+                    _below(directories, name[-1]).groups.append(folder)
+        return directories, files
 
-    def below(self, folder: tuple[bytes, ...]) -> Draft:
-        """The directory ``folder`` below this one, made where it is not there yet."""
-        place = self
-        for part in folder:
-            name = component(part)
-            found = place.directories.get(name)
-            if found is None:
-                found = place.directories[name] = Draft()
-            place = found
-        return place
+    @staticmethod
+    def _passage(depth: int, members: list[Member]) -> dict[str, Draft] | None:
+        """The only directory below, if all members lead into it: they are handed on as they are."""
+        first = members[0].name
+        if len(first) == depth + 1 or depth >= DEEPEST:
+            return None
+        part = first[depth]
+        if not all(len(name) > depth + 1 and name[depth] == part for name, _ in members):
+            return None
+        below = Draft()
+        below.runs.append((depth + 1, members))
+        return {component(part): below}
 
-    def copy(self) -> Draft:
-        copied = Draft(self.groups)
-        copied.leaves = list(self.leaves)
-        copied.directories = {name: draft.copy() for name, draft in self.directories.items()}
-        return copied
+    def onward(self, depth: int) -> list[Member]:
+        """A list for members to come, behind all that came before."""
+        if not self.runs or self.runs[-1][0] != depth:
+            self.runs.append((depth, []))
+        return self.runs[-1][1]
 
-    def add(self, name: bytes, content: Content) -> None:
-        if isinstance(content, (Group, Series)):
-            self.directories.setdefault(component(name), Draft()).groups.append(content)
-            return
-        self.leaves.append(_Leaf(name, content))
-        folder = folder_of(content)
-        if folder is not None:
-            self.directories.setdefault(component(name), Draft()).groups.append(folder)
+
+def _below(directories: dict[str, Draft], part: bytes) -> Draft:
+    """The draft of the directory of this name, made where it is not there yet."""
+    name = component(part)
+    found = directories.get(name)
+    if found is None:
+        found = directories[name] = Draft()
+    return found
 
 
 class ContentDirectory(Directory):
@@ -125,15 +142,16 @@ class ContentDirectory(Directory):
         return self.origin.services.listings.children(self.origin, self.ino, self._make)
 
     def _make(self) -> dict[str, Node]:
-        draft = self._draft.opened()
+        directories, files = self._draft.opened()
         children: dict[str, Node] = {}
-        for name, below in draft.directories.items():
+        for name, below in directories.items():
             if self._is_mount_root:
                 name = shown_at_root(name)
             children[name] = directory(name, inode(name, self.ino), self.origin, below)
         taken: dict[tuple[bytes, str], int] = {}
         waiting = []
-        for number, (original, content) in enumerate(draft.leaves):
+        for number, (components, content) in enumerate(files):
+            original = components[-1]
             key = (self.origin.identity, self.ino, number)
             suffix, data = file_of(content, self.origin.services.cache, key)
             name = component(original, suffix)
@@ -183,7 +201,7 @@ class SeriesDirectory(Directory):
         """The child with this number, which has to be one of theirs. As fast as can be: a listing asks for all."""
         name, content, origin = self._name(number), self._series.item(number), self.origin
         if isinstance(content, (Group, Series)):
-            return directory(name, inode(name, self.ino), origin, Draft([content]))
+            return directory(name, inode(name, self.ino), origin, Draft(content))
         data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
         return File(name, inode(name, self.ino), origin, data, content)
 

@@ -23,7 +23,11 @@ class Owner(Protocol):
 
 
 class Listings(Generic[Children]):
-    """Children by directory, up to a number of nodes in all. Nothing is kept of a container that was retired."""
+    """Children by directory, up to a number of nodes in all. Nothing is kept of a container that was retired.
+
+    However many a directory has, it counts for two thirds of that number at most: the children of one very large
+    directory stay, as they take longest to make, and there is room for others beside them.
+    """
 
     def __init__(self, limit: int = KEPT_NODES) -> None:
         self._limit = limit
@@ -48,7 +52,7 @@ class Listings(Generic[Children]):
         """Drops all that belongs to this owner."""
         with self._lock:
             for key in [key for key in self._kept if key[0] is owner]:
-                self._count -= len(self._kept.pop(key)) + 1
+                self._count -= self._weight(self._kept.pop(key))
 
     def clear(self) -> None:
         with self._lock:
@@ -67,7 +71,10 @@ class Listings(Generic[Children]):
             if key[0].lease.is_retired:  # before its turn to be forgotten, or after it
                 return
             self._kept[key] = children
-            self._count += len(children) + 1
+            self._count += self._weight(children)
             while self._count > self._limit and len(self._kept) > 1:
                 _, dropped = self._kept.popitem(last=False)
-                self._count -= len(dropped) + 1
+                self._count -= self._weight(dropped)
+
+    def _weight(self, children: Children) -> int:
+        return min(len(children) + 1, self._limit * 2 // 3)
