@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,22 +17,10 @@ from glassfs.cli import COMMANDS
 from glassfs.cli.man import NOTES
 from glassfs.mount.options import DESCRIPTIONS
 from tests.conftest import ROOT
-from tests.mount.mounts import COMMAND, glassfs, is_mounted, missing, wait_until
+from tests.mount.mounts import COMMAND, glassfs, is_mounted, wait_until
 
 WRONG_USE, MOUNT_FAILURE = 1, 32
 HELPER = (sys.executable, "-c", "from glassfs.mount.helper import main; main()")
-
-
-@pytest.fixture
-def mountpoint(tmp_path: Path) -> Iterator[Path]:
-    reason = missing("3") and missing("2")
-    if reason:
-        pytest.skip(reason)
-    place = tmp_path / "mnt"
-    place.mkdir()
-    yield place
-    if is_mounted(place):
-        subprocess.run(["umount", "-l", str(place)], check=False)
 
 
 def helper(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -8,28 +8,15 @@ import resource
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.mount.mounts import COMMAND, glassfs, is_mounted, missing, wait_until
+from tests.mount.mounts import COMMAND, glassfs, is_mounted, wait_until
 
 AWKWARD = b"bad\n2026-01-01 00:00:00,000 ERROR forged\r\x1b[31m\xff\xc2\x9b\xe2\x80\xa8\xe2\x80\xae.kas"
 SHOWN = r"bad\n2026-01-01 00:00:00,000 ERROR forged\r\x1b[31m\xff\x9b\u2028\u202e.kas"
 SHOWN_IN_ASCII = r"bad\n2026-01-01 00:00:00,000 ERROR forged\r\x1b[31m\xff\xc2\x9b\xe2\x80\xa8\xe2\x80\xae.kas"
-
-
-@pytest.fixture
-def mountpoint(tmp_path: Path) -> Iterator[Path]:
-    reason = missing("3") and missing("2")
-    if reason:
-        pytest.skip(reason)
-    place = tmp_path / "mnt"
-    place.mkdir()
-    yield place
-    if is_mounted(place):
-        subprocess.run(["umount", "-l", str(place)], check=False)
 
 
 @pytest.fixture
