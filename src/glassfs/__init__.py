@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from glassfs.tree import Tree
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["__version__", "open"]
 
 # Whoever wants the log configures it, as the daemon does; others must not find it in their stderr.

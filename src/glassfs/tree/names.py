@@ -1,4 +1,4 @@
-"""From the names in a container to path components: a total, injective rule (README, "Names").
+"""From the names in a container to path components: a total, injective rule (docs/manual/contents.md, "Names").
 
 Pure functions; a component is a str that encodes to at most 255 bytes of UTF-8.
 """
