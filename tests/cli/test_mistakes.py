@@ -20,7 +20,7 @@ from tests.cli.glassfs_command import fails, glassfs
 
 @pytest.mark.parametrize(("typed", "meant"), [
     ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("list", "ls"), ("extract", "export"),
-    ("verfy", "verify"), ("ifno", "info"),
+    ("verfy", "verify"), ("ifno", "info"), ("hlep", "help"),
 ])
 def test_commands_that_were_meant(typed: str, meant: str) -> None:
     fails(glassfs(typed, "x"), f"there is no command '{typed}'; did you mean '{meant}'? (see 'glassfs --help')", 2)
