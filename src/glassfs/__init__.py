@@ -27,7 +27,7 @@ def open(  # noqa: A001 - reads as glassfs.open
 
     ``cache_size`` bounds the decoded blocks in memory, in bytes; blocks too large for it go through unlinked files in
     the folder ``spool``. To give all of that back at once, close the tree, or use it as a context manager. Raises
-    ``glassfs.errors.Refused`` for what is no container or a broken one, and OSError.
+    ``glassfs.errors.Refused`` for what is not a container or a broken one, and OSError.
     """
     from glassfs.cache import DEFAULT_BUDGET, BlockCache
     from glassfs.tree import Containers, open_sources

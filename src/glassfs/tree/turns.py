@@ -16,7 +16,7 @@ class Turns:
 
     @contextmanager
     def of(self, key: Hashable) -> Iterator[None]:
-        """Around what only one thread at a time is to do with what ``key`` stands for."""
+        """Around what only one thread at a time may do with what ``key`` stands for."""
         with self._lock:
             lock, wanted = self._locks.get(key) or (threading.Lock(), 0)
             self._locks[key] = lock, wanted + 1
