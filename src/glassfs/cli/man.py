@@ -63,7 +63,8 @@ def page() -> str:
         parts += [".TP", f".B {_escaped(subject)}", _escaped(note)]
     parts += [
         ".SH EXIT STATUS",
-        "0; 1 where something failed; 2 for a wrong command line, a wrong mount option included; 130 after Ctrl\\-C.",
+        "0; 1 where something failed; 2 for a wrong command line, a wrong mount option included; 130 after Ctrl\\-C; "
+        "of export 143 after SIGTERM, 129 where its terminal was closed.",
         "mount.glassfs has those of mount(8): 1 for a wrong command line, 32 where mounting failed.",
         ".SH ENVIRONMENT", ".TP", ".B GLASSFS_FUSE", "2 or 3: which libfuse to use.",
         ".SH SEE ALSO", ".BR fusermount3 (1), mount (8), systemd.mount (5)",
