@@ -1,4 +1,4 @@
-"""Writes ML.NET binary data views (``.idv``), after formats/idv.md.
+"""Writes ML.NET binary data views (``.idv``), after docs/formats/idv.md.
 
     with IdvWriter("iris.idv", rows_per_block=8192) as view:
         view.add("Label", labels)                                    # type from the NumPy dtype

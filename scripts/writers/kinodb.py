@@ -1,4 +1,4 @@
-"""Writes KinoDB files (formats/kinodb.md) of every kind that KinoDB's own writer makes, and the older image layout.
+"""Writes KinoDB files (docs/formats/kinodb.md) of every kind that KinoDB's writer makes, and the older image layout.
 
     with KinoWriter("demo.kdb") as writer:
         writer.add_episode(state, action, images=({"front": pixels} for pixels in film), task="pick up the block")

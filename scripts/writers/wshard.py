@@ -1,4 +1,4 @@
-"""Writes WShard files as its writers do: batch, streaming (April 2026) and chunked (formats/wshard.md §1-§14).
+"""Writes WShard files as its writers do: batch, streaming (April 2026) and chunked (docs/formats/wshard.md §1-§14).
 
     with WShardWriter("episode.wshard", codec="zstd") as w:
         w.add_channel("rgb", film, modality="rgb")

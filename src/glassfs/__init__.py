@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from glassfs.tree import Tree
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["__version__", "open"]
 
 # Whoever wants the log configures it, as the daemon does; others must not find it in their stderr.
@@ -27,7 +27,7 @@ def open(  # noqa: A001 - reads as glassfs.open
 
     ``cache_size`` bounds the decoded blocks in memory, in bytes; blocks too large for it go through unlinked files in
     the folder ``spool``. To give all of that back at once, close the tree, or use it as a context manager. Raises
-    ``glassfs.errors.Refused`` for what is no container or a broken one, and OSError.
+    ``glassfs.errors.Refused`` for what is not a container or a broken one, and OSError.
     """
     from glassfs.cache import DEFAULT_BUDGET, BlockCache
     from glassfs.tree import Containers, open_sources

@@ -63,7 +63,7 @@ class NotAllowed(GlassfsError, PermissionError):
 
 
 class Damaged(GlassfsError, OSError):
-    """Stored bytes that are missing, contradict one another, or do not decode."""
+    """Stored bytes that are missing, contradict one another, or cannot be decoded."""
 
 
 class DeviceFailed(Damaged):

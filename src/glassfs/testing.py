@@ -220,7 +220,7 @@ class FormatTests(ABC):
                     content = place.content
                     if isinstance(content, Array):
                         dtype = np.dtype(content.dtype)
-                        assert dtype.descr[0][1] == content.dtype, f"{_shown(place)}: {content.dtype} is no descr"
+                        assert dtype.descr[0][1] == content.dtype, f"{_shown(place)}: {content.dtype} is not a descr"
                         shape = content.shape if isinstance(content.shape, tuple) else content.shape()
                         assert content.data.size == math.prod(shape) * dtype.itemsize, f"{_shown(place)}: wrong size"
                     elif isinstance(content, Image):

@@ -99,7 +99,7 @@ def test_a_target_that_is_a_link_is_meant_only_with_a_slash(store: Path, tmp_pat
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     done = glassfs("export", store, tmp_path / "link")
-    fails(done, f"{tmp_path}/link: is a symbolic link; with a slash behind it the folder it leads to is used")
+    fails(done, f"{tmp_path}/link: is a symbolic link; with a slash after it the folder it leads to is used")
     assert glassfs("export", store, f"{tmp_path}/link/").status == 0
     assert written(tmp_path / "real") == shown(store)
 
@@ -230,7 +230,7 @@ def test_a_target_inside_the_source_is_refused(where: str, folder: Path) -> None
     done = glassfs("export", folder, f"{folder.parent}/{where}")
     reason = "is the source itself, or inside it"
     if where == "link":
-        reason = "is a symbolic link; with a slash behind it the folder it leads to is used"
+        reason = "is a symbolic link; with a slash after it the folder it leads to is used"
     fails(done, f"{folder.parent}/{where}: {reason}")
     assert written(folder) == before
 

@@ -20,7 +20,7 @@ from tests.cli.glassfs_command import fails, glassfs
 
 @pytest.mark.parametrize(("typed", "meant"), [
     ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("list", "ls"), ("extract", "export"),
-    ("verfy", "verify"), ("ifno", "info"),
+    ("verfy", "verify"), ("ifno", "info"), ("hlep", "help"),
 ])
 def test_commands_that_were_meant(typed: str, meant: str) -> None:
     fails(glassfs(typed, "x"), f"there is no command '{typed}'; did you mean '{meant}'? (see 'glassfs --help')", 2)
@@ -97,7 +97,7 @@ def test_a_name_that_is_much_like_another(store: Path) -> None:
 
 def test_a_pattern_that_the_shell_did_not_expand(store: Path) -> None:
     done = glassfs("cat", store, "nodes/*.npy")
-    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns are expanded in a mount only")
+    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns such as * work only in a mount")
 
 
 def test_paths_in_every_form(store: Path) -> None:
@@ -112,11 +112,11 @@ def test_paths_in_every_form(store: Path) -> None:
 
 def test_two_sources_where_one_is_taken(store: Path, robot: Path, tmp_path: Path) -> None:
     done = glassfs("export", store, robot, tmp_path / "out")
-    fails(done, f"{robot}: no such file or directory in {store}; it is a file of its own, and one source is taken")
+    fails(done, f"{robot}: no such file or directory in {store}; it is a file of its own; one source is taken")
 
 
 def test_cat_with_nothing_to_write(store: Path, tmp_path: Path) -> None:
-    needed = f"{store}: a path inside it is needed; 'glassfs ls {store}' shows what is there"
+    needed = f"{store}: name a path inside it; 'glassfs ls {store}' shows what is there"
     fails(glassfs("cat", store), f"{needed} (see 'glassfs cat --help')", 2)
     assert glassfs("cat", tmp_path / "none").status == 2
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glassfs import __version__
 from tests.cli.conftest import FRAMES, VALUES
 from tests.cli.glassfs_command import fails, glassfs
 
@@ -174,7 +175,7 @@ def test_every_command_has_help() -> None:
         done = glassfs(name, "--help")
         assert (done.status, done.errors) == (0, [])
         assert done.lines[0].startswith(f"Usage: glassfs {name}")
-    assert glassfs("--version").lines == ["glassfs 0.1.0"]
+    assert glassfs("--version").lines == [f"glassfs {__version__}"]
 
 
 def test_frames_are_pictures(robot: Path) -> None:

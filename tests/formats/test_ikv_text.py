@@ -23,7 +23,7 @@ from tests.helpers import open_bytes, open_path
 
 
 def value(members: str | bytes) -> Any:
-    """The document of these members in braces, behind a version and a name."""
+    """The document of these members in braces, after a version and a name."""
     return document_of(open_bytes(b'ikv2 "t" {' + (members if isinstance(members, bytes) else members.encode()) + b"}"))
 
 

@@ -239,7 +239,7 @@ def test_a_sound_file_has_no_faults(good: bytearray) -> None:
 
 
 @pytest.mark.parametrize(("change", "reason"), [
-    (lambda data: data + b"tail", "4 bytes at .* behind the index, belong to nothing"),
+    (lambda data: data + b"tail", "4 bytes at .* after the index, belong to nothing"),
     (lambda data: patched(data, num_frames=12), "header: counts 12 frames, but the index has 9"),
     (lambda data: patched(data, 1, episode_id=0), "episodes/1: its id 0 comes after 0"),
     (lambda data: patched(data, 1, meta_offset=64), "used twice"),

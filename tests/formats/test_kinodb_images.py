@@ -221,7 +221,7 @@ def test_what_decodes_and_to_how_many_pixels(stored: bytes, size: tuple[int, int
 
 
 def test_text_inside_a_picture_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be more memory than the pixels tell; a picture is no worse for a damaged text, either."""
+    """It would be more memory than the pixels tell; nor is a picture any worse for a damaged text."""
     picture = png(FRONT)
     text = b"zTXtnote\0\0" + zlib.compress(bytes(1 << 20))
     for crc in (zlib.crc32(text), 0):

@@ -1,7 +1,7 @@
 """A folder of containers made by the writers, and what their mount has to show, worked out without glassfs.
 
-The expected files follow the mounted tree's contract (README): arrays are what ``numpy.save`` writes, films and raw
-pictures are compared pixel by pixel, documents value by value.
+The expected files follow the mounted tree's contract (docs/manual/contents.md): arrays are what ``numpy.save`` writes,
+films and raw pictures are compared pixel by pixel, documents value by value.
 """
 
 from __future__ import annotations

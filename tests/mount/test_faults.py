@@ -1,6 +1,6 @@
 """Faults, many times each, under readers: what they see, and that nothing is lost.
 
-The table of the README is the summary that these tests end with.
+The table in docs/manual/changes.md is the summary that these tests end with.
 """
 
 from __future__ import annotations

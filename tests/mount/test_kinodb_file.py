@@ -26,7 +26,7 @@ CAMERAS = ("front", "wrist", "depth/left")
 
 @dataclass
 class Decoded:
-    """An episode, decoded by walking through the file's bytes in the order of formats/kinodb.md."""
+    """An episode, decoded by walking through the file's bytes in the order of docs/formats/kinodb.md."""
 
     described: dict[str, Any]
     arrays: dict[str, np.ndarray[Any, Any]]

@@ -93,7 +93,7 @@ class TestMounting:
     def test_mount_inside_its_own_source_by_another_path(
         self, fuse: str, store: Path, tmp_path: Path, foreground: bool,
     ) -> None:
-        """A bind mount is no link: only device and inode tell that it is the same folder."""
+        """A bind mount is not a link: only device and inode tell that it is the same folder."""
         source, other = tmp_path / "source", tmp_path / "other"
         (source / "inside").mkdir(parents=True)
         other.mkdir()

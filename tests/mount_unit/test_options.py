@@ -38,7 +38,8 @@ def test_options_of_mount_are_passed_over(option: str) -> None:
 
 
 @pytest.mark.parametrize(("option", "reason"), [
-    ("colour", "unknown mount option 'colour'"), ("allow_other=1", "takes no value"), ("ro=1", "unknown"),
+    ("colour", "unknown mount option 'colour'"), ("cachesize=1G", "'cachesize=1G'; did you mean cache_size?"),
+    ("allow_other=1", "takes no value"), ("ro=1", "unknown"),
     ("uid", "uid"),
     ("uid=me", "'me' is not the number of a user"), ("uid=-1", "'-1'"), ("uid=1_0", "'1_0'"),
     ("gid=4294967295", "the number of a group"), ("umask=-1", "an octal number"),

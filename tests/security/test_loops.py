@@ -123,7 +123,7 @@ def test_a_mount_of_another_is_an_empty_directory(fuse: str, place: Path) -> Non
 
 
 def test_other_mounts_in_a_source_are_shown(fuse: str, place: Path) -> None:
-    """A bind mount of what is no glassfs mount is a folder like others."""
+    """A bind mount of what is not a glassfs mount is a folder like any other."""
     source, inner = make_folder(place / "source"), make_folder(place / "inner")
     write_store(inner / "store.kas")
     make_folder(source / "bound")

@@ -127,7 +127,7 @@ def test_a_file_that_is_closed_closes_within_a_second(
 
 @pytest.mark.parametrize("kind", ["file", "container"])
 def test_who_has_it_open_reads_on(shared: Shared, place: Path, kind: str) -> None:
-    """A changed mode is no changed content."""
+    """A changed mode is not changed content."""
     source = make_folder(place / "source")
     path = write_file(source / "file", OPEN) if kind == "file" else write_store(source / "store.kas", OPEN)
     root = shared(source).path

@@ -1,4 +1,4 @@
-"""Descriptors: few for many sources, those not read lately go first, and none left is no verdict."""
+"""Descriptors: few for many sources, those not read lately go first, and a lack of them is not a verdict."""
 
 from __future__ import annotations
 

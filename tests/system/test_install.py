@@ -174,7 +174,7 @@ def test_a_path_that_systemd_does_not_take(sbin: Path, tmp_path: Path, folder: s
     words = ["install", "--directory", sbin, "--prefix", tmp_path / "usr"]
     done = subprocess.run([place / "glassfs", *words, "--systemd"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "systemd starts no program whose path has" in done.stderr and done.stderr.count("\n") == 1
+    assert "systemd does not start a program whose path has" in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "usr").exists()
     assert list(sbin.iterdir()) == []
     # The helper for mount(8) may be anywhere.

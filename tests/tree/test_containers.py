@@ -414,7 +414,7 @@ def test_a_container_replaced_by_another_at_each_look_is_looked_at_again(monkeyp
     store.put("0", b"else")
     node = tree.lookup("/0")
     assert isinstance(node, File)
-    assert node.xattrs()["user.glassfs.error"] == b"is another file by now"
+    assert node.xattrs()["user.glassfs.error"] == b"has been replaced by another file"
 
 
 def test_a_hint_says_why_a_named_file_is_not_a_container() -> None:

@@ -90,7 +90,7 @@ def workers() -> Workers:
 
 
 def _renew() -> None:
-    """In a process that was forked off there is none of the threads."""
+    """A process that was forked off has none of the threads."""
     global _workers
     _workers = Workers()
 

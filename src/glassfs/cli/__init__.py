@@ -70,7 +70,7 @@ def _suggestion(arguments: list[str]) -> str:
     if os.path.exists(name):
         meant = f"mount {name} {arguments[1]}" if len(arguments) == 2 else f"ls {name}"
         return f"; did you mean 'glassfs {meant}'?"
-    close = get_close_matches(name, COMMANDS, 1)
+    close = get_close_matches(name, [*COMMANDS, "help", "version"], 1)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 

@@ -46,12 +46,12 @@ def _grouped(places: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _how_to(place: Located) -> str:
     if not os.path.exists(place.source):
-        return f"{place.source}: no such file; a container or a folder is needed, and a path inside it"
-    return f"{place.source}: a path inside it is needed; 'glassfs ls {place.source}' shows what is there"
+        return f"{place.source}: no such file; name a container or a folder, and a path inside it"
+    return f"{place.source}: name a path inside it; 'glassfs ls {place.source}' shows what is there"
 
 
 def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
-    """Whether the file could be written out; why not is told."""
+    """Whether the file could be written out. If not, the reason is printed."""
     try:
         file = _file(tree, path, source)
     except GlassfsError as error:

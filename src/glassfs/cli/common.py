@@ -46,7 +46,7 @@ def located(typed: str) -> Located:
 
 @contextmanager
 def opened(source: str) -> Iterator[Tree]:
-    """The tree of one source, closed at the end. That it cannot be opened is told with its path as it was typed."""
+    """The tree of one source, closed at the end. Where it cannot be opened, the error has its path as it was typed."""
     try:
         tree = glassfs.open(source)
     except Refused as error:
@@ -159,9 +159,9 @@ def _type_name(descr: str) -> str:
 def _hint(tree: Tree, path: str) -> str:
     """What may have been meant by a path that is not there."""
     if os.path.isfile(path):
-        return "it is a file of its own, and one source is taken"
+        return "it is a file of its own; one source is taken"
     if any(character in path for character in "*?["):
-        return "patterns are expanded in a mount only"
+        return "patterns such as * work only in a mount"
     folder, _, wanted = normal(path).rpartition("/")
     try:
         names = [node.name for node in islice(tree.directory(folder or "/").listing(), SUGGESTED_FROM)]

@@ -74,7 +74,7 @@ def complete_options(_context: click.Context, _parameter: click.Parameter, incom
 
 
 def _offered(source: str, folder: str, begun: str, typed: str) -> list[CompletionItem]:
-    """The names in a folder of a container that begin like this, behind what has been typed before them."""
+    """The names in a folder of a container that begin like this, after what has been typed before them."""
     try:
         with glassfs.open(source) as tree:
             return [CompletionItem(typed + name) for name in _names(tree, normal(folder), begun)]
@@ -86,7 +86,7 @@ def _names(tree: Tree, folder: str, begun: str) -> list[str]:
     found = _matching(tree.directory(folder).listing(), begun)
     if len(found) != 1 or not found[0].endswith("/"):
         return found
-    # A shell puts a space behind the only word that fits: one more level keeps it from ending at a directory.
+    # A shell puts a space after the only word that fits: one more level keeps it from ending at a directory.
     above = found[0]
     return [above + name for name in _matching(tree.directory(normal(f"{folder}/{above}")).listing(), "")] or found
 

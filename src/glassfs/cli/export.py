@@ -34,7 +34,7 @@ def command(source: str, paths: tuple[str, ...], overwrite: bool, resume: bool, 
     if not paths:
         raise click.UsageError("a folder to write to is needed", click.get_current_context())
     if overwrite and resume:
-        raise click.UsageError("--overwrite and --resume exclude each other", click.get_current_context())
+        raise click.UsageError("--overwrite and --resume cannot be used together", click.get_current_context())
     *chosen, folder = paths
     existing = Existing.OVERWRITE if overwrite else Existing.RESUME if resume else Existing.REFUSE
     is_shown = sys.stderr.isatty() if progress is None else progress
@@ -90,7 +90,7 @@ def _would_hit_itself(tree: Tree, source: str, starts: list[str], folder: str) -
 
 
 class _Export:
-    """One export; what cannot be read or written is told, counted and left out."""
+    """One export; what cannot be read or written is reported, counted and left out."""
 
     def __init__(
         self, tree: Tree, source: str, target: Target, folder: str, existing: Existing, bar: Progress,
@@ -105,7 +105,7 @@ class _Export:
         self._failures = 0
 
     def run(self, starts: list[str]) -> int:
-        """The number of nodes that failed. Raises Unusable where it is of no use to go on."""
+        """The number of nodes that failed. Raises Unusable where there is no point in going on."""
         for start in starts:
             self._make_folders_above(start)
             for place, node in nodes_from(self._tree, start, self._unlisted):

@@ -72,7 +72,7 @@ def find_program(name: str) -> str:
         place = os.path.join(folder, name)
         if os.path.isfile(place) and os.access(place, os.X_OK):
             return place
-    raise click.ClickException(f"{name} is in none of {', '.join(folders)}: glassfs is not installed as a package")
+    raise click.ClickException(f"{name} is not in any of {', '.join(folders)}: glassfs is not installed as a package")
 
 
 def unit(name: str) -> str:
@@ -91,7 +91,7 @@ def _files(prefix: Path, program: str) -> list[tuple[Path, str]]:
 def _with_program(text: str, program: str) -> str:
     """The unit with another path of the program, as systemd.service(5) has it."""
     if not program.isprintable() or set(program) & set("'\"\\"):
-        sentence = "systemd starts no program whose path has a quote, a backslash or a control character"
+        sentence = "systemd does not start a program whose path has a quote, a backslash or a control character"
         raise click.ClickException(f"{printable(program)}: {sentence}")
     path = program.replace("%", "%%")
     return text.replace(PROGRAM_IN_UNITS, f'"{path}"' if " " in path else path)
@@ -101,7 +101,7 @@ def _check(places: list[Path]) -> None:
     """Before anything is changed: what is there already must be from here."""
     for place in places:
         if os.path.lexists(place) and not _is_ours(place):
-            raise click.ClickException(f"{printable(str(place))}: is there, and not from glassfs")
+            raise click.ClickException(f"{printable(str(place))}: exists, and is not from glassfs")
 
 
 def _remove(links: list[Path], files: list[Path]) -> None:

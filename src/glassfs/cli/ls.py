@@ -27,7 +27,7 @@ WIDEST = 40
 @click.argument("path", default="/", shell_complete=complete_path)
 @click.option("-l", "--long", "is_long", is_flag=True,
               help="Modes, owners, sizes and times as well, and type and shape of arrays.")
-@click.option("-R", "--recursive", is_flag=True, help="Everything below, too.")
+@click.option("-R", "--recursive", is_flag=True, help="Everything below as well.")
 @click.option("-H", "--human-readable", is_flag=True, help="Sizes such as 1.5K.")
 def command(source: str, path: str, is_long: bool, recursive: bool, human_readable: bool) -> int:
     """SOURCE is a container or a folder, PATH a directory or file inside it.

@@ -1,4 +1,4 @@
-"""``glassfs man``: the manual page, made from what the commands say of themselves."""
+"""``glassfs man``: the manual page, made from what the commands say about themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTES = {
         "goes when the mount ends, if nothing is in it, but for a daemon that was ended by kill -9."
     ),
     "When the daemon dies": (
-        "by kill -9 or for want of memory, the mount point answers 'Transport endpoint is not connected' until "
+        "by kill -9 or because memory ran out, the mount point answers 'Transport endpoint is not connected' until "
         "'glassfs umount', or the next 'glassfs mount' there, takes the dead mount away. The option auto_unmount does "
         "so at once, for root; some versions of fusermount3 (3.14 for one) do nothing of the kind for other users."
     ),
@@ -55,7 +55,7 @@ def page() -> str:
         found = glassfs.get_command(context, name)
         if found is not None:
             parts += _command(click.Context(found, parent=context, info_name=name), found)
-    parts += [".SH MOUNT OPTIONS", "Behind \\-o, separated by commas:"]
+    parts += [".SH MOUNT OPTIONS", "After \\-o, separated by commas:"]
     for option, meaning in DESCRIPTIONS.items():
         parts += [".TP", f".B {_escaped(option)}", _escaped(meaning)]
     parts.append(".SH NOTES")
@@ -63,7 +63,8 @@ def page() -> str:
         parts += [".TP", f".B {_escaped(subject)}", _escaped(note)]
     parts += [
         ".SH EXIT STATUS",
-        "0; 1 where something failed; 2 for a wrong command line, a wrong mount option included; 130 after Ctrl\\-C.",
+        "0; 1 where something failed; 2 for a wrong command line, a wrong mount option included; 130 after Ctrl\\-C; "
+        "of export 143 after SIGTERM, 129 where its terminal was closed.",
         "mount.glassfs has those of mount(8): 1 for a wrong command line, 32 where mounting failed.",
         ".SH ENVIRONMENT", ".TP", ".B GLASSFS_FUSE", "2 or 3: which libfuse to use.",
         ".SH SEE ALSO", ".BR fusermount3 (1), mount (8), systemd.mount (5)",

@@ -264,7 +264,7 @@ def _deepest(path: str) -> tuple[int, list[bytes]]:
             place = above or b"."
         except NotADirectoryError as error:
             if not missing and os.path.islink(place):
-                raise NotWritten("is a symbolic link; with a slash behind it the folder it leads to is used") from error
+                raise NotWritten("is a symbolic link; with a slash after it the folder it leads to is used") from error
             raise NotWritten("is not a directory" if not missing else "what is above it is not a directory") from error
         except OSError as error:
             _raise_not_written(error)

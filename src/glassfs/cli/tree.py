@@ -20,7 +20,7 @@ MANY = 40
 @click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
 @click.argument("path", default="/", shell_complete=complete_path)
 @click.option("-L", "--level", type=click.IntRange(1), help="Go no deeper than this.")
-@click.option("-a", "--all", "show_all", is_flag=True, help=f"All entries of a directory, not the first {MANY} only.")
+@click.option("-a", "--all", "show_all", is_flag=True, help=f"All entries of a directory, not only the first {MANY}.")
 def command(source: str, path: str, level: int | None, show_all: bool) -> int:
     """SOURCE is a container or a folder, PATH a directory inside it. Arrays have their type and shape beside them.
 

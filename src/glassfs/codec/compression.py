@@ -97,12 +97,12 @@ def _unzstd(data: Stored, size: int) -> bytes:
     try:
         declared = zstandard.frame_content_size(data)
         if declared not in (-1, size):
-            raise Damaged(f"zstd frame holds {declared} bytes, declared are {size}")
+            raise Damaged(f"zstd frame holds {declared} bytes, but {size} are declared")
         if declared == -1:
             return b"".join(decompress_stream(ZSTD, [bytes(data)], size))
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
     except zstandard.ZstdError as error:
-        raise Damaged(f"zstd data do not decode: {error}") from error
+        raise Damaged(f"zstd data cannot be decoded: {error}") from error
 
 
 def _unzstd_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -114,7 +114,7 @@ def _unzstd_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
         while raw := reader.read(CHUNK):
             yield raw
     except zstandard.ZstdError as error:
-        raise Damaged(f"zstd data do not decode: {error}") from error
+        raise Damaged(f"zstd data cannot be decoded: {error}") from error
 
 
 class _Pieces:
@@ -142,7 +142,7 @@ def _inflate(data: Stored, size: int) -> bytes:
     try:
         return zlib.decompressobj(_RAW).decompress(data, size)
     except zlib.error as error:
-        raise Damaged(f"deflate data do not decode: {error}") from error
+        raise Damaged(f"deflate data cannot be decoded: {error}") from error
 
 
 def _inflate_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -160,7 +160,7 @@ def _inflate_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
                 break
             yield rest
     except zlib.error as error:
-        raise Damaged(f"deflate data do not decode: {error}") from error
+        raise Damaged(f"deflate data cannot be decoded: {error}") from error
 
 
 def _unlz4(data: Stored, size: int) -> bytes:

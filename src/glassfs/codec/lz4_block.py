@@ -1,7 +1,7 @@
 """The raw LZ4 block format as a stream, which liblz4 does not offer: memory stays flat however large the block is.
 
 Whole sequences are cut off in batches and given to liblz4, with the 64 KiB before them as dictionary and closing
-literals of our own behind them; what is too large for a batch is copied here. Blocks that end on a match, without the
+literals of our own after them; what is too large for a batch is copied here. Blocks that end on a match, without the
 literals that have to close a block, are read as well.
 """
 
@@ -14,7 +14,7 @@ from glassfs.errors import Damaged
 BATCH = 1 << 20
 WINDOW = 1 << 16
 LENGTH_AHEAD = 1 << 12
-_CLOSING = b"\xf0\x00" + bytes(15)  # liblz4 wants 12 bytes at least behind the start of the last match
+_CLOSING = b"\xf0\x00" + bytes(15)  # liblz4 wants at least 12 bytes after the start of the last match
 _CLOSED = 15
 _LONG = 15
 
@@ -59,14 +59,14 @@ class _Stored:
 
     def byte(self) -> int:
         if self.is_empty:
-            raise Damaged("lz4 data do not decode: the block is cut")
+            raise Damaged("lz4 data cannot be decoded: the block is cut")
         self.position += 1
         return self.data[self.position - 1]
 
     def take(self, size: int) -> bytes:
         """At least one byte, at most ``size``."""
         if self.is_empty:
-            raise Damaged("lz4 data do not decode: literals run out of the block")
+            raise Damaged("lz4 data cannot be decoded: literals run out of the block")
         taken = self.data[self.position : self.position + size]
         self.position += len(taken)
         return taken
@@ -98,7 +98,7 @@ def _batch(stored: _Stored, window: bytes) -> tuple[int, bytes]:
             stored.data[stored.position : end] + _CLOSING, uncompressed_size=size + _CLOSED, dict=window
         )
     except lz4.block.LZ4BlockError as error:
-        raise Damaged("lz4 data do not decode: a match reaches back too far") from error
+        raise Damaged("lz4 data cannot be decoded: a match reaches back too far") from error
     stored.position = end
     return size, raw[:size]
 
@@ -150,7 +150,7 @@ def _single(stored: _Stored, window: bytes) -> Iterator[bytes]:
     distance = stored.byte() | stored.byte() << 8
     length = stored.length(token & 15) + 4
     if not 0 < distance <= len(window):
-        raise Damaged("lz4 data do not decode: a match reaches back too far")
+        raise Damaged("lz4 data cannot be decoded: a match reaches back too far")
     while length:
         count = min(length, BATCH)
         pattern = window[-distance:]

@@ -1,4 +1,4 @@
-"""Bytes of a known size, readable in any range: what stands in a source, and the contract of all that is made of it.
+"""Bytes of a known size, readable in any range: what is in a source, and the contract of all that is made of it.
 
 All of them are immutable and may be read from any thread. ``read_into`` fills the whole buffer or raises
 Damaged or Changed; the range must lie inside ``[0, size)``.
@@ -44,7 +44,7 @@ class Data(ABC):
     def read_into(self, buffer: memoryview, offset: int) -> None: ...
 
     def location(self) -> Location | None:
-        """Where the bytes are stored, if they stand in one place."""
+        """Where the bytes are stored, if they are in one place."""
         return None
 
     def read(self, offset: int, size: int) -> bytes:

@@ -68,7 +68,7 @@ class Format:
     open: Callable[[Opening], Container]
 
     hint: Callable[[bytes], str | None] = lambda head: None
-    """Why a file with these first bytes is none of this format although one might expect it, or None."""
+    """Why a file with these first bytes is not of this format, although one might expect it, or None."""
 
 
 _BUILT_IN = ("kinodb", "wshard", "kastore", "ikv", "idv")
@@ -77,7 +77,7 @@ _BUILT_IN = ("kinodb", "wshard", "kastore", "ikv", "idv")
 def open_container(opening: Opening) -> Container:
     """Opens a container with the format that recognises it.
 
-    Raises Unrecognised where none does, Refused where it cannot be opened, and one of PASSING where it cannot be told.
+    Raises Unrecognised where none does, Refused where it cannot be opened, and one of PASSING where nobody can tell.
     """
     source = opening.source
     head = source.read(0, min(HEAD, source.size))

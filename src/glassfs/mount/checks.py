@@ -31,7 +31,7 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
         if not os.access(source, os.R_OK):
             raise MountError(f"{source}: this user may not read it")
         if os.stat(source).st_dev in glassfs_devices():
-            raise MountError(f"{source}: is on a mount of glassfs, and what that shows is not mounted again")
+            raise MountError(f"{source}: is on a mount of glassfs, which cannot be mounted again")
     _check_nothing_is_mounted(mountpoint)
     if not os.path.exists(mountpoint):
         raise MountError(f"{mountpoint}: the mount point does not exist; 'mkdir {mountpoint}' first")

@@ -164,7 +164,7 @@ class Operations:
                 self._missing_at_root.popitem(last=False)
 
     def taken_volatile(self) -> set[str]:
-        """The paths of what would be different by now that were looked at since this was asked before."""
+        """The paths of what was opened since the last call and would be different by now."""
         with self._lock:
             taken, self._volatile = self._volatile, set()
             return taken
@@ -238,7 +238,7 @@ class Operations:
         handle = self._files[number]
         if handle.is_old or handle.file.origin.lease.is_replaced:
             # The kernel keeps pages by path: bytes of the old file must not get among those of the new one.
-            raise Changed("was replaced while it is open", part=handle.path)
+            raise Changed("was replaced while it was open", part=handle.path)
         handle.version.is_settled = True
         return handle.file
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from glassfs.cache import DEFAULT_BUDGET
 from glassfs.mount.errors import WrongOption
@@ -29,7 +30,7 @@ LARGEST_ID = 0xFFFFFFFE  # the one above says "no change" to the system
 _SIZE = "a size, such as 64M or 2G"
 _EXPECTED = {
     "uid": "the number of a user", "gid": "the number of a group", "umask": "an octal number up to 777",
-    "cache_size": _SIZE, "read_ahead": _SIZE, "max_open": "a number from 1 on",
+    "cache_size": _SIZE, "read_ahead": _SIZE, "max_open": "a number of at least 1",
 }
 
 DESCRIPTIONS = {
@@ -40,7 +41,7 @@ DESCRIPTIONS = {
     "umask=OCTAL": "permissions to take away, such as 077",
     "cache_size=SIZE": "memory for decoded blocks (256M)",
     "spool=DIR": "where blocks too large for memory are decoded to, in files without a name (TMPDIR or /tmp)",
-    "max_open=N": f"containers kept open at a time when a folder is mounted ({OPEN_CONTAINERS})",
+    "max_open=N": f"containers kept open at a time ({OPEN_CONTAINERS})",
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "nonempty": "mount over a directory that has something in it",
     "auto_unmount": "unmount when the daemon dies, even by kill -9 (some fusermount3 do so for root only)",
@@ -56,7 +57,7 @@ class UnknownOption(WrongOption):
 class MountOptions:
     """The options of one mount. Sizes are bytes.
 
-    ``own_mountpoint`` is no option to be given: the mount point, if it was made for this mount and goes with it.
+    ``own_mountpoint`` is not an option to be given: it is the mount point, if one was made for this mount.
     """
 
     uid: int | None = None
@@ -73,7 +74,7 @@ class MountOptions:
     def parse(
         cls, texts: Sequence[str], is_lenient: bool = False, ignored: Collection[str] = (),
     ) -> MountOptions:
-        """Options as given behind ``-o``, several to a text.
+        """Options as given after ``-o``, several to a text.
 
         Raises WrongOption for a wrong value, and for an unknown option unless ``is_lenient``.
         """
@@ -112,7 +113,10 @@ class MountOptions:
             except ValueError:
                 raise WrongOption(f"option {name}: {value!r} is not {_EXPECTED[name]}") from None
         else:
-            raise UnknownOption(f"unknown mount option {option!r}")
+            known = (known.partition("=")[0] for names in DESCRIPTIONS for known in names.split(", "))
+            close = get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UnknownOption(f"unknown mount option {option!r}{hint}")
 
     def shown(self) -> dict[str, object]:
         """For status.json."""

@@ -43,7 +43,7 @@ def raise_descriptor_limit() -> None:
 
 
 def drop() -> None:
-    """Gives up what is not needed. A system that does not let us is told of in the log, and served all the same."""
+    """Gives up what is not needed. Where the system does not allow that, the log says so, and the mount is served."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return
     libc = ctypes.CDLL(None, use_errno=True)

@@ -31,7 +31,7 @@ FOREIGN = "says nothing that glassfs understands"
 
 
 def statuses(paths: Sequence[str], patience: float = PATIENCE) -> list[dict[str, Any]]:
-    """What each mount says of itself in its status.json, or the reason why it does not, as ``unreadable``.
+    """What each mount says about itself in its status.json, or the reason why it does not, as ``unreadable``.
 
     Whoever may mount can be at the other end: what is in it is not to be relied on.
     """

@@ -37,7 +37,7 @@ class Kind(Enum):
 class Entry(NamedTuple):
     """What a store says of a name. Times are nanoseconds since 1970, UTC.
 
-    ``place`` is the same for whatever stands there after a change in place, and another after a replacement.
+    ``place`` stays the same when a file is changed in place, and is another one after a replacement.
     ``stamp`` changes whenever bytes or attributes may have changed. ``permissions`` are those that everybody may rely
     on, nine bits: never more than what the store itself grants. ``target`` is that of a link.
     """

@@ -56,7 +56,7 @@ class LocalStore(Store):
         self._acls: dict[tuple[int, int, int], bool] = {}
         self._avoids_glassfs = False
         self._root: int | None = self._opened_root()
-        # Whoever names what is on a mount of glassfs means it; but none may get in the way of the others later.
+        # A root on a mount of glassfs was named on purpose; in the path of any other, one that turns up is not entered.
         self._avoids_glassfs = not foreign.is_on_glassfs(foreign.device_of(self._root))
         self._next_renewal = time.monotonic() + RENEWAL
 
@@ -137,7 +137,7 @@ class LocalStore(Store):
         mode = status.st_mode
         kind = _KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
         permissions = mode & 0o777
-        # A list of further users takes rights away, too: who is in it cannot be told by nine bits.
+        # A list of further users takes rights away, too: nine bits cannot say who is in it.
         if permissions & 0o077 and kind is not Kind.LINK and self._has_acl(status, acl):
             permissions &= 0o700
         place = f"{status.st_dev}:{status.st_ino}"
@@ -205,7 +205,7 @@ class LocalStore(Store):
         return number
 
     def _renew_root(self, is_due: bool) -> None:
-        """Goes over to what stands where the root stood. Where that cannot be told, the root stays what it is."""
+        """Goes over to what is where the root was. Where that cannot be found out, the root stays what it is."""
         if not is_due and time.monotonic() < self._next_renewal:
             return
         self._next_renewal = time.monotonic() + RENEWAL
@@ -291,7 +291,7 @@ class LocalSource(Source):
         finally:
             self._end()
         if (status.st_size, status.st_mtime_ns) != self._checked:
-            raise Changed("was changed while it is open", self.name)
+            raise Changed("was changed while it was open", self.name)
         if got != wanted:
             raise self.outside(offset, wanted)
 
@@ -362,7 +362,7 @@ class LocalSource(Source):
             raise Changed(f"cannot be opened again: {error.strerror or error}", self.name) from error
         if entry.version != self.version:
             os.close(number)
-            raise Changed("is another file by now", self.name)
+            raise Changed("has been replaced by another file", self.name)
         return number
 
 

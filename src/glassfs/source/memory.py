@@ -106,7 +106,7 @@ class MemoryStore(Store):
         """There is nothing to give back."""
 
     def opened(self, path: Path, entry: Entry) -> bytes:
-        """What a source of that entry reads from. Raises Changed where something else stands there."""
+        """What a source of that entry reads from. Raises Changed where something else is there."""
         with self._lock:
             self.opens += 1
             failure = self.opening.get("/".join(path))
@@ -114,7 +114,7 @@ class MemoryStore(Store):
         if failure is not None:
             raise failure
         if found is None or found[1].version != entry.version:
-            raise Changed("is another file by now", self.shown(path))
+            raise Changed("has been replaced by another file", self.shown(path))
         return found[0]
 
     def wait(self, path: Path, entry: Entry, size: int) -> None:
@@ -128,7 +128,7 @@ class MemoryStore(Store):
         if failure is not None:
             raise failure
         if entry.version in self._rewritten:
-            raise Changed("was changed while it is open", self.shown(path))
+            raise Changed("was changed while it was open", self.shown(path))
 
     def _source(self, path: Path, entry: Entry, is_parked: bool) -> Source:
         source = MemorySource(self, path, entry)

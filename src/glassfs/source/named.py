@@ -40,7 +40,7 @@ def locate(names: Sequence[str]) -> list[Named]:
                 found.append(Named(store(real, name), (), last))
             else:
                 folder, file = os.path.split(real)
-                # A name that is a link is told as what it leads to.
+                # A name that is a link is shown as what it leads to.
                 shown = os.path.dirname(name) if file == os.path.basename(name) else folder
                 found.append(Named(store(folder, shown), (file,), last))
         except GlassfsError as error:

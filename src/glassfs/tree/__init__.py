@@ -15,5 +15,5 @@ __all__ = ["Containers", "Directory", "File", "Node", "Sources", "Symlink", "Tre
 
 
 def open_sources(names: Sequence[str], containers: Containers | None = None) -> Sources:
-    """What a person named, opened. Raises Refused for what is no container or a broken one, and others of errors.py."""
+    """What a person named, opened. Raises Refused for what is not a container or a broken one, and others."""
     return Sources(locate(names), containers or Containers(BlockCache()))

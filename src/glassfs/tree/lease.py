@@ -12,8 +12,8 @@ class Lease:
     """One version of what ``sources`` are. Any thread.
 
     While somebody has acquired it the sources hold on to what reading has opened, so that a file that was deleted stays
-    readable; with the last one they are parked, and reading goes on only as long as the version is still there. Retired
-    it is when its place shows another version or nothing; ``is_replaced`` tells which.
+    readable; with the last one they are parked, and reading goes on only as long as the version is still there. It is
+    retired when its place shows another version or nothing; ``is_replaced`` tells which.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:

@@ -1,4 +1,4 @@
-"""From the names in a container to path components: a total, injective rule (README, "Names").
+"""From the names in a container to path components: a total, injective rule (docs/manual/contents.md, "Names").
 
 Pure functions; a component is a str that encodes to at most 255 bytes of UTF-8.
 """
@@ -26,7 +26,7 @@ def escape(name: bytes) -> str:
 
 
 def component(name: bytes, tail: str = "") -> str:
-    """``name`` escaped, and ``tail`` (a number, an extension) behind it; where too long it is cut and has a hash."""
+    """``name`` escaped, and ``tail`` (a number, an extension) after it; what is too long is cut and gets a hash."""
     text = escape(name)
     if len(text) * 4 + len(tail) <= LONGEST or len((text + tail).encode()) <= LONGEST:
         return text + tail

@@ -51,7 +51,7 @@ class Tree:
         return self.node(normal(path))
 
     def node(self, path: str) -> Node:
-        """The same for a path that is normal: a slash in front, none behind, nothing else that means nothing."""
+        """The same for a path that is normal: a slash in front, none at the end, nothing that could be left out."""
         parent, _, name = path.rpartition("/")
         if not name:
             return self._root()
@@ -132,7 +132,7 @@ class Tree:
 
 
 def normal(path: str) -> str:
-    """The path with a slash in front and none behind, without what means nothing. ``..`` does not leave the root."""
+    """The path with a slash in front, none at the end, and no ``.``. ``..`` is resolved, within the root."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":

@@ -14,7 +14,7 @@ class Turns:
         self._turns: dict[Hashable, _Turn] = {}
 
     def of(self, key: Hashable) -> _Turn:
-        """For a ``with``, around what only one thread at a time is to do with what ``key`` stands for."""
+        """For a ``with``, around what only one thread at a time may do with what ``key`` stands for."""
         with self._lock:
             turn = self._turns.get(key)
             if turn is None:

@@ -14,7 +14,7 @@ CHANNELS = (1, 3, 4)
 
 
 def frames(array: Array) -> Series | None:
-    """The frames of a film, or None where the array is none."""
+    """The frames of a film, or None where the array is not one."""
     shape = array.shape
     if not isinstance(shape, tuple) or 0 in shape or array.dtype not in ("|u1", "<u2"):
         return None

@@ -89,7 +89,7 @@ class Png(Data):
         yield _END
 
     def _filtered(self, first: int, count: int) -> bytes:
-        """Rows ``first`` … as PNG wants them: interleaved, most significant byte first, each behind a filter type."""
+        """Rows ``first`` … as PNG wants them: interleaved, most significant byte first, each after a filter type."""
         image = self._image
         sample = image.bits // 8
         stride = image.width * image.channels * sample

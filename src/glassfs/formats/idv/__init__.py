@@ -2,7 +2,7 @@
 
 From the bottom up: ``wire`` reads integers and strings, ``codecs`` tells what type a column has, ``runs`` and
 ``vectors`` decode what is in a block, ``blocks`` finds and decompresses blocks, ``columns`` gives the bytes of a column
-in any range, ``table`` is the opened file with what it says of itself, ``check`` looks for what reading does not
+in any range, ``table`` is the opened file with what it says about itself, ``check`` looks for what reading does not
 reveal, and ``file`` makes contents of columns. Nothing here changes after opening but what is remembered for speed, so
 any thread may use it; what is remembered goes with the container.
 

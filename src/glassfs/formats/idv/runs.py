@@ -89,7 +89,7 @@ class Run:
 
     @staticmethod
     def stored_size(item: Item, count: int) -> int:
-        """The bytes of a run of ``count`` values, as far as that can be told."""
+        """The bytes of a run of ``count`` values, as far as that is known."""
         return count * item.width
 
     @property
@@ -366,5 +366,5 @@ def run_of(item: Item, block: Block, base: int, total: int) -> Run:
 
 
 def stored_size(item: Item, count: int) -> int:
-    """The bytes of a run of ``count`` values, as far as that can be told."""
+    """The bytes of a run of ``count`` values, as far as that is known."""
     return _RUNS[item.form].stored_size(item, count)

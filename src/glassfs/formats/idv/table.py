@@ -1,4 +1,4 @@
-"""What an opened file says of itself: header, table of contents and metadata tables (docs/formats/idv.md §2, §3, §6).
+"""What a file says about itself: header, table of contents and metadata tables (docs/formats/idv.md §2, §3, §6).
 
 The table of contents is kept nowhere; it is read again where columns are listed. Nothing changes after opening but what
 is remembered for speed, so any thread may use it.
@@ -77,7 +77,7 @@ class Metadata(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A readable column and the name it goes by; that of a hidden one has a number behind it."""
+    """A readable column and the name it goes by; that of a hidden one ends in a number."""
 
     column: Column
     codec: Codec

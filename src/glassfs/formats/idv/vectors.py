@@ -26,7 +26,7 @@ DENSE = b"\xff\xff\xff\xff"  # the count -1
 class Vectors:
     """The vectors of a block: lengths and counts, indices, and one run of the elements that are stored.
 
-    Only sums are kept, for every ROWS_AT_ONCE rows. With ``is_header``, the block may end behind the counts, and only
+    Only sums are kept, for every ROWS_AT_ONCE rows. With ``is_header``, the block may end after the counts, and only
     the sums can be asked for.
     """
 

@@ -69,7 +69,7 @@ def _open_text(opening: Opening) -> Container:
 def _open_plain(
     opening: Opening, body: Body, root_name: bytes, start: int, end: int, facts: dict[str, Any],
 ) -> Container:
-    """A document whose root node stands in ``[start, end)``."""
+    """A document whose root node is in ``[start, end)``."""
     cursor = Cursor(body, start, end, "root")
     tag = cursor.u8()
     marks = Marks()

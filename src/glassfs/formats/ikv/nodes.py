@@ -36,7 +36,7 @@ _NULLS = re.compile(rb"\x00*")
 
 
 class Body(NamedTuple):
-    """The bytes that nodes stand in: ``part(offset, size)`` of the container called ``name``, in this ``version``."""
+    """The bytes that nodes are in: ``part(offset, size)`` of the container called ``name``, in this ``version``."""
 
     name: str
     version: Version

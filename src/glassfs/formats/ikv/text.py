@@ -76,7 +76,7 @@ def recognises(head: bytes) -> bool:
 
     A version, a name and a brace are enough. Without them the text must have no fault as far as it goes, and not be
     something else that looks the same: members in braces must have a value (``{}`` is JSON as well), and a colon or
-    an equals sign after a key is none. Members without braces must have an array, or both an object and a number,
+    an equals sign after a key is not. Members without braces must have an array, or both an object and a number,
     boolean or null: quoted strings in pairs, with objects or without, are found in too many other files.
     """
     parser = _Parser(head, is_strict=True)
@@ -171,7 +171,7 @@ class _Parser:
                 nodes.scalar(STRING, leb128.encode(len(token)) + token)
             elif token == b",":
                 if not may_have_comma:
-                    raise ValueError("has a comma where no value is before it")
+                    raise ValueError("has a comma with no value before it")
                 may_have_comma = False
                 continue
             elif kind == _SIGN and (token == closing[-1] or not token):
@@ -182,7 +182,7 @@ class _Parser:
                 if not closing:
                     break
             elif wants_key:
-                raise ValueError(f"has {token[:20]!r} where a quoted key must be")
+                raise ValueError(f"has {token[:20]!r} where a quoted key is expected")
             elif kind == _WORD:
                 if self._is_strict and self.version is None and token[0] in b":=":
                     raise ValueError("has a sign after a key")
@@ -195,7 +195,7 @@ class _Parser:
                 wants_key, may_have_comma = nodes.kind == OBJECT, False
                 continue
             else:
-                raise ValueError(f"has {token!r} where a value must be")
+                raise ValueError(f"has {token!r} where a value is expected")
             wants_key, may_have_comma = nodes.kind == OBJECT, True
 
     def _next(self) -> int:

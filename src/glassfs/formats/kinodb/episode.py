@@ -68,7 +68,7 @@ class Entry(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """A metadata blob (§4). ``surplus`` counts the bytes behind its last field."""
+    """A metadata blob (§4). ``surplus`` counts the bytes after its last field."""
 
     embodiment: str
     task: str

@@ -149,7 +149,7 @@ def _layout_faults(opened: _File) -> Iterator[Fault]:
     reached, before = 0, "the start of the file"
     for start, end, what in (*sorted(runs), (source.size, source.size, "the end of the file")):
         if start > reached:
-            yield Fault("file", f"{start - reached} bytes at {reached}, behind {before}, belong to nothing")
+            yield Fault("file", f"{start - reached} bytes at {reached}, after {before}, belong to nothing")
         elif start < reached and start < source.size:
             twice = f"{start} to {min(end, reached)}"
             yield Fault("file", f"bytes {twice} are used twice: before the end of {before}, and of {what}")

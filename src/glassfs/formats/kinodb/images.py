@@ -219,7 +219,7 @@ class Images:
                 continue
             camera, media = scan.looks[index].camera, _MEDIA[scan.media[image]]
             if media and scan.is_raw_size(image):
-                # Raw pixels may begin like a signature; data that decode are no raw pixels (§6).
+                # Raw pixels may begin like a signature; data that can be decoded are not raw pixels (§6).
                 found = decoded_size(self._data(scan, image), media, self._opening.cache, pixels_left)
                 pixels_left -= found[0] * found[1] if found else 0
                 media = media if found else None

@@ -149,7 +149,7 @@ def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str
         if before is not None and record.number == before.number:
             return f"two parts have the number {record.number}: {before.uri!r} and {record.uri!r}"
         if record.number != position:
-            return f"part {position} is missing in the manifest"
+            return f"part {position} is missing from the manifest"
         if record.last - record.first + 1 != record.length:
             return f"{record}, has timesteps {record.first} to {record.last}, but a length of {record.length}"
         if before is not None and record.first != before.last + 1:

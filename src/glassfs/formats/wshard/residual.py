@@ -18,7 +18,7 @@ _LOOKED_AT = 16
 
 
 class Layout(NamedTuple):
-    """``columns`` of ``steps`` bits, each behind ``prefix`` bytes that hold its length in bytes."""
+    """``columns`` of ``steps`` bits, each after ``prefix`` bytes that hold its length in bytes."""
 
     steps: int
     columns: int

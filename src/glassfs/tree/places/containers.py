@@ -1,6 +1,6 @@
 """Containers: which files are any, which are open, and until when.
 
-A container is opened when somebody looks into it, and closed when others were looked at since. The verdict whether a
+A container is opened when somebody looks into it, and closed least recently used first. The verdict whether a
 file is a container at all is remembered for as long as the file stays the same. What is shown is compared with its
 store by ``refresh``, and by whoever looks the name up. Any thread.
 """
@@ -315,7 +315,7 @@ class Containers:
         source = place.store.open(place.path)
         if source.version != version:
             source.close()
-            raise Changed("is another file by now", source.name)
+            raise Changed("has been replaced by another file", source.name)
         return source
 
     def _origin(self, entries: Sequence[Entry], lease: Lease, format_name: str) -> Origin:

@@ -34,7 +34,7 @@ _NO_LEASE = Lease(())
 _MAY_BE_MADE = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
 """What is in every name that had to be changed to be shown."""
 ATTEMPTS = 4
-"""How often a file that changes while it is looked at is looked at."""
+"""How many times a file that keeps changing is looked at."""
 
 
 def node_at(
@@ -42,7 +42,7 @@ def node_at(
 ) -> Node | None:
     """The node for what stands at a place, or None for what has nothing to show. ``at`` is its path in the tree.
 
-    ``entry`` is what stood there a moment ago. Raises Unavailable where it cannot be told now what it is.
+    ``entry`` is what stood there a moment ago. Raises Unavailable where it cannot be found out now what it is.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -64,7 +64,7 @@ def node_at(
 def _node(
     containers: Containers, place: Place, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool,
 ) -> Node | None:
-    """The same for what stands there by ``entry``. Raises NotFound, and Changed where it is something else by now."""
+    """The same for what ``entry`` says is there. Raises NotFound, and Changed where it is something else by now."""
     if entry.kind is Kind.FOLDER:
         origin = _origin(containers, entry)
         return Folder(name, ino, origin, containers, place, at, is_mount_root)
@@ -97,12 +97,12 @@ def plain_file(
 
 
 def _origin(containers: Containers, entry: Entry) -> Origin:
-    """That of what is no container."""
+    """The origin of what is not a container."""
     return Origin(entry.version, Access.of([entry]), entry.mtime_ns, containers.services, _NO_LEASE)
 
 
 class PlainFile(File):
-    """A file that is no container, as itself; ``reason`` says why one that looks like a container is none."""
+    """A file that is not a container, as itself; ``reason`` says why one that looks like a container is not."""
 
     __slots__ = ("_reason", "_source")
 
@@ -136,7 +136,7 @@ class ContainerDirectory(Directory):
         self._is_mount_root = is_mount_root
 
     def opened(self) -> Opened:
-        """The container, opened. Raises Refused, or Changed where another stands there by now."""
+        """The container, opened. Raises Refused, or Changed where another one is there by now."""
         return self.containers.opened(self.place, self._version, self._at)
 
     def listing(self) -> Sequence[Node]:
@@ -156,7 +156,7 @@ class ContainerDirectory(Directory):
 class Folder(Directory):
     """A folder of a store, mirrored.
 
-    A name that need not be changed to be shown keeps it; of others that come out the same, each gets a number.
+    A name that can be shown unchanged stays as it is; of others that come out the same, each gets a number.
     """
 
     __slots__ = ("_at", "_containers", "_is_mount_root", "_place")

@@ -17,11 +17,11 @@ PATIENCE = 0.1
 """Seconds that the first who asks waits for the first sum."""
 LEAST_PAUSE = 10.0
 PAUSE = 20
-"""How many times as long as a sum takes it is good for."""
+"""A sum is good for so many times as long as it took."""
 
 
 class Usage:
-    """The sizes of all files at and below ``places``. Whoever asks gets the last sum, or what there is of the first."""
+    """The sizes of all files at and below ``places``. Whoever asks gets the last sum, or what is known of the first."""
 
     def __init__(self, places: Iterable[Place]) -> None:
         self._places = list(places)
