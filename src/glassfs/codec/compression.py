@@ -97,7 +97,7 @@ def _unzstd(data: Stored, size: int) -> bytes:
     try:
         declared = zstandard.frame_content_size(data)
         if declared not in (-1, size):
-            raise Damaged(f"zstd frame holds {declared} bytes, declared are {size}")
+            raise Damaged(f"zstd frame holds {declared} bytes, but {size} are declared")
         if declared == -1:
             return b"".join(decompress_stream(ZSTD, [bytes(data)], size))
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
