@@ -66,11 +66,18 @@ class Damaged(GlassfsError, OSError):
     """Stored bytes that are missing, contradict one another, or cannot be decoded."""
 
 
-class DeviceFailed(Damaged):
+class Passing(GlassfsError, OSError):
+    """Something that says nothing about what is stored, but that it could not be looked at now.
+
+    None of these is ever remembered, or taken for a fault of the container: so none of them is Damaged.
+    """
+
+
+class DeviceFailed(Passing):
     """Bytes that are there, but that the device does not give, now at least."""
 
 
-class Changed(GlassfsError, OSError):
+class Changed(Passing):
     """The source is no longer the file that was opened."""
 
 
@@ -78,9 +85,9 @@ class TooLarge(GlassfsError, OSError):
     """A rendering that would pass the limit set for it."""
 
 
-class NoSpool(GlassfsError, OSError):
+class NoSpool(Passing):
     """A block too large for memory that cannot be written to the folder for such blocks."""
 
 
-class Unavailable(GlassfsError, OSError):
+class Unavailable(Passing):
     """The machine lacks something now (descriptors, memory). It says nothing about the source: try again."""

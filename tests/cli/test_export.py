@@ -70,7 +70,7 @@ def test_damage_costs_its_file_and_status_1(damaged: Path, tmp_path: Path) -> No
     done = glassfs("export", damaged, tmp_path)
     assert done.status == 1
     assert len(done.errors) == 2
-    assert done.errors[0].startswith(f"glassfs: {damaged}: /signal/bad.npy: signal/bad: zstd data ")
+    assert done.errors[0].startswith(f"glassfs: {damaged}: /signal/bad.npy: zstd data ")
     assert done.errors[1] == f"glassfs: {damaged}: 1 of its files and directories could not be written"
     found = written(tmp_path)
     assert "/signal/bad.npy" not in found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import struct
 import time
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,8 @@ from glassfs.errors import Damaged, GlassfsError, Refused
 from glassfs.formats.idv import kept
 from glassfs.formats.idv.kept import Kept
 from glassfs.formats.registry import Opening, open_container
+from glassfs.view import data_of
+from glassfs.view.json import line
 from tests.formats.idv_files import MIB, made_in, only, raw_column, records, schema
 from tests.helpers import CountingSource, contents_of, open_path
 
@@ -124,7 +128,7 @@ def test_the_same_kept_by_two_threads_is_counted_once() -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 def test_long_texts_take_room_in_the_budget(make: Callable[..., Path]) -> None:
-    """However many read them at the same time."""
+    """However many measure or read them at the same time; and no more memory than they say."""
     text = "\U0001f600é" * MIB
     path = make(lambda view: view.add("t", [text]))
     cache = BlockCache(256 * MIB)
@@ -132,11 +136,43 @@ def test_long_texts_take_room_in_the_budget(make: Callable[..., Path]) -> None:
     most = []
     taken = cache.room.take_now
     cache.room.take_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
+    cost = content.cost(0)
+    assert cost >= 40 * MIB
+    expected = len(json.dumps(text, ensure_ascii=False).encode()) + 1
     with ThreadPoolExecutor(4) as threads:
-        assert all(block == [text] for block in threads.map(lambda _: content.block(0), range(4)))
-    assert sum(size >= 30 * MIB for size in most) == 4
+        files = [data_of(content, cache, (number,)) for number in range(4)]
+        assert list(threads.map(lambda file: file.size, files)) == [expected] * 4
+    assert sum(size == cost for size in most) == 4  # to measure them
+    assert files[0].read(0, expected) == json.dumps(text, ensure_ascii=False).encode() + b"\n"
+    assert sum(size >= cost for size in most) == 5  # to make the lines
     cache.clear()
     assert cache.used == 0
+
+
+TEXTS = {
+    "plain": ["plain text " * 30] * 500, "escapes": ["\1" * (2 * MIB)], "wide": ["\U0001f600é" * MIB],
+    "wide and escapes": ["\U0001f600" + "\1" * (2 * MIB)], "short": ["a", "", "é"] * 300,
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("is_vector", [False, True], ids=["texts", "vectors"])
+def test_rows_of_text_take_no_more_memory_than_they_say(make: Callable[..., Path], name: str, is_vector: bool) -> None:
+    """With the line of one of them beside."""
+    texts = TEXTS[name]
+    rows, codec = ([texts] * 2, vector("TextSpan")) if is_vector else (texts, None)
+    path = make(lambda view: view.add("t", rows, *filter(None, (codec,))))
+    content = only(open_path(path), "columns/t")
+    for number in range(content.blocks):
+        cost = content.cost(number)
+        tracemalloc.start()
+        try:
+            for value in content.block(number):
+                line(value)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak <= cost + (1 << 20)  # what is read of a block at once
 
 
 def test_short_texts_take_no_room_of_their_own(make: Callable[..., Path]) -> None:

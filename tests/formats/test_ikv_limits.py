@@ -28,7 +28,7 @@ from writers.ikv import node as node_bytes
 
 from glassfs.content import Array, Blob, Document, Group, Text
 from glassfs.errors import Damaged, GlassfsError, Refused
-from glassfs.formats.ikv.values import LARGEST_RENDERING, LARGEST_VALUE, Integers
+from glassfs.formats.ikv.values import LARGEST_RENDERING, LARGEST_VALUE, TEXT_SPARE, Integers
 from glassfs.formats.registry import open_container
 from glassfs.view.json import render
 from tests.formats.ikv_files import (
@@ -109,7 +109,7 @@ def test_a_document_takes_no_more_memory_than_it_says(name: str) -> None:
         finally:
             tracemalloc.stop()
         assert len(text) < peak <= document.cost
-        assert document.cost <= LARGEST_VALUE + 2 * LARGEST_RENDERING + (1 << 20)
+        assert document.cost <= LARGEST_VALUE + LARGEST_RENDERING + TEXT_SPARE + (1 << 20)
 
 
 def test_the_cost_of_a_small_document_is_small() -> None:

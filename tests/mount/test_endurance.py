@@ -13,6 +13,7 @@ import pytest
 from writers.kastore import KastoreWriter
 from writers.wshard import WShardWriter
 
+from glassfs.codec import compression
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
@@ -102,13 +103,17 @@ def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery, grow
 
 
 def test_the_cache_keeps_to_its_budget_under_load(mounted: Mounted, tmp_path: Path) -> None:
-    """24 MB of blocks, in blocks that fit and blocks that do not, read at random by eight threads; budget 4 MB."""
+    """24 MB of blocks, in blocks that fit and blocks that do not, read at random by eight threads; budget 4 MB.
+
+    The decoder of the large one needs more than that: while it is at work there is nothing beside it.
+    """
     generator = np.random.default_rng(6)
     blocks = {f"block_{number}": generator.integers(0, 9, (100, 15_000)).astype("u1") for number in range(12)}
     blocks["large"] = generator.integers(0, 9, (100, 60_000)).astype("u1")
     with WShardWriter(tmp_path / "blocks.wshard", codec="zstd") as writer:
         for name, block in blocks.items():
             writer.add_channel(name, block)
+    most_used = max(CACHE, compression.stream_cost(compression.ZSTD, blocks["large"].nbytes))
     with mounted(tmp_path / "blocks.wshard", options=[f"cache_size={CACHE}"]) as mount:
         limit = mount.resident() + CACHE + (100 << 20)
         most, is_ending = [0], threading.Event()
@@ -116,7 +121,7 @@ def test_the_cache_keeps_to_its_budget_under_load(mounted: Mounted, tmp_path: Pa
         def watch() -> None:
             while not is_ending.wait(0.02):
                 most[0] = max(most[0], mount.resident())
-                assert mount.status()["cache"]["used"] <= CACHE
+                assert mount.status()["cache"]["used"] <= most_used
 
         def read(seed: int) -> None:
             chosen = np.random.default_rng(seed)

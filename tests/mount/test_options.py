@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
-from tests.mount.mounts import glassfs, is_mounted, mountinfo
+from tests.mount.mounts import glassfs, is_mounted, mountinfo, wait_until
 
 NOBODY = 65534
 
@@ -31,6 +32,19 @@ def test_uid_gid_and_umask(mounted: Mounted, store: Path) -> None:
         for path, mode in ((".", 0o540), ("array.npy", 0o440)):
             status = (mount.path / path).stat()
             assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, mode), path
+
+
+@pytest.mark.parametrize("size", ["0", "1", "1M"])
+def test_a_cache_of_next_to_nothing(mounted: Mounted, gallery: Gallery, size: str) -> None:
+    """Everything goes through files, or alone: all bytes are right, for several readers at a time, and nobody hangs."""
+    files = gallery.exact()
+    with mounted(gallery.folder, options=[f"cache_size={size}"]) as mount, ThreadPoolExecutor(4) as threads:
+        shown = threads.map(lambda path: (mount.path / path).read_bytes(), [*files, *reversed(files)])
+        for path, data in zip([*files, *reversed(files)], shown, strict=True):
+            assert data == files[path], path
+        assert mount.status()["cache"]["budget"] == {"0": 0, "1": 1, "1M": 1 << 20}[size]
+        assert mount.status()["errors"] == 0
+        assert wait_until(lambda: mount.status()["cache"]["used"] <= mount.status()["cache"]["budget"])
 
 
 def test_umask_never_adds_permissions(mounted: Mounted, store: Path) -> None:

@@ -367,8 +367,8 @@ def test_names_that_are_not_there_are_remembered_up_to_a_number(
     assert {"some", "missing999", "plain2"} <= ops.names_at_root()
 
 
-def status_of(store: MemoryStore, **more: object) -> Tree:
-    sources = sources_of(store)
+def status_of(store: MemoryStore, *names: str, **more: object) -> Tree:
+    sources = sources_of(store, *names)
     shown = {"version": 1, "open": []} | more
     sources.tree.wrap_root(lambda inner: MountRoot(inner, sources, lambda: shown, (7, 8)))
     return sources.tree
@@ -387,6 +387,24 @@ def test_the_status_is_whole_and_of_its_size_however_long(store: MemoryStore, le
     ops.release(opened.number)
     assert ops.taken_volatile() == {"/.glassfs/status.json"}
     assert ops.taken_volatile() == set()
+
+
+def test_an_open_status_outlives_the_container_around_it(store: MemoryStore) -> None:
+    """Which is replaced while somebody reads the status, and another has looked at it since."""
+    tree = status_of(store, "some")
+    ops = operations(tree=tree)
+    first = ops.open("/.glassfs/status.json", os.O_RDONLY).number
+    contents = ops.open("/a.bin", os.O_RDONLY).number
+    store.put("some", made(a=b"other"))
+    ops.node("/")  # notices it
+    assert ops.attributes(ops.node("/a.bin")).size == 5
+    second = ops.open("/.glassfs/status.json", os.O_RDONLY).number
+    for number in (first, second):
+        assert ops.read_into(number, memoryview(bytearray(10)), 0) == 10
+        ops.release(number)
+    with pytest.raises(Changed):
+        ops.opened(contents)
+    ops.release(contents)
 
 
 def test_the_status_is_the_mount_owner_s_alone(store: MemoryStore) -> None:

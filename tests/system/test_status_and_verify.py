@@ -67,6 +67,25 @@ def test_each_fault_is_a_line_that_names_container_and_place(folder: Path) -> No
     assert done.stderr == "4 containers, 2 faults\n"
 
 
+def test_no_name_stands_twice_in_a_sentence(tmp_path: Path) -> None:
+    """Two blocks with the same fault are two lines all the same."""
+    path = tmp_path / "episode.wshard"
+    with WShardWriter(path, codec="zstd") as writer:
+        for name in ("first", "second", "third"):
+            writer.add_channel(name, np.arange(2000, dtype="<f4").reshape(500, 4))
+    data = bytearray(path.read_bytes())
+    position = -1
+    while (position := data.find(b"\x28\xb5\x2f\xfd", position + 1)) >= 0:
+        data[position] ^= 1
+    path.write_bytes(data)
+    done = glassfs("verify", path)
+    told = [line.removeprefix(f"{path}: /").split(": ", 1) for line in done.stdout.splitlines() if f"{path}: /" in line]
+    places = {f"signal/{name}.bin" for name in ("first", "second", "third")} | {"meta/channels.json"}
+    assert len(told) == 4
+    assert {place for place, _ in told} == places
+    assert all(reason.startswith("zstd data do not decode") for _, reason in told)
+
+
 def test_json_for_programs(folder: Path) -> None:
     damage(folder / "below/episode.wshard", b"\x28\xb5\x2f\xfd", 12)
     done = glassfs("verify", "--json", folder / "below/episode.wshard")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_the_root_of_several_has_the_attributes_of_the_newest() -> None:
     store.put("a", made())
     assert sources.refresh() == ["/a"]
     assert sources.tree.root.origin.mtime_ns == store.entry(("a",)).mtime_ns
+
+
+def test_a_closed_source_does_not_close_the_root_of_several() -> None:
+    """Whoever may read one of them gets there, and the closed ones keep their own modes."""
+    store = MemoryStore({"open": made(a=b"1")})
+    store.put("closed", made(b=b"2"), 0o600, uid=5)
+    root = sources_of(store, "open", "closed").tree.root
+    assert root.mode == stat.S_IFDIR | 0o555
+    assert root.origin.uid == 5  # the newest
+    assert {node.name: stat.S_IMODE(node.mode) for node in root.listing()} == {"open": 0o555, "closed": 0o500}
 
 
 def test_the_root_of_many_costs_one_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:

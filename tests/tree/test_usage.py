@@ -15,6 +15,8 @@ from glassfs.tree.places import usage as usage_module
 from glassfs.tree.places.containers import Place
 from glassfs.tree.places.usage import Usage
 from tests.mount.mounts import wait_until
+from tests.tree.made import made
+from tests.tree.trees import sources_of
 
 
 def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +24,16 @@ def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch
     store = MemoryStore({"a": b"1", "folder/b": b"22", "folder/deep/c": b"333", "other/d": b"4444"})
     assert Usage([Place(store, ())])() == 10
     assert Usage([Place(store, ("a",)), Place(store, ("folder",)), Place(store, ("missing",))])() == 6
+
+
+def test_the_parts_of_a_container_that_was_named_alone_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder they are found there; beside a container they are no source of their own."""
+    monkeypatch.setattr(usage_module, "PATIENCE", 60)
+    manifest, parts = made(parts=["p", "q"]), {"x/p": bytes(1000), "x/q": bytes(20_000)}
+    store = MemoryStore({"x/m": manifest, **parts, "x/other": bytes(300_000)})
+    for names, expected in ((["x/m"], len(manifest) + 21_000), (["x"], len(manifest) + 321_000)):
+        sources = sources_of(store, *names)
+        assert Usage(sources.places.values(), sources.made_of)() == expected
 
 
 class Blocked(MemoryStore):

@@ -15,7 +15,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Blob, Document, Json, Memory, Null, Picture, Scalar, Text
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import data_of
-from glassfs.view.json import LIMIT, line, render
+from glassfs.view.json import AT_ONCE, LIMIT, line, render
 from tests.view.views import KEY, PLACE, file_bytes
 
 PLAIN = st.recursive(
@@ -84,9 +84,10 @@ def test_keys_stay_in_their_order() -> None:
 
 @pytest.mark.parametrize("value", [
     ["x" * (1 << 20)] * 65, [[10**400] * 1000] * 200, {"x" * (33 << 20): "y" * (33 << 20)}, "é" * (33 << 20),
-    ["\0" * (11 << 20)],
-], ids=["strings", "numbers", "keys", "more bytes than characters", "escapes"])
+    ["\0" * (11 << 20)], "\1" * (35 << 20), b"\xff" * (25 << 20), "\udc80" * (25 << 20),
+], ids=["strings", "numbers", "keys", "more bytes than characters", "escapes", "one string", "bytes", "surrogates"])
 def test_past_the_limit_it_is_refused_early(value: Any) -> None:
+    """With no more in memory than the text up to there, and what its buffer has to spare."""
     tracemalloc.start()
     try:
         with pytest.raises(TooLarge, match="64 MiB"):
@@ -94,7 +95,26 @@ def test_past_the_limit_it_is_refused_early(value: Any) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 8 * LIMIT
+    assert peak < LIMIT * 5 // 4
+
+
+@pytest.mark.parametrize("value", [
+    "aé€😀\0\udc80\"" * 4 * AT_ONCE, "aé€😀\0\"".encode() * 4 * AT_ONCE, b"\xf0\x9f\x98" * 4 * AT_ONCE,
+    b"a" * (AT_ONCE - 1) + b"\xc3\xa9",
+], ids=["text", "bytes", "cut characters", "a character across pieces"])
+def test_long_strings_are_written_as_short_ones(value: str | bytes) -> None:
+    """In whatever pieces; and with little more memory than the text."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value.replace("\udc80", "\ufffd")
+    expected = json.dumps(text, ensure_ascii=False).encode()
+    tracemalloc.start()
+    try:
+        shown = line(value)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert shown == expected
+    assert peak < len(expected) * 5 // 4 + 64 * AT_ONCE
+    assert line({value: 1}) == b"{" + expected + b": 1}"
 
 
 def test_a_rendering_of_just_the_limit_is_shown() -> None:

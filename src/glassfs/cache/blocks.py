@@ -265,7 +265,7 @@ class _Block:
 
     __slots__ = ("pins", "raw")
 
-    def __init__(self, raw: bytes, pins: int) -> None:
+    def __init__(self, raw: bytes | bytearray, pins: int) -> None:
         self.raw = raw
         self.pins = pins
 

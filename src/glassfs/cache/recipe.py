@@ -25,8 +25,8 @@ class Recipe(Protocol):
     @property
     def stream_cost(self) -> int: ...
 
-    def whole(self) -> bytes:
-        """All ``size`` bytes. Raises Damaged or Changed."""
+    def whole(self) -> bytes | bytearray:
+        """All ``size`` bytes, which nobody changes from now on. Raises Damaged or Changed."""
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[bytes | bytearray]:
         """The same bytes in pieces of a few MiB at most; an error is raised before the last byte is given."""

@@ -39,7 +39,7 @@ class Spool:
         self._failed = failed
         self._file: IO[bytes] | None = None
         self._ticket = Ticket()
-        self._pieces: Iterator[bytes] | None = None
+        self._pieces: Iterator[bytes | bytearray] | None = None
         self._position = 0
         """Where in the block the next piece begins."""
         self._written = 0
@@ -175,7 +175,7 @@ class Spool:
             return error
         return None
 
-    def _write_next_piece(self, pieces: Iterator[bytes]) -> None:
+    def _write_next_piece(self, pieces: Iterator[bytes | bytearray]) -> None:
         piece = next(pieces, None)
         if piece is None:
             raise Damaged(f"gives {self._position} bytes, but {self._size} are declared")

@@ -90,9 +90,11 @@ def containers_below(folder: str) -> Iterator[tuple[str, OSError | None]]:
                     yield entry.path, None
 
 
-def reason_of(error: Exception, source: str = "") -> str:
-    """Why something failed, without the name of the source where that has been told."""
+def reason_of(error: Exception, source: str = "", path: str = "") -> str:
+    """Why something failed, without the names of the source and of the part where these have been told."""
     if isinstance(error, GlassfsError):
+        if error.part and any(f"/{error.part.strip('/')}{end}" in f"/{path}/" for end in "./"):
+            error = type(error)(error.reason, error.source)
         is_told = error.source in ("", source) or error.source.startswith(f"{source.rstrip('/')}/")
         return error.without_source if is_told else str(error)
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -101,7 +103,7 @@ def reason_of(error: Exception, source: str = "") -> str:
 def report(path: str, error: Exception, source: str = "") -> None:
     """One line for a file that fails while the command goes on; with ``source`` it names that, too."""
     place = f"{source}: {path}" if source else path
-    complain(f"{place}: {reason_of(error, source)}")
+    complain(f"{place}: {reason_of(error, source, path)}")
 
 
 def complain(sentence: str) -> None:

@@ -14,7 +14,7 @@ import click
 from tqdm import tqdm
 
 from glassfs.cli.common import containers_below, opened_container, reason_of
-from glassfs.content import Fault, Image, Json
+from glassfs.content import Image, Json
 from glassfs.errors import GlassfsError, Refused
 from glassfs.terminal import printable
 from glassfs.tree import File, Tree
@@ -29,6 +29,18 @@ class Found(NamedTuple):
     source: str
     place: str
     reason: str
+
+
+class _Told(NamedTuple):
+    """A fault as it is told of ``place``, and as a sentence that names the part itself, by which it is known again."""
+
+    place: str
+    reason: str
+    sentence: str
+
+    @classmethod
+    def of(cls, place: str, error: Exception, source: str) -> _Told:
+        return cls(place, reason_of(error, source, place), reason_of(error, source))
 
 
 @click.command()
@@ -68,55 +80,56 @@ def command(sources: tuple[str, ...], as_json: bool, progress: bool | None) -> i
 def _verify(source: str) -> Iterator[Found]:
     """What is wrong with one container, each fault once: a check may meet what reading the files has met before."""
     seen: set[str] = set()
-    for place, told in _faults(source):
-        if not seen & {told, f"{place}: {told}"}:
-            yield Found(source, place, told)
-        seen.add(told)
+    for place, reason, sentence in _faults(source):
+        if not seen & {sentence, f"{place}: {sentence}"}:
+            yield Found(source, place, reason)
+        seen.add(sentence)
 
 
-def _faults(source: str) -> Iterator[Fault]:
+def _faults(source: str) -> Iterator[_Told]:
     try:
         with opened_container(source) as (tree, container):
             yield from _faults_in_files(tree, source)
             try:
-                yield from container.check()
+                for place, reason in container.check():
+                    yield _Told(place, reason, reason)
             except GlassfsError as error:
-                yield Fault("", reason_of(error, source))
+                yield _Told.of("", error, source)
     except Refused as error:
-        yield Fault("", reason_of(error, source))
+        yield _Told.of("", error, source)
 
 
-def _faults_in_files(tree: Tree, source: str) -> Iterator[Fault]:
-    unlisted: list[Fault] = []
+def _faults_in_files(tree: Tree, source: str) -> Iterator[_Told]:
+    unlisted: list[_Told] = []
 
     def unlisted_is(path: str, error: GlassfsError) -> None:
-        unlisted.append(Fault(path, reason_of(error, source)))
+        unlisted.append(_Told.of(path, error, source))
 
     def files() -> Iterator[tuple[str, File]]:
         for path, node in tree.walk(on_error=unlisted_is):
             if isinstance(node, File):
                 yield path, node
             elif reason := node.xattrs().get("user.glassfs.error"):
-                unlisted.append(Fault(path, reason.decode()))
+                unlisted.append(_Told(path, reason.decode(), reason.decode()))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting: deque[tuple[str, Future[str | None]]] = deque()
+        waiting: deque[Future[_Told | None]] = deque()
         for path, file in files():
-            waiting.append((path, pool.submit(_fault_in, file, source)))
+            waiting.append(pool.submit(_fault_in, file, source, path))
             if len(waiting) > AHEAD:
-                yield from _result(*waiting.popleft())
-        for path, future in waiting:
-            yield from _result(path, future)
+                yield from _result(waiting.popleft())
+        for future in waiting:
+            yield from _result(future)
     yield from unlisted
 
 
-def _result(path: str, future: Future[str | None]) -> Iterator[Fault]:
-    reason = future.result()
-    if reason is not None:
-        yield Fault(path, reason)
+def _result(future: Future[_Told | None]) -> Iterator[_Told]:
+    told = future.result()
+    if told is not None:
+        yield told
 
 
-def _fault_in(file: File, source: str) -> str | None:
+def _fault_in(file: File, source: str, path: str) -> _Told | None:
     """Why a file cannot be read whole, or does not hold what it should."""
     if isinstance(file.content, Image) and file.data.location() is None:
         return None  # a frame of a film, whose array is read as a whole
@@ -126,9 +139,10 @@ def _fault_in(file: File, source: str) -> str | None:
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))
     except (GlassfsError, OSError) as error:
-        return reason_of(error, source)
+        return _Told.of(path, error, source)
     except (ValueError, RecursionError) as error:
-        return f"is not valid JSON: {error}"
+        reason = f"is not valid JSON: {error}"
+        return _Told(path, reason, reason)
     return None
 
 

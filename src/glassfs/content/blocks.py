@@ -25,7 +25,8 @@ class Rendered(Data):
     __slots__ = ("_cache", "_make", "_size", "cost", "key")
 
     def __init__(
-        self, cache: BlockCache, key: Hashable, make: Callable[[], bytes], size: int | None = None, cost: int = PIECE,
+        self, cache: BlockCache, key: Hashable, make: Callable[[], bytes | bytearray], size: int | None = None,
+        cost: int = PIECE,
     ) -> None:
         self._cache = cache
         self.key = key
@@ -47,7 +48,7 @@ class Rendered(Data):
     def stream_cost(self) -> int:
         return self.cost
 
-    def whole(self) -> bytes:
+    def whole(self) -> bytes | bytearray:
         made = self._make()
         if self._size is not None and len(made) != self._size:
             raise Damaged(f"gives {len(made)} bytes, but {self._size} were expected")

@@ -52,7 +52,7 @@ class Data(ABC):
         self.read_into(memoryview(buffer), offset)
         return bytes(buffer)
 
-    def whole(self) -> bytes:
+    def whole(self) -> bytes | bytearray:
         return self.read(0, self.size)
 
     def pieces(self) -> Iterator[bytes]:

@@ -145,12 +145,14 @@ class RaggedText(Content):
 class Records(Content):
     """Values by row, to be shown a line each: str, None, or a list of these.
 
-    ``block(i)`` decodes block i of ``blocks`` into its rows.
+    ``block(i)`` decodes block i of ``blocks`` into its rows, and ``cost(i)`` is the memory that the rows may take, and
+    one of them as JSON beside them.
     """
 
     blocks: int
     block: Callable[[int], Sequence[Any]]
     type_name: str = ""
+    cost: Callable[[int], int] = lambda block: 1 << 20
 
     def attributes(self) -> dict[str, str]:
         return {"dtype": self.type_name} if self.type_name else {}

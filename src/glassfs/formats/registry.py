@@ -14,14 +14,12 @@ from importlib import import_module
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotFound, Refused, Unavailable, Unrecognised
+from glassfs.errors import GlassfsError, NotFound, Passing, Refused, Unrecognised
 from glassfs.source import Path, Source, Store
 
 GROUP = "glassfs.formats"
 HEAD = 4096
 RESERVED = 64  # bytes that writers leave zero at the least, until they know what to write there
-PASSING = (Changed, DeviceFailed, Unavailable)
-"""What says nothing about a container, but that it could not be looked at."""
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +75,7 @@ _BUILT_IN = ("kinodb", "wshard", "kastore", "ikv", "idv")
 def open_container(opening: Opening) -> Container:
     """Opens a container with the format that recognises it.
 
-    Raises Unrecognised where none does, Refused where it cannot be opened, and one of PASSING where nobody can tell.
+    Raises Unrecognised where none does, Refused where it cannot be opened, and Passing where nobody can tell.
     """
     source = opening.source
     head = source.read(0, min(HEAD, source.size))
@@ -92,7 +90,7 @@ def open_container(opening: Opening) -> Container:
                 sibling.close()
         if not isinstance(error, GlassfsError):
             raise
-        if isinstance(error, (Refused, *PASSING)):
+        if isinstance(error, (Refused, Passing)):
             raise error.at(source.name) from error
         told = error if error.source in ("", source.name) else GlassfsError(str(error))
         raise Refused(told.reason, source.name, told.part) from error

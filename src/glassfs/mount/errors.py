@@ -9,6 +9,7 @@ import threading
 from glassfs.errors import (
     Changed,
     Damaged,
+    DeviceFailed,
     GlassfsError,
     IsADirectory,
     NoSpool,
@@ -33,6 +34,7 @@ _ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
     (Unavailable, errno.EAGAIN),
     (NoSpool, errno.ENOSPC),
     (Changed, errno.ESTALE),
+    (DeviceFailed, errno.EIO),
     (Damaged, errno.EIO),
     (Refused, errno.EIO),
 )

@@ -53,7 +53,8 @@ class Session:
         self.cache = BlockCache(options.cache_size, options.spool)
         self.sources = open_sources(sources, Containers(self.cache, options.max_open))
         self.sources.tree.wrap_root(self._mount_root)
-        self.operations = Operations(self.sources.tree, options, Usage(self.sources.places.values()))
+        usage = Usage(self.sources.places.values(), self.sources.made_of)
+        self.operations = Operations(self.sources.tree, options, usage)
         self._memory = allocator.Memory()
         self._fuse: int | None = None
         self._is_ending = threading.Event()

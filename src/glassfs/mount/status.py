@@ -10,6 +10,7 @@ from typing import Any
 
 from glassfs.content import Memory
 from glassfs.tree import Directory, File, Node, Sources
+from glassfs.tree.lease import Lease
 from glassfs.tree.names import RESERVED
 from glassfs.tree.nodes import Access, Origin, inode, not_found
 from glassfs.tree.places.own import OwnFiles
@@ -54,7 +55,9 @@ class _Own(Directory):
     def __init__(
         self, ino: int, outer: Origin, sources: Sources, status: Callable[[], dict[str, Any]], owner: tuple[int, int],
     ) -> None:
-        super().__init__(RESERVED, ino, replace(outer, access=Access(0o444, *owner)))
+        # Its own identity and lease: it goes on whatever becomes of the container whose root it is shown in.
+        own = replace(outer, identity=RESERVED, access=Access(0o444, *owner), lease=Lease(()))
+        super().__init__(RESERVED, ino, own)
         self._outer = outer
         self._sources = sources
         self._status = status

@@ -6,8 +6,10 @@ as U+FFFD. A key that this makes equal to an earlier one gets ``~2``, ``~3`` …
 
 from __future__ import annotations
 
+import codecs
 import math
-from collections.abc import Hashable
+import re
+from collections.abc import Hashable, Iterator
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -16,27 +18,31 @@ from glassfs.content import Data, Document, Rendered
 from glassfs.errors import TooLarge
 
 LIMIT = 64 << 20
+AT_ONCE = 64 << 10
+"""Bytes or characters of one string that are written at a time: each may need some sixty bytes for a moment."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def view(document: Document, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return ".json", Rendered(cache, key, lambda: render(document.value()), cost=document.cost)
 
 
-def render(value: Any) -> bytes:
+def render(value: Any) -> bytearray:
     """The file for a value. Raises TooLarge past LIMIT. Beside the value there is only the text in memory."""
     text = bytearray()
     _write(text, value, b"\n")
     text += b"\n"
     if len(text) > LIMIT:
         raise _too_large()
-    return bytes(text)
+    return text
 
 
-def line(value: Any) -> bytes:
-    """A value on one line, without the newline."""
+def line(value: Any) -> bytearray:
+    """A value on one line, without the newline. Raises TooLarge past LIMIT."""
     text = bytearray()
     _write(text, value, None)
-    return bytes(text)
+    return text
 
 
 def _write(text: bytearray, value: Any, margin: bytes | None) -> None:
@@ -44,7 +50,7 @@ def _write(text: bytearray, value: Any, margin: bytes | None) -> None:
     if len(text) > LIMIT:
         raise _too_large()
     if isinstance(value, (str, bytes)):
-        text += _quoted(as_text(value))
+        _write_string(text, value)
     elif value is None:
         text += b"null"
     elif isinstance(value, bool):
@@ -74,14 +80,36 @@ def _write_object(text: bytearray, members: dict[Any, Any], margin: bytes | None
     for key, item in members.items():
         name = _unused(as_text(key), names)
         names.add(name)
-        text += separator + (inner or b"") + _quoted(name) + b": "
+        text += separator + (inner or b"")
+        _write_string(text, name)
+        text += b": "
         _write(text, item, inner)
         separator = b", " if inner is None else b","
     text += (margin or b"") + b"}" if separator else b"}"
 
 
-def _quoted(text: str) -> bytes:
-    return encode_basestring(text).encode()
+def _write_string(text: bytearray, value: str | bytes) -> None:
+    if len(value) <= AT_ONCE:
+        text += encode_basestring(as_text(value)).encode()
+        return
+    text += b'"'
+    for piece in _pieces(value):
+        text += encode_basestring(piece)[1:-1].encode()
+        if len(text) > LIMIT:
+            raise _too_large()
+    text += b'"'
+
+
+def _pieces(value: str | bytes) -> Iterator[str]:
+    """A string as text that UTF-8 can carry, in pieces."""
+    if isinstance(value, str):
+        for start in range(0, len(value), AT_ONCE):
+            yield as_text(value[start : start + AT_ONCE])
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for start in range(0, len(value), AT_ONCE):
+        yield decoder.decode(value[start : start + AT_ONCE])
+    yield decoder.decode(b"", final=True)
 
 
 def _too_large() -> TooLarge:
@@ -92,13 +120,7 @@ def as_text(value: str | bytes) -> str:
     """Text that UTF-8 can carry: what is not valid becomes U+FFFD."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if value.isascii():
-        return value
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in value)
-    return value
+    return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
 
 
 def name_of(number: float) -> str:

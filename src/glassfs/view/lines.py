@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json as standard_json
 import struct
+from array import array
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
@@ -22,14 +24,17 @@ Key = tuple[Hashable, ...]
 
 ROWS_AT_ONCE = 4096
 READ_AT_ONCE = 4 << 20
+ROW_COST = 64  # bytes of memory that a byte of a row of JSON may become: values, the row and the line
+COUNTED = 4 << 20
+"""Measuring a block that needs less memory than this is not counted in the budget."""
 
 
 def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
-    def lines(block: int) -> Iterator[bytes]:
+    def lines(block: int) -> Iterator[bytes | bytearray]:
         for value in content.block(block):
-            yield json.line(value) + b"\n"
+            yield _ended(json.line(value))
 
-    return ".jsonl", _measured(cache, content.blocks, lines, key)
+    return ".jsonl", _measured(cache, content.blocks, lines, content.cost, key)
 
 
 def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, Data]:
@@ -37,13 +42,16 @@ def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, 
     if not content.is_json:
         return ".txt", PlainLines(rows, cache, key)
 
-    def lines(block: int) -> Iterator[bytes]:
+    def lines(block: int) -> Iterator[bytes | bytearray]:
         for start, end in rows.spans(block):
             if end - start > json.LIMIT:
                 raise TooLarge(f"a row is longer than {json.LIMIT >> 20} MiB", part=rows.name)
-            yield _json_line(content.text.read(start, end - start)) + b"\n"
+            yield _ended(_json_line(content.text.read(start, end - start)))
 
-    return ".jsonl", _measured(cache, rows.blocks, lines, key)
+    def cost(block: int) -> int:
+        return ROW_COST * min(json.LIMIT, max(end - start for start, end in rows.spans(block)))
+
+    return ".jsonl", _measured(cache, rows.blocks, lines, cost, key)
 
 
 class PlainLines(Data):
@@ -64,7 +72,7 @@ class PlainLines(Data):
     def _block(self, block: int) -> _Lines:
         bounds = self._rows.line_bounds()
         size = bounds[block + 1] - bounds[block]
-        return _Lines((*self._key, block), size, partial(self._rows.lines, block))
+        return _Lines((*self._key, block), size, partial(self._rows.lines, block), min(size, READ_AT_ONCE))
 
 
 class _Rows:
@@ -128,15 +136,17 @@ class _Lines(NamedTuple):
 
     key: Hashable
     size: int
-    lines: Callable[[], Iterator[bytes]]
+    lines: Callable[[], Iterator[bytes | bytearray]]
+    rows_cost: int
+    """The memory that the rows take from which the lines are made, and one of these."""
 
     @property
     def cost(self) -> int:
-        return 2 * self.size
+        return self.rows_cost + 2 * self.size
 
     @property
     def stream_cost(self) -> int:
-        return min(self.size, READ_AT_ONCE)
+        return self.rows_cost
 
     def whole(self) -> bytes:
         made = b"".join(self.lines())
@@ -144,25 +154,41 @@ class _Lines(NamedTuple):
             raise Damaged(f"a block of rows gives {len(made)} bytes of lines, but {self.size} were expected")
         return made
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[bytes | bytearray]:
         return self.lines()
 
 
-def _measured(cache: BlockCache, blocks: int, lines: Callable[[int], Iterator[bytes]], key: Key) -> Blocked:
-    """Blocks of lines whose sizes are found by making them once."""
+def _measured(
+    cache: BlockCache, blocks: int, lines: Callable[[int], Iterator[bytes | bytearray]], cost: Callable[[int], int],
+    key: Key,
+) -> Blocked:
+    """Blocks of lines whose sizes are found by making them once. ``cost`` is what that takes in memory, of each."""
+    costs = array("Q")
 
     def bounds() -> Sequence[int]:
-        return list(accumulate((sum(map(len, lines(block))) for block in range(blocks)), initial=0))
+        found = array("Q", [0])
+        del costs[:]
+        for number in range(blocks):
+            costs.append(cost(number))
+            with cache.taken(costs[-1]) if costs[-1] > COUNTED else nullcontext():
+                found.append(found[-1] + sum(map(len, lines(number))))
+        return found
 
     def block(number: int) -> _Lines:
         starts = blocked.bounds
-        return _Lines((*key, number), starts[number + 1] - starts[number], partial(lines, number))
+        return _Lines((*key, number), starts[number + 1] - starts[number], partial(lines, number), costs[number])
 
     blocked = Blocked(cache, bounds, block)
     return blocked
 
 
-def _json_line(row: bytes) -> bytes:
+def _ended(line: bytes | bytearray) -> bytes | bytearray:
+    """The line with its newline, in place where that can be."""
+    line += b"\n"
+    return line
+
+
+def _json_line(row: bytes) -> bytes | bytearray:
     """A JSON document on one line, unchanged where it already is one; a row that is not valid JSON becomes a string."""
     try:
         value = standard_json.loads(row.decode(), parse_constant=_no_constant, object_pairs_hook=_unrepeated)

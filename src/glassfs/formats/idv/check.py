@@ -136,7 +136,7 @@ def _metadata_faults(opened: IdvFile, column: Column, place: str) -> Iterator[Fa
                 yield Fault(place, f"has {shown(entry.kind)} more than once")
             yield from _value_faults(opened, column, entry, f"{place}/{_text(entry.kind)}")
     except Damaged as error:
-        yield Fault(place, error.without_source)
+        yield Fault(place, f"its table {error.reason}")
 
 
 def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) -> Iterator[Fault]:

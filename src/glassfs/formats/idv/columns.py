@@ -2,14 +2,13 @@
 
 Where values are shown as they are stored and no vector is sparse, a range of the column is a range of a block, or of
 the file if that is not compressed. Other values are made for the range that is asked for, some at a time; texts in
-small groups of rows. What needs more than a few MiB for a while takes room in the cache's budget. Any thread may read.
+small groups of rows. What a group takes in memory is told, so that there can be room for it. Any thread may read.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -30,8 +29,6 @@ TEXT_ROWS = 128
 TEXT_SLOTS = 1 << 16
 MOST_TEXT_SLOTS = 1 << 20
 SLOT_COST = 32  # bytes of memory for each slot of a vector of texts
-COUNTED = 4 << 20
-"""What needs less memory than that is not counted in the budget."""
 
 Make = Callable[[int, int], "NDArray[Any]"]
 
@@ -207,18 +204,34 @@ class TextRows:
         self.count = max(0, blocks.count - 1) * self._groups + -(-rest // rows)
 
     def group(self, group: int) -> list[Any]:
-        number, first = divmod(group, self._groups)
-        first *= self._rows
-        count = min(self._rows, self._blocks.rows_in(number) - first)
-        blocks = self._blocks
-        if blocks.codec.dimensions is None:
-            return _single_texts(blocks, number, first, count)
-        vectors = blocks.vectors(number)
-        starts = [*vectors.elements_before(first, count).tolist(), vectors.elements]
-        if first + count < blocks.rows_in(number):
-            starts[-1] = int(vectors.elements_before(first + count, 1)[0])
-        texts = _texts(blocks, vectors, starts[0], starts[-1] - starts[0])
+        number, first, count = self._rows_of(group)
+        if self._blocks.codec.dimensions is None:
+            return _single_texts(self._blocks, number, first, count)
+        vectors, starts = self._elements_of(group)
+        texts = _texts(self._blocks, vectors, starts[0], starts[-1] - starts[0])
         return [texts[a - starts[0] : b - starts[0]] for a, b in pairwise(starts)]
+
+    def cost(self, group: int) -> int:
+        """The memory that ``group`` takes at its peak."""
+        if self._blocks.codec.dimensions is None:
+            return _single_cost(self._blocks, *self._rows_of(group))
+        vectors, starts = self._elements_of(group)
+        return _cost(self._blocks, vectors, starts[0], starts[-1] - starts[0])
+
+    def _rows_of(self, group: int) -> tuple[int, int, int]:
+        """The number of the block, the first row in it, and how many rows."""
+        number, place = divmod(group, self._groups)
+        first = place * self._rows
+        return number, first, min(self._rows, self._blocks.rows_in(number) - first)
+
+    def _elements_of(self, group: int) -> tuple[Vectors, list[int]]:
+        """The block, and where the elements of each row begin in it, and end."""
+        number, first, count = self._rows_of(group)
+        vectors = self._blocks.vectors(number)
+        starts = [*vectors.elements_before(first, count).tolist(), vectors.elements]
+        if first + count < self._blocks.rows_in(number):
+            starts[-1] = int(vectors.elements_before(first + count, 1)[0])
+        return vectors, starts
 
 
 class TextSlots:
@@ -230,33 +243,48 @@ class TextSlots:
         self.count = -(-blocks.codec.size // self._slots) or 1
 
     def group(self, group: int) -> list[Any]:
-        blocks = self._blocks
-        if blocks.codec.dimensions is None:
-            return _single_texts(blocks, 0, 0, 1)
-        vectors = blocks.vectors(0)
+        if self._blocks.codec.dimensions is None:
+            return _single_texts(self._blocks, 0, 0, 1)
+        return _texts(self._blocks, *self._elements_of(group))
+
+    def cost(self, group: int) -> int:
+        """The memory that ``group`` takes at its peak."""
+        if self._blocks.codec.dimensions is None:
+            return _single_cost(self._blocks, 0, 0, 1)
+        return _cost(self._blocks, *self._elements_of(group))
+
+    def _elements_of(self, group: int) -> tuple[Vectors, int, int]:
+        """The block, the first element in it, and how many."""
+        vectors = self._blocks.vectors(0)
         first = group * self._slots
         count = vectors.elements - first
-        return _texts(blocks, vectors, first, min(count, self._slots) if blocks.codec.size else count)
+        return vectors, first, min(count, self._slots) if self._blocks.codec.size else count
 
 
 def _single_texts(blocks: Blocks, number: int, first: int, count: int) -> list[Any]:
     """The texts ``[first, first + count)`` of a block."""
-    run = cast(Texts, blocks.run(number, blocks.codec.item))
-    with _room(blocks, run.cost(first, count)):
-        return list(run.values(first, count))
+    return list(blocks.run(number, blocks.codec.item).values(first, count))
+
+
+def _single_cost(blocks: Blocks, number: int, first: int, count: int) -> int:
+    return cast(Texts, blocks.run(number, blocks.codec.item)).cost(first, count)
 
 
 def _texts(blocks: Blocks, vectors: Vectors, first: int, count: int) -> list[Any]:
     """The elements ``[first, first + count)`` of a block of vectors of text."""
+    _demand_few(vectors, count)
+    texts: list[Any] = vectors.spread(vectors.run(blocks.codec.item), first, count).tolist()
+    return texts
+
+
+def _cost(blocks: Blocks, vectors: Vectors, first: int, count: int) -> int:
+    _demand_few(vectors, count)
+    stored = vectors.stored_at(first)
+    run = cast(Texts, vectors.run(blocks.codec.item))
+    return SLOT_COST * count + run.cost(stored, vectors.stored_at(first + count) - stored)
+
+
+def _demand_few(vectors: Vectors, count: int) -> None:
     if count > MOST_TEXT_SLOTS:
         block = vectors.block
         raise TooLarge(f"has vectors of text of more than {MOST_TEXT_SLOTS} slots", block.source, block.part)
-    run = cast(Texts, vectors.run(blocks.codec.item))
-    stored = vectors.stored_at(first)
-    with _room(blocks, SLOT_COST * count + run.cost(stored, vectors.stored_at(first + count) - stored)):
-        texts: list[Any] = vectors.spread(run, first, count).tolist()
-        return texts
-
-
-def _room(blocks: Blocks, cost: int) -> AbstractContextManager[None]:
-    return blocks.file.cache.taken(cost) if cost > COUNTED else nullcontext()

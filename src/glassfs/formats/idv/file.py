@@ -43,7 +43,7 @@ def open_idv(opening: Opening) -> Container:
             raise Refused(fault, source.name)
         fault = opened.unreadable(column)
         if fault:
-            reason = reason or f"{shown(column.name)} {fault}"
+            reason = reason or f"{shown(column.name)}: {fault}"
             unreadable += 1
         end = column.end
     if unreadable:
@@ -97,7 +97,7 @@ class _Contents:
         blocks, key = self._opened.blocks(column, codec), column.name
         if codec.item.is_text:
             texts = TextRows(blocks)
-            yield Member((name,), Records(key, texts.count, texts.group, codec.type_name))
+            yield Member((name,), Records(key, texts.count, texts.group, codec.type_name, texts.cost))
         elif 0 < codec.size <= DENSE_SLOTS:
             yield from _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ())))
         elif codec.size:
@@ -119,7 +119,8 @@ class _Contents:
                 if listed.is_full:
                     break
         if faults:
-            self._opening.warn(f"{len(faults)} metadata tables break off, the first one: {faults[0].without_source}")
+            first = faults[0]
+            self._opening.warn(f"{first.reason} (metadata tables that break off in all: {len(faults)})", first.part)
 
     def _value(self, column: Column, name: bytes, entry: Metadata) -> Iterator[Member]:
         if self._opened.meaningless(entry):  # listed in the schema, and found by check
@@ -128,7 +129,7 @@ class _Contents:
         codec, place = blocks.codec, (b"columns", name, entry.kind)
         if codec.item.is_text:
             texts = TextSlots(blocks)
-            yield Member(place, Records(entry.kind, texts.count, texts.group, codec.type_name))
+            yield Member(place, Records(entry.kind, texts.count, texts.group, codec.type_name, texts.cost))
         else:
             yield from _arrays(place, entry.kind, blocks, codec.dimensions or ())
 

@@ -152,7 +152,8 @@ class Cursor:
         position = self.position
         if size > self.end - position:
             raise self.damage(f"ends at {self.end}, inside something that ends at {position + size}")
-        self._data = self.body.part(position, min(max(size, self._window), self.end - position)).whole()
+        size = min(max(size, self._window), self.end - position)
+        self._data = self.body.part(position, size).read(0, size)
         self._base, self._index = position, 0
 
 
@@ -189,7 +190,7 @@ class _Measure:
             raise ValueError(f"ends at {self._end}, inside something that ends at {position} or later")
         size = min(self._window, left)
         self._window = min(self._window * 4, _LARGEST_WINDOW)
-        data = self._part(position, size).whole()
+        data = self._part(position, size).read(0, size)
         return (data + bytes(_MARGIN), size) if size == left else (data, size - _MARGIN)
 
     def node(self, tag: int, start: int) -> int:

@@ -32,6 +32,7 @@ from glassfs.formats.ikv.nodes import (
 
 LARGEST_RENDERING = 64 << 20
 LARGEST_VALUE = 160 << 20
+TEXT_SPARE = 16 << 20
 KEYS_KEPT = 4096
 MOST_KEYS_COMPARED = 1_000_000
 
@@ -46,10 +47,11 @@ _LEAST = 4 * _WINDOW
 def cost(stored: int, deepest: int = DEEPEST) -> int:
     """The memory that the value of so many stored bytes, nested so deep, may take together with its text.
 
-    The text is there twice for a moment. What becomes longest is a null on a line of its own, or an escaped character.
+    Beside the text there is what its buffer has to spare, and the piece that is being written. What becomes longest is
+    a null on a line of its own, or an escaped character.
     """
     text = min(LARGEST_RENDERING, stored * (2 * deepest + 8))
-    return _LEAST + min(LARGEST_VALUE, stored * _VALUE_RATIO) + 2 * text
+    return _LEAST + min(LARGEST_VALUE, stored * _VALUE_RATIO) + text + min(text, TEXT_SPARE)
 
 
 class Decoder:
@@ -207,7 +209,8 @@ class Integers(Data):
         position, left = self._start, self._count
         while left:
             with self._cache.waiting():
-                chunk = self._body.part(position, min(_AT_ONCE, self._end - position)).whole()
+                size = min(_AT_ONCE, self._end - position)
+                chunk = self._body.part(position, size).read(0, size)
             values, used = leb128.unpack(chunk, left)
             if not used:
                 raise Damaged("its integers are not what they were", self._body.name, self._what)

@@ -72,7 +72,7 @@ class _File:
         self.count = header.index_length // _ENTRY.size
         self._opening = opening
         stored = Extent(opening.source, header.index_offset, header.index_length)
-        self._index: Data = stored if stored.size > KEPT_INDEX else Memory(stored.whole())
+        self._index: Data = stored if stored.size > KEPT_INDEX else Memory(stored.read(0, stored.size))
         self._stretch = (-1, b"")
         """Number and bytes of the stretch of the index that was read last; exchanged as one by any thread."""
 

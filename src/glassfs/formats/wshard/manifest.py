@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Member
-from glassfs.errors import GlassfsError, Refused, Unavailable
+from glassfs.errors import GlassfsError, Passing, Refused
 from glassfs.formats.registry import Opening
 from glassfs.formats.wshard.episode import Episode
 from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
@@ -69,7 +69,7 @@ class Part(NamedTuple):
 
 
 def open_manifest(opening: Opening, index: Index) -> Container:
-    """Opens the manifest and all its parts. Raises Refused, and Unavailable where there are no descriptors left."""
+    """Opens the manifest and all its parts. Raises Refused, and Passing where it cannot be told now."""
     own = Episode(index, opening.cache)
     records, facts_of_manifest = _records(own)
     parts: list[Part] = []
@@ -190,13 +190,13 @@ def _open_part(opening: Opening, record: PartRecord, left: Left) -> Part:
 
 @contextmanager
 def _blamed_on(record: PartRecord, manifest: str) -> Iterator[None]:
-    """Makes a fault of a part the reason why the manifest cannot be opened."""
+    """Makes a fault of a part the reason why the manifest cannot be opened, for good or for now."""
     try:
         yield
-    except Unavailable:
-        raise
     except GlassfsError as error:
         part = ": ".join(filter(None, (str(record), error.part)))
+        if isinstance(error, Passing):
+            raise type(error)(error.reason, manifest, part) from error
         raise Refused(f"cannot be used: {error.reason}", manifest, part) from error
 
 
@@ -204,8 +204,8 @@ def _open_file(opening: Opening, record: PartRecord) -> Source:
     manifest = opening.source.name
     try:
         return opening.sibling(record.uri)
-    except Unavailable:
-        raise
+    except Passing as error:
+        raise type(error)(error.reason, manifest, str(record)) from error
     except GlassfsError as error:
         reason = "is a symbolic link, and links are not followed" if _is_link(opening, record.uri) else error.reason
         raise Refused(f"cannot be opened: {reason}", manifest, str(record)) from error
@@ -261,7 +261,7 @@ class _Whole:
             place = f"chunks/{part.record.number:04d}"
             try:
                 part.source.verify()
-            except Unavailable:
+            except Passing:
                 raise
             except GlassfsError as error:
                 yield Fault(place, error.without_source)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from glassfs.codec import compression
 from glassfs.content import Array, Fault
-from glassfs.errors import Damaged, GlassfsError
+from glassfs.errors import Damaged, GlassfsError, Passing
 from glassfs.formats.wshard import metadata
 from glassfs.formats.wshard.episode import Episode
 from glassfs.formats.wshard.index import CODECS, COMPRESSED, LZ4, ROLES, ZSTD, label
@@ -217,6 +217,8 @@ def _identity_faults(episode: Episode) -> Iterator[Fault]:
         try:
             for piece in episode.raw(entry).pieces():
                 digest.update(piece)
+        except Passing:
+            raise
         except GlassfsError:
             continue  # reading the block tells
         if digest.hexdigest() != identity.digests[entry.name]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -104,6 +105,10 @@ class Sources:
                     self.tree.forget()
         return changed
 
+    def made_of(self, place: Place, entry: Entry) -> Sequence[Entry]:
+        """All files that the container at a place is made of, its own first; that alone if it is no container."""
+        return self.containers.verdict(place, entry).entries
+
     def _changed(self) -> None:
         self.tree.forget()
         self.on_change()
@@ -129,13 +134,20 @@ class Sources:
 
 
 class _SideBySide(Directory):
-    """The root of several sources. Its attributes are those of the one that changed last."""
+    """The root of several sources, which everybody may list: it shows only the names that were given on a command line.
+
+    Owner and times are those of the source that changed last.
+    """
 
     __slots__ = ("_sources",)
 
     def __init__(self, sources: Sources) -> None:
         super().__init__("", inode("|".join(sources.places), 0), sources.newest)
         self._sources = sources
+
+    @property
+    def mode(self) -> int:
+        return stat.S_IFDIR | 0o555
 
     def listing(self) -> Sequence[Node]:
         return [self._sources.node(name) for name in self._sources.places]

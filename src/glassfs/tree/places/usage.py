@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from glassfs.errors import GlassfsError
-from glassfs.source import Kind
+from glassfs.source import Entry, Kind
 from glassfs.tree.places.containers import Place
 
 log = logging.getLogger(__name__)
@@ -21,10 +21,17 @@ PAUSE = 20
 
 
 class Usage:
-    """The sizes of all files at and below ``places``. Whoever asks gets the last sum, or what is known of the first."""
+    """The sizes of all files at and below ``places``. Whoever asks gets the last sum, or what is known of the first.
 
-    def __init__(self, places: Iterable[Place]) -> None:
+    ``made_of`` tells all files that a container which stands for itself among the places is made of, its own first.
+    """
+
+    def __init__(
+        self, places: Iterable[Place],
+        made_of: Callable[[Place, Entry], Sequence[Entry]] = lambda place, entry: [entry],
+    ) -> None:
         self._places = list(places)
+        self._made_of = made_of
         self._sum = 0
         self._is_known = threading.Event()
         self._is_running = False
@@ -55,6 +62,7 @@ class Usage:
                     entry = place.store.entry(place.path)
                     if entry.kind is Kind.FILE:
                         total += entry.size
+                        total += sum(other.size for other in self._made_of(place, entry)[1:])
                     elif entry.kind is Kind.FOLDER:
                         for name, inner in place.store.list(place.path):
                             if inner.kind is Kind.FILE:
