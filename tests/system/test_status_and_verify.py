@@ -83,7 +83,7 @@ def test_no_name_stands_twice_in_a_sentence(tmp_path: Path) -> None:
     places = {f"signal/{name}.bin" for name in ("first", "second", "third")} | {"meta/channels.json"}
     assert len(told) == 4
     assert {place for place, _ in told} == places
-    assert all(reason.startswith("zstd data do not decode") for _, reason in told)
+    assert all(reason.startswith("zstd data cannot be decoded") for _, reason in told)
 
 
 def test_json_for_programs(folder: Path) -> None:

@@ -285,9 +285,10 @@ class LocalSource(Source):
                     break
                 got += more
             status = os.fstat(number)
-        except (OSError, OverflowError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise DeviceFailed(f"cannot be read at {offset}: {reason}", self.name) from error
+        except OverflowError:  # further than any file can reach
+            raise self.outside(offset, wanted) from None
+        except OSError as error:
+            raise DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name) from error
         finally:
             self._end()
         if (status.st_size, status.st_mtime_ns) != self._checked:

@@ -1,4 +1,4 @@
-"""From contents to nodes, through the views: paths, collisions, lazy directories (README, "Names").
+"""From contents to nodes, through the views: paths, collisions, lazy directories (docs/manual/contents.md, "Names").
 
 Names that still meet after escaping are settled within one directory: directories merge; of files the first in the
 container's order keeps the name, and the others get ``~2``, ``~3`` … before the extension.
