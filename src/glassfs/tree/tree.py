@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory
+from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
 from glassfs.tree.nodes import Directory, File, Node
 
 KEPT_PATHS = 4096
@@ -48,7 +48,10 @@ class Tree:
 
     def lookup(self, path: str) -> Node:
         """The node at ``path``. Raises NotFound, NotADirectory, or what finding out raises."""
-        return self.node(normal(path))
+        try:
+            return self.node(normal(path))
+        except NotFound as error:
+            raise NotFound(error.reason, error.source, path) from None
 
     def node(self, path: str) -> Node:
         """The same for a path that is normal: a slash in front, none at the end, nothing that could be left out."""
