@@ -25,7 +25,6 @@ from glassfs.mount.messages import Messages
 from glassfs.mount.operations import Operations
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import MountRoot
-from glassfs.source import descriptors
 from glassfs.tree import Containers, Directory, open_sources
 from glassfs.tree.places.usage import Usage
 
@@ -52,9 +51,7 @@ class Session:
         self.failures = Failures()
         self.started = time.time()
         self.cache = BlockCache(options.cache_size, options.spool)
-        # No more than there are descriptors for: each open container may hold one.
-        max_open = min(options.max_open, descriptors.limit())
-        self.sources = open_sources(sources, Containers(self.cache, max_open))
+        self.sources = open_sources(sources, Containers(self.cache, options.max_open))
         self.sources.tree.wrap_root(self._mount_root)
         usage = Usage(self.sources.places.values(), self.sources.made_of)
         self.operations = Operations(self.sources.tree, options, usage)
