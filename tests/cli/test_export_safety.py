@@ -194,6 +194,7 @@ def test_paths_inside_one_another_are_written_once(robot: Path, tmp_path: Path) 
     assert set(written(tmp_path / "out")) == {"/meta", "/meta/file.json"}
 
 
+@pytest.mark.slow
 def test_a_thousand_folders_inside_one_another(tmp_path: Path) -> None:
     """``tree`` and ``export`` go as deep as the source does."""
     depth = 1200
@@ -333,6 +334,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(tmp_path: Path, st
     assert "/damaged.wshard/signal/bad.npy" not in written(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_bar_tells_rate_and_time_left(tmp_path: Path) -> None:
     source = sparse_store(tmp_path / "long.kas", 1 << 30)
     done = glassfs("export", "--progress", source, tmp_path / "out")

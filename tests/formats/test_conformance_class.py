@@ -37,7 +37,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """Where the classes below write their containers, once each; and how often these are damaged."""
     if request.cls is not None:
         request.cls.folder = tmp_path_factory.mktemp("containers")
-        request.cls.damaged_copies = scale(5, FormatTests.damaged_copies, 1000)
+        request.cls.damaged_copies = scale(3, FormatTests.damaged_copies, 1000)
         request.cls.most_seconds = PATIENCE
 
 
@@ -165,6 +165,7 @@ def conformance(fmt: Format) -> FormatTests:
     return Tiny()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_sound_format_of_somebody_else_passes(claim: str) -> None:
     getattr(conformance(SOUND), claim)()
@@ -273,6 +274,7 @@ BROKEN: list[tuple[str, Format]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("claim", "broken"), BROKEN)
 def test_a_broken_format_fails(claim: str, broken: Format) -> None:
     try:

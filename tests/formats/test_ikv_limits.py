@@ -48,6 +48,7 @@ def test_a_wide_array_is_one_document() -> None:
     assert document_of(container) == {"wide": [None] * 300_000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "node",
     [
@@ -147,6 +148,7 @@ def test_what_is_kept_of_integers_goes_with_the_version_of_their_file(tmp_path: 
     assert source not in array.data.key
 
 
+@pytest.mark.slow
 def test_ten_megabytes_of_small_members_open_in_bounded_time_and_memory() -> None:
     count = 1_300_000
     data = V1 + bytes((OBJECT, 1)) + b"\1o" + bytes((OBJECT,)) + varint(count)
@@ -158,6 +160,7 @@ def test_ten_megabytes_of_small_members_open_in_bounded_time_and_memory() -> Non
     assert time.process_time() - started < 30
 
 
+@pytest.mark.slow
 def test_more_members_than_can_be_listed_are_said_to_be_left_out(caplog: pytest.LogCaptureFixture) -> None:
     count = 300_000
     container = open_bytes(ikv1({f"{number:x}": None for number in range(count)}))

@@ -359,6 +359,7 @@ def test_nothing_but_the_index_is_read_before_an_array_is(tmp_path: Path) -> Non
     assert place.stored == 8 << 20
 
 
+@pytest.mark.slow
 def test_more_keys_than_kastore_can_write_cost_little(tmp_path: Path) -> None:
     count = 70_000
     path = tmp_path / "many.kas"

@@ -191,6 +191,7 @@ print(set(kinds), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_listings_that_decode_share_the_budget(tmp_path: Path) -> None:
     """Twelve pictures of 64 MB each at a time, 48 KB stored, where 96 MiB are allowed."""
     image = PillowImage.new("RGBA", (4000, 4000))

@@ -1,4 +1,4 @@
-"""Each test of this folder that mounts runs once through libfuse 3 and once through libfuse 2.
+"""Each test of this folder that mounts runs once through libfuse 3 and, but for short runs, once through libfuse 2.
 
 Where /dev/fuse or a library is missing it is skipped, or fails if GLASSFS_REQUIRE_FUSE=1 says that both have to be
 there.
@@ -68,9 +68,11 @@ class Mounted(Protocol):
     ) -> AbstractContextManager[Mount]: ...
 
 
-@pytest.fixture(scope="session", params=("3", "2"), ids=("libfuse3", "libfuse2"))
+@pytest.fixture(scope="session", params=[
+    pytest.param("3", id="libfuse3"), pytest.param("2", id="libfuse2", marks=pytest.mark.slow),
+])
 def fuse(request: pytest.FixtureRequest) -> str:
-    """The libfuse of this run of the test."""
+    """The libfuse of this run of the test. In short runs it is libfuse 3; test_real_files has both."""
     generation: str = request.param
     require(generation)
     return generation

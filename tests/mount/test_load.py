@@ -19,6 +19,7 @@ WARM_UP = 10
 GROWTH = 32 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, scale: Scale) -> None:
     duration = scale(3, 60, 600)

@@ -34,6 +34,7 @@ def test_long_answers_and_empty_ones(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_one_that_hangs_costs_its_time_and_nothing_else() -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     answers = ask([_hang, lambda: b"here", _hang], 3)

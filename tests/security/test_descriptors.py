@@ -32,6 +32,7 @@ def read_part(path: Path | str, size: int, offset: int) -> bytes:
         os.close(descriptor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", ["stay", "are deleted", "are changed"])
 def test_pictures_read_in_part_hold_no_descriptors(shared: Shared, place: Path, fate: str) -> None:
     """Whatever becomes of their containers once they have been read: recordings come and go."""
@@ -90,6 +91,7 @@ def limited(descriptors: int) -> list[str]:
     return ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("descriptors", [1024, 256])
 def test_a_manifest_of_many_parts(shared: Shared, place: Path, descriptors: int) -> None:
     parts = 1100

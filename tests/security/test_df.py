@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.mount.mounts import wait_until
 from tests.security.conftest import Shared
 from tests.security.places import make_folder
@@ -41,6 +43,7 @@ def looking(path: Path) -> float:
     return longest
 
 
+@pytest.mark.slow
 def test_many_df_of_many_files(shared: Shared, place: Path) -> None:
     """Compared with how long one walk through the source takes here and now: sixteen walks take far longer."""
     source = make_folder(place / "source")

@@ -36,6 +36,7 @@ def write_many_keys(path: Path) -> None:
     path.write_bytes((data.ljust(first_array, b"\0") + arrays.tobytes())[: int(header["size"])])
 
 
+@pytest.mark.slow
 def test_a_store_of_a_million_keys(
     shared: Shared, place: Path, record_property: Callable[[str, object], None],
 ) -> None:
@@ -67,4 +68,7 @@ def test_names_of_many_parts(
     record_property("processor seconds", spent)
     assert counted is not None, f"not within 280 s; {spent:.1f} s of processor time"
     assert int(counted) == 1 + names * parts
-    assert spent <= 30, f"{spent:.1f} s of processor time"
+    memory = daemon.memory("VmHWM")
+    assert memory <= 300 * MIB, f"{memory // MIB} MiB"
+    # Six requests of the kernel for each directory take most of this, whoever answers them.
+    assert spent <= 120, f"{spent:.1f} s of processor time"

@@ -181,6 +181,7 @@ def test_a_path_that_systemd_does_not_take(sbin: Path, tmp_path: Path, folder: s
     assert subprocess.run([place / "glassfs", *words], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_wheel_has_the_units(tmp_path: Path) -> None:
     """Built and unpacked, used without this checkout."""
     sources = tmp_path / "sources"

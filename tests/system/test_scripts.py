@@ -102,6 +102,7 @@ def _die(path: str) -> str:
     os._exit(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("look", "expected"), [(_raise, "IndexError: not a GlassfsError"), (_hang, "hangs"), (_die, "the process died")],
 )
@@ -170,6 +171,7 @@ def _silent(folder: Path) -> dict[str, fuzzing_reading.Tree]:
     return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("look", "expected"),
     [(_other_bytes, "the library has 1 bytes with"), (_other_sizes, "a file of"), (_raise, "not a GlassfsError"),

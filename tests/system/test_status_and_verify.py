@@ -139,6 +139,7 @@ def test_a_mount_is_known_by_its_device(mountpoint: Path, folder: Path) -> None:
     assert folder.stat().st_dev not in glassfs_devices()
 
 
+@pytest.mark.slow
 def test_a_mount_that_hangs_does_not_make_others_wait(folder: Path, mountpoint: Path, tmp_path: Path) -> None:
     """The daemon is stopped: whoever asks it waits in the kernel, but not the command."""
     pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]

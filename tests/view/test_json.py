@@ -82,6 +82,7 @@ def test_keys_stay_in_their_order() -> None:
     assert list(strict(render({"b": 1, "a": 2, "c": 3}))) == ["b", "a", "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [
     ["x" * (1 << 20)] * 65, [[10**400] * 1000] * 200, {"x" * (33 << 20): "y" * (33 << 20)}, "é" * (33 << 20),
     ["\0" * (11 << 20)], "\1" * (35 << 20), b"\xff" * (25 << 20), "\udc80" * (25 << 20),
