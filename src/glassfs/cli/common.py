@@ -17,6 +17,7 @@ from glassfs.errors import GlassfsError, NotADirectory, NotFound, Refused
 from glassfs.formats.registry import HEAD, recognise
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Tree, open_sources
+from glassfs.tree.tree import normal
 
 SUGGESTED_FROM = 10_000
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
@@ -114,17 +115,12 @@ def complain(sentence: str) -> None:
 def lookup(tree: Tree, path: str, source: str) -> Node:
     """The node at a path as a person types it. The errors name source and path, and what may have been meant."""
     try:
-        return tree.lookup(normal(path))
+        return tree.lookup(path)
     except NotFound:
         hint = _hint(tree, path)
         raise NotFound(f"{path}: no such file or directory in {source}{f'; {hint}' if hint else ''}") from None
     except NotADirectory:
         raise NotADirectory(f"{path}: not a directory in {source}") from None
-
-
-def normal(path: str) -> str:
-    """A path as a person types it, as the tree has it: ``/`` in front, none at the end, but for the root."""
-    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def nodes_from(

@@ -14,9 +14,10 @@ import click
 from click.shell_completion import CompletionItem
 
 import glassfs
-from glassfs.cli.common import located, normal
+from glassfs.cli.common import located
 from glassfs.errors import GlassfsError
 from glassfs.tree import Directory, Node, Tree
+from glassfs.tree.tree import normal
 
 LOOKED_AT = 20_000
 OFFERED = 500

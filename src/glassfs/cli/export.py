@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import click
 
-from glassfs.cli.common import complain, located, lookup, nodes_from, normal, opened, report
+from glassfs.cli.common import complain, located, lookup, nodes_from, opened, report
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.cli.target import PIECE, Existing, NotWritten, Place, Target, Unusable, names_below, opened_target
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.tree import Directory, File, Node, Symlink, Tree
+from glassfs.tree.tree import normal
 
 
 @click.command()

@@ -11,12 +11,13 @@ from functools import cache
 
 import click
 
-from glassfs.cli.common import described, located, lookup, normal, opened, report
+from glassfs.cli.common import described, located, lookup, opened, report
 from glassfs.cli.complete import complete_path, complete_source
 from glassfs.errors import GlassfsError
 from glassfs.sizes import human_size
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
+from glassfs.tree.tree import normal
 
 HALF_A_YEAR = 182 * 86_400
 WIDEST = 40

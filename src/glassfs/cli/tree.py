@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from glassfs.cli.common import described, located, lookup, normal, opened, report
+from glassfs.cli.common import described, located, lookup, opened, report
 from glassfs.cli.complete import complete_path, complete_source
 from glassfs.errors import GlassfsError, NotADirectory
 from glassfs.sizes import human_size
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink
+from glassfs.tree.tree import normal
 
 MANY = 40
 
