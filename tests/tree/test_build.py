@@ -16,7 +16,7 @@ from glassfs.tree import Directory, File, Node, Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.listings import Listings
 from glassfs.tree.names import component
-from glassfs.tree.nodes import FixedDirectory, inode
+from glassfs.tree.nodes import FixedDirectory, Settled, inode
 from tests.tree.trees import files_of, origin, paths_of, tree_of
 
 PARTS = st.sampled_from([b"a", b"b", b"a~2", b"a.bin", b"a~2.bin", b"", b"..", b"A", b"x" * 300, b".glassfs", b"a/b"])
@@ -99,6 +99,23 @@ def test_groups_merge_with_names_that_are_paths(leaves: list[MadeLeaf], depths: 
     assert len(files) == len(leaves)
     assert sorted(files.values()) == sorted(model(leaves).values())
     assert {path.rpartition("/")[0] for path in files} == {path.rpartition("/")[0] for path in model(leaves)}
+
+
+@given(LEAVES, st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_children_have_the_numbers_of_their_places(leaves: list[MadeLeaf], is_mount_root: bool) -> None:
+    """Also after all that was remembered is gone: a node is made again from its directory and its number."""
+    tree = tree_of(numbered(leaves), is_mount_root)
+    for directory in [tree.root, *(node for _, node in tree.walk() if isinstance(node, Directory))]:
+        assert isinstance(directory, Settled)
+        listed = [(node.name, node.ino, type(node)) for node in directory.listing()]
+        assert directory.count == len(listed)
+        directory.origin.services.listings.clear()
+        again = [directory.at(number) for number in reversed(range(len(listed)))][::-1]
+        assert [(node.name, node.ino, type(node)) for node in again] == listed
+        assert [directory.find(name) for name, _, _ in listed] == list(range(len(listed)))
+        with pytest.raises(NotFound):
+            directory.find("no such name")
 
 
 def test_the_first_keeps_the_name() -> None:

@@ -6,19 +6,18 @@ container's order keeps the name, and the others get ``~2``, ``~3`` … before t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import overload
+from collections.abc import Iterable, Sequence
 
 from glassfs.content import Group, Member, Series, members_of
 from glassfs.tree.names import component, shown_at_root
-from glassfs.tree.nodes import XATTR_PREFIX, Directory, File, Node, Origin, inode, not_found
+from glassfs.tree.nodes import XATTR_PREFIX, Children, File, Node, Origin, Settled, inode, not_found
 from glassfs.view import data_of, file_of, folder_of
 
 DEEPEST = 256
 """Names are split into so many directories at most; what is left is one component."""
 
 
-def container_root(group: Group, origin: Origin, name: str = "", is_mount_root: bool = False) -> Directory:
+def container_root(group: Group, origin: Origin, name: str = "", is_mount_root: bool = False) -> Settled:
     """The directory that shows a container's contents."""
     return ContentDirectory(name, inode(origin.identity, 0), origin, Draft(group), is_mount_root)
 
@@ -109,7 +108,7 @@ def _below(directories: dict[str, Draft], part: bytes) -> Draft:
     return found
 
 
-class ContentDirectory(Directory):
+class ContentDirectory(Settled):
     """A directory of a container."""
 
     __slots__ = ("_draft", "_is_mount_root")
@@ -119,14 +118,21 @@ class ContentDirectory(Directory):
         self._draft = draft
         self._is_mount_root = is_mount_root
 
-    def listing(self) -> Sequence[Node]:
-        return list(self._children().values())
+    @property
+    def count(self) -> int:
+        return len(self._children().nodes)
 
-    def child(self, name: str) -> Node:
+    def find(self, name: str) -> int:
         try:
-            return self._children()[name]
+            return self._children().numbers[name]
         except KeyError:
             raise not_found(name) from None
+
+    def at(self, number: int) -> Node:
+        return self._children().nodes[number]
+
+    def listing(self) -> Sequence[Node]:
+        return list(self._children().nodes)
 
     def xattrs(self) -> dict[str, bytes]:
         groups = [group for group in self._draft.groups if isinstance(group, Group)]
@@ -138,10 +144,10 @@ class ContentDirectory(Directory):
             found[XATTR_PREFIX + "error"] = "; ".join(reasons).encode("utf-8", "replace")
         return found
 
-    def _children(self) -> Mapping[str, Node]:
+    def _children(self) -> Children:
         return self.origin.services.listings.children(self.origin, self.ino, self._make)
 
-    def _make(self) -> dict[str, Node]:
+    def _make(self) -> Children:
         directories, files = self._draft.opened()
         children: dict[str, Node] = {}
         for name, below in directories.items():
@@ -167,10 +173,10 @@ class ContentDirectory(Directory):
                 count += 1
             taken[original, suffix] = count + 1
             children[name] = File(name, inode(name, self.ino), self.origin, data, content)
-        return children
+        return Children(list(children.values()), {name: number for number, name in enumerate(children)})
 
 
-class SeriesDirectory(Directory):
+class SeriesDirectory(Settled):
     """A directory of numbered contents, none of which is kept."""
 
     __slots__ = ("_series", "_suffix")
@@ -182,23 +188,20 @@ class SeriesDirectory(Directory):
         if series.count and not series.has_groups:
             self._suffix = file_of(series.item(0), origin.services.cache, ()).suffix
 
-    def listing(self) -> Sequence[Node]:
-        return _Numbered(self)
-
     @property
     def count(self) -> int:
         return self._series.count
 
-    def child(self, name: str) -> Node:
+    def find(self, name: str) -> int:
         digits = name.removesuffix(self._suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             number = int(digits)
             if number < self._series.count and self._name(number) == name:
-                return self.node(number)
+                return number
         raise not_found(name)
 
-    def node(self, number: int) -> Node:
-        """The child with this number, which has to be one of theirs. As fast as can be: a listing asks for all."""
+    def at(self, number: int) -> Node:
+        # As fast as can be: a listing asks for all.
         name, content, origin = self._name(number), self._series.item(number), self.origin
         if isinstance(content, (Group, Series)):
             return directory(name, inode(name, self.ino), origin, Draft(content))
@@ -209,30 +212,6 @@ class SeriesDirectory(Directory):
         return f"{number:0{self._series.digits}d}{self._suffix}"
 
 
-class _Numbered(Sequence[Node]):
-    """The listing of a series."""
-
-    __slots__ = ("_count", "_directory")
-
-    def __init__(self, directory: SeriesDirectory) -> None:
-        self._directory = directory
-        self._count = directory.count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Node: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Node]: ...
-    def __getitem__(self, index: int | slice) -> Node | Sequence[Node]:
-        if isinstance(index, slice):
-            return [self._directory.node(number) for number in range(*index.indices(self._count))]
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        return self._directory.node(index)
-
-
-def directory(name: str, ino: int, origin: Origin, draft: Draft) -> Directory:
+def directory(name: str, ino: int, origin: Origin, draft: Draft) -> Settled:
     series = draft.only_series
     return ContentDirectory(name, ino, origin, draft) if series is None else SeriesDirectory(name, ino, origin, series)

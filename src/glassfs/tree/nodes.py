@@ -10,7 +10,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import xxhash
 
@@ -29,7 +29,18 @@ class Services(NamedTuple):
     """What the nodes of one tree work with."""
 
     cache: BlockCache
-    listings: Listings[Mapping[str, Node]]
+    listings: Listings[Children]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Children:
+    """What is remembered of a directory: its children in their order, and the place of each name in it."""
+
+    nodes: Sequence[Node]
+    numbers: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
 
 
 class Access(NamedTuple):
@@ -195,6 +206,59 @@ class Directory(Node):
     @abstractmethod
     def child(self, name: str) -> Node:
         """Raises NotFound."""
+
+
+class Settled(Directory):
+    """A directory of a container, whose children never change: each has a number, its place in the listing.
+
+    A child can be made from its number at any time, and made again after it was dropped. Any of these may raise
+    Damaged where the children cannot be found out.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many children there are."""
+
+    @abstractmethod
+    def find(self, name: str) -> int:
+        """The number of the child of this name. Raises NotFound."""
+
+    @abstractmethod
+    def at(self, number: int) -> Node:
+        """The child with this number, which has to be one of theirs."""
+
+    def child(self, name: str) -> Node:
+        return self.at(self.find(name))
+
+    def listing(self) -> Sequence[Node]:
+        return _Numbered(self)
+
+
+class _Numbered(Sequence[Node]):
+    """The listing of a settled directory, whose children are made when they are asked for."""
+
+    __slots__ = ("_count", "_directory")
+
+    def __init__(self, directory: Settled) -> None:
+        self._directory = directory
+        self._count = directory.count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Node]: ...
+    def __getitem__(self, index: int | slice) -> Node | Sequence[Node]:
+        if isinstance(index, slice):
+            return [self._directory.at(number) for number in range(*index.indices(self._count))]
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._directory.at(index)
 
 
 class FixedDirectory(Directory):
