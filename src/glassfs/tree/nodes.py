@@ -79,6 +79,7 @@ class Origin:
     services: Services
     lease: Lease
     format: str = ""
+    volume: str = ""
 
     @property
     def uid(self) -> int:
@@ -111,6 +112,8 @@ class Node(ABC):
 
     is_of_mount = False
     """Whether it belongs to a mount itself: what a person said of owners and modes of sources does not apply to it."""
+    is_volatile = False
+    """Whether the next look-up gives other bytes."""
 
     def __init__(self, name: str, ino: int, origin: Origin) -> None:
         self.name = name
@@ -136,9 +139,6 @@ class File(Node):
         self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call: there are many files
         self.data = data
         self.content = content
-
-    is_volatile = False
-    """Whether the next look-up gives other bytes."""
 
     @property
     def mode(self) -> int:

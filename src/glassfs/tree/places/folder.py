@@ -24,6 +24,7 @@ from glassfs.tree.nodes import (
     FixedDirectory,
     Node,
     Origin,
+    Settled,
     Symlink,
     inode,
     not_found,
@@ -119,7 +120,7 @@ class PlainFile(File):
         return {XATTR_PREFIX + "error": self._reason.encode("utf-8", "replace")} if self._reason else {}
 
 
-class ContainerDirectory(Directory):
+class ContainerDirectory(Settled):
     """A container as a directory: the version that stood there when the node was made."""
 
     __slots__ = ("_at", "_is_mount_root", "_version", "containers", "place")
@@ -142,13 +143,20 @@ class ContainerDirectory(Directory):
     def listing(self) -> Sequence[Node]:
         return self._root().listing()
 
-    def child(self, name: str) -> Node:
-        return self._root().child(name)
+    @property
+    def count(self) -> int:
+        return self._root().count
+
+    def find(self, name: str) -> int:
+        return self._root().find(name)
+
+    def at(self, number: int) -> Node:
+        return self._root().at(number)
 
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "format": self.opened().container.format.encode()}
 
-    def _root(self) -> Directory:
+    def _root(self) -> Settled:
         opened = self.opened()
         return container_root(opened.container.root, opened.origin, self.name, self._is_mount_root)
 
