@@ -102,7 +102,7 @@ class Inodes:
             return run.node
         found = run.holding.nodes.get(ident)
         if found is None:
-            found = self._directory_of(run).at(ident - run.first)
+            found = _still(run, self._directory_of(run).at(ident - run.first))
             self._keep(run.holding, ident, found)
         return found
 
@@ -240,7 +240,7 @@ class Inodes:
             assert above is not None
             found = above.node or above.holding.nodes.get(above.first + run.number)
             if found is None:
-                found = self._directory_of(above).at(run.number)
+                found = _still(above, self._directory_of(above).at(run.number))
                 self._keep(above.holding, above.first + run.number, found)
         if not isinstance(found, Settled):
             raise Changed("is not the directory that it was")
@@ -296,6 +296,13 @@ class Inodes:
             before = run.holding
             run.holding = self._joined(lease)
             self._leave(before)
+
+
+def _still(run: _Run, node: Node) -> Node:
+    """A node that was made anew. Its container may be another by then, if only a further file of it was replaced."""
+    if node.origin.identity != run.identity:
+        raise Changed("was replaced while it was open", part=node.name)
+    return node
 
 
 def _is_same(known: Node | None, node: Node) -> bool:
