@@ -212,7 +212,7 @@ class Inodes:
         if top is None:
             return
         for run in list(self._table[1]):
-            if run is not None and run.holding is top.holding:
+            if run is not None and run.identity == top.identity:
                 yield from range(run.first, run.first + run.count)
 
     def drop_nodes(self, lease: Lease | None = None) -> None:
