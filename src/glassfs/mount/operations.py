@@ -311,5 +311,6 @@ class Operations:
 
     def _note_at_root(self, name: str) -> None:
         """The kernel has to be told of each name in the root when a container is the root and changes."""
-        if len(self._names_at_root) < REMEMBERED_NAMES:
-            self._names_at_root.add(name)
+        with self._lock:
+            if len(self._names_at_root) < REMEMBERED_NAMES:
+                self._names_at_root.add(name)
