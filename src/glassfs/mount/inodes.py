@@ -219,10 +219,7 @@ class Inodes:
         """Makes nodes anew from now on: those of one container, or all."""
         with self._lock:
             holding = None if lease is None else self._holdings.get(lease)
-            chosen: Iterable[_Holding] = self._holdings.values() if lease is None else [holding] if holding else ()
-            for one in chosen:
-                self._kept -= len(one.nodes)
-                one.nodes = {}
+            self._drop(self._holdings.values() if lease is None else [holding] if holding else ())
 
     def _run(self, ident: int) -> _Run:
         firsts, runs = self._table
@@ -247,14 +244,21 @@ class Inodes:
         return found
 
     def _keep(self, holding: _Holding, ident: int, node: Node) -> None:
-        if self._kept >= KEPT_NODES:
-            self.drop_nodes()
-        nodes = holding.nodes
-        if len(nodes) >= KEPT_OF_ONE:
-            self.drop_nodes(holding.lease)
-            nodes = holding.nodes
-        nodes[ident] = node
-        self._kept += 1
+        with self._lock:
+            if not holding.runs:  # given back meanwhile
+                return
+            if self._kept >= KEPT_NODES:
+                self._drop(self._holdings.values())
+            elif len(holding.nodes) >= KEPT_OF_ONE:
+                self._drop((holding,))
+            self._kept += ident not in holding.nodes
+            holding.nodes[ident] = node
+
+    def _drop(self, holdings: Iterable[_Holding]) -> None:
+        """Under the lock."""
+        for holding in holdings:
+            self._kept -= len(holding.nodes)
+            holding.nodes = {}
 
     def _added(self, parent: int, child: Node, count: int) -> _Run:
         """A new run. Under the lock."""
