@@ -149,17 +149,18 @@ class Inodes:
     def hold_settled(self, parent: int, directory: Settled, child: Node, references: int) -> _Run:
         """The run of the children of a directory, one of which is given; so many more references are held to it."""
         identity = child.origin.identity
-        count = 0
+        count, above = 0, None
         while True:
             with self._lock:
                 run = self._settled.get(parent)
                 if count and (run is None or run.identity != identity):
                     run = self._settled[parent] = self._added(parent, child, count)
-                    self._place(run, parent, directory)
+                    self._place(run, parent, directory, above)
                 if run is not None and run.identity == identity:
                     run.held += references
                     return run
             count = directory.count  # not under the lock: it may take reading
+            above = None if parent == ROOT else self._run(parent)
 
     def hold_named(self, parent: int, node: Node) -> int:
         """The id of a child of a directory that may change, with one more reference to it."""
@@ -271,9 +272,9 @@ class Inodes:
         firsts.append(run.first)
         return run
 
-    def _place(self, run: _Run, parent: int, directory: Directory) -> None:
+    @staticmethod
+    def _place(run: _Run, parent: int, directory: Directory, above: _Run | None) -> None:
         """Notes where the directory of a new run comes from: itself if it is a container's root, which costs little."""
-        above = None if parent == ROOT else self._run(parent)
         if above is None or above.node is not None:
             run.directory = directory
         else:
