@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
 from glassfs.errors import Changed, NotADirectory
-from glassfs.tree import Directory, Node, Settled
+from glassfs.tree import Directory, File, Node, Settled
 from glassfs.tree.lease import Lease
 from glassfs.tree.names import RESERVED
 
@@ -169,27 +169,35 @@ class Inodes:
             run = self._named.get(key)
             if run is None or not _is_same(run.node, node):
                 run = self._added(parent, node, 1)
-                run.name = node.name
+                run.name, run.node = node.name, node
                 self._named[key] = run
-            elif run.node is not None and run.node.origin is not node.origin:
-                self._move(run, node.origin.lease)
-            run.node = node
+                left = None
+            else:
+                left = self._renewed(run, node)
             run.held += 1
-            return run.first
+        if left is not None:
+            left.release()
+        return run.first
 
     def forget(self, ident: int, references: int) -> None:
         """The kernel gives back references."""
         if ident == ROOT:
             return
+        left = self._given_back(ident, references)
+        if left is not None:  # not under the lock: closing files may have to wait for whoever reads them
+            left.release()
+
+    def _given_back(self, ident: int, references: int) -> Lease | None:
+        """Takes references from a run; the lease that is to be released."""
         with self._lock:
             firsts, runs = self._table
             place = bisect_right(firsts, ident) - 1
             run = runs[place] if place >= 0 else None
             if run is None or ident >= run.first + run.count:
-                return
+                return None
             run.held -= references
             if run.held > 0:
-                return
+                return None
             runs[place] = None
             self._gone += 1
             if self._settled.get(run.parent) is run:
@@ -197,10 +205,11 @@ class Inodes:
             key = run.parent, run.name
             if run.node is not None and self._named.get(key) is run:
                 del self._named[key]
-            self._leave(run.holding)
+            left = self._left(run.holding)
             if self._gone > SPARSE and 2 * self._gone > len(runs):
-                left: list[_Run | None] = [run for run in runs if run is not None]
-                self._table, self._gone = ([run.first for run in left if run is not None], left), 0
+                still: list[_Run | None] = [run for run in runs if run is not None]
+                self._table, self._gone = ([run.first for run in still if run is not None], still), 0
+            return left
 
     def named(self, parent: int, name: str) -> int | None:
         """The id that the kernel knows a name in a directory that may change by, if it does."""
@@ -288,19 +297,33 @@ class Inodes:
         holding.runs += 1
         return holding
 
-    def _leave(self, holding: _Holding) -> None:
+    def _left(self, holding: _Holding) -> Lease | None:
+        """One run less; the lease, if it was the last. Under the lock, and whoever calls releases it without."""
         holding.runs -= 1
-        if not holding.runs:
-            del self._holdings[holding.lease]
-            self._kept -= len(holding.nodes)
-            holding.lease.release()
+        if holding.runs:
+            return None
+        del self._holdings[holding.lease]
+        self._kept -= len(holding.nodes)
+        return holding.lease
 
-    def _move(self, run: _Run, lease: Lease) -> None:
-        """The same file under other attributes has a lease of its own."""
-        if run.holding.lease is not lease:
-            before = run.holding
-            run.holding = self._joined(lease)
-            self._leave(before)
+    def _renewed(self, run: _Run, node: Node) -> Lease | None:
+        """Takes another node for the same thing; the lease that is to be released. Under the lock.
+
+        A file stays the node that it is, which may have it open, unless its attributes changed: those have a lease of
+        their own.
+        """
+        known, origin = run.node, node.origin
+        if (
+            isinstance(known, File) and known.xattrs() == node.xattrs()
+            and (known.origin.access, known.origin.mtime_ns) == (origin.access, origin.mtime_ns)
+        ):
+            return None
+        run.node = node
+        if run.holding.lease is origin.lease:
+            return None
+        before = run.holding
+        run.holding = self._joined(origin.lease)
+        return self._left(before)
 
 
 def _still(run: _Run, node: Node) -> Node:
