@@ -216,6 +216,22 @@ class Inodes:
         run = self._named.get((parent, name))
         return run.first if run is not None else None
 
+    def renew(self, ident: int) -> None:
+        """Takes the attributes of a container, and of what is in it, anew. Raises what finding it out raises."""
+        with self._lock:
+            # What was retired cannot be made again, and stays readable for who has it open.
+            self._drop([holding for holding in self._holdings.values() if not holding.lease.is_retired])
+        run = None if ident == ROOT else self._run(ident)
+        if run is None or run.node is None:
+            return
+        node = self.directory(run.parent).child(run.name)
+        left = None
+        with self._lock:
+            if run.held > 0 and _is_same(run.node, node):
+                left = self._renewed(run, node)
+        if left is not None:
+            left.release()
+
     def below(self, ident: int) -> Iterator[int]:
         """The ids of all that is in the container that a directory shows now. Some of them the kernel may not know."""
         top = self._settled.get(ident)

@@ -12,9 +12,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from glassfs.errors import Changed, IsADirectory, NotFound
+from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.options import MountOptions
@@ -291,6 +292,8 @@ class Operations:
             if below is None:
                 return Stale(entries)
             ident = below
+        with suppress(GlassfsError):  # gone, or another: that shows when somebody asks
+            self.inodes.renew(ident)
         if ident == ROOT:
             with self._lock:
                 entries = [(ROOT, name) for name in self._names_at_root]
