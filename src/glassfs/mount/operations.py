@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.mount.errors import Answer
@@ -33,6 +33,9 @@ SETTLED = 2 * 10**9
 """Nanoseconds after which the next change of a folder is sure to give it another mtime."""
 COOKIE = 32
 """Bits of a position in a listing; above them stands which snapshot of a folder that changes it belongs to."""
+
+
+AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 class Attributes(NamedTuple):
@@ -167,6 +170,8 @@ class Operations:
             raise missing from None
         try:
             attributes = self.attributes_of(node)
+            # After what may have taken long: the kernel is told of a change once, and must not get the old name later.
+            _checked(node)
         except BaseException:
             self.inodes.forget(ident, 1)
             raise
@@ -180,10 +185,7 @@ class Operations:
 
     def node(self, ident: int) -> Node:
         """Raises Changed where the node belongs to a version that another has taken the place of."""
-        node = self.inodes.node(ident)
-        if node.origin.lease.is_replaced:
-            raise Changed("was replaced while it was open", part=node.name)
-        return node
+        return _checked(self.inodes.node(ident))
 
     def attributes(self, ident: int) -> tuple[Attributes, float]:
         """All attributes, and for how many seconds they are good."""
@@ -236,7 +238,7 @@ class Operations:
                 kept = self._snapshots.get((ident, number))
             if kept is not None:
                 return kept, position
-        directory = self.inodes.directory(ident)
+        directory = _checked(self.inodes.directory(ident))
         own = self.inodes.own() if ident == ROOT else None
         is_settled = isinstance(directory, Settled)
         number = 0 if is_settled else next(self._numbers) & 0x3FFFFFFF
@@ -317,3 +319,10 @@ class Operations:
         with self._lock:
             if len(self._names_at_root) < REMEMBERED_NAMES:
                 self._names_at_root.add(name)
+
+
+def _checked(node: AnyNode) -> AnyNode:
+    """Raises Changed where it belongs to a version that another has taken the place of."""
+    if node.origin.lease.is_replaced:
+        raise Changed("was replaced while it was open", part=node.name)
+    return node
