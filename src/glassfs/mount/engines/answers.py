@@ -19,6 +19,7 @@ from glassfs.mount.operations import Missing, Operations
 log = logging.getLogger(__name__)
 
 TYPE_MASK = 0o170000
+UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
 _REQUEST = IN_HEADER.size
 
@@ -66,7 +67,9 @@ class Answers:
         try:
             handler(unique, ident, message, payload)
         except BaseException as error:
-            self.fail(unique, self._failures.errno_of(error))
+            number = self._failures.errno_of(error)
+            if opcode not in UNANSWERED:
+                self.fail(unique, number)
 
     def fail(self, unique: int, number: int) -> None:
         self._send((wire.packed(number, unique),))
