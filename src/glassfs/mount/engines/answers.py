@@ -116,41 +116,50 @@ class Answers:
         timeout = operations.timeout_in(ident)
         body = bytearray()
         dots = (b".", b"..")
+        given: list[int] = []
+        is_full = False
         for number in range(position, 2):
             # "." and ".." are known to the kernel: it takes nothing of them but the name.
+            entry = wire.dirent(operations.inode_of(ident), listing.cookie + number + 1, 0o040000, dots[number])
+            if is_plus:
+                entry = wire.NO_ENTRY + entry
+            is_full = len(body) + len(entry) > size
+            if is_full:
+                break
             position = number + 1
-            entry = wire.dirent(operations.inode_of(ident), listing.cookie + position, 0o040000, dots[number])
-            body += wire.NO_ENTRY + entry if is_plus else entry
-        given: list[int] = []
-        if is_plus:
-            for node, child in listing.walk(position - 2):
-                attributes = operations.known_attributes(node) if child else None
-                name = node.name.encode("utf-8", "surrogateescape")
-                entry = wire.dirent(node.ino, listing.cookie + position + 1, node.mode & TYPE_MASK, name)
-                if len(body) + len(entry) + len(wire.NO_ENTRY) > size:
+            body += entry
+        try:
+            if is_plus and not is_full:
+                for node, child in listing.walk(position - 2):
                     if child:
-                        operations.forget(child, 1)
-                    break
-                position += 1
-                if attributes is None:
-                    if child:
-                        operations.forget(child, 1)
-                    body += wire.NO_ENTRY
-                else:
-                    given.append(child)
-                    body += wire.entry_out(child, timeout, timeout, attributes)
-                body += entry
-        else:
-            for node in listing.nodes_from(position - 2):
-                name = node.name.encode("utf-8", "surrogateescape")
-                entry = wire.dirent(node.ino, listing.cookie + position + 1, node.mode & TYPE_MASK, name)
-                if len(body) + len(entry) > size:
-                    break
-                position += 1
-                body += entry
-        if not body:
-            operations.listed(ident, listing)
-        if not self._reply(unique, body):
+                        given.append(child)
+                    attributes = operations.known_attributes(node) if child else None
+                    name = node.name.encode("utf-8", "surrogateescape")
+                    entry = wire.dirent(node.ino, listing.cookie + position + 1, node.mode & TYPE_MASK, name)
+                    is_full = len(body) + len(entry) + len(wire.NO_ENTRY) > size
+                    if child and (is_full or attributes is None):
+                        operations.forget(given.pop(), 1)
+                    if is_full:
+                        break
+                    position += 1
+                    body += wire.entry_out(child, timeout, timeout, attributes) if attributes else wire.NO_ENTRY
+                    body += entry
+            elif not is_full:
+                for node in listing.nodes_from(position - 2):
+                    name = node.name.encode("utf-8", "surrogateescape")
+                    entry = wire.dirent(node.ino, listing.cookie + position + 1, node.mode & TYPE_MASK, name)
+                    is_full = len(body) + len(entry) > size
+                    if is_full:
+                        break
+                    position += 1
+                    body += entry
+            if not body:
+                if is_full:  # nothing would mean that this is the end
+                    raise Answer(errno.EINVAL)
+                operations.listed(ident, listing)
+            if self._reply(unique, body):
+                given.clear()
+        finally:
             for child in given:
                 operations.forget(child, 1)
 
