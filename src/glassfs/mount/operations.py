@@ -155,6 +155,8 @@ class Operations:
         self._snapshots: OrderedDict[tuple[int, int], Listing] = OrderedDict()
         self._numbers = itertools.count(1)
         self._names_at_root: set[str] = set()
+        self._noted = ""
+        """The version whose names at the root are all among them."""
         self._unsettled: dict[int, float] = {}
 
     def look_up(self, parent: int, name: str) -> Found:
@@ -244,8 +246,7 @@ class Operations:
         number = 0 if is_settled else next(self._numbers) & 0x3FFFFFFF
         listing = Listing(self.inodes, ident, directory, directory.listing(), own, number << COOKIE)
         if ident == ROOT and is_settled:
-            for node in listing.nodes:
-                self._note_at_root(node.name)
+            self._note_all_at_root(listing.nodes)
         if not is_settled:
             if time.time_ns() - directory.origin.mtime_ns < SETTLED:
                 self._unsettled[ident] = time.monotonic() + SHORT
@@ -319,6 +320,18 @@ class Operations:
         with self._lock:
             if len(self._names_at_root) < REMEMBERED_NAMES:
                 self._names_at_root.add(name)
+
+    def _note_all_at_root(self, nodes: Sequence[Node]) -> None:
+        """Once for each version, however many requests a listing takes."""
+        identity = nodes[0].origin.identity if nodes else ""
+        with self._lock:
+            if self._noted == identity:
+                return
+            for node in nodes:
+                if len(self._names_at_root) >= REMEMBERED_NAMES:
+                    break
+                self._names_at_root.add(node.name)
+            self._noted = identity
 
 
 def _checked(node: AnyNode) -> AnyNode:
