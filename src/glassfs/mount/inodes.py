@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
 from glassfs.errors import Changed, NotADirectory
-from glassfs.tree import Directory, Node, Settled
+from glassfs.tree import Directory, File, Node, Settled
 from glassfs.tree.lease import Lease
 from glassfs.tree.names import RESERVED
 
@@ -102,7 +102,7 @@ class Inodes:
             return run.node
         found = run.holding.nodes.get(ident)
         if found is None:
-            found = self._directory_of(run).at(ident - run.first)
+            found = _still(run, self._directory_of(run).at(ident - run.first))
             self._keep(run.holding, ident, found)
         return found
 
@@ -149,17 +149,18 @@ class Inodes:
     def hold_settled(self, parent: int, directory: Settled, child: Node, references: int) -> _Run:
         """The run of the children of a directory, one of which is given; so many more references are held to it."""
         identity = child.origin.identity
-        count = 0
+        count, above = 0, None
         while True:
             with self._lock:
                 run = self._settled.get(parent)
                 if count and (run is None or run.identity != identity):
                     run = self._settled[parent] = self._added(parent, child, count)
-                    self._place(run, parent, directory)
+                    self._place(run, parent, directory, above)
                 if run is not None and run.identity == identity:
                     run.held += references
                     return run
             count = directory.count  # not under the lock: it may take reading
+            above = None if parent == ROOT else self._run(parent)
 
     def hold_named(self, parent: int, node: Node) -> int:
         """The id of a child of a directory that may change, with one more reference to it."""
@@ -168,27 +169,35 @@ class Inodes:
             run = self._named.get(key)
             if run is None or not _is_same(run.node, node):
                 run = self._added(parent, node, 1)
-                run.name = node.name
+                run.name, run.node = node.name, node
                 self._named[key] = run
-            elif run.node is not None and run.node.origin is not node.origin:
-                self._move(run, node.origin.lease)
-            run.node = node
+                left = None
+            else:
+                left = self._renewed(run, node)
             run.held += 1
-            return run.first
+        if left is not None:
+            left.release()
+        return run.first
 
     def forget(self, ident: int, references: int) -> None:
         """The kernel gives back references."""
         if ident == ROOT:
             return
+        left = self._given_back(ident, references)
+        if left is not None:  # not under the lock: closing files may have to wait for whoever reads them
+            left.release()
+
+    def _given_back(self, ident: int, references: int) -> Lease | None:
+        """Takes references from a run; the lease that is to be released."""
         with self._lock:
             firsts, runs = self._table
             place = bisect_right(firsts, ident) - 1
             run = runs[place] if place >= 0 else None
             if run is None or ident >= run.first + run.count:
-                return
+                return None
             run.held -= references
             if run.held > 0:
-                return
+                return None
             runs[place] = None
             self._gone += 1
             if self._settled.get(run.parent) is run:
@@ -196,15 +205,32 @@ class Inodes:
             key = run.parent, run.name
             if run.node is not None and self._named.get(key) is run:
                 del self._named[key]
-            self._leave(run.holding)
+            left = self._left(run.holding)
             if self._gone > SPARSE and 2 * self._gone > len(runs):
-                left: list[_Run | None] = [run for run in runs if run is not None]
-                self._table, self._gone = ([run.first for run in left if run is not None], left), 0
+                still: list[_Run | None] = [run for run in runs if run is not None]
+                self._table, self._gone = ([run.first for run in still if run is not None], still), 0
+            return left
 
     def named(self, parent: int, name: str) -> int | None:
         """The id that the kernel knows a name in a directory that may change by, if it does."""
         run = self._named.get((parent, name))
         return run.first if run is not None else None
+
+    def renew(self, ident: int) -> None:
+        """Takes the attributes of a container, and of what is in it, anew. Raises what finding it out raises."""
+        with self._lock:
+            # What was retired cannot be made again, and stays readable for who has it open.
+            self._drop([holding for holding in self._holdings.values() if not holding.lease.is_retired])
+        run = None if ident == ROOT else self._run(ident)
+        if run is None or run.node is None:
+            return
+        node = self.directory(run.parent).child(run.name)
+        left = None
+        with self._lock:
+            if run.held > 0 and _is_same(run.node, node):
+                left = self._renewed(run, node)
+        if left is not None:
+            left.release()
 
     def below(self, ident: int) -> Iterator[int]:
         """The ids of all that is in the container that a directory shows now. Some of them the kernel may not know."""
@@ -212,17 +238,14 @@ class Inodes:
         if top is None:
             return
         for run in list(self._table[1]):
-            if run is not None and run.holding is top.holding:
+            if run is not None and run.identity == top.identity:
                 yield from range(run.first, run.first + run.count)
 
     def drop_nodes(self, lease: Lease | None = None) -> None:
         """Makes nodes anew from now on: those of one container, or all."""
         with self._lock:
             holding = None if lease is None else self._holdings.get(lease)
-            chosen: Iterable[_Holding] = self._holdings.values() if lease is None else [holding] if holding else ()
-            for one in chosen:
-                self._kept -= len(one.nodes)
-                one.nodes = {}
+            self._drop(self._holdings.values() if lease is None else [holding] if holding else ())
 
     def _run(self, ident: int) -> _Run:
         firsts, runs = self._table
@@ -240,21 +263,28 @@ class Inodes:
             assert above is not None
             found = above.node or above.holding.nodes.get(above.first + run.number)
             if found is None:
-                found = self._directory_of(above).at(run.number)
+                found = _still(above, self._directory_of(above).at(run.number))
                 self._keep(above.holding, above.first + run.number, found)
         if not isinstance(found, Settled):
             raise Changed("is not the directory that it was")
         return found
 
     def _keep(self, holding: _Holding, ident: int, node: Node) -> None:
-        if self._kept >= KEPT_NODES:
-            self.drop_nodes()
-        nodes = holding.nodes
-        if len(nodes) >= KEPT_OF_ONE:
-            self.drop_nodes(holding.lease)
-            nodes = holding.nodes
-        nodes[ident] = node
-        self._kept += 1
+        with self._lock:
+            if not holding.runs:  # given back meanwhile
+                return
+            if self._kept >= KEPT_NODES:
+                self._drop(self._holdings.values())
+            elif len(holding.nodes) >= KEPT_OF_ONE:
+                self._drop((holding,))
+            self._kept += ident not in holding.nodes
+            holding.nodes[ident] = node
+
+    def _drop(self, holdings: Iterable[_Holding]) -> None:
+        """Under the lock."""
+        for holding in holdings:
+            self._kept -= len(holding.nodes)
+            holding.nodes = {}
 
     def _added(self, parent: int, child: Node, count: int) -> _Run:
         """A new run. Under the lock."""
@@ -267,9 +297,9 @@ class Inodes:
         firsts.append(run.first)
         return run
 
-    def _place(self, run: _Run, parent: int, directory: Directory) -> None:
+    @staticmethod
+    def _place(run: _Run, parent: int, directory: Directory, above: _Run | None) -> None:
         """Notes where the directory of a new run comes from: itself if it is a container's root, which costs little."""
-        above = None if parent == ROOT else self._run(parent)
         if above is None or above.node is not None:
             run.directory = directory
         else:
@@ -283,19 +313,40 @@ class Inodes:
         holding.runs += 1
         return holding
 
-    def _leave(self, holding: _Holding) -> None:
+    def _left(self, holding: _Holding) -> Lease | None:
+        """One run less; the lease, if it was the last. Under the lock, and whoever calls releases it without."""
         holding.runs -= 1
-        if not holding.runs:
-            del self._holdings[holding.lease]
-            self._kept -= len(holding.nodes)
-            holding.lease.release()
+        if holding.runs:
+            return None
+        del self._holdings[holding.lease]
+        self._kept -= len(holding.nodes)
+        return holding.lease
 
-    def _move(self, run: _Run, lease: Lease) -> None:
-        """The same file under other attributes has a lease of its own."""
-        if run.holding.lease is not lease:
-            before = run.holding
-            run.holding = self._joined(lease)
-            self._leave(before)
+    def _renewed(self, run: _Run, node: Node) -> Lease | None:
+        """Takes another node for the same thing; the lease that is to be released. Under the lock.
+
+        A file stays the node that it is, which may have it open, unless its attributes changed: those have a lease of
+        their own.
+        """
+        known, origin = run.node, node.origin
+        if (
+            isinstance(known, File) and known.xattrs() == node.xattrs()
+            and (known.origin.access, known.origin.mtime_ns) == (origin.access, origin.mtime_ns)
+        ):
+            return None
+        run.node = node
+        if run.holding.lease is origin.lease:
+            return None
+        before = run.holding
+        run.holding = self._joined(origin.lease)
+        return self._left(before)
+
+
+def _still(run: _Run, node: Node) -> Node:
+    """A node that was made anew. Its container may be another by then, if only a further file of it was replaced."""
+    if node.origin.identity != run.identity:
+        raise Changed("was replaced while it was open", part=node.name)
+    return node
 
 
 def _is_same(known: Node | None, node: Node) -> bool:

@@ -12,9 +12,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
-from glassfs.errors import Changed, IsADirectory, NotFound
+from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.options import MountOptions
@@ -32,6 +33,9 @@ SETTLED = 2 * 10**9
 """Nanoseconds after which the next change of a folder is sure to give it another mtime."""
 COOKIE = 32
 """Bits of a position in a listing; above them stands which snapshot of a folder that changes it belongs to."""
+
+
+AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 class Attributes(NamedTuple):
@@ -151,6 +155,8 @@ class Operations:
         self._snapshots: OrderedDict[tuple[int, int], Listing] = OrderedDict()
         self._numbers = itertools.count(1)
         self._names_at_root: set[str] = set()
+        self._noted = ""
+        """The version whose names at the root are all among them."""
         self._unsettled: dict[int, float] = {}
 
     def look_up(self, parent: int, name: str) -> Found:
@@ -166,6 +172,8 @@ class Operations:
             raise missing from None
         try:
             attributes = self.attributes_of(node)
+            # After what may have taken long: the kernel is told of a change once, and must not get the old name later.
+            _checked(node)
         except BaseException:
             self.inodes.forget(ident, 1)
             raise
@@ -179,10 +187,7 @@ class Operations:
 
     def node(self, ident: int) -> Node:
         """Raises Changed where the node belongs to a version that another has taken the place of."""
-        node = self.inodes.node(ident)
-        if node.origin.lease.is_replaced:
-            raise Changed("was replaced while it was open", part=node.name)
-        return node
+        return _checked(self.inodes.node(ident))
 
     def attributes(self, ident: int) -> tuple[Attributes, float]:
         """All attributes, and for how many seconds they are good."""
@@ -235,14 +240,13 @@ class Operations:
                 kept = self._snapshots.get((ident, number))
             if kept is not None:
                 return kept, position
-        directory = self.inodes.directory(ident)
+        directory = _checked(self.inodes.directory(ident))
         own = self.inodes.own() if ident == ROOT else None
         is_settled = isinstance(directory, Settled)
         number = 0 if is_settled else next(self._numbers) & 0x3FFFFFFF
         listing = Listing(self.inodes, ident, directory, directory.listing(), own, number << COOKIE)
         if ident == ROOT and is_settled:
-            for node in listing.nodes:
-                self._note_at_root(node.name)
+            self._note_all_at_root(listing.nodes)
         if not is_settled:
             if time.time_ns() - directory.origin.mtime_ns < SETTLED:
                 self._unsettled[ident] = time.monotonic() + SHORT
@@ -291,6 +295,8 @@ class Operations:
             if below is None:
                 return Stale(entries)
             ident = below
+        with suppress(GlassfsError):  # gone, or another: that shows when somebody asks
+            self.inodes.renew(ident)
         if ident == ROOT:
             with self._lock:
                 entries = [(ROOT, name) for name in self._names_at_root]
@@ -311,5 +317,25 @@ class Operations:
 
     def _note_at_root(self, name: str) -> None:
         """The kernel has to be told of each name in the root when a container is the root and changes."""
-        if len(self._names_at_root) < REMEMBERED_NAMES:
-            self._names_at_root.add(name)
+        with self._lock:
+            if len(self._names_at_root) < REMEMBERED_NAMES:
+                self._names_at_root.add(name)
+
+    def _note_all_at_root(self, nodes: Sequence[Node]) -> None:
+        """Once for each version, however many requests a listing takes."""
+        identity = nodes[0].origin.identity if nodes else ""
+        with self._lock:
+            if self._noted == identity:
+                return
+            for node in nodes:
+                if len(self._names_at_root) >= REMEMBERED_NAMES:
+                    break
+                self._names_at_root.add(node.name)
+            self._noted = identity
+
+
+def _checked(node: AnyNode) -> AnyNode:
+    """Raises Changed where it belongs to a version that another has taken the place of."""
+    if node.origin.lease.is_replaced:
+        raise Changed("was replaced while it was open", part=node.name)
+    return node

@@ -20,6 +20,8 @@ from glassfs.tree import File
 log = logging.getLogger(__name__)
 
 DIRECTORY = 0o040000
+REGULAR = 0o100000 >> 12
+UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
 _REQUEST = IN_HEADER.size
 
@@ -67,7 +69,9 @@ class Answers:
         try:
             handler(unique, ident, message, payload)
         except BaseException as error:
-            self.fail(unique, self._failures.errno_of(error))
+            number = self._failures.errno_of(error)
+            if opcode not in UNANSWERED:
+                self.fail(unique, number)
 
     def fail(self, unique: int, number: int) -> None:
         self._send((wire.packed(number, unique),))
@@ -112,68 +116,85 @@ class Answers:
         operations = self._operations
         listing, position = operations.listing(ident, cookie)
         body = bytearray()
-        while position < 2:
-            # The kernel takes nothing of "." and ".." but the name.
-            position += 1
-            entry = wire.dirent(operations.inode_of(ident), listing.cookie + position, DIRECTORY, b".."[:position])
-            body += wire.NO_ENTRY + entry if is_plus else entry
         given: list[int] = []
-        if is_plus:
-            position = self._fill(body, listing, position, size, operations.timeout_in(ident), given)
-        else:
-            for node in listing.nodes_from(position - 2):
-                entry = wire.dirent(node.ino, listing.cookie + position + 1, node.mode, _bytes(node.name))
-                if len(body) + len(entry) > size:
-                    break
-                position += 1
+        is_full = False
+        while position < 2 and not is_full:
+            # The kernel takes nothing of "." and ".." but the name.
+            number, after = operations.inode_of(ident), listing.cookie + position + 1
+            entry = wire.dirent(number, after, DIRECTORY, b".."[: position + 1])
+            entry = wire.NO_ENTRY + entry if is_plus else entry
+            is_full = len(body) + len(entry) > size
+            if not is_full:
                 body += entry
-        if not body:
-            operations.listed(ident, listing)
-        if not self._reply(unique, body):
+                position += 1
+        try:
+            if not is_full:
+                fill = self._fill_plus if is_plus else self._fill
+                is_full = fill(body, listing, position, size, operations.timeout_in(ident), given)
+            if not body:
+                if is_full:  # nothing would mean that this is the end
+                    raise Answer(errno.EINVAL)
+                operations.listed(ident, listing)
+            if self._reply(unique, body):
+                given.clear()
+        finally:
             for child in given:
                 operations.forget(child, 1)
 
     def _fill(
         self, body: bytearray, listing: Listing, position: int, size: int, timeout: float, given: list[int],
-    ) -> int:
-        """Entries with attributes from ``position`` on, and the position behind them; ``given`` gets their ids.
+    ) -> bool:
+        """Entries from ``position`` on; whether there are more than fit."""
+        for node in listing.nodes_from(position - 2):
+            position += 1
+            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, _bytes(node.name))
+            if len(body) + len(entry) > size:
+                return True
+            body += entry
+        return False
+
+    def _fill_plus(
+        self, body: bytearray, listing: Listing, position: int, size: int, timeout: float, given: list[int],
+    ) -> bool:
+        """The same with attributes; ``given`` gets the ids that come with a reference.
 
         As fast as can be: a listing asks for all. Files of one origin differ in their id, number and size only.
         """
         operations = self._operations
         seconds, nanoseconds = wire.times(timeout)
         pack_head, pack_dirent, aligned = wire.ENTRY_HEAD.pack, wire.DIRENT.pack, wire.ALIGNED
-        origin, mode, tail, cookie, room = None, 0, b"", listing.cookie, size - len(body) - wire.ENTRY_OUT.size
+        origin, tail, cookie, room = None, b"", listing.cookie, size - len(body)
         for node, child in listing.walk(position - 2):
-            name = _bytes(node.name)
+            if child:
+                given.append(child)
+            name = node.name.encode("utf-8", "surrogateescape")
             length = len(name)
-            room -= wire.DIRENT.size + length + len(aligned[length & 7])
+            room -= wire.ENTRY_OUT.size + wire.DIRENT.size + length + len(aligned[length & 7])
             if room < 0:
-                operations.forget(child, 1)
-                break
-            room -= wire.ENTRY_OUT.size
+                if child:
+                    operations.forget(given.pop(), 1)
+                return True
             if node.origin is origin and type(node) is File and node.data.is_sized:
                 found = node.data.size
-                head = pack_head(
+                body += pack_head(
                     child, 0, seconds, seconds, nanoseconds, nanoseconds, node.ino, found, -(-found // BLOCK),
-                )
-                body += head + tail
-                given.append(child)
+                ) + tail
+                mode = REGULAR
             else:
                 attributes = operations.known_attributes(node) if child else None
                 mode = node.mode >> 12
                 if attributes is None:
-                    operations.forget(child, 1)
+                    if child:
+                        operations.forget(given.pop(), 1)
                     body += wire.NO_ENTRY
                 else:
                     entry = wire.entry_out(child, timeout, timeout, attributes)
                     if type(node) is File:
                         origin, tail = node.origin, entry[-wire.ENTRY_TAIL :]
                     body += entry
-                    given.append(child)
             position += 1
             body += pack_dirent(node.ino, cookie + position, length, mode) + name + aligned[length & 7]
-        return position
+        return False
 
     def _forget(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         self._operations.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])

@@ -72,6 +72,8 @@ INVAL_INODE = struct.Struct("=Qqq")
 INVAL_ENTRY = struct.Struct("=QII")
 
 BLOCK_SIZE = 4096
+U64 = (1 << 64) - 1
+"""Times before 1970 are sent as two's complement in an unsigned field."""
 ALIGNED = tuple(bytes(-length % 8) for length in range(8))
 """What is added to a directory entry of so many bytes, modulo 8."""
 
@@ -92,6 +94,7 @@ def entry_out(ident: int, entry_timeout: float, timeout: float, found: Attribute
     entry_seconds, entry_nanoseconds = times(entry_timeout)
     seconds, nanoseconds = times(timeout)
     mtime, mtime_ns = divmod(found.mtime_ns, 10**9)
+    mtime &= U64
     return ENTRY_OUT.pack(
         ident, 0, entry_seconds, seconds, entry_nanoseconds, nanoseconds,
         found.ino, found.size, found.blocks, mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns,
@@ -108,6 +111,7 @@ def no_entry(timeout: float) -> bytes:
 def attr_out(timeout: float, found: Attributes) -> bytes:
     seconds, nanoseconds = times(timeout)
     mtime, mtime_ns = divmod(found.mtime_ns, 10**9)
+    mtime &= U64
     return ATTR_OUT.pack(
         seconds, nanoseconds, 0,
         found.ino, found.size, found.blocks, mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns,
