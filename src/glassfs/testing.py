@@ -32,13 +32,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Container, Content, Data, Group, Image, Series, members_of
+from glassfs.content import Array, Collection, Container, Content, Data, Fields, Image, members_of
 from glassfs.errors import Changed, GlassfsError
 from glassfs.formats.registry import HEAD, Format, Opening, built_in
 from glassfs.source import Entry, Source
 from glassfs.source import Path as StorePath
 from glassfs.source.local import LocalStore
-from glassfs.view import data_of
+from glassfs.view import data_of, folder_of
 
 LARGE = 1 << 20
 PART = 64 << 10
@@ -227,6 +227,17 @@ class FormatTests(ABC):
                         pixels = content.width * content.height * content.channels
                         assert content.data.size == pixels * content.bits // 8, f"{_shown(place)}: wrong size"
 
+    def test_fields_are_what_their_outline_says(self) -> None:
+        for path in self._paths():
+            with self._opened(path) as (_, _, container):
+                for fields in _fields(container.root):
+                    outline = fields.outline
+                    for number, name in enumerate(outline.names):
+                        content = fields.item(name)
+                        is_collection = number < outline.collections
+                        assert isinstance(content, Collection) == is_collection, f"{name!r}: not as the outline says"
+                        assert folder_of(content) is None, f"{name!r}: a film needs a folder, and has no room for it"
+
     def test_every_range_is_that_of_the_whole(self) -> None:
         chance = random.Random(1)
         for path in self._paths():
@@ -368,14 +379,14 @@ class FormatTests(ABC):
             return
 
 
-def walk(root: Group, is_damaged: bool = False) -> Iterator[Place]:
+def walk(root: Collection, is_damaged: bool = False) -> Iterator[Place]:
     """All contents that are not groups, in order. Of damaged ones, groups that raise GlassfsError are passed over, and
     no more than a number of members is looked at in each.
     """
     waiting = [Place((), root)]
     while waiting:
         name, content = waiting.pop()
-        if not isinstance(content, (Group, Series)):
+        if not isinstance(content, Collection):
             yield Place(name, content)
             continue
         inner = []
@@ -386,6 +397,16 @@ def walk(root: Group, is_damaged: bool = False) -> Iterator[Place]:
             if not is_damaged:
                 raise
         waiting += reversed(inner)
+
+
+def _fields(root: Collection) -> Iterator[Fields]:
+    """All of them below a collection."""
+    waiting = [root]
+    while waiting:
+        collection = waiting.pop()
+        if isinstance(collection, Fields):
+            yield collection
+        waiting += [member.content for member in members_of(collection) if isinstance(member.content, Collection)]
 
 
 def _look_at(content: Content, cache: BlockCache, number: int) -> None:

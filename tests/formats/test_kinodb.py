@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.kinodb import KinoWriter
 
-from glassfs.content import Array, Blob, Content, Document, Group, Image, Picture, Series
+from glassfs.content import Array, Blob, Content, Document, Fields, Image, Picture, Series, members_of
 from glassfs.errors import Refused
 from glassfs.formats.kinodb import FORMAT, episode, file
 from tests.formats.kinodb_files import (
@@ -145,7 +145,7 @@ def test_index_decides_not_the_header(good: bytearray, caplog: pytest.LogCapture
         assert "its header counts" in caplog.text
         caplog.clear()
         assert container.facts["num_episodes"] == count
-        series = [member.content for member in container.root.members()][1]
+        series = [member.content for member in members_of(container.root)][1]
         assert isinstance(series, Series) and (series.count, series.digits, series.has_groups) == (count, 1, True)
         assert any(fault.startswith("header: counts") for fault in faults(changed))
     assert document(patched(good, num_episodes=99), "meta/file")["num_episodes"] == 99  # as the header says
@@ -175,13 +175,13 @@ def test_a_long_index_is_not_held(tmp_path: Path) -> None:
     source = CountingSource(path)
     container = FORMAT.open(opening(source))
     assert source.bytes_read == 64
-    series = [member.content for member in container.root.members()][1]
+    series = [member.content for member in members_of(container.root)][1]
     assert isinstance(series, Series) and series.count == count
 
     def frames(position: int) -> int:
-        group = series.item(position)
-        assert isinstance(group, Group)
-        (reward,) = (member.content for member in group.members() if member.name == (b"reward",))
+        fields = series.item(position)
+        assert isinstance(fields, Fields)
+        reward = fields.item(b"reward")
         assert isinstance(reward, Array) and isinstance(reward.shape, tuple)
         return reward.shape[0]
 
@@ -213,12 +213,12 @@ def test_opening_and_listing_read_header_and_index_only(large: Path) -> None:
     container = FORMAT.open(opening(source))
     assert source.bytes_read == 64 + 64 * 5_001
     source.reads.clear()
-    series = [member.content for member in container.root.members()][1]
+    series = [member.content for member in members_of(container.root)][1]
     assert isinstance(series, Series)
     for position in range(series.count):
-        group = series.item(position)
-        assert isinstance(group, Group)
-        for member in group.members():
+        episode_shown = series.item(position)
+        assert isinstance(episode_shown, Fields)
+        for member in members_of(episode_shown):
             if isinstance(member.content, Array):
                 assert member.content.data.size
     assert source.reads == []

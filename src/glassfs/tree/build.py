@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from glassfs.content import Group, Member, Series, members_of
+from glassfs.content import Collection, Fields, Group, Member, Series, members_of
 from glassfs.tree.names import component, shown_at_root
 from glassfs.tree.nodes import XATTR_PREFIX, Children, File, Node, Origin, Settled, inode, not_found
 from glassfs.view import data_of, file_of, folder_of
@@ -17,9 +17,18 @@ DEEPEST = 256
 """Names are split into so many directories at most; what is left is one component."""
 
 
-def container_root(group: Group, origin: Origin, name: str = "", is_mount_root: bool = False) -> Settled:
+def container_root(root: Collection, origin: Origin, name: str = "", is_mount_root: bool = False) -> Settled:
     """The directory that shows a container's contents."""
-    return ContentDirectory(name, inode(origin.identity, 0), origin, Draft(group), is_mount_root)
+    return directory(name, inode(origin.identity, 0), origin, root, is_mount_root)
+
+
+def directory(name: str, ino: int, origin: Origin, content: Collection, is_mount_root: bool = False) -> Settled:
+    """The directory that shows this collection and nothing else."""
+    if isinstance(content, Fields):
+        return FieldsDirectory(name, ino, origin, content)
+    if isinstance(content, Series):
+        return SeriesDirectory(name, ino, origin, content)
+    return ContentDirectory(name, ino, origin, Draft(content), is_mount_root)
 
 
 _Run = tuple[int, list[Member]]
@@ -35,15 +44,14 @@ class Draft:
 
     __slots__ = ("groups", "runs")
 
-    def __init__(self, *groups: Group | Series) -> None:
+    def __init__(self, *groups: Collection) -> None:
         self.groups = list(groups)
         self.runs: list[_Run] = []
 
-    @property
-    def only_series(self) -> Series | None:
-        if len(self.groups) == 1 and not self.runs and isinstance(self.groups[0], Series):
-            return self.groups[0]
-        return None
+    def directory(self, name: str, ino: int, origin: Origin) -> Settled:
+        if len(self.groups) == 1 and not self.runs:
+            return directory(name, ino, origin, self.groups[0])
+        return ContentDirectory(name, ino, origin, self)
 
     def opened(self) -> tuple[dict[str, Draft], list[Member]]:
         """What is right below: directories, and the members that become files, under the last component of each."""
@@ -70,7 +78,7 @@ class Draft:
                         continue
                     name = (b"/".join(name[depth:]),)
                     member = Member(name, content)
-                if isinstance(content, (Group, Series)):
+                if isinstance(content, Collection):
                     _below(directories, name[-1]).groups.append(content)
                     continue
                 files.append(member)
@@ -153,7 +161,7 @@ class ContentDirectory(Settled):
         for name, below in directories.items():
             if self._is_mount_root:
                 name = shown_at_root(name)
-            children[name] = directory(name, inode(name, self.ino), self.origin, below)
+            children[name] = below.directory(name, inode(name, self.ino), self.origin)
         taken: dict[tuple[bytes, str], int] = {}
         waiting = []
         for number, (components, content) in enumerate(files):
@@ -174,6 +182,42 @@ class ContentDirectory(Settled):
             taken[original, suffix] = count + 1
             children[name] = File(name, inode(name, self.ino), self.origin, data, content)
         return Children(list(children.values()), {name: number for number, name in enumerate(children)})
+
+
+class FieldsDirectory(Settled):
+    """A directory of contents whose names are known before they are made, none of which is kept."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, name: str, ino: int, origin: Origin, fields: Fields) -> None:
+        super().__init__(name, ino, origin)
+        self._fields = fields
+
+    @property
+    def count(self) -> int:
+        return len(self._fields.outline.names)
+
+    def find(self, name: str) -> int:
+        outline = self._fields.outline
+        begun = name.partition(".")[0]
+        number = outline.numbers.get(begun.encode("ascii", "replace"))
+        # Of what is a file the extension is known when it was made.
+        if number is None or (begun if number < outline.collections else self.at(number).name) != name:
+            raise not_found(name)
+        return number
+
+    def at(self, number: int) -> Node:
+        original, origin = self._fields.outline.names[number], self.origin
+        content = self._fields.item(original)
+        name = original.decode("ascii")
+        if isinstance(content, Collection):
+            return directory(name, inode(name, self.ino), origin, content)
+        suffix, data = file_of(content, origin.services.cache, (origin.identity, self.ino, number))
+        name += suffix
+        return File(name, inode(name, self.ino), origin, data, content)
+
+    def xattrs(self) -> dict[str, bytes]:
+        return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self._fields.key}
 
 
 class SeriesDirectory(Settled):
@@ -203,15 +247,10 @@ class SeriesDirectory(Settled):
     def at(self, number: int) -> Node:
         # As fast as can be: a listing asks for all.
         name, content, origin = self._name(number), self._series.item(number), self.origin
-        if isinstance(content, (Group, Series)):
-            return directory(name, inode(name, self.ino), origin, Draft(content))
+        if isinstance(content, Collection):
+            return directory(name, inode(name, self.ino), origin, content)
         data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
         return File(name, inode(name, self.ino), origin, data, content)
 
     def _name(self, number: int) -> str:
         return f"{number:0{self._series.digits}d}{self._suffix}"
-
-
-def directory(name: str, ino: int, origin: Origin, draft: Draft) -> Settled:
-    series = draft.only_series
-    return ContentDirectory(name, ino, origin, draft) if series is None else SeriesDirectory(name, ino, origin, series)
