@@ -198,13 +198,16 @@ class FieldsDirectory(Settled):
         return len(self._fields.outline.names)
 
     def find(self, name: str) -> int:
-        outline = self._fields.outline
-        begun = name.partition(".")[0]
-        number = outline.numbers.get(begun.encode("ascii", "replace"))
-        # Of what is a file the extension is known when it was made.
-        if number is None or (begun if number < outline.collections else self.at(number).name) != name:
-            raise not_found(name)
-        return number
+        return self.found(name)[0]
+
+    def found(self, name: str) -> tuple[int, Node]:
+        # What is a file has to be made before its extension is known.
+        number = self._fields.outline.numbers.get(name.partition(".")[0].encode("ascii", "replace"))
+        if number is not None:
+            node = self.at(number)
+            if node.name == name:
+                return number, node
+        raise not_found(name)
 
     def at(self, number: int) -> Node:
         original, origin = self._fields.outline.names[number], self.origin

@@ -230,8 +230,13 @@ class Settled(Directory):
     def at(self, number: int) -> Node:
         """The child with this number, which has to be one of theirs."""
 
+    def found(self, name: str) -> tuple[int, Node]:
+        """A child and its number. Raises NotFound."""
+        number = self.find(name)
+        return number, self.at(number)
+
     def child(self, name: str) -> Node:
-        return self.at(self.find(name))
+        return self.found(name)[1]
 
     def listing(self) -> Sequence[Node]:
         return _Numbered(self)

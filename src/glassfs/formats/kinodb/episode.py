@@ -103,14 +103,13 @@ class Episode:
         offset, length = self.entry.meta_offset, self.entry.meta_length
         reader = Reader(self.source, offset, offset + length, f"the metadata of episode {self.position}")
         embodiment, task = (self._text(reader, field) for field in ("embodiment", "task"))
-        fps = shortest(reader.take(4))
-        success, flag = reader.u8(), reader.u8()
+        fps, success, flag = reader.unpack("<4sBB")
         total_reward = shortest(reader.take(4)) if flag == 1 else None
         # The writer wraps the length of a string of 65536 bytes or more, and what follows is then read from the middle
         # of that string (§4). The wrap is what is left over, give or take a total_reward.
         if reader.remaining >= TEXT_WRAP - 4:
             raise reader.damage(f"leaves {reader.remaining} bytes over: a text is longer than its length field can say")
-        return Metadata(embodiment, task, fps, success, flag, total_reward, reader.remaining)
+        return Metadata(embodiment, task, shortest(fps), success, flag, total_reward, reader.remaining)
 
     def records_fault(self) -> str | None:
         """Why the state/action section does not hold what the index says, or None.
