@@ -20,7 +20,7 @@ def origin(identity: str = "1:2:3:4", listings: Listings | None = None) -> Origi
     return Origin(identity, Access(0o444, 7, 8), 9 * 10**9, services, Lease(()), "made")
 
 
-def tree_of(members: Iterable[Member], is_mount_root: bool = False, limit: int = 100_000) -> Tree:
+def tree_of(members: Iterable[Member], is_mount_root: bool = False, limit: int = 32 << 20) -> Tree:
     kept = list(members)
     root = container_root(Group(b"", lambda: kept), origin(listings=Listings(limit)), is_mount_root=is_mount_root)
     return Tree(lambda: root)

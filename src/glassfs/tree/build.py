@@ -17,6 +17,12 @@ DEEPEST = 256
 """Names are split into so many directories at most; what is left is one component."""
 
 
+LISTING_COST, NODE_COST = 512, 640
+"""The memory that remembering a directory takes, and each of its children with the content behind it."""
+MEMBER_COST, REFERENCE_COST = 400, 8
+"""The same for each content that belongs further down: where a group has just named it, and where it is handed on."""
+
+
 def container_root(root: Collection, origin: Origin, name: str = "", is_mount_root: bool = False) -> Settled:
     """The directory that shows a container's contents."""
     return directory(name, inode(origin.identity, 0), origin, root, is_mount_root)
@@ -52,6 +58,21 @@ class Draft:
         if len(self.groups) == 1 and not self.runs:
             return directory(name, ino, origin, self.groups[0])
         return ContentDirectory(name, ino, origin, self)
+
+    @property
+    def error(self) -> str:
+        """What of the groups could not be shown."""
+        return "; ".join(group.error for group in self.groups if isinstance(group, Group) and group.error)
+
+    def cost(self, below: Iterable[Draft]) -> int:
+        """The memory that the drafts below it take beside their nodes."""
+        kept = waiting = 0
+        for draft in below:
+            kept += sum(group.kept for group in draft.groups if isinstance(group, Series))
+            for _, members in draft.runs:
+                if not any(members is handed_on for _, handed_on in self.runs):
+                    waiting += len(members)
+        return kept + waiting * (MEMBER_COST if self.groups else REFERENCE_COST)
 
     def opened(self) -> tuple[dict[str, Draft], list[Member]]:
         """What is right below: directories, and the members that become files, under the last component of each."""
@@ -147,9 +168,10 @@ class ContentDirectory(Settled):
         if not groups:
             return {}
         found = {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": groups[0].key}
-        reasons = [group.error for group in groups if group.error]
-        if reasons:
-            found[XATTR_PREFIX + "error"] = "; ".join(reasons).encode("utf-8", "replace")
+        known = self.origin.services.listings.known(self.origin, self.ino)
+        error = self._draft.error if known is None else known.error
+        if error:
+            found[XATTR_PREFIX + "error"] = error.encode("utf-8", "replace")
         return found
 
     def _children(self) -> Children:
@@ -181,7 +203,9 @@ class ContentDirectory(Settled):
                 count += 1
             taken[original, suffix] = count + 1
             children[name] = File(name, inode(name, self.ino), self.origin, data, content)
-        return Children(list(children.values()), {name: number for number, name in enumerate(children)})
+        cost = LISTING_COST + NODE_COST * len(children) + self._draft.cost(directories.values())
+        numbers = {name: number for number, name in enumerate(children)}
+        return Children(list(children.values()), numbers, self._draft.error, cost)
 
 
 class FieldsDirectory(Settled):

@@ -34,13 +34,15 @@ class Services(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Children:
-    """What is remembered of a directory: its children in their order, and the place of each name in it."""
+    """What is remembered of a directory: its children in their order, and the place of each name in it.
+
+    ``error`` says what is missing, and ``cost`` is the memory that all of this takes, about.
+    """
 
     nodes: Sequence[Node]
     numbers: Mapping[str, int]
-
-    def __len__(self) -> int:
-        return len(self.nodes)
+    error: str
+    cost: int
 
 
 class Access(NamedTuple):
