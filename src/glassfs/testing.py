@@ -29,10 +29,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Collection, Container, Content, Data, Fields, Image, members_of
+from glassfs.content import Array, Collection, Container, Content, Data, Fields, Image, Series, Stored, members_of
 from glassfs.errors import Changed, GlassfsError
 from glassfs.formats.registry import HEAD, Format, Opening, built_in
 from glassfs.source import Entry, Source
@@ -42,6 +42,7 @@ from glassfs.view import data_of, folder_of
 
 LARGE = 1 << 20
 PART = 64 << 10
+Kind = TypeVar("Kind")
 MOST_MEMBERS = 500
 MOST_DAMAGED_FILES = 60
 STRANGERS = (b"", b"\0", bytes(HEAD), b"\xff" * HEAD, b"# notes\n" * 20, b"%PDF-1.7\n", b"\x7fELF\x02\x01\x01")
@@ -230,13 +231,30 @@ class FormatTests(ABC):
     def test_fields_are_what_their_outline_says(self) -> None:
         for path in self._paths():
             with self._opened(path) as (_, _, container):
-                for fields in _fields(container.root):
+                for fields in _collections(container.root, Fields):
                     outline = fields.outline
                     for number, name in enumerate(outline.names):
                         content = fields.item(name)
                         is_collection = number < outline.collections
                         assert isinstance(content, Collection) == is_collection, f"{name!r}: not as the outline says"
                         assert folder_of(content) is None, f"{name!r}: a film needs a folder, and has no room for it"
+
+    def test_series_have_the_sizes_that_they_tell(self) -> None:
+        for path in self._paths():
+            with self._opened(path) as (_, _, container):
+                cache = BlockCache(self.budget)
+                for series in _collections(container.root, Series):
+                    if series.sizes is None and not series.is_uniform:
+                        continue
+                    contents = [series.item(number) for number in range(series.count)]
+                    assert all(isinstance(content, Stored) for content in contents), f"{series.key!r}: not only bytes"
+                    sizes = [content.data.size for content in contents if isinstance(content, Stored)]
+                    if series.sizes is not None:
+                        assert list(series.sizes(0, series.count)) == sizes, f"{series.key!r}: other sizes"
+                        assert list(series.sizes(1, 3)) == sizes[1:3], f"{series.key!r}: other sizes in a part of it"
+                    if series.is_uniform:
+                        shown = {data_of(content, cache, (number,)).size for number, content in enumerate(contents)}
+                        assert max(len(set(sizes)), len(shown)) <= 1, f"{series.key!r}: sizes differ"
 
     def test_every_range_is_that_of_the_whole(self) -> None:
         chance = random.Random(1)
@@ -399,12 +417,12 @@ def walk(root: Collection, is_damaged: bool = False) -> Iterator[Place]:
         waiting += reversed(inner)
 
 
-def _fields(root: Collection) -> Iterator[Fields]:
-    """All of them below a collection."""
+def _collections(root: Collection, kind: type[Kind]) -> Iterator[Kind]:
+    """All of a kind below a collection, that itself among them."""
     waiting = [root]
     while waiting:
         collection = waiting.pop()
-        if isinstance(collection, Fields):
+        if isinstance(collection, kind):
             yield collection
         waiting += [member.content for member in members_of(collection) if isinstance(member.content, Collection)]
 

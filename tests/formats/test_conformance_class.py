@@ -274,6 +274,11 @@ def film(source: Source) -> Series:
     return Series(b"s", 1, lambda number: fields(pixels, Outline(others=[b"a"])), has_groups=True)
 
 
+def blobs(**told: Any) -> Series:
+    """Of one byte and of three."""
+    return Series(b"s", 2, lambda number: Blob(b"b", Memory(bytes((1, 3)[number]))), **told)
+
+
 BROKEN: list[tuple[str, Format]] = [
     ("test_is_recognised_by_its_first_bytes", Format("tiny", lambda head: False, tiny_open)),
     ("test_does_not_recognise_other_files", Format("tiny", lambda head: True, tiny_open)),
@@ -286,6 +291,9 @@ BROKEN: list[tuple[str, Format]] = [
      showing(lambda source: Array(b"more", Memory(bytes(7)), "<f4", (2,)))),
     ("test_fields_are_what_their_outline_says", showing(lambda source: fields(Null(b"a"), Outline([b"a"])))),
     ("test_fields_are_what_their_outline_says", showing(film)),
+    ("test_series_have_the_sizes_that_they_tell", showing(lambda source: blobs(sizes=lambda a, b: [1, 2][a:b]))),
+    ("test_series_have_the_sizes_that_they_tell", showing(lambda source: blobs(sizes=lambda a, b: [1, 3]))),
+    ("test_series_have_the_sizes_that_they_tell", showing(lambda source: blobs(is_uniform=True))),
     ("test_every_range_is_that_of_the_whole", showing(lambda source: Blob(b"more", Restless(bytes(100))))),
     ("test_threads_read_the_same", showing(lambda source: Blob(b"more", Restless(bytes(100))))),
     ("test_sound_containers_have_no_fault", opened_by(

@@ -23,6 +23,9 @@ from writers.kinodb import KinoWriter
 from glassfs.content import Array, Blob, Content, Document, Fields, Image, Picture, Series, members_of
 from glassfs.errors import Refused
 from glassfs.formats.kinodb import FORMAT, episode, file
+from glassfs.tree import Directory, Tree
+from glassfs.tree.build import container_root
+from glassfs.tree.nodes import Settled
 from tests.formats.kinodb_files import (
     ARRAYS,
     array_of,
@@ -37,6 +40,9 @@ from tests.formats.kinodb_files import (
     written,
 )
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, walk
+from tests.tree.trees import facts_of_nodes, origin
+
+DATA = Path(__file__).parents[1] / "data/kinodb"
 
 
 @pytest.fixture
@@ -324,3 +330,13 @@ def test_sample_without_the_format_byte(samples: Path) -> None:
     for name, (content,) in expected.items():
         if not isinstance(content, Document):
             assert found[name][0].data.whole() == content.data.whole(), name  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("*.kdb")))
+def test_a_listing_tells_what_the_nodes_tell(name: str) -> None:
+    root = container_root(open_path(DATA / name).root, origin())
+    tree = Tree(lambda: root)
+    for folder in [root, *(node for _, node in tree.walk() if isinstance(node, Directory))]:
+        assert isinstance(folder, Settled)
+        for start, stop in ((0, folder.count), (1, 3), (2, folder.count + 5), (folder.count, folder.count + 1)):
+            assert list(folder.facts(start, stop)) == facts_of_nodes(folder, start, stop)

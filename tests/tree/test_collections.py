@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from glassfs.content import (
     Array,
     Blob,
     Content,
+    Data,
+    Document,
     Fields,
     Group,
+    Image,
     Member,
     Memory,
     Null,
     Outline,
+    Picture,
     Series,
     members_of,
 )
@@ -21,7 +29,7 @@ from glassfs.errors import NotFound
 from glassfs.tree import Node, Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Settled
-from tests.tree.trees import files_of, origin, paths_of, tree_of
+from tests.tree.trees import facts_of_nodes, files_of, origin, paths_of, tree_of
 
 # Series: folders of numbered contents, none of which is made before somebody asks.
 
@@ -145,3 +153,57 @@ def test_names_that_an_outline_cannot_have(names: tuple[bytes, ...]) -> None:
     for collections in range(len(names) + 1):
         with pytest.raises(ValueError, match="not distinct names"):
             Outline(names[:collections], names[collections:])
+
+
+# Facts: what a listing tells of all children, without making more than has to be.
+
+
+KINDS: dict[str, Callable[[Data], Content]] = {
+    "blob": lambda data: Blob(b"", data),
+    "picture": lambda data: Picture(b"", data, "png"),
+    "image": lambda data: Image(b"", data, 5, data.size // 5, 1),
+    "array": lambda data: Array(b"", data, "|u1", (data.size,)),
+}
+
+
+@given(
+    st.sampled_from(list(KINDS)), st.lists(st.integers(1, 9).map(lambda rows: 5 * rows), max_size=12), st.booleans(),
+    st.tuples(st.integers(0, 13), st.integers(0, 13)),
+)
+@settings(deadline=None)
+def test_facts_of_a_series_that_knows_its_sizes(
+    kind: str, sizes: list[int], has_sizes: bool, part: tuple[int, int],
+) -> None:
+    made = []
+
+    def item(number: int) -> Content:
+        made.append(number)
+        return KINDS[kind](Memory(bytes(sizes[number])))
+
+    content = Series(b"s", len(sizes), item, 3, is_uniform=len(set(sizes)) == 1)
+    if has_sizes:
+        content.sizes = lambda start, stop: sizes[start:stop]
+    folder = tree_of([Member((b"s",), content)]).directory("/s")
+    assert isinstance(folder, Settled)
+    made.clear()
+    facts = list(folder.facts(*part))
+    if content.is_uniform or (has_sizes and kind in ("blob", "picture")):
+        assert set(made) <= {0}
+    assert facts == facts_of_nodes(folder, *part)
+
+
+def test_facts_read_nothing() -> None:
+    """A size that takes reading is left out; the nodes of a folder with contents of all kinds tell the others."""
+    def unread() -> None:
+        raise AssertionError("read")
+
+    members = [
+        Member((b"document",), Document(b"", unread)), Member((b"raw\xff",), Blob(b"", Memory(bytes(3)))),
+        Member((b"folder", b"x"), Null(b"")), Member((b"none",), Null(b"")),
+    ]
+    folder = tree_of(members).root
+    assert isinstance(folder, Settled)
+    assert [(name, mode, size) for name, _, mode, size in folder.facts(0, 9)] == [
+        (b"folder", 0o040555, None), (b"document.json", 0o100444, None), (b"raw%FF.bin", 0o100444, 3),
+        (b"none.null", 0o100444, 0),
+    ]

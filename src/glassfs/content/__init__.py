@@ -26,6 +26,7 @@ from glassfs.content.model import (
     Records,
     Scalar,
     Series,
+    Stored,
     Text,
     members_of,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "Scalar",
     "Series",
     "Slice",
+    "Stored",
     "Text",
     "Unreadable",
     "booleans",

@@ -216,7 +216,8 @@ class Series(Content):
     """``count`` contents named ``0``, ``1`` … with at least ``digits`` digits, each made when asked for.
 
     All are groups or none is; those that are not have one view each, all under the same suffix. ``kept`` is the memory
-    that it takes to know them, in bytes.
+    that it takes to know them, in bytes. Where it is known how many bytes each has without making it, ``sizes`` tells
+    that of those from a number up to another. If ``is_uniform``, they differ in nothing but their bytes.
     """
 
     count: int
@@ -224,6 +225,8 @@ class Series(Content):
     digits: int = 1
     has_groups: bool = False
     kept: int = 0
+    sizes: Callable[[int, int], Iterable[int]] | None = None
+    is_uniform: bool = False
 
 
 Collection: TypeAlias = Group | Fields | Series

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -39,7 +39,7 @@ class Children:
     ``error`` says what is missing, and ``cost`` is the memory that all of this takes, about.
     """
 
-    nodes: Sequence[Node]
+    nodes: tuple[Node, ...]
     numbers: Mapping[str, int]
     error: str
     cost: int
@@ -101,9 +101,17 @@ class Origin:
         return stat.S_IFDIR | readable | readable >> 2
 
 
+Facts = tuple[bytes, int, int, int | None]
+"""What a listing tells of a node: name, inode number, mode, and a file's size unless it takes reading to know that."""
+
+
 def inode(name: str, parent: int) -> int:
     """The inode number of ``name`` in the directory with number ``parent``; the root of a container has parent 0."""
-    return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogateescape"), parent) & _INODE or 1
+    return inode_of_bytes(name.encode("utf-8", "surrogateescape"), parent)
+
+
+def inode_of_bytes(name: bytes, parent: int) -> int:
+    return xxhash.xxh64_intdigest(name, parent) & _INODE or 1
 
 
 class Node(ABC):
@@ -242,6 +250,12 @@ class Settled(Directory):
 
     def listing(self) -> Sequence[Node]:
         return _Numbered(self)
+
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        """What a listing tells of the children from one number up to another."""
+        for node in self.listing()[start:stop]:
+            size = node.data.size if isinstance(node, File) and node.data.is_sized else None
+            yield node.name.encode("utf-8", "surrogateescape"), node.ino, node.mode, size
 
 
 class _Numbered(Sequence[Node]):
