@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -34,13 +34,15 @@ class Services(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Children:
-    """What is remembered of a directory: its children in their order, and the place of each name in it."""
+    """What is remembered of a directory: its children in their order, and the place of each name in it.
 
-    nodes: Sequence[Node]
+    ``error`` says what is missing, and ``cost`` is the memory that all of this takes, about.
+    """
+
+    nodes: tuple[Node, ...]
     numbers: Mapping[str, int]
-
-    def __len__(self) -> int:
-        return len(self.nodes)
+    error: str
+    cost: int
 
 
 class Access(NamedTuple):
@@ -100,9 +102,17 @@ class Origin:
         return stat.S_IFDIR | readable | readable >> 2
 
 
+Facts = tuple[bytes, int, int, int | None]
+"""What a listing tells of a node: name, inode number, mode, and a file's size unless it takes reading to know that."""
+
+
 def inode(name: str, parent: int) -> int:
     """The inode number of ``name`` in the directory with number ``parent``; the root of a container has parent 0."""
-    return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogateescape"), parent) & _INODE or 1
+    return inode_of_bytes(name.encode("utf-8", "surrogateescape"), parent)
+
+
+def inode_of_bytes(name: bytes, parent: int) -> int:
+    return xxhash.xxh64_intdigest(name, parent) & _INODE or 1
 
 
 class Node(ABC):
@@ -230,11 +240,22 @@ class Settled(Directory):
     def at(self, number: int) -> Node:
         """The child with this number, which has to be one of theirs."""
 
+    def found(self, name: str) -> tuple[int, Node]:
+        """A child and its number. Raises NotFound."""
+        number = self.find(name)
+        return number, self.at(number)
+
     def child(self, name: str) -> Node:
-        return self.at(self.find(name))
+        return self.found(name)[1]
 
     def listing(self) -> Sequence[Node]:
         return _Numbered(self)
+
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        """What a listing tells of the children from one number up to another."""
+        for node in self.listing()[start:stop]:
+            size = node.data.size if isinstance(node, File) and node.data.is_sized else None
+            yield node.name.encode("utf-8", "surrogateescape"), node.ino, node.mode, size
 
 
 class _Numbered(Sequence[Node]):
