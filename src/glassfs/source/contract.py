@@ -11,7 +11,7 @@ process has no descriptors or no memory left, which says nothing about the sourc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple, NewType
 
@@ -131,6 +131,27 @@ class Store(ABC):
     def source(self, path: Path, entry: Entry) -> Source:
         """The file at ``path`` in the version of ``entry``, parked: it is opened by the first read."""
 
+    def watch(self, path: Path, told: Callable[[Path, str], None]) -> bool:
+        """From now on ``told`` is called when something changes in the folder at ``path``, and not below it.
+
+        It gets ``path`` and the name of what was made, removed, renamed, written or changed its attributes, from a
+        thread of the store's own, which it must not keep waiting for a store. The name is empty when the folder itself
+        changed, is gone, or anything in it may have changed; the watch may be over then, and the next call makes a new
+        one. False where changes cannot be told, as other machines may make them or there are no means left; that may be
+        asked again at any time. It costs a look into a dictionary where the folder is watched; ``told`` is then the one
+        that was given first.
+
+        What is never told: changes of a file made under a name that it has in another folder. Those through a mapping
+        are told when the writer closes it.
+        """
+        return False
+
+    def unwatch(self, path: Path) -> None:  # noqa: B027
+        """Nobody needs to be told of the folder at ``path`` any more. A call may just be under way."""
+
     @abstractmethod
     def close(self) -> None:
-        """Gives back what the store itself holds, until it is asked again. Sources belong to those who have them."""
+        """Gives back what the store itself holds, until it is asked again, and ends all watches.
+
+        Sources belong to those who have them.
+        """
