@@ -425,7 +425,7 @@ def test_forgetting_one_container_leaves_the_others() -> None:
         first.listing()
         second.listing()
     assert asked == ["first", "second"]
-    listings.forget(first.origin)
+    listings.forget(first.origin.lease)
     first.listing()
     second.listing()
     assert asked == ["first", "second", "first"]

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.source import descriptors, foreign
@@ -144,7 +144,7 @@ class LocalStore(Store):
         version = Version(f"{place}:{status.st_size}:{status.st_mtime_ns}")
         return Entry(
             kind, version, place, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
-            status.st_gid, status.st_mtime_ns,
+            status.st_gid, status.st_mtime_ns, volume=_volume(status.st_dev),
         )
 
     def _has_acl(self, status: os.stat_result, acl: Callable[[], bytes]) -> bool:
@@ -384,6 +384,12 @@ def _hidden(parent: os.stat_result) -> Entry:
     place = f"{parent.st_dev}:{parent.st_ino}:hidden"
     return Entry(
         Kind.MOUNT, Version(place), place, place, 0, parent.st_mode & 0o555, parent.st_uid, parent.st_gid,
-        parent.st_mtime_ns,
+        parent.st_mtime_ns, volume=_volume(parent.st_dev),
     )
+
+
+@lru_cache(256)
+def _volume(device: int) -> str:
+    """One string for all that is there: there may be many entries."""
+    return f"{device}"
 

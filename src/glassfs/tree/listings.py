@@ -33,6 +33,7 @@ class Listings(Generic[Children]):
         self._limit = limit
         self._count = 0
         self._kept: OrderedDict[tuple[Owner, int], Children] = OrderedDict()
+        self._of: dict[Lease, set[tuple[Owner, int]]] = {}
         self._lock = threading.Lock()
         self._turns = Turns()
 
@@ -48,15 +49,16 @@ class Listings(Generic[Children]):
                     self._keep(key, found)
         return found
 
-    def forget(self, owner: Owner) -> None:
-        """Drops all that belongs to this owner."""
+    def forget(self, lease: Lease) -> None:
+        """Drops all that belongs to one version of a container, whoever owned it."""
         with self._lock:
-            for key in [key for key in self._kept if key[0] is owner]:
+            for key in self._of.pop(lease, ()):
                 self._count -= self._weight(self._kept.pop(key))
 
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
+            self._of.clear()
             self._count = 0
 
     def _find(self, key: tuple[Owner, int]) -> Children | None:
@@ -71,10 +73,15 @@ class Listings(Generic[Children]):
             if key[0].lease.is_retired:  # before its turn to be forgotten, or after it
                 return
             self._kept[key] = children
+            self._of.setdefault(key[0].lease, set()).add(key)
             self._count += self._weight(children)
             while self._count > self._limit and len(self._kept) > 1:
-                _, dropped = self._kept.popitem(last=False)
+                oldest, dropped = self._kept.popitem(last=False)
                 self._count -= self._weight(dropped)
+                others = self._of[oldest[0].lease]
+                others.discard(oldest)
+                if not others:
+                    del self._of[oldest[0].lease]
 
     def _weight(self, children: Children) -> int:
         return min(len(children) + 1, self._limit * 2 // 3)
