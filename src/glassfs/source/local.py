@@ -267,6 +267,7 @@ class LocalSource(Source):
         self._is_pooled = number is not None
         self.was_read = True
         """Set by each read; the pool clears it when it looks for descriptors that nobody needs."""
+        self.is_lost = False
         if number is not None:
             descriptors.pool.add(self)
 
@@ -313,11 +314,18 @@ class LocalSource(Source):
             self._is_closed = True
             self._give_back()
 
-    def evict(self) -> bool:
-        """Closes the descriptor, to be opened again by the next read, unless somebody reads right now."""
+    def evict(self, is_forced: bool = False) -> bool:
+        """Closes the descriptor, to be opened again by the next read, unless somebody reads right now.
+
+        That of a file that was deleted or has another one in its place only if ``is_forced``.
+        """
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            if self._number is not None and not is_forced:
+                self.is_lost = os.fstat(self._number).st_nlink == 0
+                if self.is_lost:
+                    return False
             self._give_back()
             return self._number is None
         finally:
