@@ -187,6 +187,11 @@ class StoreSuite:
         assert before.stamp != after.stamp
         assert source.read(0, 1) == b"b"
 
+    def test_what_lies_in_one_place_is_of_one_volume(self, store: Store) -> None:
+        entries = [store.entry(parts("folder/b")), *(entry for _, entry in store.list(())), store.entry(())]
+        assert len({entry.volume for entry in entries}) == 1
+        assert entries[0].volume
+
     def test_a_replacement_is_at_another_place(self, lab: Lab, store: Store) -> None:
         before = store.entry(parts("folder/b"))
         kept = store.open(parts("folder/b"))  # so that its number is not used again

@@ -78,7 +78,7 @@ def test_forgetting_one_container_leaves_the_others() -> None:
         first.listing()
         second.listing()
     assert asked == ["first", "second"]
-    listings.forget(first.origin)
+    listings.forget(first.origin.lease)
     first.listing()
     second.listing()
     assert asked == ["first", "second", "first"]
@@ -117,7 +117,7 @@ def test_there_is_room_for_so_many_bytes(looks: list[tuple[int, int, int]], forg
         model[owner, ino] = min(cost, 60) if weight is None else weight
         while sum(model.values()) > 90 and len(model) > 1:
             del model[next(iter(model))]
-    listings.forget(owners[forgotten])
+    listings.forget(owners[forgotten].lease)
     for owner in range(3):
         for ino in range(10):
             is_kept = owner != forgotten and (owner, ino) in model

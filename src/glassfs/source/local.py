@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -183,7 +183,7 @@ class LocalStore(Store):
         version = Version(f"{place}:{status.st_size}:{status.st_mtime_ns}")
         return Entry(
             kind, version, place, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
-            status.st_gid, status.st_mtime_ns,
+            status.st_gid, status.st_mtime_ns, volume=_volume(status.st_dev),
         )
 
     def _has_acl(self, status: os.stat_result, acl: Callable[[], bytes]) -> bool:
@@ -341,6 +341,7 @@ class LocalSource(Source):
         self._is_pooled = number is not None
         self.was_read = True
         """Set by each read; the pool clears it when it looks for descriptors that nobody needs."""
+        self.is_lost = False
         if number is not None:
             descriptors.pool.add(self)
 
@@ -387,11 +388,18 @@ class LocalSource(Source):
             self._is_closed = True
             self._give_back()
 
-    def evict(self) -> bool:
-        """Closes the descriptor, to be opened again by the next read, unless somebody reads right now."""
+    def evict(self, is_forced: bool = False) -> bool:
+        """Closes the descriptor, to be opened again by the next read, unless somebody reads right now.
+
+        That of a file that was deleted or has another one in its place only if ``is_forced``.
+        """
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            if self._number is not None and not is_forced:
+                self.is_lost = os.fstat(self._number).st_nlink == 0
+                if self.is_lost:
+                    return False
             self._give_back()
             return self._number is None
         finally:
@@ -458,6 +466,12 @@ def _hidden(parent: os.stat_result) -> Entry:
     place = f"{parent.st_dev}:{parent.st_ino}:hidden"
     return Entry(
         Kind.MOUNT, Version(place), place, place, 0, parent.st_mode & 0o555, parent.st_uid, parent.st_gid,
-        parent.st_mtime_ns,
+        parent.st_mtime_ns, volume=_volume(parent.st_dev),
     )
+
+
+@lru_cache(256)
+def _volume(device: int) -> str:
+    """One string for all that is there: there may be many entries."""
+    return f"{device}"
 

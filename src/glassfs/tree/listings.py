@@ -41,7 +41,7 @@ class Listings(Generic[Children]):
         self._limit = limit
         self._used = 0
         self._kept: OrderedDict[tuple[Owner, int], Children] = OrderedDict()
-        self._directories: dict[Owner, set[int]] = {}
+        self._of: dict[Lease, set[tuple[Owner, int]]] = {}
         self._lock = threading.Lock()
         self._turns = Turns()
 
@@ -66,32 +66,33 @@ class Listings(Generic[Children]):
                 self._kept.move_to_end(key)
             return found
 
-    def forget(self, owner: Owner) -> None:
-        """Drops all that belongs to this owner."""
+    def forget(self, lease: Lease) -> None:
+        """Drops all that belongs to one version of a container, whoever owned it."""
         with self._lock:
-            for ino in self._directories.pop(owner, ()):
-                self._used -= self._weight(self._kept.pop((owner, ino)))
+            for key in self._of.pop(lease, ()):
+                self._used -= self._weight(self._kept.pop(key))
 
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
-            self._directories.clear()
+            self._of.clear()
             self._used = 0
 
     def _keep(self, key: tuple[Owner, int], children: Children) -> None:
-        owner, ino = key
+        lease = key[0].lease
         with self._lock:
-            if owner.lease.is_retired:  # before its turn to be forgotten, or after it
+            if lease.is_retired:  # before its turn to be forgotten, or after it
                 return
             self._kept[key] = children
-            self._directories.setdefault(owner, set()).add(ino)
+            self._of.setdefault(lease, set()).add(key)
             self._used += self._weight(children)
             while self._used > self._limit and len(self._kept) > 1:
-                (owner, ino), dropped = self._kept.popitem(last=False)
+                oldest, dropped = self._kept.popitem(last=False)
                 self._used -= self._weight(dropped)
-                self._directories[owner].discard(ino)
-                if not self._directories[owner]:
-                    del self._directories[owner]
+                others = self._of[oldest[0].lease]
+                others.discard(oldest)
+                if not others:
+                    del self._of[oldest[0].lease]
 
     def _weight(self, children: Children) -> int:
         return min(children.cost, self._limit * 2 // 3)

@@ -72,7 +72,8 @@ class Access(NamedTuple):
 class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common.
 
-    ``identity`` tells this version from all others. Times are nanoseconds since 1970.
+    ``identity`` tells this version from all others; that of a folder, which has none, is its place. ``volume`` is what
+    it lies on (see ``Entry``). Times are nanoseconds since 1970.
     """
 
     identity: str

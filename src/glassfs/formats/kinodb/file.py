@@ -84,8 +84,11 @@ class _File:
         self.header = header
         self.count = header.index_length // _ENTRY.size
         self._opening = opening
-        stored = Extent(opening.source, header.index_offset, header.index_length)
-        self._index: Data = stored if stored.size > KEPT_INDEX else Memory(stored.read(0, stored.size))
+        start, size = header.index_offset, header.index_length
+        source = opening.source
+        self._index: Data = (
+            Extent(source, start, size) if size > KEPT_INDEX else Memory(source.read(start, size))
+        )
         self._stretch = (-1, b"")
         """Number and bytes of the stretch of the index that was read last; exchanged as one by any thread."""
 
