@@ -218,6 +218,10 @@ class Directory(Node):
     def child(self, name: str) -> Node:
         """Raises NotFound."""
 
+    def watch(self) -> bool:
+        """Whether ``refresh`` of its sources will tell of what changes in it from now on, and soon."""
+        return False
+
 
 class Settled(Directory):
     """A directory of a container, whose children never change: each has a number, its place in the listing.

@@ -130,7 +130,7 @@ class Answers:
         try:
             if not is_full:
                 fill = self._fill_plus if is_plus else self._fill
-                is_full = fill(body, listing, position, size, operations.timeout_in(ident), given)
+                is_full = fill(body, listing, position, size, listing.timeout, given)
             if not body:
                 if is_full:  # nothing would mean that this is the end
                     raise Answer(errno.EINVAL)

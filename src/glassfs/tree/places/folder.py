@@ -207,6 +207,9 @@ class Folder(Directory):
             raise not_found(name)
         return node
 
+    def watch(self) -> bool:
+        return self._containers.watch(self._place, self._at)
+
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
         """What is in it: the name to show, the name that the store has, and the rest."""
         found = list(self._place.store.list(self._place.path))
