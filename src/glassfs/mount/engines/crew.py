@@ -68,7 +68,8 @@ class Crew(Generic[State]):
         self._lock = threading.Lock()
         self._workers: list[Worker[State]] = []
         self._waiting = 0
-        self._queue: deque[Task] = deque()
+        self._queues: dict[tuple[str, bool], deque[Task]] = {}
+        """What was put off, by volume and whether it reads: of each, all fit or none does."""
         self._is_over = False
 
     def start(self) -> None:
@@ -82,14 +83,17 @@ class Crew(Generic[State]):
     def has(self, unique: int) -> bool:
         """Whether a request was taken and is not answered."""
         with self._lock:
-            if any(task.unique == unique for task in self._queue):
+            if any(task.unique == unique for queue in self._queues.values() for task in queue):
                 return True
             return any(worker.task is not None and worker.task.unique == unique for worker in self._workers)
 
     def withdraw(self, unique: int) -> None:
         """Nobody waits for this request any more: it need not be begun."""
         with self._lock:
-            self._queue = deque(task for task in self._queue if task.unique != unique)
+            for kind, queue in list(self._queues.items()):
+                self._queues[kind] = deque(task for task in queue if task.unique != unique)
+                if not self._queues[kind]:
+                    del self._queues[kind]
 
     def _add(self) -> None:
         with self._lock:
@@ -113,7 +117,7 @@ class Crew(Generic[State]):
             if is_last and not self._may_go_on(worker, task):
                 continue
             self._answer(worker, task)
-            while self._queue and (task := self._next(worker)) is not None:
+            while (task := self._next(worker)) is not None:
                 self._answer(worker, task)
             with self._lock:
                 worker.task = None
@@ -129,8 +133,9 @@ class Crew(Generic[State]):
     def _may_go_on(self, worker: Worker[State], task: Task) -> bool:
         """Whether a request may be begun, with another thread in this one's place; otherwise it is put off."""
         with self._lock:
-            if not self._fits(task):
-                self._queue.append(task)
+            if len(self._workers) > KEPT and (len(self._workers) >= MOST or not self._fits(task)):
+                kind = self._volume_of(task.ident), task.opcode == Opcode.READ
+                self._queues.setdefault(kind, deque()).append(task)
                 worker.task = None
                 self._waiting += 1
                 return False
@@ -152,16 +157,19 @@ class Crew(Generic[State]):
         )
         if task.opcode == Opcode.READ and busy[True] > READERS:
             return False
-        return len(self._workers) < MOST and busy.total() <= OF_ONE_VOLUME
+        return busy.total() <= OF_ONE_VOLUME
 
     def _next(self, worker: Worker[State]) -> Task | None:
-        """A request that was put off and that there is room for now."""
+        """A request that was put off and that there is room for now; without one the worker is not busy any more.
+
+        Under one lock with who puts off: those whom it is put off for all come by here later.
+        """
         with self._lock:
+            for kind, queue in self._queues.items():
+                worker.task = queue[0]
+                if self._fits(queue[0]):
+                    if len(queue) == 1:
+                        del self._queues[kind]
+                    return queue.popleft()
             worker.task = None
-            for number, task in enumerate(self._queue):
-                worker.task = task
-                if self._fits(task):
-                    del self._queue[number]
-                    return task
-                worker.task = None
         return None
