@@ -1,15 +1,20 @@
 """The threads that answer the kernel, and which of them may wait for what.
 
-A thread takes a request, answers it and takes the next; before it begins on one it makes sure that another is there to
-take what comes meanwhile. So there are as many as wait at a time, up to a bound. What is on one file system hangs
-together: reads of it take up a bounded number of threads, and those above that wait in a queue without any. Everything
-else may take some more, so that whoever only wants to look is answered beside reads that hang.
+A thread takes a request, answers it and takes the next. Another one is there to take what comes meanwhile, if the
+answer may take long: at once where that is likely, and within a millisecond where it turns out so. As long as answers
+come from memory, one thread gives them all, which is the fastest: it need not be woken, and shares the interpreter with
+nobody.
+
+What is on one file system hangs together: reads of it take up a bounded number of threads, and those above that wait in
+a queue without any. Everything else may take some more, so that whoever only wants to look is answered beside reads
+that hang.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,23 +25,32 @@ from glassfs.mount.engines.wire import Opcode
 log = logging.getLogger(__name__)
 
 KEPT = 16
-"""Threads that stay when there is nothing to do."""
+"""Threads that stay when there is nothing to do: one waits for requests, the others to be needed."""
 MOST = 400
+"""Threads that may be busy at a time."""
 READERS = 48
 """Threads that may read from one volume at a time, once all of KEPT are busy."""
 OF_ONE_VOLUME = 128
+LONG_READ = 32 << 10
+"""Bytes; a read of more is worth a thread beside it."""
+SLOW = 0.0002
+"""Seconds; after an answer that took longer the next one is expected to."""
+LOOK = 0.001
+PATIENCE = 50
+"""Looks without anything to do after which nobody looks any more until something comes."""
 
 State = TypeVar("State")
 
 
 @dataclass(slots=True)
 class Task:
-    """A request: what it asks, its number, which node it is about, and its bytes."""
+    """A request: what it asks, its number, which node it is about, its bytes, and how many it asks for."""
 
     opcode: int
     unique: int
     ident: int
     message: bytes
+    size: int = 0
 
 
 class Worker(Generic[State]):
@@ -68,13 +82,19 @@ class Crew(Generic[State]):
         self._lock = threading.Lock()
         self._workers: list[Worker[State]] = []
         self._waiting = 0
+        """Threads that wait for requests, or are on their way to do so."""
+        self._parked: list[threading.Lock] = []
+        """What threads that are not needed just now wait for, the one that was needed last at the end."""
         self._queues: dict[tuple[str, bool], deque[Task]] = {}
         """What was put off, by volume and whether it reads: of each, all fit or none does."""
-        self._is_over = False
+        self._is_slow = False
+        self._is_looking = True
+        self._look = threading.Event()
 
     def start(self) -> None:
-        """Starts the first thread. Raises RuntimeError where the system has none left."""
+        """Starts the first threads. Raises RuntimeError where the system has none left."""
         self._add()
+        threading.Thread(target=self._look_out, name="glassfs-lookout", daemon=True).start()
 
     @property
     def size(self) -> int:
@@ -96,8 +116,12 @@ class Crew(Generic[State]):
                     del self._queues[kind]
 
     def _add(self) -> None:
+        """One more thread to wait for requests. Raises RuntimeError where the system has none left."""
         with self._lock:
-            self._waiting += 1  # on its way
+            self._waiting += 1
+            if self._parked:
+                self._parked.pop().release()
+                return
         try:
             threading.Thread(target=self._work, name="glassfs-worker", daemon=True).start()
         except RuntimeError:
@@ -113,51 +137,81 @@ class Crew(Generic[State]):
             with self._lock:
                 self._waiting -= 1
                 worker.task = task
-                is_last = not self._waiting
-            if is_last and not self._may_go_on(worker, task):
-                continue
+                if len(self._workers) > KEPT and not self._fits(task):
+                    kind = self._volume_of(task.ident), task.opcode == Opcode.READ
+                    self._queues.setdefault(kind, deque()).append(task)
+                    worker.task = None
+                    self._waiting += 1
+                    continue
+                is_alone = not self._waiting
+            if is_alone:
+                self._leave(task)
+            begun = time.perf_counter()
             self._answer(worker, task)
+            self._is_slow = time.perf_counter() - begun > SLOW
             while (task := self._next(worker)) is not None:
                 self._answer(worker, task)
             with self._lock:
-                worker.task = None
-                if self._waiting >= KEPT:
-                    self._workers.remove(worker)
-                    return
-                self._waiting += 1
+                is_needed = not self._waiting
+                if is_needed:
+                    self._waiting = 1
+            if not is_needed and not self._park():
+                break
+        else:
+            self._ended()
         with self._lock:
-            self._is_over = True
             self._workers.remove(worker)
-        self._ended()
 
-    def _may_go_on(self, worker: Worker[State], task: Task) -> bool:
-        """Whether a request may be begun, with another thread in this one's place; otherwise it is put off."""
+    def _leave(self, task: Task) -> None:
+        """Nobody waits for requests while this one is answered: somebody has to, now or if it takes long."""
+        if self._is_slow or task.size >= LONG_READ or len(self._workers) > KEPT:
+            self._relieve()
+        elif not self._is_looking:
+            self._look.set()
+
+    def _relieve(self) -> None:
+        try:
+            self._add()
+        except RuntimeError as error:  # it goes on alone for this once
+            log.warning("no thread can be started: %s", error)
+
+    def _look_out(self) -> None:
+        """Sees to it that somebody waits for requests, for as long as there are any."""
+        quiet = 0
+        while True:
+            time.sleep(LOOK)
+            if not self._waiting:
+                quiet = 0
+                self._relieve()
+            elif quiet < PATIENCE:
+                quiet += 1
+            else:
+                self._is_looking = False
+                if self._waiting:  # otherwise somebody began just before that, and does not know
+                    self._look.wait()
+                self._look.clear()
+                self._is_looking = True
+                quiet = 0
+
+    def _park(self) -> bool:
+        """Waits until one more thread is needed; False if there are enough that do."""
+        needed = threading.Lock()
+        needed.acquire()
         with self._lock:
-            if len(self._workers) > KEPT and (len(self._workers) >= MOST or not self._fits(task)):
-                kind = self._volume_of(task.ident), task.opcode == Opcode.READ
-                self._queues.setdefault(kind, deque()).append(task)
-                worker.task = None
-                self._waiting += 1
+            if len(self._parked) >= KEPT - 1:
                 return False
-        if not self._is_over:
-            try:
-                self._add()
-            except RuntimeError as error:  # it goes on alone for this once
-                log.warning("no thread can be started: %s", error)
+            self._parked.append(needed)
+        needed.acquire()
         return True
 
     def _fits(self, task: Task) -> bool:
         """Whether there is room for one more like this one, which is counted already. Under the lock."""
-        if len(self._workers) <= KEPT:
-            return True
         volume = self._volume_of(task.ident)
-        busy = Counter(
-            other.task.opcode == Opcode.READ for other in self._workers
-            if other.task is not None and self._volume_of(other.task.ident) == volume
-        )
-        if task.opcode == Opcode.READ and busy[True] > READERS:
+        busy = [other.task for other in self._workers if other.task is not None]
+        beside = Counter(other.opcode == Opcode.READ for other in busy if self._volume_of(other.ident) == volume)
+        if task.opcode == Opcode.READ and beside[True] > READERS:
             return False
-        return busy.total() <= OF_ONE_VOLUME
+        return len(busy) <= MOST and beside.total() <= OF_ONE_VOLUME
 
     def _next(self, worker: Worker[State]) -> Task | None:
         """A request that was put off and that there is room for now; without one the worker is not busy any more.

@@ -1,9 +1,10 @@
 """libfuse 3's low-level API: it mounts, agrees with the kernel on the protocol, and unmounts. Linux.
 
 Requests are read from the session's descriptor by threads of our own, and answered in the kernel's own messages
-(``answers``). They could go through ``fuse_session_process_buf`` and its callbacks instead; that would cost each of
-them some microseconds in ctypes, and structs that differ between libraries and architectures. So the first fields of
-``struct fuse_conn_info``, which are the same in all of libfuse 3, are all that ctypes has to know of the latter.
+(``answers``), not through ``fuse_session_process_buf`` and its callbacks. Both take as long; but the callbacks need
+structs that differ between libraries and architectures (struct stat, fuse_file_info, fuse_entry_param), where messages
+are the same everywhere and can be tested without a kernel. Of libfuse's structs ctypes has to know ``fuse_args``,
+``fuse_buf`` and the first fields of ``fuse_conn_info``, which are the same in 3.0 to 3.18.
 """
 
 from __future__ import annotations

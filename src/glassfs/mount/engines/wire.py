@@ -56,6 +56,8 @@ OUT_HEADER = struct.Struct("=IiQ")  # length, negative errno, unique
 ATTRIBUTES = "6Q10I"  # struct fuse_attr
 ENTRY_OUT = struct.Struct(f"=4Q2I{ATTRIBUTES}")
 ATTR_OUT = struct.Struct(f"=Q2I{ATTRIBUTES}")
+ENTRY_HEAD = struct.Struct("=4Q2I3Q")  # of ENTRY_OUT: what the files of one directory do not have in common
+ENTRY_TAIL = ENTRY_OUT.size - ENTRY_HEAD.size
 STATFS_OUT = struct.Struct("=5Q4I24x")
 XATTR_OUT = struct.Struct("=II")
 OPEN_OUT = struct.Struct("=QII")
