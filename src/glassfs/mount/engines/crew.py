@@ -87,7 +87,7 @@ class Crew(Generic[State]):
         """What threads that are not needed just now wait for, the one that was needed last at the end."""
         self._queues: dict[tuple[str, bool], deque[Task]] = {}
         """What was put off, by volume and whether it reads: of each, all fit or none does."""
-        self._is_slow = False
+        self._is_slow = self._is_short = False
         self._is_looking = True
         self._look = threading.Event()
 
@@ -130,7 +130,14 @@ class Crew(Generic[State]):
             raise
 
     def _work(self) -> None:
-        worker = Worker(self._make_state())
+        try:
+            worker = Worker(self._make_state())
+        except (MemoryError, OSError) as error:
+            with self._lock:
+                self._waiting -= 1
+            self._lack(error)
+            return
+        self._is_short = False
         with self._lock:
             self._workers.append(worker)
         while (task := self._take(worker)) is not None:
@@ -172,8 +179,15 @@ class Crew(Generic[State]):
     def _relieve(self) -> None:
         try:
             self._add()
-        except RuntimeError as error:  # it goes on alone for this once
-            log.warning("no thread can be started: %s", error)
+        except RuntimeError as error:
+            self._lack(error)
+
+    def _lack(self, error: Exception) -> None:
+        """Whoever wanted another thread goes on alone; it is tried again for as long as nobody waits for requests."""
+        if not self._is_short:
+            log.warning("no thread can be started: %s", error or "there is not enough memory")
+        self._is_short = True
+        self._look.set()
 
     def _look_out(self) -> None:
         """Sees to it that somebody waits for requests, for as long as there are any."""
