@@ -185,7 +185,7 @@ class Crew(Generic[State]):
     def _lack(self, error: Exception) -> None:
         """Whoever wanted another thread goes on alone; it is tried again for as long as nobody waits for requests."""
         if not self._is_short:
-            log.warning("no thread can be started: %s", error or "there is not enough memory")
+            log.warning("no thread can be started: %s", str(error) or "there is not enough memory")
         self._is_short = True
         self._look.set()
 
