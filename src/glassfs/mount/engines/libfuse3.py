@@ -102,7 +102,7 @@ class Libfuse3(Engine):
         self._descriptor = -1
         self._counts: list[list[int]] = [[0] * OPCODES]
         """How often each request came, by thread; the first is the sum of those that ended."""
-        self._counting = threading.Lock()
+        self._counting = threading.RLock()  # what a thread worked with may go at any moment
         self._interrupted: deque[tuple[float, int]] = deque()
         """Requests that somebody gave up, and when they are answered at the latest, in that order."""
 
