@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 DIRECTORY = 0o040000
 REGULAR = 0o100000 >> 12
+OPCODES = max(Opcode) + 1
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
 _REQUEST = IN_HEADER.size
@@ -34,7 +35,7 @@ class Payload:
 
     def __init__(self) -> None:
         self.pages = memoryview(mmap.mmap(-1, LONGEST_READ))
-        self.counts = [0] * (max(Opcode) + 1)
+        self.counts = [0] * OPCODES
 
     def of(self, size: int) -> memoryview:
         return self.pages[:size] if size <= len(self.pages) else memoryview(bytearray(size))

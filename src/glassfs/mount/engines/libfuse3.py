@@ -15,7 +15,9 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,7 +25,7 @@ from typing import Any
 
 from glassfs.mount import system
 from glassfs.mount.engines import wire
-from glassfs.mount.engines.answers import Answers, Payload
+from glassfs.mount.engines.answers import OPCODES, Answers, Payload
 from glassfs.mount.engines.contract import LONGEST_READ, Engine, MountPoint
 from glassfs.mount.engines.crew import Crew, Task, Worker
 from glassfs.mount.engines.wire import Opcode
@@ -98,7 +100,9 @@ class Libfuse3(Engine):
         self._init = _Init(self._agree)
         self._session: int | None = None
         self._descriptor = -1
-        self._rooms: list[_Room] = []
+        self._counts: list[list[int]] = [[0] * OPCODES]
+        """How often each request came, by thread; the first is the sum of those that ended."""
+        self._counting = threading.RLock()  # what a thread worked with may go at any moment
         self._interrupted: deque[tuple[float, int]] = deque()
         """Requests that somebody gave up, and when they are answered at the latest, in that order."""
 
@@ -131,8 +135,8 @@ class Libfuse3(Engine):
                 self._answers.fail(unique, errno.EINTR)
 
     def requests(self) -> dict[str, int]:
-        rooms = list(self._rooms)
-        sums = {opcode.name: sum(room.payload.counts[opcode] for room in rooms) for opcode in Opcode}
+        with self._counting:
+            sums = {opcode.name: sum(counts[opcode] for counts in self._counts) for opcode in Opcode}
         return {name: count for name, count in sums.items() if count}
 
     def _mount(self, place: MountPoint) -> None:
@@ -194,8 +198,16 @@ class Libfuse3(Engine):
 
     def _room(self) -> _Room:
         room = _Room()
-        self._rooms.append(room)
+        with self._counting:
+            self._counts.append(room.payload.counts)
+        weakref.finalize(room, self._counted, room.payload.counts)
         return room
+
+    def _counted(self, counts: list[int]) -> None:
+        """A thread has ended."""
+        with self._counting:
+            self._counts = [other for other in self._counts if other is not counts]
+            self._counts[0] = [sum(both) for both in zip(self._counts[0], counts, strict=True)]
 
     def _take(self, worker: Worker[_Room]) -> Task | None:
         request = worker.state.request
