@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -214,6 +216,47 @@ class StoreSuite:
         store.close()
         store.close()
         assert store.entry(parts("folder/b")).size == 1
+
+    def test_a_watched_folder_tells_what_changes_in_it(self, lab: Lab, store: Store) -> None:
+        """Where a store can: those that cannot say so."""
+        told: list[tuple[Path, str]] = []
+        folder = ("folder",)
+
+        def tell(path: Path, name: str) -> None:
+            told.append((path, name))
+
+        def is_told(name: str) -> bool:
+            end = time.monotonic() + 10
+            while (folder, name) not in told and time.monotonic() < end:
+                time.sleep(0.005)
+            return (folder, name) in told
+
+        assert not store.watch(("missing",), tell)
+        assert not store.watch(("a",), tell)
+        if not store.watch(folder, tell):
+            pytest.skip("this store cannot tell")
+        assert store.watch(folder, tell)
+        changes: list[tuple[str, Callable[[], None]]] = [
+            ("new", lambda: lab.put("folder/new", b"new")),
+            ("b", lambda: lab.rewrite("folder/b", b"c")),
+            ("b", lambda: lab.set_permissions("folder/b", 0o600)),
+            ("b", lambda: lab.put("folder/b", b"d")),
+            ("b", lambda: lab.remove("folder/b")),
+            ("more", lambda: lab.put("folder/more/file", b"")),
+            ("soft", lambda: lab.link("folder/soft", "b")),
+        ]
+        for name, change in changes:
+            told.clear()
+            change()
+            assert is_told(name)
+        store.unwatch(folder)
+        told.clear()
+        lab.put("folder/unheard", b"")
+        assert store.watch(folder, tell)
+        lab.put("folder/heard", b"")
+        assert is_told("heard")
+        assert (folder, "unheard") not in told
+        store.close()
 
     def test_threads_share_a_source(self, store: Store) -> None:
         """While others park it and hold on to it again."""
