@@ -70,7 +70,9 @@ class Stale(NamedTuple):
 class Missing(NotFound):
     """There is no such name, and for ``timeout`` seconds there will not be."""
 
-    timeout = 0.0
+    def __init__(self, reason: str = "", source: str = "", part: str = "", timeout: float = 0.0) -> None:
+        super().__init__(reason, source, part)
+        self.timeout = timeout
 
 
 class Listing:
@@ -161,9 +163,9 @@ class Operations:
         try:
             ident, node = self.inodes.look_up(parent, name)
         except NotFound as error:
-            missing = Missing(error.reason, error.source, error.part)
-            missing.timeout = self._timeout(parent, is_settled) if parent != ROOT else min(SHORT, self.longest)
-            raise missing from None
+            timeout = self._timeout(parent, is_settled) if parent != ROOT else min(SHORT, self.longest)
+            # No variable has the exception: its frames would refer to it, and wait for the collector.
+            raise Missing(error.reason, error.source, error.part, timeout) from None
         try:
             attributes = self.attributes_of(node)
         except BaseException:
