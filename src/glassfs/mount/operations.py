@@ -74,7 +74,9 @@ class Stale(NamedTuple):
 class Missing(NotFound):
     """There is no such name, and for ``timeout`` seconds there will not be."""
 
-    timeout = 0.0
+    def __init__(self, reason: str = "", source: str = "", part: str = "", timeout: float = 0.0) -> None:
+        super().__init__(reason, source, part)
+        self.timeout = timeout
 
 
 class Listing:
@@ -170,9 +172,8 @@ class Operations:
         try:
             ident, node = self.inodes.look_up(parent, directory, name)
         except NotFound as error:
-            missing = Missing(error.reason, error.source, error.part)
-            missing.timeout = timeout
-            raise missing from None
+            # No variable has the exception: its frames would refer to it, and wait for the collector.
+            raise Missing(error.reason, error.source, error.part, timeout) from None
         try:
             attributes = self.attributes_of(node)
             # After what may have taken long: the kernel is told of a change once, and must not get the old name later.

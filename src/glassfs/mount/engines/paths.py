@@ -56,8 +56,8 @@ class Paths:
         """What is at a path, with a reference that the caller gives back by ``forget``."""
         try:
             return self._taken(path)
-        except (Changed, NotADirectory, NotFound):
-            if not self._doubt(path):
+        except (Changed, NotADirectory, NotFound) as error:
+            if not self._doubt(path, isinstance(error, Changed)):
                 raise
         return self._taken(path)
 
@@ -156,13 +156,16 @@ class Paths:
         if not is_used:
             self.forget(place.ident)
 
-    def _doubt(self, path: str) -> bool:
-        """Whether something was remembered on the way to a path that may have been outdated; it no longer is."""
+    def _doubt(self, path: str, is_changed: bool) -> bool:
+        """Whether something was remembered on the way to a path that may have been outdated; it no longer is.
+
+        What is not in a directory of a container that is there as it was will not be there for the next one either.
+        """
         above = path.rpartition("/")[0]
         dropped = []
         with self._lock:
             nearest = self._places.get(above)
-            if nearest is not None and nearest.is_settled and not nearest.lease.is_retired:
+            if nearest is not None and nearest.is_settled and not nearest.lease.is_retired and not is_changed:
                 return False
             while above:
                 if above in self._places:
