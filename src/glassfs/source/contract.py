@@ -11,7 +11,7 @@ process has no descriptors or no memory left, which says nothing about the sourc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, NewType
 
@@ -71,6 +71,10 @@ class Source(ABC):
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fills ``buffer`` (bytes, writable) from ``offset`` on."""
+
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        """Fills ``buffers``, one after another, from ``offset`` on, in one read where that can be."""
+        distribute(self.buffer(offset, sum(map(len, buffers))), buffers)
 
     @abstractmethod
     def current(self) -> Entry:
@@ -134,3 +138,12 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives back what the store itself holds, until it is asked again. Sources belong to those who have them."""
+
+
+def distribute(data: bytes | bytearray | memoryview, buffers: Sequence[memoryview]) -> None:
+    """Copies ``data`` into ``buffers``, which have as many bytes together, one after another."""
+    rest = memoryview(data)
+    for buffer in buffers:
+        size = len(buffer)
+        buffer[:] = rest[:size]
+        rest = rest[size:]
