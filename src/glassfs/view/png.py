@@ -12,7 +12,7 @@ so that whoever reads on from where another read has ended needs no more than wh
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -164,22 +164,21 @@ class _Rows:
         """``blocks`` are those of a band, from byte ``first`` of them on."""
         places = self._places
         offset = band * places.rows * (places.row - 1)
-        for block, size, start, end in _stored(first, first + len(blocks), places.filtered(band)):
-            _put(blocks, _BLOCK_HEAD.pack(0, size, size ^ 0xFFFF), block * BLOCK - first)
-            if start < end:
-                self._fill_part(blocks[start - first : end - first], start - BLOCK_HEAD * (block + 1), offset)
+        for block in _stored(first, first + len(blocks), places.filtered(band)):
+            _put(blocks, block.head, block.place)
+            if block.start < block.end:
+                self._fill_part(blocks[block.start : block.end], block.filtered, offset)
 
     def _fill_part(self, part: memoryview, start: int, offset: int) -> None:
         """``part`` is what stands from byte ``start`` on in rows whose pixels begin at ``offset``."""
         row, size = self._places.row, len(part)
         inside = -start % row  # where the first row begins in it
         part[inside::row] = _NO_FILTERS[: len(range(inside, size, row))]
-        offset += _pixels_before(start, row)
         if row <= NARROW:
             self._fill_columns(part, start, offset)
             return
         if not self._waiting:
-            self._offset = offset
+            self._offset = offset + _pixels_before(start, row)
         if inside:
             self._waiting.append(part[:inside])
         self._waiting += [part[pixels : pixels + row - 1] for pixels in range(inside + 1, size, row)]
@@ -190,7 +189,7 @@ class _Rows:
     def _fill_columns(self, part: memoryview, start: int, offset: int) -> None:
         """The same where rows are so short that there are very many of them."""
         row, skipped = self._places.row, _pixels_before(start, self._places.row)
-        pixels = self._pixels(offset, _pixels_before(start + len(part), row) - skipped)
+        pixels = self._pixels(offset + skipped, _pixels_before(start + len(part), row) - skipped)
         for column in range(1, row):
             first = (column - start) % row
             part[first::row] = pixels[_pixels_before(start + first, row) - skipped :: row - 1]
@@ -271,24 +270,40 @@ class _Sums:
         end = first + len(blocks)
         if not first <= position < end:
             return known
-        for _, _, start, stop in _stored(position, end, self._places.filtered(band)):
-            adler = deflate.adler32(blocks[start - first : stop - first], adler)
-        found = _Sum(end, deflate.crc32(blocks[position - first :], crc), adler)
+        blocks = blocks[position - first :]
+        for block in _stored(position, end, self._places.filtered(band)):
+            adler = deflate.adler32(blocks[block.start : block.end], adler)
+        found = _Sum(end, deflate.crc32(blocks, crc), adler)
         if self._notes is not None:
             self._notes.put((*self._key, band), found)
         return found
 
 
-def _stored(first: int, end: int, size: int) -> Iterator[tuple[int, int, int, int]]:
-    """The stored blocks of ``size`` bytes that have bytes in ``[first, end)``.
+class _Block(NamedTuple):
+    """A stored block of which some bytes are in a stretch. Positions are those in the stretch."""
 
-    Of each its number, how many bytes it holds, and which bytes of ``[first, end)`` are some of these.
-    """
-    for block in range(first // BLOCK, -(-end // BLOCK)):
-        head = block * BLOCK
-        length = min(STORED_BLOCK, size - block * STORED_BLOCK)
-        start = max(first, head + BLOCK_HEAD)
-        yield block, length, start, max(start, min(end, head + BLOCK_HEAD + length))
+    head: bytes
+    place: int
+    """Of the head; it may lie before the stretch."""
+    start: int
+    end: int
+    """Of the bytes that the block holds, as far as they are in the stretch."""
+    filtered: int
+    """Which byte of the band's rows stands at ``start``."""
+
+
+@lru_cache(128)
+def _stored(first: int, end: int, size: int) -> tuple[_Block, ...]:
+    """The stored blocks of ``size`` bytes that have some in the stretch ``[first, end)``."""
+    found = []
+    for number in range(first // BLOCK, -(-end // BLOCK)):
+        place = number * BLOCK
+        length = min(STORED_BLOCK, size - number * STORED_BLOCK)
+        start = max(first, place + BLOCK_HEAD)
+        stop = max(start, min(end, place + BLOCK_HEAD + length))
+        head = _BLOCK_HEAD.pack(0, length, length ^ 0xFFFF)
+        found.append(_Block(head, place - first, start - first, stop - first, start - BLOCK_HEAD * (number + 1)))
+    return tuple(found)
 
 
 def _blocks(size: int) -> int:
