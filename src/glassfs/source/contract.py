@@ -11,7 +11,7 @@ process has no descriptors or no memory left, which says nothing about the sourc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple, NewType
@@ -75,6 +75,10 @@ class Source(ABC):
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fills ``buffer`` (bytes, writable) from ``offset`` on."""
+
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        """Fills ``buffers``, one after another, from ``offset`` on, in one read where that can be."""
+        distribute(self.buffer(offset, sum(map(len, buffers))), buffers)
 
     @abstractmethod
     def current(self) -> Entry:
@@ -171,3 +175,12 @@ class Store(ABC):
 
         Sources belong to those who have them.
         """
+
+
+def distribute(data: bytes | bytearray | memoryview, buffers: Sequence[memoryview]) -> None:
+    """Copies ``data`` into ``buffers``, which have as many bytes together, one after another."""
+    rest = memoryview(data)
+    for buffer in buffers:
+        size = len(buffer)
+        buffer[:] = rest[:size]
+        rest = rest[size:]

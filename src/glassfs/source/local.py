@@ -17,7 +17,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -36,6 +36,8 @@ SETTLED = 2 * 10**9
 """Nanoseconds after which a change of attributes is sure to have another ctime than the one before."""
 RENEWAL = 0.1
 """Seconds between two looks at what stands where a store has its root, for those who ask for something in it."""
+SEGMENTS = 1024
+"""How many buffers Linux and macOS fill in one call (IOV_MAX)."""
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -350,15 +352,13 @@ class LocalSource(Source):
             self.close()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        wanted = len(buffer)
+        self.scatter((buffer,), offset)
+
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        wanted = sum(map(len, buffers))
         number = self._begin()
         try:
-            got = os.preadv(number, (buffer,), offset)
-            while 0 < got < wanted:
-                more = os.preadv(number, (buffer[got:],), offset + got)
-                if more == 0:
-                    break
-                got += more
+            got = _read(number, buffers, offset, wanted)
             status = os.fstat(number)
         except OverflowError:  # further than any file can reach
             raise self.outside(offset, wanted) from None
@@ -447,6 +447,28 @@ class LocalSource(Source):
             os.close(number)
             raise Changed("has been replaced by another file", self.name)
         return number
+
+
+def _read(number: int, buffers: Sequence[memoryview], offset: int, wanted: int) -> int:
+    """Fills ``buffers``, ``wanted`` bytes, from ``offset`` of a descriptor on. Returns how many there were."""
+    got = 0
+    while got < wanted:
+        more = os.preadv(number, buffers[:SEGMENTS], offset + got)
+        if not more:
+            break
+        got += more
+        if got < wanted:
+            buffers = _behind(buffers, more)
+    return got
+
+
+def _behind(buffers: Sequence[memoryview], size: int) -> list[memoryview]:
+    """What is left of ``buffers`` after their first ``size`` bytes."""
+    rest = list(buffers)
+    while size >= len(rest[0]):
+        size -= len(rest.pop(0))
+    rest[0] = rest[0][size:]
+    return rest
 
 
 def _acl_of(folder: int, name: str, status: os.stat_result) -> bytes:
