@@ -5,9 +5,10 @@ returns fewer bytes. ``preadv`` into the caller's buffer copies once and release
 size and mtime are compared with those at opening: the kernel sets the mtime before it copies new bytes in, so a read
 that finds the old mtime has seen old bytes only.
 
-What stands at a path may be exchanged at any moment by somebody who may write there. So a path is walked component by
-component with O_NOFOLLOW, and size, owner, mode and version are those of the descriptor that was opened. Mounts of
-glassfs are never looked into, as their answers may depend on the one who asks: such an entry is an empty folder.
+What stands at a path may be exchanged at any moment by somebody who may write there. So a path is opened in one step
+in which the kernel follows no link and crosses no mount, or else walked component by component with O_NOFOLLOW; and
+size, owner, mode and version are those of the descriptor that was opened. Mounts of glassfs are never looked into, as
+their answers may depend on the one who asks: such an entry is an empty folder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
-from glassfs.source import descriptors, foreign
+from glassfs.source import beneath, descriptors, foreign
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SEARCH_BENEATH, _READ_BENEATH = beneath.How(_SEARCH), beneath.How(_READ)
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
@@ -63,9 +65,9 @@ class LocalStore(Store):
         self._watches: dict[Path, Watch] = {}
         self._acls: dict[tuple[int, int, int], bool] = {}
         self._avoids_glassfs = False
-        self._root: int | None = self._opened_root()
+        self._root: _Root | None = self._opened_root()
         # A root on a mount of glassfs was named on purpose; in the path of any other, one that turns up is not entered.
-        self._avoids_glassfs = not foreign.is_on_glassfs(foreign.device_of(self._root))
+        self._avoids_glassfs = not foreign.is_on_glassfs(self._root.device)
         self._next_renewal = time.monotonic() + RENEWAL
 
     def __del__(self) -> None:
@@ -77,8 +79,12 @@ class LocalStore(Store):
 
     def entry(self, path: Path) -> Entry:
         self._renew_root(is_due=not path)
-        with self._errors(path), self._folder(path[:-1]) as folder:
-            return self._entry(folder, path[-1] if path else ".", foreign.device_of(folder))
+        with self._errors(path):
+            if len(path) < 2:
+                root = self._current_root()
+                return self._entry(root.number, path[0] if path else ".", root.device)
+            with self._folder(path[:-1]) as folder:
+                return self._entry(folder, path[-1], foreign.device_of(folder))
 
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
         self._renew_root(is_due=not path)
@@ -140,10 +146,8 @@ class LocalStore(Store):
 
     def close(self) -> None:
         with self._lock:
-            number, self._root = self._root, None
+            self._root = None
             watches, self._watches = self._watches, {}
-        if number is not None:
-            os.close(number)
         for watch in watches.values():
             watch.give_back()
 
@@ -151,10 +155,13 @@ class LocalStore(Store):
         """A descriptor of the regular file at ``path``, and what it is. Raises OSError and Unavailable."""
         if not path:
             raise OSError(errno.EISDIR, "is a folder")
-        with self._folder(path[:-1]) as folder:
-            if foreign.is_glassfs(folder, path[-1], foreign.device_of(folder)):
-                raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
-            number = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder))
+        root = self._current_root()
+        number = beneath.opened(root.number, path, _READ_BENEATH)
+        if number is None:
+            with self._folder(path[:-1]) as folder:
+                if foreign.is_glassfs(folder, path[-1], foreign.device_of(folder)):
+                    raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
+                number = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder))
         try:
             status = os.fstat(number)
             if not stat.S_ISREG(status.st_mode):
@@ -211,27 +218,47 @@ class LocalStore(Store):
     @contextmanager
     def _folder(self, path: Path) -> Iterator[int]:
         """A descriptor of the folder at ``path``, to start opening at. Raises OSError and Unavailable."""
-        number = self._root_copy()
+        root = self._current_root()
+        if not path:
+            yield root.number
+            return
+        number = beneath.opened(root.number, path, _SEARCH_BENEATH)
+        if number is None:
+            number = self._walked(root.number, path)
         try:
-            for name in path:
-                if foreign.is_glassfs(number, name, foreign.device_of(number)):
-                    raise FileNotFoundError(errno.ENOENT, "is a mount of glassfs")
-                inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=number))
-                os.close(number)
-                number = inner
             yield number
         finally:
             os.close(number)
 
-    def _root_copy(self) -> int:
-        with self._lock:
-            if self._root is None:
-                self._root = self._opened_root()
-            root = self._root
-            return descriptors.opened(lambda: os.dup(root))
+    def _walked(self, folder: int, path: Path) -> int:
+        """The same name by name, from a folder that is not the last one."""
+        held = []
+        try:
+            for name in path:
+                if foreign.is_glassfs(folder, name, foreign.device_of(folder)):
+                    raise FileNotFoundError(errno.ENOENT, "is a mount of glassfs")
+                folder = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=folder))
+                held.append(folder)
+                if len(held) > 1:
+                    os.close(held.pop(0))
+        except BaseException:
+            for number in held:
+                os.close(number)
+            raise
+        return folder
 
-    def _opened_root(self) -> int:
-        """A descriptor of what stands where the root is, or stood. Raises OSError and Unavailable."""
+    def _current_root(self) -> _Root:
+        """The root, whose descriptor stays what it is as long as somebody refers to it."""
+        root = self._root
+        if root is None:
+            with self._lock:
+                root = self._root
+                if root is None:
+                    root = self._root = self._opened_root()
+        return root
+
+    def _opened_root(self) -> _Root:
+        """What stands where the root is, or stood. Raises OSError and Unavailable."""
         number = descriptors.opened(lambda: os.open("/", _SEARCH))
         try:
             for name in filter(None, self._place.split("/")):
@@ -243,24 +270,23 @@ class LocalStore(Store):
         except BaseException:
             os.close(number)
             raise
-        return number
+        return _Root(number)
 
     def _renew_root(self, is_due: bool) -> None:
         """Goes over to what is where the root was. Where that cannot be found out, the root stays what it is."""
         if not is_due and time.monotonic() < self._next_renewal:
             return
         self._next_renewal = time.monotonic() + RENEWAL
-        number = None
+        now = None
         try:
-            number = self._opened_root()
+            now = self._opened_root()
         except (Unavailable, OSError) as error:
             if error.errno not in (*_MISSING, errno.ENOTDIR):
                 return
         with self._lock:
-            if number is None or self._root is None or not os.path.samestat(os.fstat(number), os.fstat(self._root)):
-                number, self._root = self._root, number
-        if number is not None:
-            os.close(number)
+            root = self._root
+            if now is None or root is None or not os.path.samestat(os.fstat(now.number), os.fstat(root.number)):
+                self._root = now
 
     def _has_root(self, identity: tuple[int, int]) -> bool:
         """Whether the root is that folder, if need be after going over to what is there now."""
@@ -269,7 +295,7 @@ class LocalStore(Store):
                 self._renew_root(is_due=True)
             with self._lock:
                 if self._root is not None:
-                    status = os.fstat(self._root)
+                    status = os.fstat(self._root.number)
                     if (status.st_dev, status.st_ino) == identity:
                         return True
         return False
@@ -308,6 +334,19 @@ def _teller(
             told(path, name)
 
     return tell
+
+
+class _Root:
+    """A descriptor of a store's root, closed when nobody refers to it any more; ``device`` is what it is on."""
+
+    __slots__ = ("device", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.device = foreign.device_of(number)
+
+    def __del__(self) -> None:
+        os.close(self.number)
 
 
 def told(error: OSError, name: str) -> GlassfsError:
