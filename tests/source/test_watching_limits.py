@@ -85,6 +85,16 @@ def test_old_watches_that_nobody_uses_make_room(
     assert few.watch(("1",), listener)
 
 
+def test_where_all_are_used_the_oldest_makes_room(
+    store: LocalStore, few: LocalStore, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for _ in range(2):
+        assert all(few.watch((f"{number}",), listener) for number in range(5))
+    monkeypatch.setattr(inotify, "YOUNG", 0.0)
+    assert few.watch(("19",), listener)
+    assert until(lambda: listener.heard == [(("0",), "")])
+
+
 def test_a_path_too_long_to_be_watched_leaves_nothing(
     store: LocalStore, few: LocalStore, root: Path, listener: Listener,
 ) -> None:
@@ -204,6 +214,23 @@ def test_after_a_loss_nobody_watches_for_a_while(
         pool._inotify.happened(-1, flags.Q_OVERFLOW, "")
     assert listener.hears((), "")
     assert not store.watch((), listener)
+
+
+def test_where_events_cannot_be_read_they_are_lost(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(data: bytes) -> None:
+        raise ValueError("not an event")
+
+    assert store.watch((), listener)
+    assert store.watch(("a",), listener)
+    with monkeypatch.context() as patch:
+        patch.setattr(inotify, "parse_events", fail)
+        patch.setattr(inotify, "REFUSED", 0.0)
+        (root / "new").touch()
+        assert until(lambda: len(listener.heard) >= 2)
+    assert sorted(listener.heard) == [((), ""), (("a",), "")]
+    assert watches_again(store, (), listener)
 
 
 def test_a_folder_with_too_many_events_is_given_up(

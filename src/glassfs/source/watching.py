@@ -168,7 +168,12 @@ class Watches:
         while not is_over:
             inotify.wait()
             with self._held():
-                may_have_more = inotify.take()
+                try:
+                    may_have_more = inotify.take()
+                except Exception:
+                    log.exception("Changes could not be read")
+                    may_have_more = False
+                    inotify.lose()
                 tells, inotify.tells = inotify.tells, {}
                 is_over = self._is_finished(inotify)
             for (watch, name), is_last in tells.items():
