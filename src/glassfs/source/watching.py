@@ -39,7 +39,7 @@ MOST = 8192
 SHARE = 8
 """A process takes at most this part of what its user may watch."""
 LIMIT_FILE = "/proc/sys/fs/inotify/max_user_watches"
-PAUSE = 0.025
+PAUSE = 0.02
 """Seconds from one look at what happened to the next, as one file may be written thousands of times a second."""
 REMEMBERED = 1024
 _SEARCH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
