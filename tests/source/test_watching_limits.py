@@ -166,6 +166,28 @@ def test_no_more_instances_descriptors_or_threads(
     assert store.watch(("a",), listener)
 
 
+def test_what_cannot_be_had_is_not_asked_for_again_at_once(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def fail(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    assert until(lambda: not threads())
+    monkeypatch.setattr(watching, "REFUSED", 3600.0)
+    monkeypatch.setattr(INotify, "__init__", fail)
+    for _ in range(3):
+        assert not store.watch(("a",), listener)
+    assert asked == [1]
+
+
+def test_on_another_system_nothing_is_watched(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not store.watch(("a",), lambda path, name: None)
+
+
 def test_without_the_package_nothing_is_watched(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     import glassfs.source
 
@@ -202,6 +224,31 @@ def test_when_events_were_lost_everything_is_told(
         assert until(lambda: len(listener.heard) >= 2)
     assert sorted(listener.heard) == [((), ""), (("a", "b"), "")]
     assert watches_again(store, (), listener)
+
+
+def test_a_queue_that_runs_over_is_told(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As somebody who is told takes too long, while more happens than the kernel remembers."""
+    length = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if length > 100_000:
+        pytest.skip("the kernel remembers too many events")
+    may_go_on = threading.Event()
+    monkeypatch.setattr(inotify, "NOISE", 10 * length)
+
+    def wait(path: Path, name: str) -> None:
+        may_go_on.wait()
+
+    assert store.watch((), wait)
+    assert store.watch(("a", "b"), listener)
+    try:
+        (root / "first").touch()
+        for _ in range(length // 2):  # three events each: made, closed, removed
+            (root / "x").touch()
+            (root / "x").unlink()
+    finally:
+        may_go_on.set()
+    assert listener.hears(("a", "b"), "")
 
 
 def test_after_a_loss_nobody_watches_for_a_while(

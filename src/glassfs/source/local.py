@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -111,8 +112,10 @@ class LocalStore(Store):
         if known is not None and not known.is_over:
             known.was_used = True
             return True
+        if sys.platform != "linux":
+            return False
         try:
-            from glassfs.source import watching  # another system may have no inotify, and a start no need of it
+            from glassfs.source import watching  # not before somebody needs it
         except ImportError:
             return False
         place = tuple(filter(None, self._place.split("/")))

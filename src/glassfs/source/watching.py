@@ -68,9 +68,7 @@ class Watches:
         reached: list[str] = []
         try:
             with self._held():
-                if self._inotify is None:
-                    self._inotify = Inotify(min(self._most, _share()), self._refuse)
-                inotify = self._inotify
+                inotify = self._inotify = self._inotify or self._made()
                 inotify.walkers += 1
             try:
                 return self._walked(inotify, place, depth, told, reached)
@@ -86,6 +84,13 @@ class Watches:
         except (GlassfsError, ValueError):
             pass
         return None
+
+    def _made(self) -> Inotify:
+        try:
+            return Inotify(min(self._most, _share()), self._refuse)
+        except OSError:
+            self._refuse((), REFUSED)
+            raise
 
     def _give_back(self, watch: Watch) -> None:
         self._given_back.append(watch)
