@@ -120,6 +120,37 @@ class StoreSuite:
 
         check()
 
+    def test_a_range_lands_in_many_buffers(self, store: Store) -> None:
+        source = store.open(parts("folder/inner/file.bin"))
+
+        @settings(deadline=None)
+        @given(st.integers(0, len(CONTENT)), st.lists(st.integers(0, 40), max_size=60))
+        def check(offset: int, sizes: list[int]) -> None:
+            sizes = [size for size in sizes if offset + sum(sizes) <= len(CONTENT)]
+            buffers = [memoryview(bytearray(size)) for size in sizes]
+            source.scatter(buffers, offset)
+            assert b"".join(buffers) == CONTENT[offset : offset + sum(sizes)]
+
+        check()
+
+    def test_more_buffers_than_a_system_takes_at_once_are_filled(self, store: Store) -> None:
+        buffer = memoryview(bytearray(3 * len(CONTENT)))
+        buffers = [buffer[place : place + 1] for place in range(0, len(buffer), 3)]
+        store.open(parts("folder/inner/file.bin")).scatter(buffers, 0)
+        assert (bytes(buffer[::3]), any(buffer[1::3])) == (CONTENT, False)
+
+    @pytest.mark.parametrize("offset", [len(CONTENT) - 3, len(CONTENT), 1 << 40, 1 << 70])
+    def test_buffers_that_cannot_be_filled_are_damage(self, store: Store, offset: int) -> None:
+        source = store.open(parts("folder/inner/file.bin"))
+        with pytest.raises(Damaged, match=r"file\.bin"):
+            source.scatter([memoryview(bytearray(3)), memoryview(bytearray(1))], offset)
+
+    def test_no_buffer_gets_bytes_of_another_version(self, lab: Lab, store: Store) -> None:
+        source = store.open(parts("folder/inner/file.bin"))
+        lab.rewrite("folder/inner/file.bin", CONTENT[::-1])
+        with pytest.raises(Changed):
+            source.scatter([memoryview(bytearray(3)), memoryview(bytearray(1))], 0)
+
     @pytest.mark.parametrize(("offset", "size"), [
         (0, len(CONTENT) + 1), (len(CONTENT), 1), (-1, 1), (5, -1), (1 << 62, 1), (0, 1 << 62), (1 << 70, 1),
     ])
@@ -188,6 +219,11 @@ class StoreSuite:
         assert (before.version, before.place) == (after.version, after.place)
         assert before.stamp != after.stamp
         assert source.read(0, 1) == b"b"
+
+    def test_what_lies_in_one_place_is_of_one_volume(self, store: Store) -> None:
+        entries = [store.entry(parts("folder/b")), *(entry for _, entry in store.list(())), store.entry(())]
+        assert len({entry.volume for entry in entries}) == 1
+        assert entries[0].volume
 
     def test_a_replacement_is_at_another_place(self, lab: Lab, store: Store) -> None:
         before = store.entry(parts("folder/b"))

@@ -1,4 +1,4 @@
-"""What the kernel asks, answered from a tree. No ctypes here, and no FUSE: it can be driven by hand.
+"""What the kernel asks, answered from a tree in node ids. No ctypes here, and no FUSE: it can be driven by hand.
 
 Every method may be called from any thread, and raises what the tree raises, or ``Answer`` for an errno of its own.
 """
@@ -9,22 +9,33 @@ import errno
 import itertools
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
-from glassfs.errors import Changed, IsADirectory, NotADirectory, NotFound
+from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.mount.errors import Answer
+from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.options import MountOptions
-from glassfs.tree import Directory, File, Node, Symlink, Tree
+from glassfs.tree import Directory, File, Node, Settled, Symlink
 
 BLOCK = 512
 STATFS_BLOCK = 4096
 LONGEST_NAME = 255
-REMEMBERED_VERSIONS = 50_000
-REMEMBERED_MISSING = 50_000
-"""Names in the root that were asked for and are not there: whoever asks for many must not cost memory for good."""
+LONG = 86_400.0
+"""Seconds that the kernel may rely on what cannot change, or on what it will be told of."""
+SHORT = 0.5
+REMEMBERED_NAMES = 20_000
+KEPT_SNAPSHOTS = 64
+SETTLED = 2 * 10**9
+"""Nanoseconds after which the next change of a folder is sure to give it another mtime."""
+COOKIE = 32
+"""Bits of a position in a listing; above them stands which snapshot of a folder that changes it belongs to."""
+
+
+AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 class Attributes(NamedTuple):
@@ -43,137 +54,153 @@ class Attributes(NamedTuple):
         return -(-self.size // BLOCK)
 
 
-class Entry(NamedTuple):
-    """A directory entry. The attributes are there if they are known without reading from the container."""
+class Found(NamedTuple):
+    """What a look-up gives: an id with one more reference, the attributes, and for how many seconds they are good."""
 
-    name: bytes
+    ident: int
     node: Node
-    attributes: Attributes | None
+    attributes: Attributes
+    entry_timeout: float
+    timeout: float
 
 
-class Opened(NamedTuple):
-    """A handle for ``read_into``, and what the kernel may do.
+class Stale(NamedTuple):
+    """What the kernel is to forget: entries of directories, by the directory's node id and name, and nodes."""
 
-    ``is_direct``: it must not keep pages for this handle, nor read what it has; so while an older version is open
-    under the same path, as both would share the pages. ``keeps_pages``: what it has is of the version that was opened.
-    """
-
-    number: int
-    is_direct: bool
-    keeps_pages: bool
+    entries: Sequence[tuple[int, str]] = ()
+    nodes: Sequence[int] = ()
 
 
-@dataclass(slots=True)
-class _Version:
-    """Of which file the kernel may have pages under a path."""
+class Missing(NotFound):
+    """There is no such name, and for ``timeout`` seconds there will not be."""
 
-    identity: str
-    is_settled: bool = False
-    """The kernel has dropped the pages of the version before: it does that before the first read or release."""
-
-
-@dataclass(slots=True)
-class _Handle:
-    file: File
-    path: str
-    version: _Version
-    is_old: bool = False
-    """A newer version was opened under the same path."""
+    def __init__(self, reason: str = "", source: str = "", part: str = "", timeout: float = 0.0) -> None:
+        super().__init__(reason, source, part)
+        self.timeout = timeout
 
 
 class Listing:
-    """An opened directory: its children as they were then. ``entry`` makes of each what the kernel gets.
+    """The children of a directory, in order: those of a container, or what was in a folder when it was listed.
 
-    While the kernel takes in some of them, the next ones are made by ``run``, which runs a task on another thread.
+    ``cookie`` is added to each position; ``timeout`` is for how many seconds all this is good.
     """
 
     def __init__(
-        self, nodes: Sequence[Node], entry: Callable[[Node], Entry], run: Callable[[Callable[[], object]], None],
+        self, inodes: Inodes, parent: int, directory: Directory, nodes: Sequence[Node], own: Node | None, cookie: int,
+        timeout: float,
     ) -> None:
-        self._nodes = nodes
-        self._entry = entry
-        self._run = run
-        self._lock = threading.Lock()
-        self._expected = -1
-        self._made: list[Entry] = []
+        self.nodes = nodes
+        self.own = own
+        self.cookie = cookie
+        self.timeout = timeout
+        self._inodes = inodes
+        self._parent = parent
+        self._directory = directory
 
-    def entries(self, start: int = 0) -> Iterator[Entry]:
-        """All entries from number ``start`` on."""
-        with self._lock:
-            made = self._made if self._expected == start else []
-            self._expected, self._made = -1, []
-        yield from made
-        for number in range(start + len(made), len(self._nodes)):
-            yield self._entry(self._nodes[number])
+    def __len__(self) -> int:
+        return len(self.nodes) + (self.own is not None)
 
-    def expect(self, start: int, count: int) -> None:
-        """Somebody will soon ask for the entries from ``start`` on, and take about so many."""
-        numbers = range(start, min(start + count, len(self._nodes)))
+    def nodes_from(self, start: int) -> Iterator[Node]:
+        """The same without ids."""
+        if self.own is not None:
+            if start == 0:
+                yield self.own
+            start = max(0, start - 1)
+        for number in range(start, len(self.nodes)):
+            yield self.nodes[number]
 
-        def make() -> None:
-            with self._lock:
-                if self._expected == start:  # otherwise they have been asked for before their turn came
-                    self._made = [self._entry(self._nodes[number]) for number in numbers]
+    def walk(self, start: int) -> Iterator[tuple[Node, int]]:
+        """Nodes from position ``start`` on, with ids, each of them with one more reference.
 
-        with self._lock:
-            self._expected, self._made = start, []
-        self._run(make)
+        Who stops early gives back the last one by ``forget``.
+        """
+        if self.own is not None:
+            if start == 0:
+                yield self.own, self._inodes.hold_named(self._parent, self.own)
+            start = max(0, start - 1)
+        nodes, directory = self.nodes, self._directory
+        if not isinstance(directory, Settled):
+            for number in range(start, len(nodes)):
+                node = nodes[number]
+                yield node, 0 if node.is_volatile else self._inodes.hold_named(self._parent, node)
+            return
+        if start >= len(nodes):
+            return
+        # All in one step: references to a run are counted together.
+        node, taken = nodes[start], len(nodes) - start
+        run = self._inodes.hold_settled(self._parent, directory, node, taken)
+        try:
+            for number in range(start, len(nodes)):
+                taken -= 1
+                yield nodes[number], run.first + number
+        finally:
+            if taken:
+                self._inodes.forget(run.first, taken)
 
 
 class Operations:
-    """The file system over ``tree``. ``total_size`` gives the bytes of all sources, for ``df``."""
+    """The file system over ``root``, with ``own`` as one more directory in it.
 
-    def __init__(self, tree: Tree, options: MountOptions, total_size: Callable[[], int]) -> None:
-        self.tree = tree
+    ``total_size`` gives the bytes of all sources, for ``df``.
+    """
+
+    def __init__(
+        self, root: Callable[[], Directory], own: Callable[[], Directory], options: MountOptions,
+        total_size: Callable[[], int],
+    ) -> None:
         self.options = options
+        self.inodes = Inodes(root, own)
+        self.longest = LONG
+        """Seconds; less where the kernel cannot be told that something has changed."""
+        self._root = root
         self._total_size = total_size
         self._mask = ~options.umask
-        self._files: dict[int, _Handle] = {}
-        self._handles: dict[str, dict[int, _Handle]] = {}  # the same by path
-        self._versions: OrderedDict[str, _Version] = OrderedDict()
         self._lock = threading.Lock()
-        self._listings: dict[int, Listing] = {}
+        self._snapshots: OrderedDict[tuple[int, int], Listing] = OrderedDict()
         self._numbers = itertools.count(1)
         self._names_at_root: set[str] = set()
-        self._missing_at_root: OrderedDict[str, None] = OrderedDict()
-        self._volatile: set[str] = set()
-        self.on_volatile: Callable[[], None] = lambda: None
-        """Called when something is opened that will be different for the next one: see ``taken_volatile``."""
+        self._noted = ""
+        """The version whose names at the root are all among them."""
+        self._unsettled: dict[int, float] = {}
 
-    def node(self, path: str) -> Node:
-        """The node at a path of the kernel."""
-        name = path[1:].partition("/")[0]
-        self._names_at_root.add(name)
+    def look_up(self, parent: int, name: str) -> Found:
+        """A name in a directory. Raises Missing where it is not there."""
+        if parent == ROOT:
+            self._note_at_root(name)
+        directory = self.inodes.directory(parent)
+        timeout = self._timeout_in(parent, directory)
         try:
-            return self.tree.node(path)
-        except NotFound:
-            if path == f"/{name}":
-                self._note_missing(name)
+            ident, node = self.inodes.look_up(parent, directory, name)
+        except NotFound as error:
+            # No variable has the exception: its frames would refer to it, and wait for the collector.
+            raise Missing(error.reason, error.source, error.part, timeout) from None
+        try:
+            attributes = self.attributes_of(node)
+            # After what may have taken long: the kernel is told of a change once, and must not get the old name later.
+            _checked(node)
+        except BaseException:
+            self.inodes.forget(ident, 1)
             raise
+        if node.is_volatile:
+            return Found(ident, node, attributes, 0.0, self.longest)
+        return Found(ident, node, attributes, timeout, timeout)
 
-    def names_at_root(self) -> set[str]:
-        """The names in the root that the kernel may remember."""
-        with self._lock:
-            return self._names_at_root.union(self._missing_at_root) - {""}
+    def forget(self, ident: int, references: int) -> None:
+        self.inodes.forget(ident, references)
 
-    def _note_missing(self, name: str) -> None:
-        with self._lock:
-            self._missing_at_root[name] = None
-            self._names_at_root.discard(name)
-            while len(self._missing_at_root) > REMEMBERED_MISSING:
-                self._missing_at_root.popitem(last=False)
+    def node(self, ident: int) -> Node:
+        """Raises Changed where the node belongs to a version that another has taken the place of."""
+        return _checked(self.inodes.node(ident))
 
-    def taken_volatile(self) -> set[str]:
-        """The paths of what was opened since the last call and would be different by now."""
-        with self._lock:
-            taken, self._volatile = self._volatile, set()
-            return taken
+    def attributes(self, ident: int) -> tuple[Attributes, float]:
+        """All attributes, and for how many seconds they are good."""
+        if self.inodes.is_in_container(ident):
+            return self.attributes_of(self.node(ident)), self.longest
+        with suppress(NotFound):  # deleted, and still open: the attributes that it had
+            self.inodes.renew(ident)
+        return self.attributes_of(self.node(ident)), min(SHORT, self.longest)
 
-    def open_paths(self) -> list[str]:
-        """The paths of all open files; one that is open twice is there twice."""
-        return [handle.path for handle in list(self._files.values())]
-
-    def attributes(self, node: Node) -> Attributes:
+    def attributes_of(self, node: Node) -> Attributes:
         """All attributes. May take a pass over the data for a file whose size needs one."""
         mode, size, origin = node.mode, 0, node.origin
         _, uid, gid = origin.access
@@ -188,102 +215,69 @@ class Operations:
         # One link: to count sub-directories would take a look into each directory.
         return Attributes(mode, 1, node.ino, uid, gid, size, origin.mtime_ns)
 
+    def inode_of(self, ident: int) -> int:
+        """The number that ``stat`` shows."""
+        return self.inodes.node(ident).ino
+
     def known_attributes(self, node: Node) -> Attributes | None:
         """The attributes, if they are known without reading from the container."""
         is_known = not isinstance(node, File) or (node.data.is_sized and not node.is_volatile)
-        return self.attributes(node) if is_known else None
+        return self.attributes_of(node) if is_known else None
 
-    def _entry(self, node: Node) -> Entry:
-        return Entry(node.name.encode("utf-8", "surrogateescape"), node, self.known_attributes(node))
+    def read_into(self, ident: int, buffer: memoryview, offset: int) -> int:
+        """Fills the buffer from ``offset`` on, as far as the file goes; the number of bytes."""
+        node = self.node(ident)
+        if not isinstance(node, File):
+            raise IsADirectory("is a directory", part=node.name)
+        return node.read_into(buffer, offset)
 
-    def readlink(self, path: str) -> str:
-        node = self.node(path)
+    def readlink(self, ident: int) -> str:
+        node = self.node(ident)
         if not isinstance(node, Symlink):
             raise Answer(errno.EINVAL)
         return node.target
 
-    def open(self, path: str, flags: int) -> Opened:
-        if flags & os.O_ACCMODE != os.O_RDONLY:
-            raise Answer(errno.EROFS)
-        file = self.node(path)
-        if not isinstance(file, File):
-            raise IsADirectory("is a directory", part=path)
-        file.origin.lease.acquire()
-        try:
-            file.prepare()
-        except BaseException:
-            file.origin.lease.release()
-            raise
-        identity = file.origin.identity
-        number = next(self._numbers)
+    def listing(self, ident: int, cookie: int) -> tuple[Listing, int]:
+        """What to list a directory from, and from which position on: 0, or where a cookie has led before."""
+        number, position = cookie >> COOKIE, cookie & (1 << COOKIE) - 1
+        if number:
+            with self._lock:
+                kept = self._snapshots.get((ident, number))
+            if kept is not None:
+                return kept, position
+        directory = _checked(self.inodes.directory(ident))
+        timeout = self._timeout_in(ident, directory)
+        own = self.inodes.own() if ident == ROOT else None
+        is_settled = isinstance(directory, Settled)
+        number = 0 if is_settled else next(self._numbers) & 0x3FFFFFFF
+        listing = Listing(self.inodes, ident, directory, directory.listing(), own, number << COOKIE, timeout)
+        if ident == ROOT and is_settled:
+            self._note_all_at_root(listing.nodes)
+        if not is_settled:
+            if time.time_ns() - directory.origin.mtime_ns < SETTLED:
+                self._unsettled[ident] = time.monotonic() + SHORT
+            with self._lock:
+                self._snapshots[ident, number] = listing
+                if len(self._snapshots) > KEPT_SNAPSHOTS:
+                    self._snapshots.popitem(last=False)
+        return listing, position
+
+    def listed(self, ident: int, listing: Listing) -> None:
+        """Somebody has come to the end of a listing."""
         with self._lock:
-            if file.is_volatile:
-                self._volatile.add(path)
-            handles = self._handles.setdefault(path, {})
-            old = [handle for handle in handles.values() if handle.file.origin.identity != identity]
-            for handle in old:
-                handle.is_old = True
-            version = self._versions.get(path)
-            if version is None or version.identity != identity:
-                version = self._versions[path] = _Version(identity)
-                if len(self._versions) > REMEMBERED_VERSIONS:
-                    self._versions.popitem(last=False)
-            handles[number] = self._files[number] = _Handle(file, path, version)
-        if file.is_volatile:
-            self.on_volatile()
-        return Opened(number, bool(old) or file.is_volatile, version.is_settled)
+            self._snapshots.pop((ident, listing.cookie >> COOKIE), None)
 
-    def opened(self, number: int) -> File:
-        """The file behind a handle. Raises Changed where another has taken its place."""
-        handle = self._files[number]
-        if handle.is_old or handle.file.origin.lease.is_replaced:
-            # The kernel keeps pages by path: bytes of the old file must not get among those of the new one.
-            raise Changed("was replaced while it was open", part=handle.path)
-        handle.version.is_settled = True
-        return handle.file
-
-    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
-        return self.opened(handle).read_into(buffer, offset)
-
-    def release(self, number: int) -> None:
-        with self._lock:
-            handle = self._files.pop(number)
-            handle.version.is_settled = True
-            handles = self._handles[handle.path]
-            del handles[number]
-            if not handles:
-                del self._handles[handle.path]
-        handle.file.origin.lease.release()
-
-    def opendir(self, path: str) -> int:
-        directory = self.node(path)
-        if not isinstance(directory, Directory):
-            raise NotADirectory("is not a directory", part=path)
-        nodes = directory.listing()
-        if path == "/":
-            self._names_at_root.update(node.name for node in nodes)
-        number = next(self._numbers)
-        self._listings[number] = Listing(nodes, self._entry, directory.origin.services.cache.run)
-        return number
-
-    def listing(self, handle: int) -> Listing:
-        """What ``opendir`` opened."""
-        return self._listings[handle]
-
-    def releasedir(self, handle: int) -> None:
-        self._listings.pop(handle, None)
-
-    def getxattr(self, path: str, name: str) -> bytes:
+    def getxattr(self, ident: int, name: str) -> bytes:
         if not name.startswith("user."):
             # Not ENODATA: on ENOTSUP ``ls -l`` stops asking after the first file.
             raise Answer(errno.ENOTSUP)
         try:
-            return self.node(path).xattrs()[name]
+            return self.node(ident).xattrs()[name]
         except KeyError:
             raise Answer(errno.ENODATA) from None
 
-    def listxattr(self, path: str) -> list[str]:
-        return list(self.node(path).xattrs())
+    def listxattr(self, ident: int) -> list[str]:
+        return list(self.node(ident).xattrs())
 
     def statfs(self) -> dict[str, int]:
         """The fields of statvfs: as large as the sources, and nothing free."""
@@ -294,4 +288,59 @@ class Operations:
             "f_namemax": LONGEST_NAME,
         }
 
+    def stale(self, at: str) -> Stale:
+        """What the kernel may have of what is at a path of the tree: entries by directory and name, and node ids."""
+        ident, above, entries = ROOT, [], []
+        for name in at.split("/")[1:]:
+            entries, above = [(ident, name)], [ident]
+            below = self.inodes.named(ident, name)
+            if below is None:
+                return Stale(entries, above)
+            ident = below
+        for one in (*above, ident):
+            with suppress(GlassfsError):  # gone, or another: that shows when somebody asks
+                self.inodes.renew(one)
+        if ident == ROOT:
+            with self._lock:
+                entries = [(ROOT, name) for name in self._names_at_root]
+        return Stale(entries, [*above, ident, *self.inodes.below(ident)])
 
+    def unsettled(self) -> list[int]:
+        """Folders of which the kernel may have kept a listing, although they may have changed under the same mtime."""
+        now = time.monotonic()
+        due = [ident for ident, when in list(self._unsettled.items()) if when <= now]
+        for ident in due:
+            self._unsettled.pop(ident, None)
+        return due
+
+    def _timeout_in(self, ident: int, directory: Directory) -> float:
+        """For how many seconds what is in a directory is good. To be asked before looking at what that is."""
+        is_told = isinstance(directory, Settled) or directory.watch()
+        if is_told and (ident != ROOT or len(self._names_at_root) < REMEMBERED_NAMES):
+            return self.longest
+        return min(SHORT, self.longest)
+
+    def _note_at_root(self, name: str) -> None:
+        """The kernel has to be told of each name in the root when a container is the root and changes."""
+        with self._lock:
+            if len(self._names_at_root) < REMEMBERED_NAMES:
+                self._names_at_root.add(name)
+
+    def _note_all_at_root(self, nodes: Sequence[Node]) -> None:
+        """Once for each version, however many requests a listing takes."""
+        identity = nodes[0].origin.identity if nodes else ""
+        with self._lock:
+            if self._noted == identity:
+                return
+            for node in nodes:
+                if len(self._names_at_root) >= REMEMBERED_NAMES:
+                    break
+                self._names_at_root.add(node.name)
+            self._noted = identity
+
+
+def _checked(node: AnyNode) -> AnyNode:
+    """Raises Changed where it belongs to a version that another has taken the place of."""
+    if node.origin.lease.is_replaced:
+        raise Changed("was replaced while it was open", part=node.name)
+    return node

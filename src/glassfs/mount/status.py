@@ -17,47 +17,19 @@ from glassfs.tree.places.own import OwnFiles
 
 STATUS = "status.json"
 SOURCE = "source"
-STATUS_STEP = 4 << 10
-"""The status ends in blanks up to a multiple of this: the kernel remembers sizes for a while, and few differ then."""
 
 
-class MountRoot(Directory):
-    """The root of the tree, with the mount's own directory, which belongs to ``owner``: a user and a group."""
-
-    __slots__ = ("_inner", "_own")
-
-    def __init__(
-        self, inner: Directory, sources: Sources, status: Callable[[], dict[str, Any]], owner: tuple[int, int],
-    ) -> None:
-        super().__init__("", inner.ino, inner.origin)
-        self._inner = inner
-        self._own = _Own(inode(RESERVED, self.ino), inner.origin, sources, status, owner)
-
-    @property
-    def mode(self) -> int:
-        return self._inner.mode
-
-    def listing(self) -> Sequence[Node]:
-        return [self._own, *self._inner.listing()]
-
-    def child(self, name: str) -> Node:
-        return self._own if name == RESERVED else self._inner.child(name)
-
-    def xattrs(self) -> dict[str, bytes]:
-        return self._inner.xattrs()
-
-
-class _Own(Directory):
-    """``.glassfs``"""
+class OwnDirectory(Directory):
+    """``.glassfs`` in the root of ``sources``, which belongs to ``owner``: a user and a group."""
 
     __slots__ = ("_outer", "_sources", "_status")
 
-    def __init__(
-        self, ino: int, outer: Origin, sources: Sources, status: Callable[[], dict[str, Any]], owner: tuple[int, int],
-    ) -> None:
+    def __init__(self, sources: Sources, status: Callable[[], dict[str, Any]], owner: tuple[int, int]) -> None:
+        root = sources.tree.root
+        outer = root.origin
         # Its own identity and lease: it goes on whatever becomes of the container whose root it is shown in.
         own = replace(outer, identity=RESERVED, access=Access(0o444, *owner), lease=Lease(()))
-        super().__init__(RESERVED, ino, own)
+        super().__init__(RESERVED, inode(RESERVED, root.ino), own)
         self._outer = outer
         self._sources = sources
         self._status = status
@@ -85,9 +57,7 @@ class StatusFile(File):
     is_volatile = is_of_mount = True
 
     def __init__(self, ino: int, origin: Origin, status: dict[str, Any]) -> None:
-        text = json.dumps(status, indent=2).encode()
-        blanks = -(len(text) + 1) % STATUS_STEP
-        super().__init__(STATUS, ino, origin, Memory(text + b" " * blanks + b"\n"))
+        super().__init__(STATUS, ino, origin, Memory(json.dumps(status, indent=2).encode() + b"\n"))
 
     @property
     def mode(self) -> int:

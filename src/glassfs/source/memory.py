@@ -45,6 +45,7 @@ class MemoryStore(Store):
         version = Version(f"memory:{number}")
         entry = Entry(
             Kind.FILE, version, f"{number}", f"{version}:0", len(data), permissions, uid, gid, number * 10**9,
+            volume=self._name,
         )
         with self._changing(path):
             self._files[_parts(path)] = data, entry
@@ -178,7 +179,7 @@ class MemoryStore(Store):
 
     def _folder(self, number: int, path: Path = ()) -> Entry:
         place = f"folder:{number}:{'/'.join(path)}"
-        return Entry(Kind.FOLDER, Version(place), place, place, 0, 0o755, 0, 0, number * 10**9)
+        return Entry(Kind.FOLDER, Version(place), place, place, 0, 0o755, 0, 0, number * 10**9, volume=self._name)
 
 
 class MemorySource(Source):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import xxhash
 
@@ -29,7 +29,20 @@ class Services(NamedTuple):
     """What the nodes of one tree work with."""
 
     cache: BlockCache
-    listings: Listings[Mapping[str, Node]]
+    listings: Listings[Children]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Children:
+    """What is remembered of a directory: its children in their order, and the place of each name in it.
+
+    ``error`` says what is missing, and ``cost`` is the memory that all of this takes, about.
+    """
+
+    nodes: tuple[Node, ...]
+    numbers: Mapping[str, int]
+    error: str
+    cost: int
 
 
 class Access(NamedTuple):
@@ -59,7 +72,8 @@ class Access(NamedTuple):
 class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common.
 
-    ``identity`` tells this version from all others. Times are nanoseconds since 1970.
+    ``identity`` tells this version from all others; that of a folder, which has none, is its place. ``volume`` is what
+    it lies on (see ``Entry``). Times are nanoseconds since 1970.
     """
 
     identity: str
@@ -68,6 +82,7 @@ class Origin:
     services: Services
     lease: Lease
     format: str = ""
+    volume: str = ""
 
     @property
     def uid(self) -> int:
@@ -88,9 +103,17 @@ class Origin:
         return stat.S_IFDIR | readable | readable >> 2
 
 
+Facts = tuple[bytes, int, int, int | None]
+"""What a listing tells of a node: name, inode number, mode, and a file's size unless it takes reading to know that."""
+
+
 def inode(name: str, parent: int) -> int:
     """The inode number of ``name`` in the directory with number ``parent``; the root of a container has parent 0."""
-    return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogateescape"), parent) & _INODE or 1
+    return inode_of_bytes(name.encode("utf-8", "surrogateescape"), parent)
+
+
+def inode_of_bytes(name: bytes, parent: int) -> int:
+    return xxhash.xxh64_intdigest(name, parent) & _INODE or 1
 
 
 class Node(ABC):
@@ -100,6 +123,8 @@ class Node(ABC):
 
     is_of_mount = False
     """Whether it belongs to a mount itself: what a person said of owners and modes of sources does not apply to it."""
+    is_volatile = False
+    """Whether the next look-up gives other bytes."""
 
     def __init__(self, name: str, ino: int, origin: Origin) -> None:
         self.name = name
@@ -125,9 +150,6 @@ class File(Node):
         self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call: there are many files
         self.data = data
         self.content = content
-
-    is_volatile = False
-    """Whether the next look-up gives other bytes."""
 
     @property
     def mode(self) -> int:
@@ -195,6 +217,74 @@ class Directory(Node):
     @abstractmethod
     def child(self, name: str) -> Node:
         """Raises NotFound."""
+
+    def watch(self) -> bool:
+        """Whether ``refresh`` of its sources will tell of what changes in it from now on, and soon."""
+        return False
+
+
+class Settled(Directory):
+    """A directory of a container, whose children never change: each has a number, its place in the listing.
+
+    A child can be made from its number at any time, and made again after it was dropped. Any of these may raise
+    Damaged where the children cannot be found out.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many children there are."""
+
+    @abstractmethod
+    def find(self, name: str) -> int:
+        """The number of the child of this name. Raises NotFound."""
+
+    @abstractmethod
+    def at(self, number: int) -> Node:
+        """The child with this number, which has to be one of theirs."""
+
+    def found(self, name: str) -> tuple[int, Node]:
+        """A child and its number. Raises NotFound."""
+        number = self.find(name)
+        return number, self.at(number)
+
+    def child(self, name: str) -> Node:
+        return self.found(name)[1]
+
+    def listing(self) -> Sequence[Node]:
+        return _Numbered(self)
+
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        """What a listing tells of the children from one number up to another."""
+        for node in self.listing()[start:stop]:
+            size = node.data.size if isinstance(node, File) and node.data.is_sized else None
+            yield node.name.encode("utf-8", "surrogateescape"), node.ino, node.mode, size
+
+
+class _Numbered(Sequence[Node]):
+    """The listing of a settled directory, whose children are made when they are asked for."""
+
+    __slots__ = ("_count", "_directory")
+
+    def __init__(self, directory: Settled) -> None:
+        self._directory = directory
+        self._count = directory.count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Node]: ...
+    def __getitem__(self, index: int | slice) -> Node | Sequence[Node]:
+        if isinstance(index, slice):
+            return [self._directory.at(number) for number in range(*index.indices(self._count))]
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._directory.at(index)
 
 
 class FixedDirectory(Directory):

@@ -1,0 +1,249 @@
+"""Each request of the kernel, answered from ``Operations`` in one message. Needs no kernel: ``send`` takes the replies.
+
+Any thread. Whatever goes wrong is answered with an errno, and references that the kernel did not take are given back.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+from collections.abc import Callable, Sequence
+
+from glassfs.mount.engines import wire
+from glassfs.mount.engines.contract import LONGEST_READ
+from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
+from glassfs.mount.errors import Answer, Failures
+from glassfs.mount.operations import BLOCK, Listing, Missing, Operations
+from glassfs.tree import File
+
+log = logging.getLogger(__name__)
+
+DIRECTORY = 0o040000
+REGULAR = 0o100000 >> 12
+OPCODES = max(Opcode) + 1
+UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
+_HEADER = OUT_HEADER.size
+_REQUEST = IN_HEADER.size
+
+Send = Callable[[Sequence[bytes | bytearray | memoryview]], bool]
+"""Sends one message in parts; whether anybody was still waiting for it."""
+
+
+class Payload:
+    """Where one thread puts what is read, which wants whole pages, and what it has answered so far."""
+
+    def __init__(self) -> None:
+        self.pages = memoryview(mmap.mmap(-1, LONGEST_READ))
+        self.counts = [0] * OPCODES
+
+    def of(self, size: int) -> memoryview:
+        return self.pages[:size] if size <= len(self.pages) else memoryview(bytearray(size))
+
+
+class Answers:
+    """The answers of one mount. ``opens`` and ``opens_directories`` tell that the kernel cannot do without OPEN."""
+
+    opens = opens_directories = False
+
+    def __init__(self, operations: Operations, failures: Failures, send: Send) -> None:
+        self._operations = operations
+        self._failures = failures
+        self._send = send
+        self._handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
+            Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
+            Opcode.READDIRPLUS: self._readdirplus, Opcode.READDIR: self._readdir, Opcode.FORGET: self._forget,
+            Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
+            Opcode.OPENDIR: self._opendir, Opcode.RELEASE: self._nothing, Opcode.RELEASEDIR: self._nothing,
+            Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
+            Opcode.DESTROY: self._nothing,
+        }
+
+    def answer(self, opcode: int, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        """Answers the request ``message``, whose header says these things."""
+        if opcode < len(payload.counts):
+            payload.counts[opcode] += 1
+        handler = self._handlers.get(opcode)
+        if handler is None:
+            self.fail(unique, errno.ENOSYS)
+            return
+        try:
+            handler(unique, ident, message, payload)
+        except BaseException as error:
+            number = self._failures.errno_of(error)
+            if opcode not in UNANSWERED:
+                self.fail(unique, number)
+
+    def fail(self, unique: int, number: int) -> None:
+        self._send((wire.packed(number, unique),))
+
+    def _reply(self, unique: int, body: bytes | bytearray | memoryview) -> bool:
+        return self._send((OUT_HEADER.pack(_HEADER + len(body), 0, unique), body))
+
+    def _look_up(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        name = message[_REQUEST : message.index(0, _REQUEST)].decode("utf-8", "surrogateescape")
+        try:
+            found = self._operations.look_up(ident, name)
+        except Missing as missing:
+            if missing.timeout:
+                self._reply(unique, wire.no_entry(missing.timeout))
+            else:
+                self.fail(unique, errno.ENOENT)
+            return
+        body = wire.entry_out(found.ident, found.entry_timeout, found.timeout, found.attributes)
+        if not self._reply(unique, body):
+            self._operations.forget(found.ident, 1)
+
+    def _getattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        attributes, timeout = self._operations.attributes(ident)
+        self._reply(unique, wire.attr_out(timeout, attributes))
+
+    def _read(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)
+        buffer = payload.of(size)
+        count = self._operations.read_into(ident, buffer, offset)
+        self._reply(unique, buffer[:count])
+
+    def _readdirplus(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
+        self._list(unique, ident, cookie, size, is_plus=True)
+
+    def _readdir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
+        self._list(unique, ident, cookie, size, is_plus=False)
+
+    def _list(self, unique: int, ident: int, cookie: int, size: int, is_plus: bool) -> None:
+        """As many entries as fit into ``size`` bytes, each with a reference where it comes with attributes."""
+        operations = self._operations
+        listing, position = operations.listing(ident, cookie)
+        body = bytearray()
+        given: list[int] = []
+        is_full = False
+        while position < 2 and not is_full:
+            # The kernel takes nothing of "." and ".." but the name.
+            number, after = operations.inode_of(ident), listing.cookie + position + 1
+            entry = wire.dirent(number, after, DIRECTORY, b".."[: position + 1])
+            entry = wire.NO_ENTRY + entry if is_plus else entry
+            is_full = len(body) + len(entry) > size
+            if not is_full:
+                body += entry
+                position += 1
+        try:
+            if not is_full:
+                fill = self._fill_plus if is_plus else self._fill
+                is_full = fill(body, listing, position, size, listing.timeout, given)
+            if not body:
+                if is_full:  # nothing would mean that this is the end
+                    raise Answer(errno.EINVAL)
+                operations.listed(ident, listing)
+            if self._reply(unique, body):
+                given.clear()
+        finally:
+            for child in given:
+                operations.forget(child, 1)
+
+    def _fill(
+        self, body: bytearray, listing: Listing, position: int, size: int, timeout: float, given: list[int],
+    ) -> bool:
+        """Entries from ``position`` on; whether there are more than fit."""
+        for node in listing.nodes_from(position - 2):
+            position += 1
+            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, _bytes(node.name))
+            if len(body) + len(entry) > size:
+                return True
+            body += entry
+        return False
+
+    def _fill_plus(
+        self, body: bytearray, listing: Listing, position: int, size: int, timeout: float, given: list[int],
+    ) -> bool:
+        """The same with attributes; ``given`` gets the ids that come with a reference.
+
+        As fast as can be: a listing asks for all. Files of one origin differ in their id, number and size only.
+        """
+        operations = self._operations
+        seconds, nanoseconds = wire.times(timeout)
+        pack_head, pack_dirent, aligned = wire.ENTRY_HEAD.pack, wire.DIRENT.pack, wire.ALIGNED
+        origin, tail, cookie, room = None, b"", listing.cookie, size - len(body)
+        for node, child in listing.walk(position - 2):
+            if child:
+                given.append(child)
+            name = node.name.encode("utf-8", "surrogateescape")
+            length = len(name)
+            room -= wire.ENTRY_OUT.size + wire.DIRENT.size + length + len(aligned[length & 7])
+            if room < 0:
+                if child:
+                    operations.forget(given.pop(), 1)
+                return True
+            if node.origin is origin and type(node) is File and node.data.is_sized:
+                found = node.data.size
+                body += pack_head(
+                    child, 0, seconds, seconds, nanoseconds, nanoseconds, node.ino, found, -(-found // BLOCK),
+                ) + tail
+                mode = REGULAR
+            else:
+                attributes = operations.known_attributes(node) if child else None
+                mode = node.mode >> 12
+                if attributes is None:
+                    if child:
+                        operations.forget(given.pop(), 1)
+                    body += wire.NO_ENTRY
+                else:
+                    entry = wire.entry_out(child, timeout, timeout, attributes)
+                    if type(node) is File:
+                        origin, tail = node.origin, entry[-wire.ENTRY_TAIL :]
+                    body += entry
+            position += 1
+            body += pack_dirent(node.ino, cookie + position, length, mode) + name + aligned[length & 7]
+        return False
+
+    def _forget(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        self._operations.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])
+
+    def _batch_forget(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        count, _ = wire.BATCH_FORGET_IN.unpack_from(message, _REQUEST)
+        start = _REQUEST + wire.BATCH_FORGET_IN.size
+        for one, references in wire.FORGET_ONE.iter_unpack(message[start : start + count * wire.FORGET_ONE.size]):
+            self._operations.forget(one, references)
+
+    def _readlink(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        self._reply(unique, _bytes(self._operations.readlink(ident)))
+
+    def _open(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        if not self.opens:
+            raise Answer(errno.ENOSYS)
+        self._reply(unique, wire.OPEN_OUT.pack(0, wire.FOPEN_KEEP_CACHE, 0))
+
+    def _opendir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        if not self.opens_directories:
+            raise Answer(errno.ENOSYS)
+        self._reply(unique, wire.OPEN_OUT.pack(0, wire.FOPEN_KEEP_CACHE | wire.FOPEN_CACHE_DIR, 0))
+
+    def _getxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        start = _REQUEST + wire.XATTR_IN.size
+        name = message[start : message.index(0, start)].decode("utf-8", "surrogateescape")
+        self._give(unique, message, self._operations.getxattr(ident, name))
+
+    def _listxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        names = self._operations.listxattr(ident)
+        self._give(unique, message, b"".join(_bytes(name) + b"\0" for name in names))
+
+    def _give(self, unique: int, message: bytes, value: bytes) -> None:
+        """A value, or its size for who asks with none."""
+        size, _ = wire.XATTR_IN.unpack_from(message, _REQUEST)
+        if size and len(value) > size:
+            raise Answer(errno.ERANGE)
+        self._reply(unique, value if size else wire.XATTR_OUT.pack(len(value), 0))
+
+    def _statfs(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        fields = self._operations.statfs()
+        self._reply(unique, wire.STATFS_OUT.pack(
+            fields["f_blocks"], 0, 0, 0, 0, fields["f_bsize"], fields["f_namemax"], fields["f_frsize"], 0,
+        ))
+
+    def _nothing(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+        self._reply(unique, b"")
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

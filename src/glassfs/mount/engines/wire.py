@@ -1,0 +1,134 @@
+"""The messages between the kernel and a FUSE daemon, as in the kernel's <linux/fuse.h>, protocol 7.31 and later.
+
+Pure functions and layouts, in the byte order of the machine. They are the same on every architecture and for every
+libfuse, which cannot be said of the structs of libfuse and of struct stat.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+from glassfs.mount.operations import Attributes
+
+ROOT = 1
+LEAST_READ = 8192
+"""The kernel refuses to read requests into less than this, or less than its longest write."""
+
+
+class Opcode(IntEnum):
+    LOOKUP = 1
+    FORGET = 2
+    GETATTR = 3
+    READLINK = 5
+    OPEN = 14
+    READ = 15
+    STATFS = 17
+    RELEASE = 18
+    GETXATTR = 22
+    LISTXATTR = 23
+    FLUSH = 25
+    INIT = 26
+    OPENDIR = 27
+    READDIR = 28
+    RELEASEDIR = 29
+    ACCESS = 34
+    INTERRUPT = 36
+    DESTROY = 38
+    IOCTL = 39
+    BATCH_FORGET = 42
+    READDIRPLUS = 44
+    LSEEK = 46
+    STATX = 52
+
+
+# Requests
+IN_HEADER = struct.Struct("=IIQQIIII")  # length, opcode, unique, node id, uid, gid, pid, padding
+READ_IN = struct.Struct("=QQI")  # handle, offset, size; of both READ and READDIR
+FORGET_IN = struct.Struct("=Q")
+BATCH_FORGET_IN = struct.Struct("=II")
+FORGET_ONE = struct.Struct("=QQ")
+XATTR_IN = struct.Struct("=II")
+INTERRUPT_IN = struct.Struct("=Q")
+
+# Replies
+OUT_HEADER = struct.Struct("=IiQ")  # length, negative errno, unique
+ATTRIBUTES = "6Q10I"  # struct fuse_attr
+ENTRY_OUT = struct.Struct(f"=4Q2I{ATTRIBUTES}")
+ATTR_OUT = struct.Struct(f"=Q2I{ATTRIBUTES}")
+ENTRY_HEAD = struct.Struct("=4Q2I3Q")  # of ENTRY_OUT: what the files of one directory do not have in common
+ENTRY_TAIL = ENTRY_OUT.size - ENTRY_HEAD.size
+STATFS_OUT = struct.Struct("=5Q4I24x")
+XATTR_OUT = struct.Struct("=II")
+OPEN_OUT = struct.Struct("=QII")
+DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of the name, type
+NO_ENTRY = bytes(ENTRY_OUT.size)
+
+FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1 << 1, 1 << 3
+
+# Notices, which are replies to nothing
+NOTIFY_INVAL_INODE, NOTIFY_INVAL_ENTRY = 2, 3
+INVAL_INODE = struct.Struct("=Qqq")
+INVAL_ENTRY = struct.Struct("=QII")
+
+BLOCK_SIZE = 4096
+U64 = (1 << 64) - 1
+"""Times before 1970 are sent as two's complement in an unsigned field."""
+ALIGNED = tuple(bytes(-length % 8) for length in range(8))
+"""What is added to a directory entry of so many bytes, modulo 8."""
+
+
+def packed(error: int, unique: int, payload: bytes = b"") -> bytes:
+    """A whole message: the reply to ``unique`` with an errno, 0 for success."""
+    return OUT_HEADER.pack(OUT_HEADER.size + len(payload), -error, unique) + payload
+
+
+def times(seconds: float) -> tuple[int, int]:
+    """Whole seconds and nanoseconds."""
+    whole = int(seconds)
+    return whole, int((seconds - whole) * 10**9)
+
+
+def entry_out(ident: int, entry_timeout: float, timeout: float, found: Attributes) -> bytes:
+    """What a node is called from now on, and its attributes. The generation is 0: no id is used twice."""
+    entry_seconds, entry_nanoseconds = times(entry_timeout)
+    seconds, nanoseconds = times(timeout)
+    mtime, mtime_ns = divmod(found.mtime_ns, 10**9)
+    mtime &= U64
+    return ENTRY_OUT.pack(
+        ident, 0, entry_seconds, seconds, entry_nanoseconds, nanoseconds,
+        found.ino, found.size, found.blocks, mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns,
+        found.mode, found.nlink, found.uid, found.gid, 0, BLOCK_SIZE, 0,
+    )
+
+
+def no_entry(timeout: float) -> bytes:
+    """That there is no such name, and how long that is so."""
+    seconds, nanoseconds = times(timeout)
+    return ENTRY_OUT.pack(0, 0, seconds, 0, nanoseconds, *[0] * 17)
+
+
+def attr_out(timeout: float, found: Attributes) -> bytes:
+    seconds, nanoseconds = times(timeout)
+    mtime, mtime_ns = divmod(found.mtime_ns, 10**9)
+    mtime &= U64
+    return ATTR_OUT.pack(
+        seconds, nanoseconds, 0,
+        found.ino, found.size, found.blocks, mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns,
+        found.mode, found.nlink, found.uid, found.gid, 0, BLOCK_SIZE, 0,
+    )
+
+
+def dirent(ino: int, after: int, mode: int, name: bytes) -> bytes:
+    """A directory entry; ``after`` is the position behind it, ``mode`` the type as in st_mode."""
+    return DIRENT.pack(ino, after, len(name), mode >> 12) + name + ALIGNED[len(name) & 7]
+
+
+def inval_inode(ident: int) -> bytes:
+    """A notice: attributes and pages of a node are not what they were."""
+    return packed(-NOTIFY_INVAL_INODE, 0, INVAL_INODE.pack(ident, 0, 0))
+
+
+def inval_entry(parent: int, name: bytes) -> bytes:
+    """A notice: a name in a directory, and all that is below it, has to be asked for again."""
+    return packed(-NOTIFY_INVAL_ENTRY, 0, INVAL_ENTRY.pack(parent, len(name), 0) + name + b"\0")
