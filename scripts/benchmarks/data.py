@@ -64,7 +64,7 @@ CONTAINERS = {
     "store": Container("store.kas", 20 * MIB, MIB, contents.write_store, _paths("nodes/time.npy")),
     "keys": Container("keys.ikv", 20_000, 200, contents.write_keys, _paths("root")),
     "folder": Container("folder", 10_000, 100, contents.write_folder, _paths()),
-    "dataset": Container("dataset", 3_000, 60, contents.write_dataset, _paths()),
+    "dataset": Container("dataset", 3_000, 24, contents.write_dataset, _paths()),
     "changing": Container("changing.kas", MIB, MIB, contents.write_changing, _paths("data.npy")),
     "changing-folder": Container("folder", MIB, MIB, contents.write_changing_folder, _paths()),
     "few-keys": Container("few-keys.ikv", 2_000, 20, contents.write_keys, _paths("root")),

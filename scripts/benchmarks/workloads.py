@@ -145,10 +145,8 @@ def _of_frames() -> tuple[Workload, ...]:
         Participant("whole files", "glassfs", recipes.frame_parts(recipes.WHOLE)),
     )
     parts = Workload("frame-parts", "raw", in_parts, memory=LARGE, measures=(
-        Measure(
-            "seconds", "1 GiB of raw frames as PNG 64 KiB at a time, opened anew for each",
-            (at_most(1.5, "whole files"),), each="file",
-        ),
+        Measure("seconds", "1 GiB of raw frames as PNG, 64 KiB at a time, opened anew for each",
+                (at_most(1.5, "whole files"),), each="file"),
     ))
     return listing, finding, pictures, random, frames, raw, parts
 

@@ -63,7 +63,7 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
         pytest.skip("nothing can be mounted here")
     report, tables = tmp_path / "report.json", tmp_path / "report.md"
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_SYNC)
-    words = ["-m", "benchmarks", "--scale", "0.02", "--runs", "2", "--only", "store", "--only", "dataset-*"]
+    words = ["-m", "benchmarks", "--scale", "0.005", "--runs", "1", "--only", "store", "--only", "dataset-*"]
     done = run(*words, "--json", report, "--markdown", tables, path=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     store, *others = json.loads(report.read_text())["measures"]
@@ -73,7 +73,7 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
     ]
     for measure in (store, *others):
         for side in ("glassfs", "plain", *["kastore load"] * (measure is store)):
-            assert len(measure["sides"][side]["samples"]) == 2 and measure["sides"][side]["median"] > 0
+            assert len(measure["sides"][side]["samples"]) == 1 and measure["sides"][side]["median"] > 0
     assert "goal ≤ 3 × kastore load" in done.stdout
     assert all(measure["title"] in tables.read_text() for measure in (store, *others))
 
