@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from glassfs.cache import BlockCache
-from glassfs.content import Container, Content, Data, Group, Series, members_of
+from glassfs.content import Collection, Container, Content, Data, members_of
 from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Source
 from glassfs.source.local import LocalSource, LocalStore
@@ -66,7 +66,7 @@ def file_data(content: Content, cache: BlockCache | None = None) -> Data:
 
 def walk(content: Content, name: bytes = b"") -> Iterator[tuple[bytes, Content]]:
     """Everything below a group, groups left out: names joined with `/`, and contents."""
-    if isinstance(content, (Group, Series)):
+    if isinstance(content, Collection):
         for member in members_of(content):
             yield from walk(member.content, b"/".join((name, *member.name)))
     else:

@@ -19,7 +19,7 @@ from benchmarks.growth import Grown
 from benchmarks.workloads import Goal, Measure, Samples, Workload
 
 WIDTH = 24
-PACKAGES = ("glassfs", "mfusepy", "numpy", "zstandard", "lz4", "ratarmount", "hdfuse", "h5py", "kastore")
+PACKAGES = ("glassfs", "numpy", "zstandard", "lz4", "ratarmount", "hdfuse", "h5py", "kastore")
 
 
 @dataclass(frozen=True)

@@ -29,19 +29,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Container, Content, Data, Group, Image, Series, members_of
+from glassfs.content import Array, Collection, Container, Content, Data, Fields, Image, Series, Stored, members_of
 from glassfs.errors import Changed, GlassfsError
 from glassfs.formats.registry import HEAD, Format, Opening, built_in
 from glassfs.source import Entry, Source
 from glassfs.source import Path as StorePath
 from glassfs.source.local import LocalStore
-from glassfs.view import data_of
+from glassfs.view import data_of, folder_of
 
 LARGE = 1 << 20
 PART = 64 << 10
+Kind = TypeVar("Kind")
 MOST_MEMBERS = 500
 MOST_DAMAGED_FILES = 60
 STRANGERS = (b"", b"\0", bytes(HEAD), b"\xff" * HEAD, b"# notes\n" * 20, b"%PDF-1.7\n", b"\x7fELF\x02\x01\x01")
@@ -227,6 +228,34 @@ class FormatTests(ABC):
                         pixels = content.width * content.height * content.channels
                         assert content.data.size == pixels * content.bits // 8, f"{_shown(place)}: wrong size"
 
+    def test_fields_are_what_their_outline_says(self) -> None:
+        for path in self._paths():
+            with self._opened(path) as (_, _, container):
+                for fields in _collections(container.root, Fields):
+                    outline = fields.outline
+                    for number, name in enumerate(outline.names):
+                        content = fields.item(name)
+                        is_collection = number < outline.collections
+                        assert isinstance(content, Collection) == is_collection, f"{name!r}: not as the outline says"
+                        assert folder_of(content) is None, f"{name!r}: a film needs a folder, and has no room for it"
+
+    def test_series_have_the_sizes_that_they_tell(self) -> None:
+        for path in self._paths():
+            with self._opened(path) as (_, _, container):
+                cache = BlockCache(self.budget)
+                for series in _collections(container.root, Series):
+                    if series.sizes is None and not series.is_uniform:
+                        continue
+                    contents = [series.item(number) for number in range(series.count)]
+                    assert all(isinstance(content, Stored) for content in contents), f"{series.key!r}: not only bytes"
+                    sizes = [content.data.size for content in contents if isinstance(content, Stored)]
+                    if series.sizes is not None:
+                        assert list(series.sizes(0, series.count)) == sizes, f"{series.key!r}: other sizes"
+                        assert list(series.sizes(1, 3)) == sizes[1:3], f"{series.key!r}: other sizes in a part of it"
+                    if series.is_uniform:
+                        shown = {data_of(content, cache, (number,)).size for number, content in enumerate(contents)}
+                        assert max(len(set(sizes)), len(shown)) <= 1, f"{series.key!r}: sizes differ"
+
     def test_every_range_is_that_of_the_whole(self) -> None:
         chance = random.Random(1)
         for path in self._paths():
@@ -368,14 +397,14 @@ class FormatTests(ABC):
             return
 
 
-def walk(root: Group, is_damaged: bool = False) -> Iterator[Place]:
+def walk(root: Collection, is_damaged: bool = False) -> Iterator[Place]:
     """All contents that are not groups, in order. Of damaged ones, groups that raise GlassfsError are passed over, and
     no more than a number of members is looked at in each.
     """
     waiting = [Place((), root)]
     while waiting:
         name, content = waiting.pop()
-        if not isinstance(content, (Group, Series)):
+        if not isinstance(content, Collection):
             yield Place(name, content)
             continue
         inner = []
@@ -386,6 +415,16 @@ def walk(root: Group, is_damaged: bool = False) -> Iterator[Place]:
             if not is_damaged:
                 raise
         waiting += reversed(inner)
+
+
+def _collections(root: Collection, kind: type[Kind]) -> Iterator[Kind]:
+    """All of a kind below a collection, that itself among them."""
+    waiting = [root]
+    while waiting:
+        collection = waiting.pop()
+        if isinstance(collection, kind):
+            yield collection
+        waiting += [member.content for member in members_of(collection) if isinstance(member.content, Collection)]
 
 
 def _look_at(content: Content, cache: BlockCache, number: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from writers.kinodb import Entry, Frame, KinoWriter
 
-from glassfs.content import Array, Container, Content, Document, Group, Member, Series
+from glassfs.content import Array, Container, Content, Document, Fields, Group, Member, Series, members_of
 from tests.helpers import contents_of, open_bytes
 
 HEADER = {"major": (4, "<H"), "num_episodes": (8, "<Q"), "num_frames": (16, "<Q"), "index_offset": (24, "<Q"),
@@ -86,11 +86,11 @@ def document(data: bytes | bytearray, place: str) -> dict[str, Any]:
 
 
 def image_group(container: Container, position: int = 0) -> Group:
-    series = next(member.content for member in container.root.members() if member.name == (b"episodes",))
+    series = next(member.content for member in members_of(container.root) if member.name == (b"episodes",))
     assert isinstance(series, Series)
-    group = series.item(position)
-    assert isinstance(group, Group)
-    found = next(member.content for member in group.members() if member.name == (b"images",))
+    fields = series.item(position)
+    assert isinstance(fields, Fields)
+    found = fields.item(b"images")
     assert isinstance(found, Group)
     return found
 

@@ -16,7 +16,21 @@ from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter
 
-from glassfs.content import Array, Blob, Container, Content, Extent, Fault, Group, Member, Memory
+from glassfs.content import (
+    Array,
+    Blob,
+    Container,
+    Content,
+    Extent,
+    Fault,
+    Fields,
+    Group,
+    Member,
+    Memory,
+    Null,
+    Outline,
+    Series,
+)
 from glassfs.errors import Refused
 from glassfs.formats.idv import FORMAT as IDV
 from glassfs.formats.ikv import FORMAT as IKV
@@ -251,6 +265,20 @@ class Reading(Extent):
         return len(self.source.read(0, 8))
 
 
+def fields(content: Content, outline: Outline) -> Fields:
+    return Fields(b"f", outline, lambda name: content)
+
+
+def film(source: Source) -> Series:
+    pixels = Array(b"a", Memory(bytes(3)), "|u1", (1, 1, 1, 3))
+    return Series(b"s", 1, lambda number: fields(pixels, Outline(others=[b"a"])), has_groups=True)
+
+
+def blobs(**told: Any) -> Series:
+    """Of one byte and of three."""
+    return Series(b"s", 2, lambda number: Blob(b"b", Memory(bytes((1, 3)[number]))), **told)
+
+
 BROKEN: list[tuple[str, Format]] = [
     ("test_is_recognised_by_its_first_bytes", Format("tiny", lambda head: False, tiny_open)),
     ("test_does_not_recognise_other_files", Format("tiny", lambda head: True, tiny_open)),
@@ -261,6 +289,11 @@ BROKEN: list[tuple[str, Format]] = [
     ("test_is_the_same_when_opened_again", opened_by(unstable)),
     ("test_arrays_and_images_have_the_size_of_their_shape",
      showing(lambda source: Array(b"more", Memory(bytes(7)), "<f4", (2,)))),
+    ("test_fields_are_what_their_outline_says", showing(lambda source: fields(Null(b"a"), Outline([b"a"])))),
+    ("test_fields_are_what_their_outline_says", showing(film)),
+    ("test_series_have_the_sizes_that_they_tell", showing(lambda source: blobs(sizes=lambda a, b: [1, 2][a:b]))),
+    ("test_series_have_the_sizes_that_they_tell", showing(lambda source: blobs(sizes=lambda a, b: [1, 3]))),
+    ("test_series_have_the_sizes_that_they_tell", showing(lambda source: blobs(is_uniform=True))),
     ("test_every_range_is_that_of_the_whole", showing(lambda source: Blob(b"more", Restless(bytes(100))))),
     ("test_threads_read_the_same", showing(lambda source: Blob(b"more", Restless(bytes(100))))),
     ("test_sound_containers_have_no_fault", opened_by(

@@ -20,9 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.kinodb import KinoWriter
 
-from glassfs.content import Array, Blob, Content, Document, Group, Image, Picture, Series
+from glassfs.content import Array, Blob, Content, Document, Fields, Image, Picture, Series, members_of
 from glassfs.errors import Refused
 from glassfs.formats.kinodb import FORMAT, episode, file
+from glassfs.tree import Directory, File, Node, Tree
+from glassfs.tree.build import container_root
+from glassfs.tree.nodes import Settled
 from tests.formats.kinodb_files import (
     ARRAYS,
     array_of,
@@ -37,6 +40,9 @@ from tests.formats.kinodb_files import (
     written,
 )
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, walk
+from tests.tree.trees import facts_of_nodes, origin
+
+DATA = Path(__file__).parents[1] / "data/kinodb"
 
 
 @pytest.fixture
@@ -145,7 +151,7 @@ def test_index_decides_not_the_header(good: bytearray, caplog: pytest.LogCapture
         assert "its header counts" in caplog.text
         caplog.clear()
         assert container.facts["num_episodes"] == count
-        series = [member.content for member in container.root.members()][1]
+        series = [member.content for member in members_of(container.root)][1]
         assert isinstance(series, Series) and (series.count, series.digits, series.has_groups) == (count, 1, True)
         assert any(fault.startswith("header: counts") for fault in faults(changed))
     assert document(patched(good, num_episodes=99), "meta/file")["num_episodes"] == 99  # as the header says
@@ -175,13 +181,13 @@ def test_a_long_index_is_not_held(tmp_path: Path) -> None:
     source = CountingSource(path)
     container = FORMAT.open(opening(source))
     assert source.bytes_read == 64
-    series = [member.content for member in container.root.members()][1]
+    series = [member.content for member in members_of(container.root)][1]
     assert isinstance(series, Series) and series.count == count
 
     def frames(position: int) -> int:
-        group = series.item(position)
-        assert isinstance(group, Group)
-        (reward,) = (member.content for member in group.members() if member.name == (b"reward",))
+        fields = series.item(position)
+        assert isinstance(fields, Fields)
+        reward = fields.item(b"reward")
         assert isinstance(reward, Array) and isinstance(reward.shape, tuple)
         return reward.shape[0]
 
@@ -213,14 +219,41 @@ def test_opening_and_listing_read_header_and_index_only(large: Path) -> None:
     container = FORMAT.open(opening(source))
     assert source.bytes_read == 64 + 64 * 5_001
     source.reads.clear()
-    series = [member.content for member in container.root.members()][1]
+    series = [member.content for member in members_of(container.root)][1]
     assert isinstance(series, Series)
     for position in range(series.count):
-        group = series.item(position)
-        assert isinstance(group, Group)
-        for member in group.members():
+        episode_shown = series.item(position)
+        assert isinstance(episode_shown, Fields)
+        for member in members_of(episode_shown):
             if isinstance(member.content, Array):
                 assert member.content.data.size
+    assert source.reads == []
+
+
+def test_a_look_up_reads_nothing_but_what_it_asks_for(large: Path) -> None:
+    """Nodes are made anew each time, from a directory and a number; of a section only what the scan found is kept."""
+    source = CountingSource(large)
+    root = container_root(FORMAT.open(opening(source)).root, origin())
+    source.reads.clear()
+
+    def looked_up(path: str) -> Node:
+        node: Node = root
+        for name in path.split("/"):
+            assert isinstance(node, Settled)
+            node = node.at(node.find(name))
+        return node
+
+    for position in range(1, 100):
+        looked_up(f"episodes/{position}/meta/episode.json")
+        looked_up(f"episodes/{position}/state.npy")
+        looked_up(f"episodes/{position}/images")
+    assert source.reads == []
+    looked_up("episodes/0/images/cam")
+    assert source.reads != []
+    source.reads.clear()
+    for number in random.Random(2).sample(range(20_000), 50):
+        node = looked_up(f"episodes/0/images/cam/{number:06d}.png")
+        assert isinstance(node, File) and node.size
     assert source.reads == []
 
 
@@ -324,3 +357,13 @@ def test_sample_without_the_format_byte(samples: Path) -> None:
     for name, (content,) in expected.items():
         if not isinstance(content, Document):
             assert found[name][0].data.whole() == content.data.whole(), name  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("*.kdb")))
+def test_a_listing_tells_what_the_nodes_tell(name: str) -> None:
+    root = container_root(open_path(DATA / name).root, origin())
+    tree = Tree(lambda: root)
+    for folder in [root, *(node for _, node in tree.walk() if isinstance(node, Directory))]:
+        assert isinstance(folder, Settled)
+        for start, stop in ((0, folder.count), (1, 3), (2, folder.count + 5), (folder.count, folder.count + 1)):
+            assert list(folder.facts(start, stop)) == facts_of_nodes(folder, start, stop)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from writers.kinodb import Frame, KinoWriter, Stored, jpeg
 
-from glassfs.content import Array, Container, Content, Document, Group, Series
+from glassfs.content import Array, Collection, Container, Content, Document, Series, members_of
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats.kinodb import images
 from tests.formats.kinodb_files import (
@@ -54,9 +54,9 @@ def damaged(data: bytes | bytearray) -> set[str]:
         if isinstance(content, Series):
             for number in range(content.count):
                 visit(content.item(number), f"{name}/{number}")
-        elif isinstance(content, Group):
+        elif isinstance(content, Collection):
             try:
-                members = list(content.members())
+                members = list(members_of(content))
             except Damaged:
                 found.add(f"{name}/")
                 return
@@ -295,8 +295,8 @@ def exercise(data: bytes | bytearray) -> None:
             if isinstance(content, Series):
                 for number in range(min(content.count, 5)):
                     visit(content.item(number))
-            elif isinstance(content, Group):
-                for member in itertools.islice(content.members(), 100):
+            elif isinstance(content, Collection):
+                for member in itertools.islice(members_of(content), 100):
                     visit(member.content)
             elif isinstance(content, Document):
                 content.value()

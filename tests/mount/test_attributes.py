@@ -133,8 +133,10 @@ def test_status_stays_within_its_size(mounted: Mounted, tmp_path: Path, gallery:
         sources.append(source)
     with mounted(*sources) as mount:
         path = mount.path / ".glassfs/status.json"
-        data = path.read_bytes()
-        assert len(data) == path.stat().st_size
+        with path.open("rb") as file:
+            data = file.read()
+            if mount.generation == "3":  # libfuse 2 gives the size of the status at the look-up before
+                assert len(data) == os.fstat(file.fileno()).st_size
         assert json.loads(data)["pid"] == mount.pid
         assert len(os.listdir(mount.path)) == 61
 

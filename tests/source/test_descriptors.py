@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.errors import Unavailable
+from glassfs.errors import Changed, Unavailable
 from glassfs.source import descriptors
 from glassfs.source.descriptors import Descriptors
 from glassfs.source.local import LocalStore
@@ -24,9 +24,12 @@ class Holder:
         self.was_read = True
         self.is_reading = is_reading
         self.is_open = True
+        self.has_name = True
+        self.is_lost = False
 
-    def evict(self) -> bool:
-        self.is_open = self.is_reading
+    def evict(self, is_forced: bool = False) -> bool:
+        self.is_lost = not self.has_name
+        self.is_open = self.is_open and (self.is_reading or (self.is_lost and not is_forced))
         return not self.is_open
 
 
@@ -70,10 +73,37 @@ def test_those_that_gave_theirs_back_count_no_more(few: Descriptors) -> None:
     assert all(holder.is_open for holder in kept)
 
 
+def test_what_could_not_be_opened_again_stays_while_there_is_room(
+    few: Descriptors, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(descriptors, "room_for_lost", lambda: 3)
+    lost = [Holder() for _ in range(5)]
+    for holder in lost:
+        holder.has_name = False
+    for holder in lost[:3]:
+        few.add(holder)
+    others = [Holder() for _ in range(40)]
+    for holder in others:
+        few.add(holder)
+    assert all(holder.is_open for holder in lost[:3])
+    assert sum(holder.is_open for holder in others) == 4
+    few.discard(lost[0])
+    for holder in (*lost[3:], *(Holder() for _ in range(10))):
+        few.add(holder)
+    assert [holder.is_open for holder in lost[1:]] == [False, True, True, True]
+    few.release_all()
+    assert [holder.is_open for holder in lost[1:]] == [False, True, True, True]
+    few.release_lost()
+    assert not any(holder.is_open for holder in lost[1:])
+
+
 def test_the_limit_follows_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, expected in ((64, 16), (1024, 496), (1 << 20, 4096), (10, 8), (resource.RLIM_INFINITY, 4096)):
+    for soft, expected, lost in (
+        (64, 16, 0), (256, 112, 0), (1024, 128, 368), (1 << 20, 128, 3968), (10, 8, 0),
+        (resource.RLIM_INFINITY, 128, 3968),
+    ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
-        assert descriptors.limit() == expected
+        assert (descriptors.limit(), descriptors.room_for_lost()) == (expected, lost)
 
 
 def test_sources_open_again_what_was_taken_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +123,29 @@ def test_sources_open_again_what_was_taken_from_them(tmp_path: Path, monkeypatch
     assert held(tmp_path) == 0
 
 
+def test_a_deleted_file_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the source is parked or there is no room at all."""
+    monkeypatch.setattr(descriptors, "limit", lambda: 4)
+    monkeypatch.setattr(descriptors, "room_for_lost", lambda: 3)
+    for number in range(20):
+        (tmp_path / f"{number}").write_bytes(b"%02d" % number)
+    store = LocalStore(tmp_path)
+    deleted, replaced = store.open(("0",)), store.open(("1",))
+    (tmp_path / "0").unlink()
+    (tmp_path / "new").write_bytes(b"else")
+    (tmp_path / "new").rename(tmp_path / "1")
+    others = [store.open((f"{number}",)) for number in range(2, 20)]
+    for _ in range(2):
+        for number, source in enumerate((deleted, replaced, *others)):
+            assert source.read(0, 2) == b"%02d" % number
+    assert len(os.listdir("/proc/self/fd")) < 60
+    for source in (deleted, replaced):
+        source.park()
+        with pytest.raises(Changed):
+            source.read(0, 2)
+    store.close()
+
+
 def test_parked_sources_take_no_place_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read of one opens and closes: that must not make others close theirs."""
     monkeypatch.setattr(descriptors, "limit", lambda: 8)
@@ -110,11 +163,15 @@ def test_parked_sources_take_no_place_from_others(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_where_there_is_none_left_sources_give_theirs_back(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+@pytest.mark.parametrize("has_name", [True, False])
+def test_where_there_is_none_left_sources_give_theirs_back(
+    monkeypatch: pytest.MonkeyPatch, number: int, has_name: bool,
+) -> None:
     pool = Descriptors()
     monkeypatch.setattr(descriptors, "pool", pool)
     holders = [Holder() for _ in range(3)]
     for holder in holders:
+        holder.has_name = has_name
         pool.add(holder)
 
     def open_one() -> int:
@@ -163,14 +220,14 @@ assert [node.read(0, 3) for node in nodes] == [b"%03d" % number for number in ra
 assert len(tree.root.listing()) == 500
 assert len(os.listdir("/proc/self/fd")) <= 64
 if spare:
-    late = [os.open("/", os.O_RDONLY) for _ in range(3)]
+    del nodes
+    tree.close()
     some = []
     try:
         while True:
             some.append(os.open("/", os.O_RDONLY))
     except OSError:
         pass
-    tree.forget()
     try:
         read(1)
         raise AssertionError("there was a descriptor left")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassfs.content import Array, Blob, Content, Group, Member, Memory, Null, Scalar, Series, Text
+from glassfs.content import (
+    Array,
+    Blob,
+    Group,
+    Member,
+    Memory,
+    Null,
+    Scalar,
+    Text,
+)
 from glassfs.errors import Damaged, IsADirectory, NotADirectory, NotFound
 from glassfs.tree import Directory, File, Node, Tree
 from glassfs.tree.build import container_root
-from glassfs.tree.listings import Listings
 from glassfs.tree.names import component
 from glassfs.tree.nodes import FixedDirectory, Settled, inode
 from tests.tree.trees import files_of, origin, paths_of, tree_of
@@ -114,6 +120,7 @@ def test_children_have_the_numbers_of_their_places(leaves: list[MadeLeaf], is_mo
         again = [directory.at(number) for number in reversed(range(len(listed)))][::-1]
         assert [(node.name, node.ino, type(node)) for node in again] == listed
         assert [directory.find(name) for name, _, _ in listed] == list(range(len(listed)))
+        assert [directory.found(name)[0] for name, _, _ in listed] == list(range(len(listed)))
         with pytest.raises(NotFound):
             directory.find("no such name")
 
@@ -156,54 +163,6 @@ def test_a_film_is_a_file_and_a_folder() -> None:
     film = Array(b"rgb", Memory(bytes(3 * 2 * 2 * 3)), "|u1", (3, 2, 2, 3))
     tree = tree_of([Member((b"rgb",), film), Member((b"rgb", b"note"), Text(b"note", Memory(b"hi")))])
     assert paths_of(tree) == {"/rgb.npy", "/rgb/", "/rgb/note.txt", *(f"/rgb/00000{number}.png" for number in range(3))}
-
-
-# Series: folders of numbered contents, none of which is made before somebody asks.
-
-
-def series(count: int, digits: int = 1, has_groups: bool = False) -> tuple[Series, list[int]]:
-    made: list[int] = []
-
-    def item(number: int) -> Content:
-        made.append(number)
-        inner = Blob(b"x", Memory(str(number).encode()))
-        return Group(b"g", lambda: [Member((b"x",), inner)], 0) if has_groups else inner
-
-    return Series(b"s", count, item, digits, has_groups), made
-
-
-@pytest.mark.parametrize("has_groups", [False, True])
-@pytest.mark.parametrize(("count", "digits"), [(0, 1), (1, 1), (12, 1), (12, 6), (1_000_003, 6)])
-def test_a_series_makes_what_is_asked_for(count: int, digits: int, has_groups: bool) -> None:
-    content, made = series(count, digits, has_groups)
-    tree = tree_of([Member((b"s",), content)])
-    folder = tree.directory("/s")
-    listing = folder.listing()
-    assert len(listing) == count
-    for number in {0, count // 2, count - 1} if count else ():
-        name = f"{number:0{digits}d}" + ("" if has_groups else ".bin")
-        node, found = listing[number], tree.lookup(f"/s/{name}")
-        assert (node.name, node.ino) == (name, found.ino)
-        inner = tree.file(f"/s/{name}/x.bin" if has_groups else f"/s/{name}")
-        assert inner.read(0, 20) == str(number).encode()
-    assert len(made) < 40
-    with pytest.raises(IndexError):
-        listing[count]
-
-
-@pytest.mark.parametrize("name", [
-    "12.bin", "-1.bin", "1.png", "1", "01.bin", "٣.bin", "1.bin.bin", ".bin", "9" * 30 + ".bin", "",
-])
-def test_names_that_are_not_of_the_series(name: str) -> None:
-    folder = tree_of([Member((b"s",), series(12)[0])]).directory("/s")
-    with pytest.raises(NotFound):
-        folder.child(name)
-
-
-def test_contents_named_in_full_merge_with_a_series_and_come_first() -> None:
-    content, _ = series(3)
-    tree = tree_of([Member((b"s", b"1"), Blob(b"1", Memory(b"other"))), Member((b"s",), content)])
-    assert files_of(tree) == {"/s/0.bin": b"0", "/s/1.bin": b"other", "/s/2.bin": b"2", "/s/1~2.bin": b"1"}
 
 
 # Nodes: numbers, laziness, errors.
@@ -365,83 +324,3 @@ def test_a_tree_remembers_only_so_many_paths() -> None:
     for number in range(6000):
         assert tree.file(f"/{number}/x.bin").read(0, 9) == str(number).encode()
     assert len(tree._directories) <= 4097
-
-
-# Listings: the children that are kept.
-
-
-def test_listings_are_made_once_by_many_threads() -> None:
-    started = threading.Barrier(8)
-    asked: list[int] = []
-
-    def members() -> Iterator[Member]:
-        asked.append(1)
-        yield from numbered([((b"%d" % number,), ".bin") for number in range(200)])
-
-    root = container_root(Group(b"", members), origin())
-
-    def look(_: int) -> int:
-        started.wait(10)
-        return len(root.listing())
-
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(look, range(8))) == [200] * 8
-    assert len(asked) == 1
-
-
-def test_listings_used_last_are_kept() -> None:
-    asked: list[int] = []
-
-    def group(number: int) -> Group:
-        def members() -> list[Member]:
-            asked.append(number)
-            return numbered([((b"%d" % inner,), ".bin") for inner in range(9)])
-
-        return Group(b"g", members)
-
-    tree = tree_of([Member((b"%d" % number,), group(number)) for number in range(20)], limit=60)
-    for number in (0, 1, 0, 2, 0, 3):  # ten nodes each, and the root's 21
-        tree.directory(f"/{number}").listing()
-    assert asked == [0, 1, 2, 3]
-    tree.directory("/0").listing()
-    assert asked == [0, 1, 2, 3]
-    tree.directory("/1").listing()
-    assert asked[-1] == 1
-
-
-def test_forgetting_one_container_leaves_the_others() -> None:
-    listings = Listings()
-    asked: list[str] = []
-
-    def root(name: str) -> Directory:
-        def members() -> list[Member]:
-            asked.append(name)
-            return []
-
-        return container_root(Group(b"", members), origin(name, listings))
-
-    first, second = root("first"), root("second")
-    for _ in range(2):
-        first.listing()
-        second.listing()
-    assert asked == ["first", "second"]
-    listings.forget(first.origin)
-    first.listing()
-    second.listing()
-    assert asked == ["first", "second", "first"]
-
-
-def test_nothing_is_kept_of_what_was_retired() -> None:
-    """Somebody still walks through a container that was closed: what that makes must not stay for good."""
-    listings: Listings[list[int]] = Listings()
-    owner = origin(listings=listings)
-    asked = []
-
-    def make() -> list[int]:
-        asked.append(1)
-        owner.lease.retire(is_replaced=False)
-        return [1]
-
-    for _ in range(2):
-        assert listings.children(owner, 1, make) == [1]
-    assert asked == [1, 1]

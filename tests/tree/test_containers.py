@@ -14,7 +14,8 @@ from glassfs.source import Path, Source
 from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File, Sources, Tree
 from glassfs.tree.places import containers as containers_module
-from glassfs.tree.places.containers import Opened
+from glassfs.tree.places import verdicts
+from glassfs.tree.places.held import Opened, Place
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import paths_of, sources_of
 
@@ -177,14 +178,14 @@ def test_a_fault_of_a_format_costs_its_container_alone(fault: str, caplog: pytes
 
 
 def test_verdicts_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers_module, "REMEMBERED_VERDICTS", 20)
+    monkeypatch.setattr(verdicts, "REMEMBERED_VERDICTS", 20)
     store = many(50)
     store.put("m", made(parts=[f"{number}" for number in range(15)]))
     sources = sources_of(store)
     for _ in range(2):
         sources.tree.root.listing()
-    kept = sources.containers._verdicts.values()
-    assert sum(1 + len(verdict.others) for verdict in kept) == sources.containers._weight <= 20
+    kept = sources.containers._verdicts
+    assert sum(1 + len(found.others) for found in kept._found.values()) == kept._weight <= 20
 
 
 # How many are open.
@@ -202,13 +203,21 @@ def test_only_so_many_are_open_and_what_was_used_last_stays() -> None:
     assert names_open(sources) == ["1", "0", "3", "5"]
 
 
-def test_looking_at_a_folder_holds_nothing() -> None:
+def test_looking_at_a_folder_opens_each_container_once() -> None:
+    """Entering it then costs nothing; and of what is none, nothing is held."""
     store = many(30)
     store.put("m", made(parts=["1", "2"]))
     store.put("bad", made(parts=["1", "missing"]))
+    store.put("plain", b"text")
     sources = sources_of(store)
-    assert len(sources.tree.root.listing()) == 32
-    assert names_open(sources) == []
+    assert len(sources.tree.root.listing()) == 33
+    assert len(names_open(sources)) == 31
+    assert len(store.held) == 31 + 2
+    opens, reads = store.opens, store.reads
+    for number in range(30):
+        assert sources.tree.directory(f"/{number}").listing()
+    assert (store.opens, store.reads) == (opens, reads)
+    sources.tree.close()
     assert not store.held
 
 
@@ -234,8 +243,7 @@ def test_a_file_of_a_closed_container_still_reads() -> None:
     node = sources.tree.file("/0/a.bin")
     sources.tree.directory("/1").listing()
     assert node.read(0, 9) == b"0"
-    assert node.origin.lease.is_retired
-    assert not node.origin.lease.is_replaced
+    assert not node.origin.lease.is_retired
     assert {source.name for source in store.held} == {"memory/1"}
 
 
@@ -258,13 +266,13 @@ def test_many_threads_open_a_container_once() -> None:
     store = MemoryStore({"some": made(a=b"a")})
     sources = sources_of(store)
     entry = store.entry(("some",))
-    place = containers_module.Place(store, ("some",))
+    place = Place(store, ("some",))
     store.delay = 0.01
     opens, start = store.opens, threading.Barrier(16)
 
     def look(_: int) -> Opened:
         start.wait(60)
-        return sources.containers.opened(place, entry.version, "/some")
+        return sources.containers.opened_at(place, entry.version, "/some")
 
     with ThreadPoolExecutor(16) as threads:
         assert len({id(opened) for opened in threads.map(look, range(16))}) == 1

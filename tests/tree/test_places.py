@@ -71,6 +71,23 @@ def test_the_root_of_many_costs_one_look_at_each(monkeypatch: pytest.MonkeyPatch
     assert len(asked) < 2000
 
 
+def test_a_folder_stays_the_same_whatever_is_in_it(tmp_path: Path) -> None:
+    """And so does what lies in it: its own version is no part of what others are."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/some").write_bytes(made(a=b"a"))
+    tree = glassfs.open(tmp_path)
+    paths = ("/", "/folder", "/folder/some", "/folder/some/a.bin")
+    before = [tree.lookup(path).origin for path in paths]
+    (tmp_path / "new").write_text("new")
+    (tmp_path / "folder/new").write_text("new")
+    os.utime(tmp_path / "folder", ns=(1, 1))
+    after = [tree.lookup(path).origin for path in paths]
+    assert [origin.identity for origin in before] == [origin.identity for origin in after]
+    assert after[1].mtime_ns == 1 != before[1].mtime_ns
+    assert {origin.volume for origin in after} == {f"{os.stat(tmp_path).st_dev}"}
+    tree.close()
+
+
 def test_a_folder_is_mirrored_to_any_depth(tmp_path: Path) -> None:
     deep = tmp_path / "one" / "two" / "three"
     deep.mkdir(parents=True)

@@ -12,7 +12,7 @@ from glassfs.tree import Containers, Directory, File, Sources, Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
-from glassfs.tree.nodes import Access, Origin, Services
+from glassfs.tree.nodes import Access, Facts, Origin, Services, Settled
 
 
 def origin(identity: str = "1:2:3:4", listings: Listings | None = None) -> Origin:
@@ -20,7 +20,7 @@ def origin(identity: str = "1:2:3:4", listings: Listings | None = None) -> Origi
     return Origin(identity, Access(0o444, 7, 8), 9 * 10**9, services, Lease(()), "made")
 
 
-def tree_of(members: Iterable[Member], is_mount_root: bool = False, limit: int = 100_000) -> Tree:
+def tree_of(members: Iterable[Member], is_mount_root: bool = False, limit: int = 32 << 20) -> Tree:
     kept = list(members)
     root = container_root(Group(b"", lambda: kept), origin(listings=Listings(limit)), is_mount_root=is_mount_root)
     return Tree(lambda: root)
@@ -44,3 +44,12 @@ def files_of(tree: Tree, path: str = "/") -> dict[str, bytes]:
 def paths_of(tree: Tree, path: str = "/") -> set[str]:
     """All paths; those of directories end with a slash."""
     return {f"{place}/" if isinstance(node, Directory) else place for place, node in tree.walk(path)}
+
+
+def facts_of_nodes(folder: Settled, start: int, stop: int) -> list[Facts]:
+    """What the facts must be, asked of each node."""
+    return [
+        (node.name.encode(), node.ino, node.mode,
+         node.data.size if isinstance(node, File) and node.data.is_sized else None)
+        for node in (folder.at(number) for number in range(folder.count)[start:stop])
+    ]

@@ -6,6 +6,7 @@ import json
 import math
 import tracemalloc
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -65,6 +66,14 @@ def test_whatever_the_value_it_is_strict_json(value: Any) -> None:
     assert strict(line(value)) == parsed
     if isinstance(value, dict):
         assert len(parsed) == len(value)
+
+
+@given(st.dictionaries(KEYS, ANYTHING, max_size=4) | st.lists(PLAIN, max_size=3))
+@settings(deadline=None)
+def test_short_objects_are_written_as_long_ones_are(value: Any) -> None:
+    short = render(value), line(value)
+    with patch("glassfs.view.json.SHORT", -100):
+        assert (render(value), line(value)) == short
 
 
 @pytest.mark.parametrize(("value", "text"), [

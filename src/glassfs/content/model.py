@@ -6,14 +6,16 @@ Everything here is cheap to make; what costs reading hides behind ``Data`` or a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from glassfs.content.data import Data
 from glassfs.source import Source
 
 Name = tuple[bytes, ...]
+_HARMLESS = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(slots=True)
@@ -181,26 +183,66 @@ class Group(Content):
     error: str | None = None
 
 
+class Outline:
+    """Names that are known before any content is made: of collections, which come first, and of others.
+
+    They are distinct, and no dot and nothing that has to be escaped is in them: whatever extensions files get, no two
+    can want one name.
+    """
+
+    __slots__ = ("collections", "names", "numbers")
+
+    def __init__(self, collections: Sequence[bytes] = (), others: Sequence[bytes] = ()) -> None:
+        self.names = (*collections, *others)
+        self.numbers = {name: number for number, name in enumerate(self.names)}
+        self.collections = len(collections)
+        if len(self.numbers) != len(self.names) or not all(map(_HARMLESS.fullmatch, self.names)):
+            raise ValueError(f"not distinct names of letters, digits, _ and -: {self.names}")
+
+
+@dataclass(slots=True)
+class Fields(Content):
+    """Contents under the names of an outline, like the fields of a record, each made by its name when asked for.
+
+    What the outline calls collections are such, and of the others none is, nor an array that is a film.
+    """
+
+    outline: Outline
+    item: Callable[[bytes], Content]
+
+
 @dataclass(slots=True)
 class Series(Content):
     """``count`` contents named ``0``, ``1`` … with at least ``digits`` digits, each made when asked for.
 
-    All are groups or none is; those that are not have one view each, all under the same suffix.
+    All are groups or none is; those that are not have one view each, all under the same suffix. ``kept`` is the memory
+    that it takes to know them, in bytes. Where it is known how many bytes each has without making it, ``sizes`` tells
+    that of those from a number up to another. If ``is_uniform``, they differ in nothing but their bytes.
     """
 
     count: int
     item: Callable[[int], Content]
     digits: int = 1
     has_groups: bool = False
+    kept: int = 0
+    sizes: Callable[[int, int], Iterable[int]] | None = None
+    is_uniform: bool = False
 
 
-def members_of(group: Group | Series) -> Iterator[Member]:
-    """The contents of a group, or all of a series under their numbers."""
-    if isinstance(group, Group):
-        yield from group.members()
+Collection: TypeAlias = Group | Fields | Series
+"""What holds other contents."""
+
+
+def members_of(collection: Collection) -> Iterator[Member]:
+    """All contents of a collection under their names, those of a series under their numbers."""
+    if isinstance(collection, Group):
+        yield from collection.members()
+    elif isinstance(collection, Fields):
+        for name in collection.outline.names:
+            yield Member((name,), collection.item(name))
     else:
-        for number in range(group.count):
-            yield Member((b"%0*d" % (group.digits, number),), group.item(number))
+        for number in range(collection.count):
+            yield Member((b"%0*d" % (collection.digits, number),), collection.item(number))
 
 
 class Fault(NamedTuple):
@@ -225,7 +267,7 @@ class Container:
 
     format: str
     version: str
-    root: Group
+    root: Collection
     sources: list[Source]
     facts: dict[str, Any] = field(default_factory=dict)
     check: Callable[[], Iterator[Fault]] = no_faults

@@ -7,7 +7,7 @@ A third party adds a format by an entry point in the group ``glassfs.formats``: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -19,6 +19,8 @@ from glassfs.source import Path, Source, Store
 
 GROUP = "glassfs.formats"
 HEAD = 4096
+AHEAD = 16 << 10
+"""Bytes that are read of a file at once to see whether it is a container: what small ones need to be opened."""
 RESERVED = 64  # bytes that writers leave zero at the least, until they know what to write there
 
 log = logging.getLogger(__name__)
@@ -28,8 +30,9 @@ log = logging.getLogger(__name__)
 class Opening:
     """What a format is given to open a container: its ``source``, and the ``cache`` for what it decodes.
 
-    ``store`` and ``path`` say where the source comes from; there are none where only bytes are there. ``asked`` are the
-    siblings that were asked for, with what was opened.
+    ``store`` and ``path`` say where the source comes from; there are none where only bytes are there. ``known`` are
+    siblings that are there already, and stay whatever happens. ``asked`` are the siblings that were asked for, with
+    what was opened.
     """
 
     source: Source
@@ -37,16 +40,25 @@ class Opening:
     store: Store | None = None
     path: Path = ()
     asked: list[tuple[Path, Source | None]] = field(default_factory=list)
+    known: Mapping[Path, Source] = field(default_factory=dict)
 
     def sibling(self, name: str) -> Source:
         """Opens the file called ``name`` in the folder of the container. Raises NotFound; never leaves that folder."""
         if self.store is None or name in ("", ".", "..") or "/" in name or "\0" in name:
             raise NotFound("is not the name of a file in the same folder", part=repr(name))
         path = (*self.path[:-1], name)
-        self.asked.append((path, None))
-        source = self.store.open(path)
-        self.asked[-1] = path, source
+        source = self.known.get(path)
+        if source is None:
+            self.asked.append((path, None))
+            source = self.store.open(path)
+            self.asked[-1] = path, source
         return source
+
+    def close_asked(self) -> None:
+        """Closes the siblings that were opened for this."""
+        for _, source in self.asked:
+            if source is not None:
+                source.close()
 
     def warn(self, reason: str, part: str = "") -> None:
         """Tells whoever reads the log of something wrong that costs part of the container or nothing."""
@@ -78,16 +90,20 @@ def open_container(opening: Opening) -> Container:
     Raises Unrecognised where none does, Refused where it cannot be opened, and Passing where nobody can tell.
     """
     source = opening.source
-    head = source.read(0, min(HEAD, source.size))
-    chosen = recognise(head)
-    if chosen is None:
-        raise Unrecognised(why_unrecognised(head), source.name)
+    with source.ahead(AHEAD) as ahead:
+        head = ahead[:HEAD]
+        chosen = recognise(head)
+        if chosen is None:
+            raise Unrecognised(why_unrecognised(head), source.name)
+        return _opened_with(chosen, opening)
+
+
+def _opened_with(chosen: Format, opening: Opening) -> Container:
+    source = opening.source
     try:
         return chosen.open(opening)
     except BaseException as error:
-        for _, sibling in opening.asked:
-            if sibling is not None:
-                sibling.close()
+        opening.close_asked()
         if not isinstance(error, GlassfsError):
             raise
         if isinstance(error, (Refused, Passing)):

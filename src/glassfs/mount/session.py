@@ -56,6 +56,7 @@ class Session:
         self._is_ending = threading.Event()
         self._wake = threading.Event()
         self.sources.on_change = self._wake.set
+        self.sources.on_drop = self.operations.inodes.drop_nodes
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until the file system is unmounted; ``ready`` is called once it answers. Raises MountError."""

@@ -11,7 +11,8 @@ process has no descriptors or no memory left, which says nothing about the sourc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple, NewType
 
@@ -39,7 +40,8 @@ class Entry(NamedTuple):
 
     ``place`` stays the same when a file is changed in place, and is another one after a replacement.
     ``stamp`` changes whenever bytes or attributes may have changed. ``permissions`` are those that everybody may rely
-    on, nine bits: never more than what the store itself grants. ``target`` is that of a link.
+    on, nine bits: never more than what the store itself grants. ``target`` is that of a link. ``volume`` is opaque: the
+    same for what lies on the same disk, so to speak, and may be slow or fail together.
     """
 
     kind: Kind
@@ -52,6 +54,7 @@ class Entry(NamedTuple):
     gid: int
     mtime_ns: int
     target: str = ""
+    volume: str = ""
 
 
 class Source(ABC):
@@ -59,6 +62,7 @@ class Source(ABC):
 
     name: str
     entry: Entry
+    _head = b""
 
     @property
     def size(self) -> int:
@@ -71,6 +75,10 @@ class Source(ABC):
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fills ``buffer`` (bytes, writable) from ``offset`` on."""
+
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        """Fills ``buffers``, one after another, from ``offset`` on, in one read where that can be."""
+        distribute(self.buffer(offset, sum(map(len, buffers))), buffers)
 
     @abstractmethod
     def current(self) -> Entry:
@@ -96,9 +104,21 @@ class Source(ABC):
         """The same for those who need no ``bytes``, with one copy less."""
         if offset < 0 or size < 0 or offset + size > self.size:
             raise self.outside(offset, size)
+        head = self._head
+        if offset + size <= len(head):
+            return bytearray(head[offset : offset + size])
         buffer = bytearray(size)
         self.read_into(memoryview(buffer), offset)
         return buffer
+
+    @contextmanager
+    def ahead(self, size: int) -> Iterator[bytes]:
+        """The first ``size`` bytes, or all. As long as the ``with`` lasts, ``read`` gives them again from memory."""
+        head = self._head = self.read(0, min(size, self.size))
+        try:
+            yield head
+        finally:
+            self._head = b""
 
     def damage(self, reason: str, part: str = "") -> Damaged:
         """An exception that names this source."""
@@ -131,6 +151,36 @@ class Store(ABC):
     def source(self, path: Path, entry: Entry) -> Source:
         """The file at ``path`` in the version of ``entry``, parked: it is opened by the first read."""
 
+    def watch(self, path: Path, told: Callable[[Path, str], None]) -> bool:
+        """From now on ``told`` is called when something changes in the folder at ``path``, and not below it.
+
+        It gets ``path`` and the name of what was made, removed, renamed, written or changed its attributes, from a
+        thread of the store's own, which it must not keep waiting for a store. The name is empty when the folder itself
+        changed, is gone, or anything in it may have changed; the watch may be over then, and the next call makes a new
+        one. False where changes cannot be told, as other machines may make them or there are no means left; that may be
+        asked again at any time. It costs a look into a dictionary where the folder is watched; ``told`` is then the one
+        that was given first.
+
+        What is never told: changes of a file made under a name that it has in another folder. Those through a mapping
+        are told when the writer closes it.
+        """
+        return False
+
+    def unwatch(self, path: Path) -> None:  # noqa: B027
+        """Nobody needs to be told of the folder at ``path`` any more. A call may just be under way."""
+
     @abstractmethod
     def close(self) -> None:
-        """Gives back what the store itself holds, until it is asked again. Sources belong to those who have them."""
+        """Gives back what the store itself holds, until it is asked again, and ends all watches.
+
+        Sources belong to those who have them.
+        """
+
+
+def distribute(data: bytes | bytearray | memoryview, buffers: Sequence[memoryview]) -> None:
+    """Copies ``data`` into ``buffers``, which have as many bytes together, one after another."""
+    rest = memoryview(data)
+    for buffer in buffers:
+        size = len(buffer)
+        buffer[:] = rest[:size]
+        rest = rest[size:]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
@@ -16,7 +17,8 @@ class MemoryStore(Store):
 
     ``delay`` is waited for, in seconds, before each read, ``failures`` raised instead: by path, ``opening`` and
     ``reading``. ``opens`` and ``reads`` count. ``put``, ``rewrite``, ``remove`` and ``set_permissions`` change what is
-    there.
+    there, and tell those who watch before they return. ``can_watch`` is whether anything can be watched, and
+    ``end_watches`` ends what is.
     """
 
     def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory") -> None:
@@ -24,6 +26,8 @@ class MemoryStore(Store):
         self.opening: dict[str, GlassfsError] = {}
         self.reading: dict[str, GlassfsError] = {}
         self.opens = self.reads = self.bytes_read = 0
+        self.can_watch = True
+        self.watched: dict[Path, Callable[[Path, str], None]] = {}
         self.held: set[MemorySource] = set()
         """The sources that hold what a local one would need a descriptor for."""
         self._name = name
@@ -41,15 +45,16 @@ class MemoryStore(Store):
         version = Version(f"memory:{number}")
         entry = Entry(
             Kind.FILE, version, f"{number}", f"{version}:0", len(data), permissions, uid, gid, number * 10**9,
+            volume=self._name,
         )
-        with self._lock:
+        with self._changing(path):
             self._files[_parts(path)] = data, entry
 
     def rewrite(self, path: str, data: bytes) -> None:
         """Other bytes in the same file: whoever has it open reads no more of the old ones."""
         number = next(self._numbers)
         version = Version(f"memory:{number}")
-        with self._lock:
+        with self._changing(path):
             entry = self._files[_parts(path)][1]
             self._rewritten.add(entry.version)
             self._files[_parts(path)] = data, entry._replace(
@@ -57,16 +62,16 @@ class MemoryStore(Store):
             )
 
     def link(self, path: str, target: str) -> None:
-        with self._lock:
+        with self._changing(path):
             self._links[_parts(path)] = self._folder(next(self._numbers))._replace(kind=Kind.LINK, target=target)
 
     def remove(self, path: str) -> None:
-        with self._lock:
+        with self._changing(path):
             del self._files[_parts(path)]
 
     def set_permissions(self, path: str, permissions: int) -> None:
         """The same bytes under other permissions."""
-        with self._lock:
+        with self._changing(path):
             data, entry = self._files[_parts(path)]
             stamp = f"{entry.version}:{next(self._numbers)}"
             self._files[_parts(path)] = data, entry._replace(permissions=permissions, stamp=stamp)
@@ -102,8 +107,26 @@ class MemoryStore(Store):
     def source(self, path: Path, entry: Entry) -> Source:
         return self._source(path, entry, is_parked=True)
 
+    def watch(self, path: Path, told: Callable[[Path, str], None]) -> bool:
+        with self._lock:
+            if self.can_watch and path in self._folders():
+                self.watched.setdefault(path, told)
+            return path in self.watched
+
+    def unwatch(self, path: Path) -> None:
+        with self._lock:
+            self.watched.pop(path, None)
+
+    def end_watches(self) -> None:
+        """As if they had been lost."""
+        with self._lock:
+            ended, self.watched = self.watched, {}
+        for path, told in ended.items():
+            told(path, "")
+
     def close(self) -> None:
-        """There is nothing to give back."""
+        with self._lock:
+            self.watched = {}
 
     def opened(self, path: Path, entry: Entry) -> bytes:
         """What a source of that entry reads from. Raises Changed where something else is there."""
@@ -130,6 +153,23 @@ class MemoryStore(Store):
         if entry.version in self._rewritten:
             raise Changed("was changed while it was open", self.shown(path))
 
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[None]:
+        """While what is called ``name`` changes, and folders come and go with it; then those who watch are told."""
+        path = _parts(name)
+        with self._lock:
+            before = self._folders()
+            yield
+            now = self._folders()
+            changed = {path, *(before ^ now)}
+            calls = [(self.watched[one[:-1]], one[:-1], one[-1]) for one in changed if one[:-1] in self.watched]
+            calls += [(self.watched.pop(one), one, "") for one in before - now if one in self.watched]
+        for told, folder, inner in calls:
+            told(folder, inner)
+
+    def _folders(self) -> set[Path]:
+        return {(), *(path[:length] for path in (*self._files, *self._links) for length in range(1, len(path)))}
+
     def _source(self, path: Path, entry: Entry, is_parked: bool) -> Source:
         source = MemorySource(self, path, entry)
         if not is_parked:
@@ -139,7 +179,7 @@ class MemoryStore(Store):
 
     def _folder(self, number: int, path: Path = ()) -> Entry:
         place = f"folder:{number}:{'/'.join(path)}"
-        return Entry(Kind.FOLDER, Version(place), place, place, 0, 0o755, 0, 0, number * 10**9)
+        return Entry(Kind.FOLDER, Version(place), place, place, 0, 0o755, 0, 0, number * 10**9, volume=self._name)
 
 
 class MemorySource(Source):

@@ -6,20 +6,47 @@ container's order keeps the name, and the others get ``~2``, ``~3`` … before t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
-from glassfs.content import Group, Member, Series, members_of
+from glassfs.content import Collection, Fields, Group, Member, Series, Stored, members_of
 from glassfs.tree.names import component, shown_at_root
-from glassfs.tree.nodes import XATTR_PREFIX, Children, File, Node, Origin, Settled, inode, not_found
+from glassfs.tree.nodes import (
+    XATTR_PREFIX,
+    Children,
+    Facts,
+    File,
+    Node,
+    Origin,
+    Settled,
+    inode,
+    inode_of_bytes,
+    not_found,
+)
 from glassfs.view import data_of, file_of, folder_of
 
 DEEPEST = 256
 """Names are split into so many directories at most; what is left is one component."""
 
 
-def container_root(group: Group, origin: Origin, name: str = "", is_mount_root: bool = False) -> Settled:
+LISTING_COST, NODE_COST = 512, 640
+"""The memory that remembering a directory takes, and each of its children with the content behind it."""
+MEMBER_COST, REFERENCE_COST = 400, 8
+"""The same for each content that belongs further down: where a group has just named it, and where it is handed on."""
+
+
+def container_root(root: Collection, origin: Origin, name: str = "", is_mount_root: bool = False) -> Settled:
     """The directory that shows a container's contents."""
-    return ContentDirectory(name, inode(origin.identity, 0), origin, Draft(group), is_mount_root)
+    return directory(name, inode(origin.identity, 0), origin, root, is_mount_root)
+
+
+def directory(name: str, ino: int, origin: Origin, content: Collection, is_mount_root: bool = False) -> Settled:
+    """The directory that shows this collection and nothing else."""
+    if isinstance(content, Fields):
+        return FieldsDirectory(name, ino, origin, content)
+    if isinstance(content, Series):
+        return SeriesDirectory(name, ino, origin, content)
+    return ContentDirectory(name, ino, origin, Draft(content), is_mount_root)
 
 
 _Run = tuple[int, list[Member]]
@@ -35,15 +62,29 @@ class Draft:
 
     __slots__ = ("groups", "runs")
 
-    def __init__(self, *groups: Group | Series) -> None:
+    def __init__(self, *groups: Collection) -> None:
         self.groups = list(groups)
         self.runs: list[_Run] = []
 
+    def directory(self, name: str, ino: int, origin: Origin) -> Settled:
+        if len(self.groups) == 1 and not self.runs:
+            return directory(name, ino, origin, self.groups[0])
+        return ContentDirectory(name, ino, origin, self)
+
     @property
-    def only_series(self) -> Series | None:
-        if len(self.groups) == 1 and not self.runs and isinstance(self.groups[0], Series):
-            return self.groups[0]
-        return None
+    def error(self) -> str:
+        """What of the groups could not be shown."""
+        return "; ".join(group.error for group in self.groups if isinstance(group, Group) and group.error)
+
+    def cost(self, below: Iterable[Draft]) -> int:
+        """The memory that the drafts below it take beside their nodes."""
+        kept = waiting = 0
+        for draft in below:
+            kept += sum(group.kept for group in draft.groups if isinstance(group, Series))
+            for _, members in draft.runs:
+                if not any(members is handed_on for _, handed_on in self.runs):
+                    waiting += len(members)
+        return kept + waiting * (MEMBER_COST if self.groups else REFERENCE_COST)
 
     def opened(self) -> tuple[dict[str, Draft], list[Member]]:
         """What is right below: directories, and the members that become files, under the last component of each."""
@@ -70,7 +111,7 @@ class Draft:
                         continue
                     name = (b"/".join(name[depth:]),)
                     member = Member(name, content)
-                if isinstance(content, (Group, Series)):
+                if isinstance(content, Collection):
                     _below(directories, name[-1]).groups.append(content)
                     continue
                 files.append(member)
@@ -132,16 +173,17 @@ class ContentDirectory(Settled):
         return self._children().nodes[number]
 
     def listing(self) -> Sequence[Node]:
-        return list(self._children().nodes)
+        return self._children().nodes
 
     def xattrs(self) -> dict[str, bytes]:
         groups = [group for group in self._draft.groups if isinstance(group, Group)]
         if not groups:
             return {}
         found = {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": groups[0].key}
-        reasons = [group.error for group in groups if group.error]
-        if reasons:
-            found[XATTR_PREFIX + "error"] = "; ".join(reasons).encode("utf-8", "replace")
+        known = self.origin.services.listings.known(self.origin, self.ino)
+        error = self._draft.error if known is None else known.error
+        if error:
+            found[XATTR_PREFIX + "error"] = error.encode("utf-8", "replace")
         return found
 
     def _children(self) -> Children:
@@ -153,7 +195,7 @@ class ContentDirectory(Settled):
         for name, below in directories.items():
             if self._is_mount_root:
                 name = shown_at_root(name)
-            children[name] = directory(name, inode(name, self.ino), self.origin, below)
+            children[name] = below.directory(name, inode(name, self.ino), self.origin)
         taken: dict[tuple[bytes, str], int] = {}
         waiting = []
         for number, (components, content) in enumerate(files):
@@ -173,13 +215,57 @@ class ContentDirectory(Settled):
                 count += 1
             taken[original, suffix] = count + 1
             children[name] = File(name, inode(name, self.ino), self.origin, data, content)
-        return Children(list(children.values()), {name: number for number, name in enumerate(children)})
+        cost = LISTING_COST + NODE_COST * len(children) + self._draft.cost(directories.values())
+        numbers = {name: number for number, name in enumerate(children)}
+        return Children(tuple(children.values()), numbers, self._draft.error, cost)
+
+
+class FieldsDirectory(Settled):
+    """A directory of contents whose names are known before they are made, none of which is kept."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, name: str, ino: int, origin: Origin, fields: Fields) -> None:
+        super().__init__(name, ino, origin)
+        self._fields = fields
+
+    @property
+    def count(self) -> int:
+        return len(self._fields.outline.names)
+
+    def find(self, name: str) -> int:
+        return self.found(name)[0]
+
+    def found(self, name: str) -> tuple[int, Node]:
+        # What is a file has to be made before its extension is known.
+        number = self._fields.outline.numbers.get(name.partition(".")[0].encode("ascii", "replace"))
+        if number is not None:
+            node = self.at(number)
+            if node.name == name:
+                return number, node
+        raise not_found(name)
+
+    def at(self, number: int) -> Node:
+        original, origin = self._fields.outline.names[number], self.origin
+        content = self._fields.item(original)
+        name = original.decode("ascii")
+        if isinstance(content, Collection):
+            return directory(name, inode(name, self.ino), origin, content)
+        suffix, data = file_of(content, origin.services.cache, (origin.identity, self.ino, number))
+        name += suffix
+        return File(name, inode(name, self.ino), origin, data, content)
+
+    def listing(self) -> Sequence[Node]:
+        return tuple(map(self.at, range(self.count)))  # they are few
+
+    def xattrs(self) -> dict[str, bytes]:
+        return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self._fields.key}
 
 
 class SeriesDirectory(Settled):
     """A directory of numbered contents, none of which is kept."""
 
-    __slots__ = ("_series", "_suffix")
+    __slots__ = ("_pattern", "_series", "_suffix")
 
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
         super().__init__(name, ino, origin)
@@ -187,6 +273,7 @@ class SeriesDirectory(Settled):
         self._suffix = ""
         if series.count and not series.has_groups:
             self._suffix = file_of(series.item(0), origin.services.cache, ()).suffix
+        self._pattern = f"%0{series.digits}d" + self._suffix.replace("%", "%%")
 
     @property
     def count(self) -> int:
@@ -196,22 +283,38 @@ class SeriesDirectory(Settled):
         digits = name.removesuffix(self._suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             number = int(digits)
-            if number < self._series.count and self._name(number) == name:
+            if number < self._series.count and self._pattern % number == name:
                 return number
         raise not_found(name)
 
     def at(self, number: int) -> Node:
         # As fast as can be: a listing asks for all.
-        name, content, origin = self._name(number), self._series.item(number), self.origin
-        if isinstance(content, (Group, Series)):
-            return directory(name, inode(name, self.ino), origin, Draft(content))
+        name, content, origin = self._pattern % number, self._series.item(number), self.origin
+        if isinstance(content, Collection):
+            return directory(name, inode(name, self.ino), origin, content)
         data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
         return File(name, inode(name, self.ino), origin, data, content)
 
-    def _name(self, number: int) -> str:
-        return f"{number:0{self._series.digits}d}{self._suffix}"
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        sizes = self._sizes(start, stop)
+        if sizes is None:
+            yield from super().facts(start, stop)
+            return
+        # The same without making contents and nodes, which takes several times as long.
+        pattern, parent, mode = self._pattern.encode(), self.ino, self.origin.file_mode
+        for number, size in zip(range(self._series.count)[start:stop], sizes, strict=False):
+            name = pattern % number
+            yield name, inode_of_bytes(name, parent), mode, size
 
-
-def directory(name: str, ino: int, origin: Origin, draft: Draft) -> Settled:
-    series = draft.only_series
-    return ContentDirectory(name, ino, origin, draft) if series is None else SeriesDirectory(name, ino, origin, series)
+    def _sizes(self, start: int, stop: int) -> Iterable[int] | None:
+        """The sizes of these files, if they are known without making any but the first."""
+        series, origin = self._series, self.origin
+        if series.has_groups or not series.count or not (series.is_uniform or series.sizes):
+            return None
+        first = series.item(0)
+        data = data_of(first, origin.services.cache, (origin.identity, self.ino, 0))
+        if series.is_uniform:
+            return repeat(data.size) if data.is_sized else None
+        # How many bytes a content has is the size of a file that shows just these.
+        is_shown_unchanged = isinstance(first, Stored) and data is first.data
+        return series.sizes(start, stop) if series.sizes and is_shown_unchanged else None

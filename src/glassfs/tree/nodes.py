@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -34,13 +34,15 @@ class Services(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Children:
-    """What is remembered of a directory: its children in their order, and the place of each name in it."""
+    """What is remembered of a directory: its children in their order, and the place of each name in it.
 
-    nodes: Sequence[Node]
+    ``error`` says what is missing, and ``cost`` is the memory that all of this takes, about.
+    """
+
+    nodes: tuple[Node, ...]
     numbers: Mapping[str, int]
-
-    def __len__(self) -> int:
-        return len(self.nodes)
+    error: str
+    cost: int
 
 
 class Access(NamedTuple):
@@ -70,7 +72,8 @@ class Access(NamedTuple):
 class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common.
 
-    ``identity`` tells this version from all others. Times are nanoseconds since 1970.
+    ``identity`` tells this version from all others; that of a folder, which has none, is its place. ``volume`` is what
+    it lies on (see ``Entry``). Times are nanoseconds since 1970.
     """
 
     identity: str
@@ -100,9 +103,17 @@ class Origin:
         return stat.S_IFDIR | readable | readable >> 2
 
 
+Facts = tuple[bytes, int, int, int | None]
+"""What a listing tells of a node: name, inode number, mode, and a file's size unless it takes reading to know that."""
+
+
 def inode(name: str, parent: int) -> int:
     """The inode number of ``name`` in the directory with number ``parent``; the root of a container has parent 0."""
-    return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogateescape"), parent) & _INODE or 1
+    return inode_of_bytes(name.encode("utf-8", "surrogateescape"), parent)
+
+
+def inode_of_bytes(name: bytes, parent: int) -> int:
+    return xxhash.xxh64_intdigest(name, parent) & _INODE or 1
 
 
 class Node(ABC):
@@ -207,6 +218,10 @@ class Directory(Node):
     def child(self, name: str) -> Node:
         """Raises NotFound."""
 
+    def watch(self) -> bool:
+        """Whether ``refresh`` of its sources will tell of what changes in it from now on, and soon."""
+        return False
+
 
 class Settled(Directory):
     """A directory of a container, whose children never change: each has a number, its place in the listing.
@@ -230,11 +245,22 @@ class Settled(Directory):
     def at(self, number: int) -> Node:
         """The child with this number, which has to be one of theirs."""
 
+    def found(self, name: str) -> tuple[int, Node]:
+        """A child and its number. Raises NotFound."""
+        number = self.find(name)
+        return number, self.at(number)
+
     def child(self, name: str) -> Node:
-        return self.at(self.find(name))
+        return self.found(name)[1]
 
     def listing(self) -> Sequence[Node]:
         return _Numbered(self)
+
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        """What a listing tells of the children from one number up to another."""
+        for node in self.listing()[start:stop]:
+            size = node.data.size if isinstance(node, File) and node.data.is_sized else None
+            yield node.name.encode("utf-8", "surrogateescape"), node.ino, node.mode, size
 
 
 class _Numbered(Sequence[Node]):

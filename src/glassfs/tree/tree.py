@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
+from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Directory, File, Node
 
 KEPT_PATHS = 4096
@@ -22,6 +23,8 @@ class Tree:
         self._root = root
         self._closing = closing
         self._directories: dict[str, Directory] = {}
+        self._paths_of: dict[Lease, list[str]] = {}
+        """The paths of these directories by what they are of."""
         self._generation = 0
         self._lock = threading.Lock()
 
@@ -105,11 +108,15 @@ class Tree:
                     inner.append((below, node))
             waiting += reversed(inner)
 
-    def forget(self) -> None:
-        """Looks every path up anew from now on."""
+    def forget(self, lease: Lease | None = None) -> None:
+        """Looks every path up anew from now on, or those that lead to what is leased."""
         with self._lock:
             self._generation += 1
-            self._directories = {}
+            if lease is None:
+                self._directories, self._paths_of = {}, {}
+            else:
+                for path in self._paths_of.pop(lease, ()):
+                    self._directories.pop(path, None)
 
     def _walked(self, path: str) -> Directory:
         """The directory at a normal path (the root is empty), remembered unless all was forgotten meanwhile."""
@@ -129,7 +136,9 @@ class Tree:
         with self._lock:
             if self._generation == generation:
                 if len(self._directories) >= KEPT_PATHS:
-                    self._directories = {}
+                    self._directories, self._paths_of = {}, {}
+                if path not in self._directories:
+                    self._paths_of.setdefault(directory.origin.lease, []).append(path)
                 self._directories[path] = directory
         return directory
 

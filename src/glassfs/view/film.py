@@ -29,7 +29,7 @@ def frames(array: Array) -> Series | None:
         pixels = Slice(array.data, number * frame_size, frame_size)
         return Image(array.key, pixels, width, height, channels, bits, is_planar)
 
-    return Series(array.key, shape[0], frame, DIGITS)
+    return Series(array.key, shape[0], frame, DIGITS, is_uniform=True)
 
 
 def _frame_layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> tuple[int, int, int, bool] | None:

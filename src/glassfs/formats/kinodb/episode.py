@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 from glassfs.content import (
     Array,
+    Content,
     Data,
     Document,
     Extent,
     Fault,
+    Fields,
     Gathered,
-    Group,
-    Member,
     Memory,
+    Outline,
     Unreadable,
     booleans,
 )
@@ -32,6 +33,10 @@ TEXT_WRAP = 1 << 16  # where the length field of a string starts again from 0
 LONGEST_TEXTS = 2 * TEXT_WRAP
 TEXT_COST = 48  # of a byte of text, as a string of wide characters that are all written as escapes
 DOCUMENT_COST = 8 << 10  # of the rest
+
+_ARRAYS = (b"state", b"action", b"reward", b"is_terminal")
+_WITH_IMAGES, _WITHOUT_IMAGES = Outline((b"meta", b"images"), _ARRAYS), Outline((b"meta",), _ARRAYS)
+_META = Outline(others=(b"episode",))
 
 
 class Entry(NamedTuple):
@@ -89,38 +94,22 @@ class Episode:
         self.entry = entry
         self.place = f"episodes/{position}"
 
-    def group(self) -> Group:
-        return Group(b"%d" % self.position, self.members)
-
-    def members(self) -> Iterator[Member]:
-        entry, frames = self.entry, self.entry.num_frames
-        state, action = 4 * entry.state_dim, 4 * entry.action_dim
-        cost = DOCUMENT_COST + TEXT_COST * min(entry.meta_length, LONGEST_TEXTS)
-        yield Member((b"meta", b"episode"), Document(b"episode", self._document, cost))
-        for name, offset, shape in (
-            (b"state", 0, (frames, entry.state_dim)), (b"action", state, (frames, entry.action_dim)),
-            (b"reward", state + action, (frames,)),
-        ):
-            width = 4 * shape[1] if len(shape) == 2 else 4
-            yield Member((name,), Array(name, self._field(offset, width), "<f4", shape, "f32"))
-        is_terminal = booleans(self._field(state + action + 4, 1), frames)
-        yield Member((b"is_terminal",), Array(b"is_terminal", is_terminal, "|b1", (frames,), "u8"))
-        if entry.has_images:
-            yield Member((b"images",), self._images().group)
+    def contents(self) -> Fields:
+        outline = _WITH_IMAGES if self.entry.has_images else _WITHOUT_IMAGES
+        return Fields(b"%d" % self.position, outline, self._content)
 
     def metadata(self) -> Metadata:
         """Raises Damaged where the blob is cut, is not UTF-8, or its length fields cannot be right."""
         offset, length = self.entry.meta_offset, self.entry.meta_length
         reader = Reader(self.source, offset, offset + length, f"the metadata of episode {self.position}")
         embodiment, task = (self._text(reader, field) for field in ("embodiment", "task"))
-        fps = shortest(reader.take(4))
-        success, flag = reader.u8(), reader.u8()
+        fps, success, flag = reader.unpack("<4sBB")
         total_reward = shortest(reader.take(4)) if flag == 1 else None
         # The writer wraps the length of a string of 65536 bytes or more, and what follows is then read from the middle
         # of that string (§4). The wrap is what is left over, give or take a total_reward.
         if reader.remaining >= TEXT_WRAP - 4:
             raise reader.damage(f"leaves {reader.remaining} bytes over: a text is longer than its length field can say")
-        return Metadata(embodiment, task, fps, success, flag, total_reward, reader.remaining)
+        return Metadata(embodiment, task, shortest(fps), success, flag, total_reward, reader.remaining)
 
     def records_fault(self) -> str | None:
         """Why the state/action section does not hold what the index says, or None.
@@ -152,6 +141,28 @@ class Episode:
             yield Fault(place, f"the state/action section {reason}")
         if entry.images_offset <= self.source.size:
             yield from self._images().check()
+
+    def _content(self, name: bytes) -> Content:
+        entry, frames = self.entry, self.entry.num_frames
+        state, action = 4 * entry.state_dim, 4 * entry.action_dim
+        match name:
+            case b"meta":
+                return Fields(name, _META, self._metadata_document)
+            case b"images":
+                return self._images().group
+            case b"state":
+                return Array(name, self._field(0, state), "<f4", (frames, entry.state_dim), "f32")
+            case b"action":
+                return Array(name, self._field(state, action), "<f4", (frames, entry.action_dim), "f32")
+            case b"reward":
+                return Array(name, self._field(state + action, 4), "<f4", (frames,), "f32")
+            case _:
+                is_terminal = booleans(self._field(state + action + 4, 1), frames)
+                return Array(name, is_terminal, "|b1", (frames,), "u8")
+
+    def _metadata_document(self, name: bytes) -> Document:
+        cost = DOCUMENT_COST + TEXT_COST * min(self.entry.meta_length, LONGEST_TEXTS)
+        return Document(name, self._document, cost)
 
     def _field(self, offset: int, width: int) -> Data:
         """One field of all records; ``offset`` and ``width`` in bytes of a record."""

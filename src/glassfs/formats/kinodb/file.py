@@ -11,7 +11,18 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
-from glassfs.content import Container, Data, Document, Extent, Fault, Group, Member, Memory, Series
+from glassfs.content import (
+    Container,
+    Content,
+    Data,
+    Document,
+    Extent,
+    Fault,
+    Fields,
+    Memory,
+    Outline,
+    Series,
+)
 from glassfs.errors import Refused
 from glassfs.formats.kinodb.episode import Entry, Episode
 from glassfs.formats.registry import Opening
@@ -23,6 +34,8 @@ KEPT_INDEX = 1 << 20  # a longer index, of over 16,384 episodes, is read a stret
 STRETCH = 64  # entries
 FACTS_COST = 8 << 10
 MOST_RUNS = 500_000  # of sections that do not follow one another, to be held while looking for overlaps
+_CONTENTS = Outline(collections=(b"meta", b"episodes"))
+_META = Outline(others=(b"file",))
 _HEADER = struct.Struct("<4sHHQQQQQ16s")
 _ENTRY = struct.Struct("<QIHHQQQQQQ")
 
@@ -60,7 +73,7 @@ def open_kinodb(opening: Opening) -> Container:
     if opened.count != header.num_episodes:
         opening.warn(f"its header counts {header.num_episodes} episodes, but its index has {opened.count}")
     facts = {"num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created)}
-    return Container("kinodb", version, Group(b"", opened.members), [source], facts, opened.check)
+    return Container("kinodb", version, opened.contents(), [source], facts, opened.check)
 
 
 class _File:
@@ -71,14 +84,16 @@ class _File:
         self.header = header
         self.count = header.index_length // _ENTRY.size
         self._opening = opening
-        stored = Extent(opening.source, header.index_offset, header.index_length)
-        self._index: Data = stored if stored.size > KEPT_INDEX else Memory(stored.read(0, stored.size))
+        start, size = header.index_offset, header.index_length
+        source = opening.source
+        self._index: Data = (
+            Extent(source, start, size) if size > KEPT_INDEX else Memory(source.read(start, size))
+        )
         self._stretch = (-1, b"")
         """Number and bytes of the stretch of the index that was read last; exchanged as one by any thread."""
 
-    def members(self) -> Iterator[Member]:
-        yield Member((b"meta", b"file"), Document(b"file", self._facts, cost=FACTS_COST))
-        yield Member((b"episodes",), Series(b"episodes", self.count, self._group, has_groups=True))
+    def contents(self) -> Fields:
+        return Fields(b"", _CONTENTS, self._content)
 
     def check(self) -> Iterator[Fault]:
         yield from _header_faults(self)
@@ -99,8 +114,10 @@ class _File:
         for piece in self._index.pieces():  # pieces end between entries
             yield from map(Entry._make, _ENTRY.iter_unpack(piece))
 
-    def _group(self, position: int) -> Group:
-        return self.episode(position).group()
+    def _content(self, name: bytes) -> Content:
+        if name == b"meta":
+            return Fields(name, _META, lambda name: Document(name, self._facts, cost=FACTS_COST))
+        return Series(name, self.count, lambda position: self.episode(position).contents(), has_groups=True)
 
     def _facts(self) -> dict[str, Any]:
         header = self.header

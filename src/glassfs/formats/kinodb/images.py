@@ -28,6 +28,7 @@ DECODED_PIXELS = 64 << 20  # of all pictures in one listing
 
 _MEDIA = (None, "jpeg", "png")
 _LENGTH = struct.Struct("<I")
+_SCAN_COST, _IMAGE_COST = 1 << 10, 28  # bytes kept: 21 of each image, in arrays that grow ahead, and its place in them
 _ZEROS = re.compile(rb"\0+")
 
 
@@ -237,7 +238,13 @@ class Images:
         def item(number: int) -> Content:
             return self._content(scan, images[number], media)
 
-        return Series(scan.looks[look].camera, len(images), item, digits=6)
+        def sizes(start: int, stop: int) -> Iterator[int]:
+            return map(scan.sizes.__getitem__, images[start:stop])
+
+        return Series(
+            scan.looks[look].camera, len(images), item, digits=6, kept=_SCAN_COST + _IMAGE_COST * len(images),
+            sizes=sizes, is_uniform=scan.is_raw_size(images[0]),
+        )
 
     def _content(self, scan: _Scan, image: int, media: str | None) -> Content:
         look, data = scan.looks[scan.look_of[image]], self._data(scan, image)

@@ -20,6 +20,7 @@ from glassfs.tree import File
 log = logging.getLogger(__name__)
 
 DIRECTORY = 0o040000
+REGULAR = 0o100000 >> 12
 OPCODES = max(Opcode) + 1
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
@@ -116,29 +117,21 @@ class Answers:
         operations = self._operations
         listing, position = operations.listing(ident, cookie)
         body = bytearray()
+        given: list[int] = []
         is_full = False
         while position < 2 and not is_full:
             # The kernel takes nothing of "." and ".." but the name.
-            dots = b".."[: position + 1]
-            entry = wire.dirent(operations.inode_of(ident), listing.cookie + position + 1, DIRECTORY, dots)
-            if is_plus:
-                entry = wire.NO_ENTRY + entry
+            number, after = operations.inode_of(ident), listing.cookie + position + 1
+            entry = wire.dirent(number, after, DIRECTORY, b".."[: position + 1])
+            entry = wire.NO_ENTRY + entry if is_plus else entry
             is_full = len(body) + len(entry) > size
             if not is_full:
-                position += 1
                 body += entry
-        given: list[int] = []
+                position += 1
         try:
-            if is_plus and not is_full:
-                is_full = self._fill(body, listing, position, size, operations.timeout_in(ident), given)
-            elif not is_full:
-                for node in listing.nodes_from(position - 2):
-                    entry = wire.dirent(node.ino, listing.cookie + position + 1, node.mode, _bytes(node.name))
-                    is_full = len(body) + len(entry) > size
-                    if is_full:
-                        break
-                    position += 1
-                    body += entry
+            if not is_full:
+                fill = self._fill_plus if is_plus else self._fill
+                is_full = fill(body, listing, position, size, listing.timeout, given)
             if not body:
                 if is_full:  # nothing would mean that this is the end
                     raise Answer(errno.EINVAL)
@@ -152,34 +145,48 @@ class Answers:
     def _fill(
         self, body: bytearray, listing: Listing, position: int, size: int, timeout: float, given: list[int],
     ) -> bool:
-        """Entries with attributes from ``position`` on; whether there are more. ``given`` gets their ids.
+        """Entries from ``position`` on; whether there are more than fit."""
+        for node in listing.nodes_from(position - 2):
+            position += 1
+            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, _bytes(node.name))
+            if len(body) + len(entry) > size:
+                return True
+            body += entry
+        return False
+
+    def _fill_plus(
+        self, body: bytearray, listing: Listing, position: int, size: int, timeout: float, given: list[int],
+    ) -> bool:
+        """The same with attributes; ``given`` gets the ids that come with a reference.
 
         As fast as can be: a listing asks for all. Files of one origin differ in their id, number and size only.
         """
         operations = self._operations
         seconds, nanoseconds = wire.times(timeout)
         pack_head, pack_dirent, aligned = wire.ENTRY_HEAD.pack, wire.DIRENT.pack, wire.ALIGNED
-        origin, mode, tail, cookie, room = None, 0, b"", listing.cookie, size - len(body) - wire.ENTRY_OUT.size
+        origin, tail, cookie, room = None, b"", listing.cookie, size - len(body)
         for node, child in listing.walk(position - 2):
-            given.append(child)  # at once: whatever goes wrong, who calls gives them back
-            name = _bytes(node.name)
+            if child:
+                given.append(child)
+            name = node.name.encode("utf-8", "surrogateescape")
             length = len(name)
-            room -= wire.DIRENT.size + length + len(aligned[length & 7])
+            room -= wire.ENTRY_OUT.size + wire.DIRENT.size + length + len(aligned[length & 7])
             if room < 0:
-                operations.forget(given.pop(), 1)
+                if child:
+                    operations.forget(given.pop(), 1)
                 return True
-            room -= wire.ENTRY_OUT.size
             if node.origin is origin and type(node) is File and node.data.is_sized:
                 found = node.data.size
-                head = pack_head(
+                body += pack_head(
                     child, 0, seconds, seconds, nanoseconds, nanoseconds, node.ino, found, -(-found // BLOCK),
-                )
-                body += head + tail
+                ) + tail
+                mode = REGULAR
             else:
                 attributes = operations.known_attributes(node) if child else None
                 mode = node.mode >> 12
                 if attributes is None:
-                    operations.forget(given.pop(), 1)
+                    if child:
+                        operations.forget(given.pop(), 1)
                     body += wire.NO_ENTRY
                 else:
                     entry = wire.entry_out(child, timeout, timeout, attributes)

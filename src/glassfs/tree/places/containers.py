@@ -1,327 +1,338 @@
-"""Containers: which files are any, which are open, and until when.
+"""Containers: which files are any, what is parsed of them, and until when.
 
-A container is opened when somebody looks into it, and closed least recently used first. The verdict whether a
-file is a container at all is remembered for as long as the file stays the same. What is shown is compared with its
-store by ``refresh``, and by whoever looks the name up. Any thread.
+A file is looked at when somebody asks what it is, and what was parsed then is kept while there is room. A lease on a
+version lives as long as somebody refers to it, and is found again by its place; as long as it does, its contents can be
+parsed again. What is leased is compared with its store by ``refresh``, and by whoever looks the name up. Any thread.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
-
-import xxhash
+from weakref import WeakValueDictionary
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, Refused, Unavailable
-from glassfs.formats.registry import HEAD, Opening, open_container, recognise
-from glassfs.source import Entry, Path, Source, Store, Version
+from glassfs.errors import (
+    Changed,
+    DeviceFailed,
+    GlassfsError,
+    NotADirectory,
+    NotFound,
+    Refused,
+    Unavailable,
+    Unrecognised,
+)
+from glassfs.formats.registry import Opening, open_container
+from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
-from glassfs.tree.nodes import Access, Origin, Services
+from glassfs.tree.names import component
+from glassfs.tree.nodes import Services
+from glassfs.tree.places.contents import Contents
+from glassfs.tree.places.held import Held, Opened, Place
+from glassfs.tree.places.verdicts import Finding, Verdict, Verdicts
 from glassfs.tree.turns import Turns
 
 log = logging.getLogger(__name__)
 
-OPEN_CONTAINERS = 64
-REMEMBERED_VERDICTS = 100_000
+OPEN_CONTAINERS = 10_000
+KEPT_BYTES = 32 << 20
+"""Memory for what is parsed of containers, beside the cache for decoded blocks."""
+COMPARED = 256
+"""Containers that one ``refresh`` compares with their stores; where there are more, all of them in turn."""
 PARTS_AT_A_TIME = 512
-"""Further files of all containers that one ``refresh`` compares with their store; of each, a few at least."""
+"""Further files of all these that one ``refresh`` compares; of each, a few at least."""
 LEAST_PARTS = 8
 
 
-class Place(NamedTuple):
-    """A name in a store."""
-
-    store: Store
-    path: Path
-
-
-class Verdict(NamedTuple):
-    """What a file was found to be. ``entries`` are those of all files that it is made of, its own first.
-
-    ``refusal`` says why it is not shown as a container ("": it does not look like one), and is None where it is.
-    """
-
-    refusal: str | None
-    entries: Sequence[Entry]
-
-
-class _Remembered(NamedTuple):
-    """A verdict on one version of a file, and what else it rests on.
-
-    ``others`` are the further files that a container is made of; ``asked`` are those that one that was refused asked
-    for, and their stamps ("": not there, or not to be opened).
-    """
-
-    version: Version
-    refusal: str | None
-    others: Sequence[Source] = ()
-    asked: Sequence[tuple[Path, str]] = ()
-
-    @property
-    def weight(self) -> int:
-        return 1 + len(self.others) + len(self.asked)
-
-
-class Opened(NamedTuple):
-    """An open container: ``entries`` are those of its files, its own first, ``at`` is its path in the tree.
-
-    Where the attributes of a file change, and nothing else, another takes its place with the same container and lease.
-    """
-
-    container: Container
-    lease: Lease
-    origin: Origin
-    entries: tuple[Entry, ...]
-    at: str
-
-
 class Containers:
-    """The containers of one tree; at most ``limit`` are open.
+    """The containers of one tree. What is parsed of them stays within ``budget`` bytes, and of ``limit`` of them.
 
-    ``changed`` is called, by whoever notices, when one is not what it was or was closed: no path leads to it any more.
+    ``changed`` is called, by whoever notices, when a container is not what it was: no path leads to it any more.
+    ``dropped`` is called with its lease when its contents were dropped or exchanged: who has nodes of it gives them up,
+    so that memory is what it should be, and makes them again when they are needed. Both under no lock.
     """
 
-    def __init__(self, cache: BlockCache, limit: int = OPEN_CONTAINERS) -> None:
+    def __init__(self, cache: BlockCache, limit: int = OPEN_CONTAINERS, budget: int = KEPT_BYTES) -> None:
         self.services = Services(cache, Listings())
         self.changed: Callable[[], None] = lambda: None
-        self._limit = max(1, limit)
+        self.dropped: Callable[[Lease], None] = lambda lease: None
         self._lock = threading.Lock()
         self._turns = Turns()
-        self._open: OrderedDict[Place, Opened] = OrderedDict()
-        self._verdicts: OrderedDict[Place, _Remembered] = OrderedDict()
-        self._weight = 0
-        self._rounds = 0
+        self._contents = Contents(budget, limit, self._forget)
+        self._verdicts = Verdicts()
+        self._held: WeakValueDictionary[Place, Held] = WeakValueDictionary()
+        self._waiting: list[Place] = []
+        """Those whose turn to be compared comes before that of all others."""
         self._noticed: set[str] = set()
+        self._told: set[tuple[Place, str, str]] = set()
+        """What stores have told: the folder, its path in the tree, and a name or "" for all that is in it."""
 
     def all_open(self) -> list[Opened]:
-        with self._lock:
-            return list(self._open.values())
+        return self._contents.all()
 
-    def opened(self, place: Place, version: Version, at: str) -> Opened:
-        """The container at a place in that version, opened if need be. Raises Changed where it is another by now."""
-        found = self._find(place, version)
+    def opened(self, lease: Held) -> Opened:
+        """The container that is leased, parsed again if need be. Raises Changed where another has taken its place."""
+        found = self._contents.find(lease)
         if found is None:
-            with self._turns.of(place):
-                found = self._find(place, version)
+            with self._turns.of(lease.place):
+                found = self._contents.find(lease)
                 if found is None:
-                    found = self._made(place, version, at)
-                    self._keep(place, found)
+                    found = self._parsed_again(lease)
         return found
 
-    def verdict(self, place: Place, entry: Entry) -> Verdict:
-        """Whether the file at a place, as it is by ``entry``, is a container.
+    def opened_at(self, place: Place, version: Version, at: str) -> Opened:
+        """The container at a place in that version. Raises Changed where it is another, and why it is none."""
+        with self._turns.of(place):
+            with self._lock:
+                lease = self._held.get(place)
+            if lease is None or lease.version != version:
+                return self._parsed(self._opening(place, version), place, at)
+        return self.opened(lease)
+
+    def verdict(self, place: Place, entry: Entry, at: str) -> Verdict:
+        """Whether the file at a place, as it is by ``entry``, is a container. ``at`` is its path in the tree.
 
         Raises GlassfsError where that cannot be found out; it is then asked anew the next time.
         """
-        known = self._known(place, entry)
+        known = self._known(place, entry, at)
         if known is None:
             with self._turns.of(place):
-                known = self._known(place, entry)
+                known = self._known(place, entry, at)
                 if known is None:
-                    found = self._examined(place, entry.version)
-                    self._remember(place, found)
-                    known = Verdict(found.refusal, (entry, *(source.entry for source in found.others)))
+                    known = self._examined(place, entry, at)
         return known
 
     def look(self, place: Place, entry: Entry | None) -> bool:
-        """Compares an open container with what stands at its place now; whether anything changed.
+        """Compares a container that is leased with what stands at its place now; whether anything changed.
 
-        Where its bytes did it is closed, where only attributes did it goes on under these.
+        Where its bytes did it is retired, where only attributes did it goes on under these.
         """
         with self._lock:
-            shown = self._open.get(place)
-        if shown is None:
+            lease = self._held.get(place)
+        if lease is None:
             return False
-        now = None if entry is None else (entry, *shown.entries[1:])
-        return self._compare(place, shown, now)
+        before = lease.entries
+        return self._compare(lease, before, None if entry is None else (entry, *before[1:]))
+
+    def watch(self, folder: Place, at: str) -> bool:
+        """Whether ``refresh`` will tell of changes in a folder of a store; ``at`` is its path in the tree."""
+
+        def told(_: Path, name: str) -> None:
+            with self._lock:
+                is_news = not self._told
+                self._told.add((folder, at, name))
+            if is_news:
+                self.changed()
+
+        return folder.store.watch(folder.path, told)
 
     def refresh(self) -> list[str]:
-        """Compares all open containers with their stores.
+        """Compares the containers that are leased with their stores, or those whose turn it is.
 
-        The paths in the tree of those that changed since this was asked before, whoever has noticed it.
+        The paths in the tree of what changed since this was asked before, whoever has noticed it: of containers, and
+        of anything in a folder that is watched.
         """
-        with self._lock:
-            shown = list(self._open.items())
-        self._rounds += 1
-        parts = max(LEAST_PARTS, PARTS_AT_A_TIME // (len(shown) or 1))
-        for place, opened in shown:
-            self._compare(place, opened, self._entries_now(place, opened, parts))
+        self._hear()
+        some = self._next()
+        parts = max(LEAST_PARTS, PARTS_AT_A_TIME // (len(some) or 1))
+        for lease in some:
+            before = lease.entries
+            try:
+                now = lease.entries_now(parts)
+            except (Unavailable, DeviceFailed):
+                continue
+            except GlassfsError:
+                now = None
+            self._compare(lease, before, now)
         with self._lock:
             noticed, self._noticed = self._noticed, set()
         return sorted(noticed)
 
     def close(self) -> None:
-        """Closes all containers, and drops all that was decoded."""
-        with self._lock:
-            shown, self._open = list(self._open.values()), OrderedDict()
-        for opened in shown:
-            self._let_go(opened, is_replaced=False)
+        """Gives up all that was parsed and decoded, and what is held for it."""
+        for opened in self._contents.all():
+            self._let_go(opened.lease)
+        self.services.listings.clear()
         self.changed()
         self.services.cache.clear()
 
-    def _find(self, place: Place, version: Version) -> Opened | None:
+    def _hear(self) -> None:
+        """Looks at what stores have told."""
         with self._lock:
-            found = self._open.get(place)
-            if found is None or found.entries[0].version != version:
-                return None
-            self._open.move_to_end(place)
-            return found
+            told, self._told = self._told, set()
+        for folder, at, name in told:
+            shown = _shown_unchanged(name)
+            if name:
+                place = Place(folder.store, (*folder.path, name))
+                try:
+                    self.look(place, folder.store.entry(place.path))
+                except (NotFound, NotADirectory):
+                    self.look(place, None)
+                except GlassfsError as error:
+                    log.debug("not looked at: %s", error)
+            with self._lock:
+                self._noticed.add(f"{at}/{shown}" if shown else at)
 
-    def _made(self, place: Place, version: Version, at: str) -> Opened:
-        source = self._source(place, version)
-        try:
-            with _faults_of_formats(source.name):
-                container = open_container(Opening(source, self.services.cache, *place))
-        except BaseException:
-            source.close()
-            raise
-        self._remember(place, _Remembered(version, None, container.sources[1:]))
-        lease = Lease(container.sources)
-        lease.acquire()  # for as long as it is open here
-        entries = tuple(part.entry for part in container.sources)
-        return Opened(container, lease, self._origin(entries, lease, container.format), entries, at)
-
-    def _keep(self, place: Place, opened: Opened) -> None:
-        closing = []
+    def _next(self) -> list[Held]:
+        """Those whose turn it is to be compared with their stores."""
         with self._lock:
-            before = self._open.pop(place, None)
-            if before is not None:
-                self._noticed.add(before.at)
-            self._open[place] = opened
-            while len(self._open) > self._limit:
-                closing.append(self._open.popitem(last=False)[1])
-        if before is not None:
-            self._let_go(before, is_replaced=True)
-        for old in closing:
-            self._let_go(old, is_replaced=False)
-        if closing or before is not None:
-            self.changed()
+            if len(self._held) <= COMPARED:
+                return list(self._held.values())
+            if not self._waiting:
+                self._waiting = list(self._held)
+            some = self._waiting[-COMPARED:]
+            del self._waiting[-COMPARED:]
+            return [lease for place in some if (lease := self._held.get(place)) is not None]
 
-    def _let_go(self, opened: Opened, is_replaced: bool) -> None:
-        """What is still held of it stays readable as long as the lease lets it."""
-        opened.lease.retire(is_replaced)
-        self.services.listings.forget(opened.origin)
-        opened.lease.release()
-
-    def _compare(self, place: Place, shown: Opened, now: Sequence[Entry] | None) -> bool:
-        before = shown.entries
-        is_same = now is not None and all(a.version == b.version for a, b in zip(before, now, strict=True))
-        if now is not None and is_same:
+    def _compare(self, lease: Held, before: Sequence[Entry], now: tuple[Entry, ...] | None) -> bool:
+        if now is not None and all(a.version == b.version for a, b in zip(before, now, strict=True)):
             if all(a.stamp == b.stamp for a, b in zip(before, now, strict=True)):
                 return False
             # Only attributes, as far as can be told: whoever reads may go on, but nothing that was kept is relied on.
-            origin = self._origin(now, shown.lease, shown.origin.format)
-            if not self._exchange(place, shown, shown._replace(origin=origin, entries=tuple(now))):
-                return False
-            self.services.listings.forget(shown.origin)
-            for version in {shown.origin.identity, *(entry.version for entry in now)}:
+            with self._lock:
+                if self._held.get(lease.place) is not lease or lease.entries is not before:
+                    return False  # somebody else was quicker
+                lease.entries = now
+                self._noticed.add(lease.at)
+                self._contents.exchange(lease, self._opened)
+            self._forget(lease)
+            for version in {lease.identity, *(entry.version for entry in now)}:
                 self.services.cache.forget(version)
-        else:
-            if not self._exchange(place, shown, None):
-                return False
-            self._let_go(shown, is_replaced=now is not None)
+        elif not self._retire(lease, is_replaced=now is not None):
+            return False
         self.changed()
         return True
 
-    def _exchange(self, place: Place, shown: Opened, other: Opened | None) -> bool:
-        """Puts another in the place of one that is open, or none; False if somebody else was quicker."""
+    def _retire(self, lease: Held, is_replaced: bool) -> bool:
+        """Its place shows another version, or nothing. What is held of it stays readable as its sources let it."""
         with self._lock:
-            if self._open.get(place) is not shown:
+            if self._held.get(lease.place) is not lease:
                 return False
-            if other is None:
-                del self._open[place]
-            else:
-                self._open[place] = other
-            self._noticed.add(shown.at)
-            return True
+            del self._held[lease.place]
+            lease.retire(is_replaced)
+            self._noticed.add(lease.at)
+        self._let_go(lease)
+        return True
 
-    def _entries_now(self, place: Place, shown: Opened, parts: int) -> Sequence[Entry] | None:
-        """What stands now where the container's files were; of many, some in each round. None: it is gone."""
-        now = list(shown.entries)
-        others = len(now) - 1
-        try:
-            now[0] = place.store.entry(place.path)
-            for step in range(min(others, parts)):
-                number = 1 + (self._rounds * parts + step) % others
-                now[number] = shown.container.sources[number].current()
-        except (Unavailable, DeviceFailed):
-            return shown.entries
-        except GlassfsError:
-            return None
-        return now
+    def _let_go(self, lease: Held) -> None:
+        self._contents.drop(lease)
+        self._forget(lease)
 
-    def _known(self, place: Place, entry: Entry) -> Verdict | None:
+    def _forget(self, lease: Held) -> None:
+        """Its nodes are not to be found any more."""
+        self.services.listings.forget(lease)
+        self.dropped(lease)
+
+    def _known(self, place: Place, entry: Entry, at: str) -> Verdict | None:
         """The verdict that is remembered, if nothing has changed that it rests on."""
-        with self._lock:
-            found = self._verdicts.get(place)
+        found = self._verdicts.get(place)
         if found is None or found.version != entry.version:
             return None
-        others = self._others_still(place, found)
-        return None if others is None else Verdict(found.refusal, (entry, *others))
+        others = found.others_now(place.store)
+        if others is None:
+            return None
+        entries = (entry, *others)
+        if found.refusal is not None:
+            return Verdict(found.refusal, entries)
+        with self._lock:
+            lease = self._held.get(place)
+            if lease is None:
+                files = [(place.path, entry), *found.others]
+                sources = [(path, place.store.source(path, facts)) for path, facts in files]
+                lease = self._held[place] = Held(place, at, found.format, sources)
+        is_same = [known.version for known in lease.entries] == [known.version for known in entries]
+        return Verdict(None, entries, lease) if is_same else None
 
-    def _examined(self, place: Place, version: Version) -> _Remembered:
-        source = self._source(place, version)
-        opening = Opening(source, self.services.cache, *place)
+    def _examined(self, place: Place, entry: Entry, at: str) -> Verdict:
+        opening = self._opening(place, entry.version)
         try:
-            with _faults_of_formats(source.name):
-                if recognise(source.read(0, min(HEAD, source.size))) is None:
-                    return _Remembered(version, "")
-                container = open_container(opening)
+            lease = self._parsed(opening, place, at).lease
+        except Unrecognised:
+            found = Finding(entry.version, "")
         except Refused as error:
             reason = error.without_source
             before = self._verdicts.get(place)
             if before is None or before.refusal != reason:
                 log.warning("%s", error)
-            asked = [(path, "" if opened is None else opened.entry.stamp) for path, opened in opening.asked]
-            return _Remembered(version, reason, asked=asked)
-        finally:
-            source.close()
-        container.close()
-        return _Remembered(version, None, container.sources[1:])
+            asked = [(path, "" if source is None else source.entry.stamp) for path, source in opening.asked]
+            found = Finding(entry.version, reason, asked=asked)
+        else:
+            return Verdict(None, (entry, *lease.entries[1:]), lease)
+        self._verdicts.put(place, found)
+        return Verdict(found.refusal, [entry])
 
-    def _others_still(self, place: Place, found: _Remembered) -> Sequence[Entry] | None:
-        """The further files of a container as they are now; None where a verdict rests on what has changed."""
-        now = []
-        for source in found.others:
-            try:
-                current = source.current()
-            except Unavailable:
-                raise
-            except GlassfsError:
-                return None
-            if current.version != source.version:
-                return None
-            now.append(current)
-        is_same = all(_stamp(place.store, path) == stamp for path, stamp in found.asked)
-        return now if is_same else None
-
-    def _remember(self, place: Place, found: _Remembered) -> None:
-        with self._lock:
-            before = self._verdicts.pop(place, None)
-            self._verdicts[place] = found
-            self._weight += found.weight - (before.weight if before else 0)
-            while self._weight > REMEMBERED_VERDICTS and len(self._verdicts) > 1:
-                self._weight -= self._verdicts.popitem(last=False)[1].weight
-
-    def _source(self, place: Place, version: Version) -> Source:
-        """Opens a file in that version. Raises Changed where it is another."""
+    def _opening(self, place: Place, version: Version) -> Opening:
+        """For a file in that version. Raises Changed where it is another."""
         source = place.store.open(place.path)
         if source.version != version:
             source.close()
             raise Changed("has been replaced by another file", source.name)
-        return source
+        return Opening(source, self.services.cache, *place)
 
-    def _origin(self, entries: Sequence[Entry], lease: Lease, format_name: str) -> Origin:
-        return Origin(
-            _identity(entries), Access.of(entries), entries[0].mtime_ns, self.services, lease, format_name,
-        )
+    def _parsed(self, opening: Opening, place: Place, at: str) -> Opened:
+        """What is at a place from now on. Raises Refused where it is not to be shown."""
+        source = opening.source
+        try:
+            with _faults_of_formats(source.name):
+                container = open_container(opening)
+        except BaseException:
+            source.close()
+            raise
+        parts = _parts(opening, container)
+        lease = Held(place, at, container.format, [(place.path, source), *parts])
+        with self._lock:
+            before = self._held.get(place)
+            self._held[place] = lease
+            if before is not None:
+                before.retire(is_replaced=True)
+                self._noticed.add(before.at)
+        self._verdicts.put(place, Finding(source.version, None, container.format, [
+            (path, part.entry) for path, part in parts
+        ]))
+        if before is not None:
+            self._let_go(before)
+            self.changed()
+        return self._contents.put(container, lease, self._opened)
+
+    def _parsed_again(self, lease: Held) -> Opened:
+        if lease.is_replaced:
+            raise Changed("has been replaced by another file", lease.sources[0].name)
+        opening = lease.opening(self.services.cache)
+        with _faults_of_formats(opening.source.name):
+            container = open_container(opening)
+        if opening.asked:
+            opening.close_asked()
+            self._verdicts.drop(lease.place)
+            self._retire(lease, is_replaced=True)
+            raise Changed("is made of other files than before", opening.source.name)
+        return self._contents.put(container, lease, self._opened)
+
+    def _opened(self, container: Container, lease: Held) -> Opened:
+        return Opened(container, lease, lease.origin(self.services))
+
+
+def _shown_unchanged(name: str) -> str:
+    """The name that a folder shows for one in a store, "" if that depends on what else there is."""
+    try:
+        return name if component(name.encode("utf-8", "surrogateescape")) == name else ""
+    except UnicodeEncodeError:
+        return ""
+
+
+def _parts(opening: Opening, container: Container) -> list[tuple[Path, Source]]:
+    """The further files that a container is made of; those that it asked for and does without are closed."""
+    used = {id(source.entry) for source in container.sources[1:]}
+    parts = []
+    for path, source in opening.asked:
+        if source is not None and id(source.entry) in used:
+            parts.append((path, source))
+        elif source is not None:
+            source.close()
+    return parts
 
 
 @contextmanager
@@ -336,20 +347,3 @@ def _faults_of_formats(name: str) -> Iterator[None]:
     except Exception as error:
         log.exception("%s", GlassfsError("cannot be opened, by a fault of its format", name))
         raise Refused(f"cannot be opened: {type(error).__name__}: {error}", name) from error
-
-
-def _stamp(store: Store, path: Path) -> str:
-    """The stamp of a file that may not be there."""
-    try:
-        return store.entry(path).stamp
-    except Unavailable:
-        raise
-    except GlassfsError:
-        return ""
-
-
-def _identity(entries: Sequence[Entry]) -> str:
-    """What tells this version of all these files together from others; short, as many nodes compare it."""
-    if len(entries) == 1:
-        return entries[0].version
-    return xxhash.xxh128_hexdigest("\n".join(entry.version for entry in entries).encode())

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
-from glassfs.source import Entry, Kind, Source, Version
-from glassfs.tree.build import container_root
+from glassfs.source import Entry, Kind, Source
 from glassfs.tree.lease import Lease
 from glassfs.tree.names import component, shown_at_root
 from glassfs.tree.nodes import (
@@ -29,7 +28,8 @@ from glassfs.tree.nodes import (
     inode,
     not_found,
 )
-from glassfs.tree.places.containers import Containers, Opened, Place
+from glassfs.tree.places.containers import Containers
+from glassfs.tree.places.held import Held, Opened, Place
 
 _NO_LEASE = Lease(())
 _MAY_BE_MADE = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
@@ -77,15 +77,19 @@ def _node(
         return None
     try:
         containers.look(place, entry)
-        verdict = containers.verdict(place, entry)
+        verdict = containers.verdict(place, entry, at)
     except (NotFound, Changed, Unavailable):
         raise
     except GlassfsError as error:
         return plain_file(containers, place, entry, name, ino, error.without_source)
-    if verdict.refusal is not None:
-        return plain_file(containers, place, entry, name, ino, verdict.refusal)
-    origin = Origin(entry.version, Access.of(verdict.entries), entry.mtime_ns, containers.services, _NO_LEASE)
-    return ContainerDirectory(name, ino, origin, containers, place, entry.version, at, is_mount_root)
+    lease = verdict.lease
+    if lease is None:
+        return plain_file(containers, place, entry, name, ino, verdict.refusal or "")
+    origin = Origin(
+        lease.identity, Access.of(verdict.entries), entry.mtime_ns, containers.services, lease, lease.format,
+        entry.volume,
+    )
+    return ContainerDirectory(name, ino, origin, containers, lease)
 
 
 def plain_file(
@@ -93,13 +97,18 @@ def plain_file(
 ) -> PlainFile:
     """The file at a place as itself."""
     source = place.store.source(place.path, entry)
-    origin = Origin(entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]))
+    origin = Origin(
+        entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]), volume=entry.volume,
+    )
     return PlainFile(name, ino, origin, source, reason)
 
 
 def _origin(containers: Containers, entry: Entry) -> Origin:
-    """The origin of what is not a container."""
-    return Origin(entry.version, Access.of([entry]), entry.mtime_ns, containers.services, _NO_LEASE)
+    """The origin of what has no bytes. A folder is the same whatever is in it; a link has one target for good."""
+    identity = entry.version if entry.kind is Kind.LINK else entry.place
+    return Origin(
+        identity, Access.of([entry]), entry.mtime_ns, containers.services, _NO_LEASE, volume=entry.volume,
+    )
 
 
 class PlainFile(File):
@@ -121,44 +130,43 @@ class PlainFile(File):
 
 
 class ContainerDirectory(Settled):
-    """A container as a directory: the version that stood there when the node was made."""
+    """A container as a directory: the version that stood there when the node was made, parsed when it is needed.
 
-    __slots__ = ("_at", "_is_mount_root", "_version", "containers", "place")
+    Each of its methods raises Refused where it cannot be opened, or Changed where another one is there by now.
+    """
 
-    def __init__(
-        self, name: str, ino: int, origin: Origin, containers: Containers, place: Place, version: Version, at: str,
-        is_mount_root: bool = False,
-    ) -> None:
+    __slots__ = ("_lease", "containers")
+
+    def __init__(self, name: str, ino: int, origin: Origin, containers: Containers, lease: Held) -> None:
         super().__init__(name, ino, origin)
         self.containers = containers
-        self.place = place
-        self._version = version
-        self._at = at
-        self._is_mount_root = is_mount_root
+        self._lease = lease
 
-    def opened(self) -> Opened:
-        """The container, opened. Raises Refused, or Changed where another one is there by now."""
-        return self.containers.opened(self.place, self._version, self._at)
-
-    def listing(self) -> Sequence[Node]:
-        return self._root().listing()
+    @property
+    def place(self) -> Place:
+        return self._lease.place
 
     @property
     def count(self) -> int:
-        return self._root().count
+        return self.opened().root.count
 
     def find(self, name: str) -> int:
-        return self._root().find(name)
+        return self.opened().root.find(name)
 
     def at(self, number: int) -> Node:
-        return self._root().at(number)
+        return self.opened().root.at(number)
+
+    def child(self, name: str) -> Node:
+        return self.opened().root.child(name)
+
+    def listing(self) -> Sequence[Node]:
+        return self.opened().root.listing()
+
+    def opened(self) -> Opened:
+        return self.containers.opened(self._lease)
 
     def xattrs(self) -> dict[str, bytes]:
-        return {XATTR_PREFIX + "format": self.opened().container.format.encode()}
-
-    def _root(self) -> Settled:
-        opened = self.opened()
-        return container_root(opened.container.root, opened.origin, self.name, self._is_mount_root)
+        return {XATTR_PREFIX + "format": self._lease.format.encode()}
 
 
 class Folder(Directory):
@@ -198,6 +206,9 @@ class Folder(Directory):
         if node is None:
             raise not_found(name)
         return node
+
+    def watch(self) -> bool:
+        return self._containers.watch(self._place, self._at)
 
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
         """What is in it: the name to show, the name that the store has, and the rest."""

@@ -8,10 +8,12 @@ from contextlib import suppress
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Named
+from glassfs.tree.lease import Lease
 from glassfs.tree.names import RESERVED, component
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
-from glassfs.tree.places.containers import Containers, Place
+from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.folder import LostDirectory, node_at
+from glassfs.tree.places.held import Place
 from glassfs.tree.tree import Tree
 
 
@@ -28,6 +30,8 @@ class Sources:
         self._stamps: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called when something that was shown is not what it was; ``refresh`` then tells what."""
+        self.on_drop: Callable[[Lease], None] = lambda lease: None
+        """Called when what was parsed of a container was dropped or exchanged: see ``Containers.dropped``."""
         for one in named:
             original = one.name.encode("utf-8", "surrogateescape")
             name, number = component(original), 2
@@ -44,7 +48,7 @@ class Sources:
             self.close()
             raise
         self.tree = Tree(self.root, self.close)
-        containers.changed = self._changed
+        containers.changed, containers.dropped = self._changed, self._dropped
 
     @property
     def newest(self) -> Origin:
@@ -107,11 +111,16 @@ class Sources:
 
     def made_of(self, place: Place, entry: Entry) -> Sequence[Entry]:
         """All files that the container at a place is made of, its own first; that alone if it is no container."""
-        return self.containers.verdict(place, entry).entries
+        at = next(self._at(name) for name, named in self.places.items() if named == place)
+        return self.containers.verdict(place, entry, at).entries
 
     def _changed(self) -> None:
         self.tree.forget()
         self.on_change()
+
+    def _dropped(self, lease: Lease) -> None:
+        self.tree.forget(lease)
+        self.on_drop(lease)
 
     def close(self) -> None:
         self.containers.close()
@@ -126,7 +135,7 @@ class Sources:
         if entry.kind is Kind.FOLDER:
             self.has_folder = True
         else:
-            self.containers.opened(place, entry.version, self._at(name))
+            self.containers.opened_at(place, entry.version, self._at(name))
         self.node(name)
 
     def _at(self, name: str) -> str:

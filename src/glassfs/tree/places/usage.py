@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from glassfs.errors import GlassfsError
 from glassfs.source import Entry, Kind
-from glassfs.tree.places.containers import Place
+from glassfs.tree.places.held import Place
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,243 @@
+"""libfuse 2's high-level API, for systems without libfuse 3 and for macOS. Its structs are those of fusepy.
+
+The callbacks run on libfuse's threads, one per request that is being answered, and make no decisions: ``paths`` turns
+what they are asked into node ids. The kernel cannot be told that something has changed, so all it keeps is short-lived.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from glassfs.mount import system
+from glassfs.mount.engines.contract import Engine, MountPoint
+from glassfs.mount.engines.paths import Handles, Paths
+from glassfs.mount.errors import Answer, Failures, MountError
+from glassfs.mount.operations import SHORT, Attributes, Operations, Stale
+
+log = logging.getLogger(__name__)
+
+LIBRARY_PATH = "FUSE_LIBRARY_PATH"
+"""Where fusepy looks for the library to load while it is imported."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+TYPE_MASK = 0o170000
+BLOCK_SIZE = 4096
+
+# libfuse answers all others by itself. The kernel refuses everything that writes, as the mount is read-only.
+REGISTERED = (
+    "getattr", "fgetattr", "readlink", "open", "read", "release", "opendir", "readdir", "releasedir", "getxattr",
+    "listxattr", "statfs", "init",
+)
+
+
+class Libfuse2(Engine):
+    """One mount through libfuse 2."""
+
+    takes_notice = False
+
+    def __init__(self, library_name: str, failures: Failures, is_debugging: bool = False) -> None:
+        self._binding = _binding(library_name)
+        self._library = ctypes.CDLL(library_name)
+        self.version = divmod(int(self._library.fuse_version()), 10)
+        self._failures = failures
+        self._is_debugging = is_debugging
+        self._callbacks: Callbacks | None = None
+
+    def serve(self, operations: Operations, place: MountPoint, started: Callable[[], None]) -> None:
+        device = ""
+
+        def begin() -> None:
+            nonlocal device
+            mounted = system.mount_at(place.path)
+            device = mounted.device if mounted is not None else ""
+            started()
+
+        self._callbacks = Callbacks(self._binding, operations, self._failures, begin)
+        table = self._callbacks.table()
+        words = self._words(place)
+        arguments = (ctypes.c_char_p * (len(words) + 1))(*words)
+        # libfuse has its own handlers, which end it, where there are none.
+        before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+        try:
+            ended = self._library.fuse_main_real(
+                len(words), arguments, ctypes.byref(table), ctypes.c_size_t(ctypes.sizeof(table)), None,
+            )
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        left = system.mount_at(place.path)
+        if device and left is not None and left.device == device:
+            with suppress(MountError):  # libfuse leaves a mount whose connection was aborted
+                system.unmount(place.path, lazy=True)
+        if ended and not device:
+            raise MountError("libfuse cannot mount")
+        if ended:
+            log.error("libfuse ends with %d", ended)
+
+    def invalidate(self, stale: Stale) -> None:
+        """There is no way to."""
+
+    def tick(self) -> None:
+        if self._callbacks is not None:
+            self._callbacks.paths.expire()
+
+    def requests(self) -> dict[str, int]:
+        """By the names of the callbacks: ``getattr`` is both LOOKUP and GETATTR."""
+        return self._callbacks.counts() if self._callbacks is not None else {}
+
+    def _words(self, place: MountPoint) -> list[bytes]:
+        """The command line that libfuse reads."""
+        seconds = str(SHORT)
+        options: dict[str, str | bool] = place.options | {
+            "use_ino": True, "nonempty": True,
+            "entry_timeout": seconds, "attr_timeout": seconds, "negative_timeout": seconds,
+        }
+        words = [b"glassfs", b"-f", *([b"-d"] if self._is_debugging else [])]
+        for name, value in options.items():
+            words += [b"-o", os.fsencode(name if value is True else f"{name}={value}")]
+        return [*words, os.fsencode(place.path)]
+
+
+class Callbacks:
+    """What libfuse calls. Each takes and fills C structs, and raises what the answer is made of."""
+
+    def __init__(
+        self, binding: Any, operations: Operations, failures: Failures, started: Callable[[], None],
+    ) -> None:
+        self.paths = Paths(operations)
+        self.handles = Handles(operations, self.paths)
+        self._binding = binding
+        self._operations = operations
+        self._failures = failures
+        self._started = started
+        self._counts = dict.fromkeys(REGISTERED, 0)
+        self._lock = threading.Lock()
+
+    def table(self) -> Any:
+        """``struct fuse_operations``, which keeps the callbacks alive."""
+        table = self._binding.fuse_operations()
+        types = {field[0]: field[1] for field in table._fields_}
+        for name in REGISTERED:
+            setattr(table, name, types[name](partial(self._answer, name, getattr(self, name))))
+        # What has a handle needs no path: libfuse does not have to put it together, nor to have one any more.
+        table.flag_nullpath_ok = table.flag_nopath = 1
+        return table
+
+    def counts(self) -> dict[str, int]:
+        return {name: count for name, count in self._counts.items() if count}
+
+    def getattr(self, path: bytes, status: Any) -> None:
+        with self.paths.at(_text(path)) as found:
+            _fill(status.contents, found.attributes)
+
+    def fgetattr(self, path: bytes | None, status: Any, info: Any) -> None:
+        _fill(status.contents, self._operations.attributes(self.handles.ident(info.contents.fh))[0])
+
+    def readlink(self, path: bytes, buffer: Any, size: int) -> None:
+        with self.paths.at(_text(path)) as found:
+            target = _bytes(self._operations.readlink(found.ident))[: size - 1]
+        ctypes.memmove(buffer, target + b"\0", len(target) + 1)
+
+    def open(self, path: bytes, info: Any) -> None:
+        fields = info.contents
+        fields.fh, fields.direct_io, fields.keep_cache = self.handles.open(_text(path), fields.flags)
+
+    def read(self, path: bytes | None, buffer: Any, size: int, offset: int, info: Any) -> int:
+        target = (ctypes.c_char * size).from_address(ctypes.addressof(buffer.contents))
+        return self.handles.read_into(info.contents.fh, memoryview(target).cast("B"), offset)
+
+    def release(self, path: bytes | None, info: Any) -> None:
+        self.handles.release(info.contents.fh)
+
+    def opendir(self, path: bytes, info: Any) -> None:
+        info.contents.fh = self.handles.opendir(_text(path))
+
+    def readdir(self, path: bytes | None, buffer: Any, filler: Any, offset: int, info: Any) -> None:
+        listing = self.handles.listing(info.contents.fh)
+        for number in range(offset, 2):
+            if filler(buffer, b".."[: number + 1], None, number + 1):
+                return
+        status = self._binding.c_stat()
+        pointer = ctypes.byref(status)
+        first = max(0, offset - 2)
+        for number, node in enumerate(listing.nodes_from(first), first):
+            status.st_mode, status.st_ino = node.mode & TYPE_MASK, node.ino
+            if filler(buffer, _bytes(node.name), pointer, number + 3):
+                return
+
+    def releasedir(self, path: bytes | None, info: Any) -> None:
+        self.handles.releasedir(info.contents.fh)
+
+    def getxattr(self, path: bytes, name: bytes, value: Any, size: int, *position: int) -> int:
+        with self.paths.at(_text(path)) as found:
+            return _give(self._operations.getxattr(found.ident, _text(name)), value, size)
+
+    def listxattr(self, path: bytes, names: Any, size: int) -> int:
+        with self.paths.at(_text(path)) as found:
+            listed = self._operations.listxattr(found.ident)
+        return _give(b"".join(_bytes(name) + b"\0" for name in listed), names, size)
+
+    def statfs(self, path: bytes, buffer: Any) -> None:
+        fields = buffer.contents
+        for name, value in self._operations.statfs().items():
+            setattr(fields, name, value)
+
+    def init(self, connection: Any) -> None:
+        self._started()
+
+    def _answer(self, name: str, callback: Callable[..., int | None], *arguments: Any) -> int:
+        try:
+            with self._lock:
+                self._counts[name] += 1
+            return callback(*arguments) or 0
+        except BaseException as error:
+            return -self._failures.errno_of(error)
+
+
+def _binding(library_name: str) -> Any:
+    """fusepy, over this library. Raises ImportError, OSError or AttributeError."""
+    before = os.environ.get(LIBRARY_PATH)
+    os.environ[LIBRARY_PATH] = library_name
+    try:
+        import fuse
+    finally:
+        if before is None:
+            del os.environ[LIBRARY_PATH]
+        else:
+            os.environ[LIBRARY_PATH] = before
+    return fuse
+
+
+def _fill(status: Any, found: Attributes) -> None:
+    """Fills a ``struct stat``."""
+    status.st_mode, status.st_nlink, status.st_ino = found.mode, found.nlink, found.ino
+    status.st_uid, status.st_gid = found.uid, found.gid
+    status.st_size, status.st_blocks, status.st_blksize = found.size, found.blocks, BLOCK_SIZE
+    seconds, nanoseconds = divmod(found.mtime_ns, 10**9)
+    for time in (status.st_atimespec, status.st_mtimespec, status.st_ctimespec):
+        time.tv_sec, time.tv_nsec = seconds, nanoseconds
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def _give(value: bytes, buffer: Any, size: int) -> int:
+    """A value for getxattr and listxattr: its size where no buffer is given."""
+    if size:
+        if len(value) > size:
+            raise Answer(errno.ERANGE)
+        ctypes.memmove(buffer, value, len(value))
+    return len(value)

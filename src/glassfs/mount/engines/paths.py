@@ -1,0 +1,301 @@
+"""Paths and handles, which libfuse's high-level interface speaks in, over the node ids of ``Operations``. No ctypes.
+
+A path is looked up name by name, and of the directories on the way it is remembered for a moment which ids they have.
+Every reference that a look-up gives is held by what is remembered, by an open handle, or given back. The kernel keeps
+pages by path: ``Handles`` sees to it that two versions of a file never share them. Any thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from glassfs.errors import Changed, IsADirectory, NotADirectory, NotFound
+from glassfs.mount.errors import Answer
+from glassfs.mount.inodes import ROOT
+from glassfs.mount.operations import SHORT, Found, Listing, Operations
+from glassfs.tree import Directory, File, Settled
+from glassfs.tree.lease import Lease
+
+REMEMBERED_DIRECTORIES = 4096
+REMEMBERED_VERSIONS = 50_000
+
+
+class _Place:
+    """A directory that a path has led to, whose id is held until it has no users any more."""
+
+    __slots__ = ("ident", "is_settled", "lease", "until", "users")
+
+    def __init__(self, found: Found, until: float) -> None:
+        self.ident = found.ident
+        self.lease: Lease = found.node.origin.lease
+        self.is_settled = isinstance(found.node, Settled)
+        self.until = until
+        self.users = 1
+        """Those who look into it, and what is remembered."""
+
+
+class Paths:
+    """What the paths of the kernel lead to."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._lock = threading.Lock()
+        self._places: OrderedDict[str, _Place] = OrderedDict()
+        """By path, the oldest first."""
+
+    def take(self, path: str) -> Found:
+        """What is at a path, with a reference that the caller gives back by ``forget``."""
+        try:
+            return self._taken(path)
+        except (Changed, NotADirectory, NotFound) as error:
+            if not self._doubt(path, isinstance(error, Changed)):
+                raise
+        return self._taken(path)
+
+    @contextmanager
+    def at(self, path: str) -> Iterator[Found]:
+        """What is at a path, for as long as the block lasts."""
+        found = self.take(path)
+        is_directory = isinstance(found.node, Directory) and found.ident != ROOT
+        try:
+            yield found
+        finally:
+            if is_directory:
+                self._leave(self._remembered(path, found))
+            else:
+                self.forget(found.ident)
+
+    def forget(self, ident: int) -> None:
+        self._operations.forget(ident, 1)
+
+    def expire(self) -> None:
+        """Gives back what was remembered for long enough. To be called a few times a second."""
+        now = time.monotonic()
+        while True:
+            with self._lock:
+                path, place = next(iter(self._places.items()), ("", None))
+                if place is None or place.until > now:
+                    return
+                del self._places[path]
+            self._leave(place)
+
+    def _taken(self, path: str) -> Found:
+        operations = self._operations
+        above, _, name = path.rpartition("/")
+        if not name:
+            return Found(ROOT, operations.node(ROOT), operations.attributes(ROOT)[0], 0.0, 0.0)
+        place = self._place(above)
+        if place is None:
+            return operations.look_up(ROOT, name)
+        try:
+            return operations.look_up(place.ident, name)
+        finally:
+            self._leave(place)
+
+    def _place(self, path: str) -> _Place | None:
+        """The directory at a path, with one more user, or None for the root."""
+        names: list[str] = []
+        place = self._known(path)
+        while path and place is None:
+            path, _, name = path.rpartition("/")
+            names.append(name)
+            place = self._known(path)
+        while names:
+            name = names.pop()
+            try:
+                found = self._operations.look_up(ROOT if place is None else place.ident, name)
+            finally:
+                if place is not None:
+                    self._leave(place)
+            if not isinstance(found.node, Directory):
+                self.forget(found.ident)
+                raise NotADirectory("is not a directory", part=name)
+            path = f"{path}/{name}"
+            place = self._remembered(path, found)
+        return place
+
+    def _known(self, path: str) -> _Place | None:
+        """What is remembered of a path, with one more user."""
+        with self._lock:
+            place = self._places.get(path)
+            if place is None:
+                return None
+            if place.until > time.monotonic() and not place.lease.is_retired:
+                place.users += 1
+                return place
+            del self._places[path]
+        self._leave(place)
+        return None
+
+    def _remembered(self, path: str, found: Found) -> _Place:
+        """Remembers a directory and the reference to it; the place, with one more user."""
+        place = _Place(found, time.monotonic() + SHORT)
+        with self._lock:
+            before = [self._places.pop(path)] if path in self._places else []
+            if len(self._places) >= REMEMBERED_DIRECTORIES:
+                before.append(self._places.popitem(last=False)[1])
+            self._places[path] = place
+            place.users += 1
+        for one in before:
+            self._leave(one)
+        return place
+
+    def _leave(self, place: _Place) -> None:
+        with self._lock:
+            place.users -= 1
+            is_used = place.users > 0
+        if not is_used:
+            self.forget(place.ident)
+
+    def _doubt(self, path: str, is_changed: bool) -> bool:
+        """Whether something was remembered on the way to a path that may have been outdated; it no longer is.
+
+        What is not in a directory of a container that is there as it was will not be there for the next one either.
+        """
+        above = path.rpartition("/")[0]
+        dropped = []
+        with self._lock:
+            nearest = self._places.get(above)
+            if nearest is not None and nearest.is_settled and not nearest.lease.is_retired and not is_changed:
+                return False
+            while above:
+                if above in self._places:
+                    dropped.append(self._places.pop(above))
+                above = above.rpartition("/")[0]
+        for place in dropped:
+            self._leave(place)
+        return bool(dropped)
+
+
+class Opened(NamedTuple):
+    """A handle for ``read_into``, and what the kernel may do.
+
+    ``is_direct``: it must not keep pages for this handle, nor read what it has; so while an older version is open
+    under the same path, as both would share the pages. ``keeps_pages``: what it has is of the version that was opened.
+    """
+
+    number: int
+    is_direct: bool
+    keeps_pages: bool
+
+
+@dataclass(slots=True)
+class _Version:
+    """Of which file the kernel may have pages under a path."""
+
+    identity: str
+    is_settled: bool = False
+    """The kernel has dropped the pages of the version before: it does that before the first read or release."""
+
+
+@dataclass(slots=True)
+class _Handle:
+    ident: int
+    path: str
+    version: _Version
+    is_old: bool = False
+    """A newer version was opened under the same path."""
+
+
+class Handles:
+    """Open files and directories, each of which holds a reference to its id, and so the lease on its container."""
+
+    def __init__(self, operations: Operations, paths: Paths) -> None:
+        self._operations = operations
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._files: dict[int, _Handle] = {}
+        self._by_path: dict[str, dict[int, _Handle]] = {}
+        self._versions: OrderedDict[str, _Version] = OrderedDict()
+        self._listings: dict[int, tuple[int, Listing]] = {}
+
+    def __len__(self) -> int:
+        return len(self._files) + len(self._listings)
+
+    def open(self, path: str, flags: int) -> Opened:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise Answer(errno.EROFS)
+        found = self._paths.take(path)
+        try:
+            file = found.node
+            if not isinstance(file, File):
+                raise IsADirectory("is a directory", part=path)
+            file.prepare()
+        except BaseException:
+            self._paths.forget(found.ident)
+            raise
+        identity = file.origin.identity
+        number = next(self._numbers)
+        with self._lock:
+            others = self._by_path.setdefault(path, {})
+            old = [handle for handle in others.values() if handle.version.identity != identity]
+            for handle in old:
+                handle.is_old = True
+            version = self._versions.get(path)
+            if version is None or version.identity != identity:
+                version = self._versions[path] = _Version(identity)
+                if len(self._versions) > REMEMBERED_VERSIONS:
+                    self._versions.popitem(last=False)
+            others[number] = self._files[number] = _Handle(found.ident, path, version)
+        return Opened(number, bool(old) or file.is_volatile, version.is_settled)
+
+    def ident(self, number: int) -> int:
+        """The id behind a handle. Raises Changed where another version was opened under its path."""
+        handle = self._files.get(number)
+        if handle is None:
+            raise Answer(errno.EBADF)
+        if handle.is_old:
+            raise Changed("was replaced while it was open", part=handle.path)
+        handle.version.is_settled = True
+        return handle.ident
+
+    def read_into(self, number: int, buffer: memoryview, offset: int) -> int:
+        return self._operations.read_into(self.ident(number), buffer, offset)
+
+    def release(self, number: int) -> None:
+        with self._lock:
+            handle = self._files.pop(number, None)
+            if handle is None:
+                raise Answer(errno.EBADF)
+            handle.version.is_settled = True
+            others = self._by_path[handle.path]
+            del others[number]
+            if not others:
+                del self._by_path[handle.path]
+        self._paths.forget(handle.ident)
+
+    def opendir(self, path: str) -> int:
+        found = self._paths.take(path)
+        try:
+            listing, _ = self._operations.listing(found.ident, 0)
+            self._operations.listed(found.ident, listing)  # it is kept here
+        except BaseException:
+            self._paths.forget(found.ident)
+            raise
+        number = next(self._numbers)
+        self._listings[number] = found.ident, listing
+        return number
+
+    def listing(self, number: int) -> Listing:
+        """What ``opendir`` opened."""
+        try:
+            return self._listings[number][1]
+        except KeyError:
+            raise Answer(errno.EBADF) from None
+
+    def releasedir(self, number: int) -> None:
+        try:
+            ident, _ = self._listings.pop(number)
+        except KeyError:
+            raise Answer(errno.EBADF) from None
+        self._paths.forget(ident)

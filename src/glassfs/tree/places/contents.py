@@ -1,0 +1,133 @@
+"""What was parsed of containers, up to a budget of bytes and a number: what was used longest ago goes first.
+
+Any thread. What it weighs is measured when it comes in, and again as it is used, since some of it is found out late.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from glassfs.content import Container
+from glassfs.tree.places.held import Held, Opened
+from glassfs.tree.places.weight import weight_of
+
+LEAST_WEIGHT = 2 << 10
+"""Counted for a container beside what is measured: its places in tables, and its sources."""
+
+Make = Callable[[Container, Held], Opened]
+
+
+class _Kept:
+    """What is kept of one container. ``uses`` counts since it came in, ``is_holding`` whether it holds the lease."""
+
+    __slots__ = ("is_holding", "opened", "uses", "weight")
+
+    def __init__(self, opened: Opened, weight: int, is_holding: bool) -> None:
+        self.opened = opened
+        self.weight = weight
+        self.is_holding = is_holding
+        self.uses = 0
+
+
+class Contents:
+    """Parsed containers by their leases, which they hold for as long as they are here.
+
+    ``dropped`` is called, under no lock, with the lease of each that had to go for others. One that weighs more than
+    the whole budget goes as soon as another one comes.
+    """
+
+    def __init__(self, budget: int, limit: int, dropped: Callable[[Held], None]) -> None:
+        self._budget = budget
+        self._limit = max(1, limit)
+        self._dropped = dropped
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Held, _Kept] = OrderedDict()
+        self._weight = 0
+
+    @property
+    def weight(self) -> int:
+        return self._weight
+
+    def all(self) -> list[Opened]:
+        with self._lock:
+            return [kept.opened for kept in self._kept.values()]
+
+    def find(self, lease: Held) -> Opened | None:
+        with self._lock:
+            kept = self._kept.get(lease)
+            if kept is None:
+                return None
+            self._kept.move_to_end(lease)
+            kept.uses += 1
+            is_due = kept.uses & (kept.uses - 1) == 0
+            opened = kept.opened
+        if is_due:
+            self.weigh(opened)
+        return opened
+
+    def weigh(self, opened: Opened) -> None:
+        """Measures again what one weighs, and makes room where it is more than it was."""
+        weight = LEAST_WEIGHT + weight_of(opened.container, self._budget)
+        with self._lock:
+            kept = self._kept.get(opened.lease)
+            if kept is None:
+                return
+            self._weight += weight - kept.weight
+            kept.weight = weight
+            going = self._reduced()
+        self._let_go(going)
+
+    def put(self, container: Container, lease: Held, make: Make) -> Opened:
+        """What ``make`` gives for a container that was parsed just now. There must be none of this lease yet.
+
+        It is kept, unless another version has taken its place meanwhile.
+        """
+        weight = LEAST_WEIGHT + weight_of(container, self._budget)
+        going = []
+        lease.acquire()  # under no lock, as it may have to wait for a disk
+        with self._lock:
+            opened = make(container, lease)
+            is_kept = not lease.is_replaced
+            # What was deleted is left to those who have it open: nothing would tell when it may go.
+            is_holding = is_kept and not lease.is_retired
+            if is_kept:
+                self._kept[lease] = _Kept(opened, weight, is_holding)
+                self._weight += weight
+                going = self._reduced()
+        if not is_holding:
+            lease.release()
+        self._let_go(going)
+        return opened
+
+    def exchange(self, lease: Held, make: Make) -> None:
+        """Makes anew what there is of a lease, if anything, after its entries were exchanged."""
+        with self._lock:
+            kept = self._kept.get(lease)
+            if kept is not None:
+                kept.opened = make(kept.opened.container, lease)
+
+    def drop(self, lease: Held) -> None:
+        """Gives up what there is of a lease, and the hold on it."""
+        with self._lock:
+            kept = self._kept.pop(lease, None)
+            if kept is not None:
+                self._weight -= kept.weight
+        if kept is not None and kept.is_holding:
+            lease.release()
+
+    def _reduced(self) -> list[_Kept]:
+        """What has to go, under the lock."""
+        going = []
+        while (self._weight > self._budget or len(self._kept) > self._limit) and len(self._kept) > 1:
+            kept = self._kept.popitem(last=False)[1]
+            self._weight -= kept.weight
+            going.append(kept)
+        return going
+
+    def _let_go(self, going: list[_Kept]) -> None:
+        for kept in going:
+            if kept.is_holding:
+                kept.opened.lease.release()
+            self._dropped(kept.opened.lease)

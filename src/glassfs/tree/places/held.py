@@ -1,0 +1,95 @@
+"""One version of a container: the lease on it, and what is parsed of it while there is room. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import xxhash
+
+from glassfs.cache import BlockCache
+from glassfs.content import Container
+from glassfs.formats.registry import Opening
+from glassfs.source import Entry, Path, Source, Store, Version
+from glassfs.tree.build import container_root
+from glassfs.tree.lease import Lease
+from glassfs.tree.nodes import Access, Origin, Services, Settled
+
+
+class Place(NamedTuple):
+    """A name in a store."""
+
+    store: Store
+    path: Path
+
+
+class Held(Lease):
+    """The lease on one version of the container at ``place``, whose path in the tree is ``at``.
+
+    ``files`` are the paths and sources of all files that it is made of, its own first; ``entries`` are those of the
+    same files as they were when they were looked at last. What was parsed is not here: it can be parsed again from the
+    sources, also when the files were deleted and somebody holds on to them.
+    """
+
+    def __init__(self, place: Place, at: str, format_name: str, files: Sequence[tuple[Path, Source]]) -> None:
+        super().__init__([source for _, source in files])
+        self.place = place
+        self.at = at
+        self.format = format_name
+        self.entries = tuple(source.entry for source in self.sources)
+        self.identity = _identity(self.entries)
+        self.looks = 0
+        """How many times its further files were looked at."""
+        self._paths = [path for path, _ in files]
+
+    @property
+    def version(self) -> Version:
+        """That of its own file."""
+        return self.entries[0].version
+
+    def origin(self, services: Services) -> Origin:
+        entries = self.entries
+        first = entries[0]
+        return Origin(
+            self.identity, Access.of(entries), first.mtime_ns, services, self, self.format, first.volume,
+        )
+
+    def opening(self, cache: BlockCache) -> Opening:
+        """For parsing it again."""
+        known = dict(zip(self._paths[1:], self.sources[1:], strict=True))
+        return Opening(self.sources[0], cache, *self.place, known=known)
+
+    def entries_now(self, parts: int) -> tuple[Entry, ...]:
+        """What stands now where its files were; of further ones, up to ``parts`` each time, in turn."""
+        now = list(self.entries)
+        now[0] = self.place.store.entry(self.place.path)
+        others = len(now) - 1
+        if others:
+            self.looks += 1
+            for step in range(min(others, parts)):
+                number = 1 + (self.looks * parts + step) % others
+                now[number] = self.place.store.entry(self._paths[number])
+        return tuple(now)
+
+
+class Opened:
+    """What was parsed of a container, and its root directory.
+
+    Where the attributes of its files change, and nothing else, another takes its place with the same container.
+    """
+
+    __slots__ = ("container", "lease", "origin", "root")
+
+    def __init__(self, container: Container, lease: Held, origin: Origin) -> None:
+        self.container = container
+        self.lease = lease
+        self.origin = origin
+        name = lease.at.rpartition("/")[2]
+        self.root: Settled = container_root(container.root, origin, name, is_mount_root=not lease.at)
+
+
+def _identity(entries: Sequence[Entry]) -> str:
+    """What tells this version of all these files together from others; short, as many nodes compare it."""
+    if len(entries) == 1:
+        return entries[0].version
+    return xxhash.xxh128_hexdigest("\n".join(entry.version for entry in entries).encode())

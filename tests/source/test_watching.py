@@ -1,0 +1,400 @@
+"""Watched folders of this system, with the real inotify: what is told of them, and what is left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from glassfs.source import Path as Names
+from glassfs.source import Source, Store
+from glassfs.source.local import LocalStore
+
+if sys.platform != "linux":
+    pytest.skip("inotify is Linux's", allow_module_level=True)
+
+from inotify_simple import INotify
+
+from glassfs.source import watching
+from tests.source.watching_lab import Listener, threads, until, watches_again
+
+LIBC, AT_FDCWD, RENAME_EXCHANGE = ctypes.CDLL(None), -100, 2
+
+
+def write(place: Path) -> None:
+    with (place / "file").open("ab") as file:
+        file.write(b"more")
+
+
+def store_through_a_mapping(place: Path) -> None:
+    with (place / "file").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        mapping[0] = 65
+
+
+CHANGES: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "made": ("new", lambda place: (place / "new").touch()),
+    "made, a folder": ("new", lambda place: (place / "new").mkdir()),
+    "made, a link": ("new", lambda place: (place / "new").symlink_to("file")),
+    "made, another name": ("new", lambda place: os.link(place / "file", place / "new")),
+    "written": ("file", write),
+    "cut": ("file", lambda place: os.truncate(place / "file", 1)),
+    "mapped": ("file", store_through_a_mapping),
+    "mode": ("file", lambda place: (place / "file").chmod(0o600)),
+    "times": ("file", lambda place: os.utime(place / "file", (1, 1))),
+    "removed": ("file", lambda place: (place / "file").unlink()),
+    "removed, a folder": ("b", lambda place: (place / "b").rmdir()),
+    "renamed away": ("file", lambda place: (place / "file").rename(place.parent / "x")),
+    "renamed here": ("new", lambda place: (place / "file").rename(place / "new")),
+    "replaced": ("file", lambda place: ((place / "x").touch(), (place / "x").replace(place / "file"))),
+    "not UTF-8": ("\udcff", lambda place: (place / "\udcff").touch()),
+    "the folder's mode": ("", lambda place: place.chmod(0o700)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_kind_of_change_is_told(store: LocalStore, root: Path, listener: Listener, change: str) -> None:
+    name, make = CHANGES[change]
+    assert store.watch(("a",), listener)
+    make(root / "a")
+    assert listener.hears(("a",), name)
+    assert store.watch(("a",), listener)
+
+
+def test_the_root_of_a_store_is_a_folder_as_others(store: LocalStore, root: Path, listener: Listener) -> None:
+    assert store.watch((), listener)
+    (root / "new").touch()
+    assert listener.hears((), "new")
+
+
+def test_what_is_below_is_not_told(store: LocalStore, root: Path, listener: Listener) -> None:
+    assert store.watch((), listener)
+    assert store.watch(("a",), listener)
+    (root / "a" / "b" / "deep").touch()
+    (root / "last").touch()
+    assert until(lambda: ((), "last") in listener.heard)
+    assert {path for path, _ in listener.heard} == {()}
+
+
+def test_many_writes_are_told_few_times_and_the_last_is_not_lost(
+    store: LocalStore, root: Path, listener: Listener,
+) -> None:
+    file = root / "a" / "file"
+    sizes = []
+
+    def told(path: Names, name: str) -> None:
+        listener(path, name)
+        sizes.append(file.stat().st_size)
+
+    assert store.watch(("a",), told)
+    with file.open("ab", buffering=0) as stream:
+        for _ in range(2000):
+            stream.write(b"x")
+    assert until(lambda: sizes and sizes[-1] == 2003)
+    assert listener.count(("a",), "file") < 1000
+
+
+def test_calls_come_from_a_thread_of_their_own(store: LocalStore, root: Path) -> None:
+    seen: list[threading.Thread] = []
+    assert store.watch(("a",), lambda path, name: seen.append(threading.current_thread()))
+    (root / "a" / "new").touch()
+    assert until(lambda: seen)
+    assert seen[0] is not threading.current_thread()
+    assert seen[0].daemon
+
+
+def test_one_who_fails_to_listen_is_not_in_the_way(store: LocalStore, root: Path, listener: Listener) -> None:
+    assert store.watch(("a",), lambda path, name: 1 / 0)
+    assert store.watch(("a", "b"), listener)
+    (root / "a" / "new").touch()
+    (root / "a" / "b" / "new").touch()
+    assert listener.hears(("a", "b"), "new")
+
+
+def test_a_watch_that_is_there_costs_no_system_call(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert store.watch(("a",), listener)
+    monkeypatch.setattr(os, "open", None)
+    monkeypatch.setattr(INotify, "add_watch", None)
+    assert store.watch(("a",), listener)
+
+
+def test_nobody_is_told_after_unwatch(store: LocalStore, root: Path, listener: Listener) -> None:
+    other = Listener()
+    assert store.watch(("a",), listener)
+    assert store.watch(("a", "b"), other)
+    store.unwatch(("a",))
+    store.unwatch(("a",))
+    store.unwatch(("never",))
+    (root / "a" / "new").touch()
+    (root / "a" / "b" / "new").touch()
+    assert other.hears(("a", "b"), "new")
+    assert listener.heard == []
+    assert store.watch(("a",), listener)
+    (root / "a" / "newer").touch()
+    assert listener.hears(("a",), "newer")
+
+
+def test_stores_share_what_they_watch(store: LocalStore, root: Path, listener: Listener) -> None:
+    other, second = LocalStore(root / "a"), Listener()
+    assert store.watch(("a", "b"), listener)
+    assert other.watch(("b",), second)
+    store.close()
+    (root / "a" / "b" / "new").touch()
+    assert second.hears(("b",), "new")
+    assert listener.heard == []
+    other.close()
+
+
+# Folders that go away, and others in their places.
+
+
+def exchange(place: Path) -> None:
+    """Another folder like it takes its place."""
+    shutil.copytree(place, place.parent / "other", symlinks=True)
+    place.rename(place.parent / "old")
+    (place.parent / "other").rename(place)
+
+
+def exchange_with(place: Path, other: Path) -> None:
+    """In one step, so that there is no moment without any."""
+    done = LIBC.renameat2(AT_FDCWD, os.fsencode(place), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE)
+    if done:
+        pytest.skip("this system exchanges no names")
+
+
+@pytest.mark.parametrize("which", ["root", "root/a", "root/a/b", "."])
+def test_another_folder_in_the_way_is_told(
+    store: LocalStore, root: Path, tmp_path: Path, listener: Listener, which: str,
+) -> None:
+    """The folder itself, one before it in the store, its root, or one before that."""
+    path = ("a", "b")
+    assert store.watch(path, listener)
+    exchange((tmp_path / which).resolve())
+    assert listener.hears(path, "")
+    assert watches_again(store, path, listener)
+    assert store.entry(path).place == f"{os.stat(root / 'a/b').st_dev}:{os.stat(root / 'a/b').st_ino}"
+    (root / "a" / "b" / "new").touch()
+    assert listener.hears(path, "new")
+
+
+def test_what_is_read_behind_a_watch_is_what_is_watched(store: LocalStore, root: Path, listener: Listener) -> None:
+    """The store goes over to another root before it says that this is watched, not a moment later."""
+    for number in range(20):
+        store.unwatch(("a",))
+        store.entry(())
+        exchange(root)
+        (root / "a" / f"{number}").touch()
+        shutil.rmtree(root.parent / "old")
+        assert watches_again(store, ("a",), listener)
+        assert [name for name, _ in store.list(("a",))] == sorted(os.listdir(root / "a"))
+
+
+def test_who_is_told_of_another_root_finds_that(store: LocalStore, root: Path) -> None:
+    found: list[bool] = []
+
+    def told(path: Names, name: str) -> None:
+        found.append("new" in dict(store.list(("a",))))
+
+    for number in range(20):
+        assert until(lambda: store.watch(("a",), told))
+        shutil.copytree(root, root.parent / "other")
+        (root.parent / "other" / "a" / "new").touch()
+        store.entry(())
+        exchange_with(root, root.parent / "other")
+        assert until(lambda number=number: len(found) > number)
+        shutil.rmtree(root.parent / "other")
+        (root / "a" / "new").unlink()
+        store.unwatch(("a",))
+    assert all(found)
+
+
+def test_a_folder_that_is_deleted_is_told_once(store: LocalStore, root: Path, listener: Listener) -> None:
+    assert store.watch(("a", "b"), listener)
+    (root / "a" / "b").rmdir()
+    assert until(lambda: listener.heard)
+    assert not store.watch(("a", "b"), listener)
+    (root / "a" / "b").mkdir()
+    assert watches_again(store, ("a", "b"), listener)
+    (root / "a" / "b" / "new").touch()
+    assert until(lambda: (("a", "b"), "new") in listener.heard)
+    assert listener.count(("a", "b"), "") == 1
+
+
+def test_a_deleted_folder_that_somebody_has_open_is_gone_too(
+    store: LocalStore, root: Path, listener: Listener,
+) -> None:
+    """Of such a one inotify says nothing before it is closed."""
+    assert store.watch(("a", "b"), listener)
+    held = os.open(root / "a" / "b", os.O_RDONLY)
+    try:
+        (root / "a" / "b").rmdir()
+        (root / "a" / "b").mkdir()
+        assert listener.hears(("a", "b"), "")
+        assert watches_again(store, ("a", "b"), listener)
+        (root / "a" / "b" / "new").touch()
+        assert listener.hears(("a", "b"), "new")
+    finally:
+        os.close(held)
+
+
+def test_a_deleted_root_is_told(store: LocalStore, root: Path, listener: Listener) -> None:
+    """The store itself has it open."""
+    assert store.watch((), listener)
+    shutil.rmtree(root)
+    assert listener.hears((), "")
+    assert not store.watch((), listener)
+    root.mkdir()
+    assert watches_again(store, (), listener)
+
+
+def test_a_folder_exchanged_while_it_is_looked_for_is_not_watched(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the moment when it was opened and the one when it was watched."""
+    add_watch = INotify.add_watch
+
+    def late(self: INotify, path: str, mask: int) -> int:
+        if os.readlink(path) == str(root / "a" / "b"):
+            exchange(root / "a" / "b")
+        number: int = add_watch(self, path, mask)
+        return number
+
+    monkeypatch.setattr(INotify, "add_watch", late)
+    assert not store.watch(("a", "b"), listener)
+    monkeypatch.undo()
+
+
+def test_links_are_not_followed(store: LocalStore, root: Path, tmp_path: Path, listener: Listener) -> None:
+    (tmp_path / "outside" / "inner").mkdir(parents=True)
+    (root / "link").symlink_to(tmp_path / "outside")
+    assert not store.watch(("link",), listener)
+    assert not store.watch(("link", "inner"), listener)
+    assert store.watch(("a", "b"), listener)
+    (root / "a").rename(root / "old")
+    (root / "a").symlink_to(root / "old")
+    assert listener.hears(("a", "b"), "")
+    assert not store.watch(("a", "b"), listener)
+
+
+@pytest.mark.parametrize("path", [("missing",), ("a", "file"), ("a\0b",), ("\ud800",), ("x" * 300,), ("a", "b") * 50])
+def test_what_is_no_folder_is_not_watched(store: LocalStore, listener: Listener, path: Names) -> None:
+    assert not store.watch(path, listener)
+    assert store.watch(("a",), listener)
+
+
+def test_folders_that_swap_places_in_a_loop(store: LocalStore, root: Path) -> None:
+    """Whoever asks what is there after having been told, or having asked to be told, ends up with what is there."""
+    (root / "c").mkdir()
+    (root / "a" / "b" / "is").touch()
+    seen = ""
+
+    def look(path: Names = (), name: str = "") -> None:
+        nonlocal seen
+        until(lambda: store.watch(("a",), look) or not (root / "a").exists())
+        seen = ",".join(sorted(os.listdir(root / "a"))) if (root / "a").exists() else ""
+
+    look()
+    for _ in range(50):
+        (root / "a").rename(root / "d")
+        (root / "c").rename(root / "a")
+        (root / "d").rename(root / "c")
+    (root / "a" / "last").touch()
+    assert until(lambda: "last" in seen or (look() or False))
+
+
+# What is left behind.
+
+
+def test_close_leaves_no_thread_and_no_descriptor(store: LocalStore, root: Path, listener: Listener) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        assert store.watch(("a",), listener)
+        assert store.watch(("a", "b"), listener)
+        store.close()
+        store.entry(())
+    assert until(lambda: not threads())
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_store_that_nobody_has_any_more_watches_nothing(pool: watching.Watches, root: Path) -> None:
+    store = LocalStore(root)
+    if not store.watch((), Listener()):
+        pytest.skip("nothing can be watched here")
+    del store
+    gc.collect()
+    assert until(lambda: not threads())
+
+
+def test_who_is_told_may_watch_and_close(store: LocalStore, root: Path, listener: Listener) -> None:
+    def told(path: Names, name: str) -> None:
+        store.unwatch(path)
+        assert store.watch(("a", "b"), listener)
+        listener(path, name)
+
+    assert store.watch(("a",), told)
+    (root / "a" / "new").touch()
+    assert listener.hears(("a",), "new")
+    (root / "a" / "b" / "new").touch()
+    assert listener.hears(("a", "b"), "new")
+
+
+def test_threads_watch_and_give_back_at_once(store: LocalStore, root: Path, listener: Listener) -> None:
+    """While folders on the way are renamed; what is watched in the end is told."""
+    names = [(), ("a",), ("a", "b")]
+    is_over = threading.Event()
+    failures: list[BaseException] = []
+
+    def ask(first: int) -> None:
+        try:
+            for step in range(first, first + 300):
+                store.watch(names[step % 3], listener)
+                if step % 5 == 0:
+                    store.unwatch(names[step * 7 % 3])
+                if step % 50 == 0:
+                    store.close()
+        except BaseException as error:
+            failures.append(error)
+
+    def rename() -> None:
+        while not is_over.is_set():
+            (root / "a").rename(root / "c")
+            (root / "c").rename(root / "a")
+
+    asking = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    renaming = threading.Thread(target=rename)
+    for thread in (*asking, renaming):
+        thread.start()
+    for thread in asking:
+        thread.join()
+    is_over.set()
+    renaming.join()
+    assert failures == []
+    assert watches_again(store, ("a", "b"), listener)
+    (root / "a" / "b" / "new").touch()
+    assert until(lambda: (("a", "b"), "new") in listener.heard or not store.watch(("a", "b"), listener))
+
+
+class Silent(Store):
+    """A store of another kind, which says nothing of watches."""
+
+    def shown(self, path: Names) -> str:
+        raise NotImplementedError
+
+    entry = list = open = close = shown  # type: ignore[assignment]
+
+    def source(self, path: Names, entry: object) -> Source:
+        raise NotImplementedError
+
+
+def test_a_store_need_not_be_able_to_tell(listener: Listener) -> None:
+    assert not Silent().watch((), listener)
+    Silent().unwatch(())

@@ -1,0 +1,209 @@
+"""Series and fields as directories, in which nothing is made before somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.content import (
+    Array,
+    Blob,
+    Content,
+    Data,
+    Document,
+    Fields,
+    Group,
+    Image,
+    Member,
+    Memory,
+    Null,
+    Outline,
+    Picture,
+    Series,
+    members_of,
+)
+from glassfs.errors import NotFound
+from glassfs.tree import Node, Tree
+from glassfs.tree.build import container_root
+from glassfs.tree.nodes import Settled
+from tests.tree.trees import facts_of_nodes, files_of, origin, paths_of, tree_of
+
+# Series: folders of numbered contents, none of which is made before somebody asks.
+
+
+def series(count: int, digits: int = 1, has_groups: bool = False) -> tuple[Series, list[int]]:
+    made: list[int] = []
+
+    def item(number: int) -> Content:
+        made.append(number)
+        inner = Blob(b"x", Memory(str(number).encode()))
+        return Group(b"g", lambda: [Member((b"x",), inner)], 0) if has_groups else inner
+
+    return Series(b"s", count, item, digits, has_groups), made
+
+
+@pytest.mark.parametrize("has_groups", [False, True])
+@pytest.mark.parametrize(("count", "digits"), [(0, 1), (1, 1), (12, 1), (12, 6), (1_000_003, 6)])
+def test_a_series_makes_what_is_asked_for(count: int, digits: int, has_groups: bool) -> None:
+    content, made = series(count, digits, has_groups)
+    tree = tree_of([Member((b"s",), content)])
+    folder = tree.directory("/s")
+    listing = folder.listing()
+    assert len(listing) == count
+    for number in {0, count // 2, count - 1} if count else ():
+        name = f"{number:0{digits}d}" + ("" if has_groups else ".bin")
+        node, found = listing[number], tree.lookup(f"/s/{name}")
+        assert (node.name, node.ino) == (name, found.ino)
+        inner = tree.file(f"/s/{name}/x.bin" if has_groups else f"/s/{name}")
+        assert inner.read(0, 20) == str(number).encode()
+    assert len(made) < 40
+    with pytest.raises(IndexError):
+        listing[count]
+
+
+@pytest.mark.parametrize("name", [
+    "12.bin", "-1.bin", "1.png", "1", "01.bin", "٣.bin", "1.bin.bin", ".bin", "9" * 30 + ".bin", "",
+])
+def test_names_that_are_not_of_the_series(name: str) -> None:
+    folder = tree_of([Member((b"s",), series(12)[0])]).directory("/s")
+    with pytest.raises(NotFound):
+        folder.child(name)
+
+
+def test_contents_named_in_full_merge_with_a_series_and_come_first() -> None:
+    content, _ = series(3)
+    tree = tree_of([Member((b"s", b"1"), Blob(b"1", Memory(b"other"))), Member((b"s",), content)])
+    assert files_of(tree) == {"/s/0.bin": b"0", "/s/1.bin": b"other", "/s/2.bin": b"2", "/s/1~2.bin": b"1"}
+
+
+# Fields: folders of contents whose names are known, each of which is made when somebody asks for it.
+
+
+def fields(*names: bytes, collections: int = 0) -> tuple[Fields, list[bytes]]:
+    """Contents under these names, of which the first ones are series, and those that were made of them."""
+    made: list[bytes] = []
+
+    def item(name: bytes) -> Content:
+        made.append(name)
+        if name in names[:collections]:
+            return series(3)[0]
+        return Array(name, Memory(bytes(8)), "<i8", (1,), label=".minutes") if name == b"t" else Null(name)
+
+    return Fields(b"key", Outline(names[:collections], names[collections:]), item), made
+
+
+@pytest.mark.parametrize("is_root", [False, True])
+def test_of_fields_only_what_is_asked_for_is_made(is_root: bool) -> None:
+    content, made = fields(b"later", b"meta", b"state", b"t", b"u-v_2", collections=2)
+    if is_root:
+        top = container_root(content, origin(), is_mount_root=True)
+        tree = Tree(lambda: top)
+        directory: Node = top
+    else:
+        tree = tree_of([Member((b"f",), content)])
+        directory = tree.lookup("/f")
+    assert isinstance(directory, Settled)
+    assert (directory.count, directory.xattrs()) == (5, {
+        "user.glassfs.format": b"made", "user.glassfs.key": b"key",
+    })
+    assert made == []
+    for missing in ("x", "state.npy", "state", "t.npy", "t", ".null", "meta.null", "later.bin", "u-v_2", "\udcff", "ä"):
+        with pytest.raises(NotFound):
+            directory.find(missing)
+    made.clear()
+    assert [directory.find(name) for name in ("meta", "state.null")] == [1, 2]
+    assert directory.child("t.minutes.npy").name == "t.minutes.npy"
+    number, node = directory.found("u-v_2.null")
+    assert (number, node.ino) == (4, directory.at(4).ino)
+    assert set(made) == {b"meta", b"state", b"t", b"u-v_2"}
+    made.clear()
+    assert [node.name for node in directory.listing()] == ["later", "meta", "state.null", "t.minutes.npy", "u-v_2.null"]
+    assert sorted(made) == [b"later", b"meta", b"state", b"t", b"u-v_2"]
+    place = "" if is_root else "/f"
+    assert tree.file(f"{place}/meta/1.bin").read(0, 9) == b"1"
+
+
+def test_fields_are_shown_like_a_group_of_the_same_contents() -> None:
+    content, _ = fields(b"later", b"meta", b"state", b"t", collections=2)
+    members = list(members_of(content))
+    group = Member((b"f",), Group(b"key", lambda: members))
+    assert [name for name, in (member.name for member in members)] == [b"later", b"meta", b"state", b"t"]
+    shown = [[(path, node.ino, type(node)) for path, node in tree_of([member]).walk() if path != "/f"]
+             for member in (Member((b"f",), content), group)]
+    assert shown[0] == shown[1]
+
+
+def test_fields_merge_with_other_contents_of_their_name() -> None:
+    content, _ = fields(b"meta", b"state", collections=1)
+    tree = tree_of([Member((b"f", b"state"), Null(b"other")), Member((b"f",), content), Member((b"f", b"meta", b"1"),
+                    Blob(b"1", Memory(b"more")))])
+    assert paths_of(tree, "/f") == {
+        "/f/meta/", "/f/state.null", "/f/state~2.null", *(f"/f/meta/{name}.bin" for name in ("0", "1", "1~2", "2")),
+    }
+
+
+@pytest.mark.parametrize("names", [
+    (b"a", b"a"), (b"a.npy",), (b"",), (b"..",), (b"a/b",), (b"a%",), (b"a~2",), (b"\xff",), (b"a\n",), (b"x" * 65,),
+])
+def test_names_that_an_outline_cannot_have(names: tuple[bytes, ...]) -> None:
+    """Distinct ones that could be escaped, be cut, or be made equal by an extension."""
+    for collections in range(len(names) + 1):
+        with pytest.raises(ValueError, match="not distinct names"):
+            Outline(names[:collections], names[collections:])
+
+
+# Facts: what a listing tells of all children, without making more than has to be.
+
+
+KINDS: dict[str, Callable[[Data], Content]] = {
+    "blob": lambda data: Blob(b"", data),
+    "picture": lambda data: Picture(b"", data, "png"),
+    "image": lambda data: Image(b"", data, 5, data.size // 5, 1),
+    "array": lambda data: Array(b"", data, "|u1", (data.size,)),
+}
+
+
+@given(
+    st.sampled_from(list(KINDS)), st.lists(st.integers(1, 9).map(lambda rows: 5 * rows), max_size=12), st.booleans(),
+    st.tuples(st.integers(0, 13), st.integers(0, 13)),
+)
+@settings(deadline=None)
+def test_facts_of_a_series_that_knows_its_sizes(
+    kind: str, sizes: list[int], has_sizes: bool, part: tuple[int, int],
+) -> None:
+    made = []
+
+    def item(number: int) -> Content:
+        made.append(number)
+        return KINDS[kind](Memory(bytes(sizes[number])))
+
+    content = Series(b"s", len(sizes), item, 3, is_uniform=len(set(sizes)) == 1)
+    if has_sizes:
+        content.sizes = lambda start, stop: sizes[start:stop]
+    folder = tree_of([Member((b"s",), content)]).directory("/s")
+    assert isinstance(folder, Settled)
+    made.clear()
+    facts = list(folder.facts(*part))
+    if content.is_uniform or (has_sizes and kind in ("blob", "picture")):
+        assert set(made) <= {0}
+    assert facts == facts_of_nodes(folder, *part)
+
+
+def test_facts_read_nothing() -> None:
+    """A size that takes reading is left out; the nodes of a folder with contents of all kinds tell the others."""
+    def unread() -> None:
+        raise AssertionError("read")
+
+    members = [
+        Member((b"document",), Document(b"", unread)), Member((b"raw\xff",), Blob(b"", Memory(bytes(3)))),
+        Member((b"folder", b"x"), Null(b"")), Member((b"none",), Null(b"")),
+    ]
+    folder = tree_of(members).root
+    assert isinstance(folder, Settled)
+    assert [(name, mode, size) for name, _, mode, size in folder.facts(0, 9)] == [
+        (b"folder", 0o040555, None), (b"document.json", 0o100444, None), (b"raw%FF.bin", 0o100444, 3),
+        (b"none.null", 0o100444, 0),
+    ]

@@ -1,0 +1,340 @@
+"""What is parsed of containers, and for how long: a budget of bytes, leases that outlive it, what is told of both."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassfs.cache import BlockCache
+from glassfs.content import Container, Group
+from glassfs.errors import Changed
+from glassfs.formats import registry
+from glassfs.formats.registry import Format, Opening
+from glassfs.source import Named
+from glassfs.source.memory import MemoryStore
+from glassfs.tree import Containers, Sources
+from glassfs.tree.lease import Lease
+from glassfs.tree.places import containers as containers_module
+from glassfs.tree.places import contents as contents_module
+from glassfs.tree.places.contents import Contents
+from glassfs.tree.places.folder import ContainerDirectory
+from glassfs.tree.places.held import Held, Opened, Place
+from glassfs.tree.places.weight import weight_of
+from tests.tree.made import FORMAT, made
+from tests.tree.trees import origin
+
+
+def many(count: int) -> MemoryStore:
+    return MemoryStore({f"{number:04d}": made(a=b"%04d" % number) for number in range(count)})
+
+
+def sources_within(store: MemoryStore, budget: int, limit: int = 10_000) -> Sources:
+    """The tree of a store whose parsed containers have so many bytes."""
+    return Sources([Named(store, (), "memory")], Containers(BlockCache(), limit, budget))
+
+
+def container_at(sources: Sources, path: str) -> ContainerDirectory:
+    node = sources.tree.lookup(path)
+    assert isinstance(node, ContainerDirectory)
+    return node
+
+
+def weight(sources: Sources) -> int:
+    return sources.containers._contents.weight
+
+
+def test_what_is_parsed_stays_within_the_budget() -> None:
+    store = many(50)
+    one = sources_within(store, 1 << 20)
+    container_at(one, "/0000")
+    each = weight(one)
+    one.tree.close()
+    sources = sources_within(store, 10 * each + each // 2)
+    for number in range(50):
+        assert container_at(sources, f"/{number:04d}").child("a.bin")
+    kept = [opened.container.sources[0].name[-4:] for opened in sources.containers.all_open()]
+    assert kept == [f"{number:04d}" for number in range(40, 50)]
+    assert len(store.held) == 10
+    assert weight(sources) <= 10 * each + each // 2
+    sources.tree.close()
+    assert weight(sources) == 0
+
+
+def test_an_evicted_container_is_the_same_when_it_is_parsed_again() -> None:
+    store = many(3)
+    sources = sources_within(store, 1)
+    directory = container_at(sources, "/0000")
+    before = directory.child("a.bin")
+    opens = store.opens
+    container_at(sources, "/0001")
+    assert len(sources.containers.all_open()) == 1
+    after = directory.child("a.bin")
+    assert after is not before
+    assert after.origin.lease is before.origin.lease is container_at(sources, "/0000").origin.lease
+    assert (after.ino, after.origin.identity) == (before.ino, before.origin.identity)
+    assert not before.origin.lease.is_retired
+    assert before.read(0, 9) == after.read(0, 9) == b"0000"
+    assert store.opens > opens
+
+
+def test_others_are_still_found_after_an_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the paths into what was evicted are forgotten."""
+    store = many(40)
+    sources = sources_within(store, 1 << 20, limit=4)
+    for number in range(4):
+        sources.tree.file(f"/{number:04d}/a.bin")
+    kept = dict(sources.tree._directories)
+    sources.tree.file("/0004/a.bin")
+    assert set(kept) - set(sources.tree._directories) == {"/0000"}
+
+
+def test_a_deleted_container_is_parsed_again_from_what_is_held() -> None:
+    store = many(3)
+    sources = sources_within(store, 1)
+    directory = container_at(sources, "/0000")
+    with directory.origin.lease:
+        assert directory.child("a.bin").read(0, 9) == b"0000"
+        store.remove("0000")
+        assert sources.refresh() == ["/0000"]
+        for number in (1, 2, 1):
+            container_at(sources, f"/{number:04d}").listing()
+            assert directory.count == 1
+            assert directory.child("a.bin").read(0, 9) == b"0000"
+        assert directory.origin.lease.is_retired
+    assert {source.name for source in store.held} <= {"memory/0001", "memory/0002"}
+    container_at(sources, "/0002").listing()
+    with pytest.raises(Changed):
+        directory.child("a.bin")
+
+
+def test_a_replaced_container_is_not_parsed_again() -> None:
+    store = many(2)
+    sources = sources_within(store, 1)
+    directory = container_at(sources, "/0000")
+    with directory.origin.lease:
+        assert directory.child("a.bin").read(0, 9) == b"0000"
+        container_at(sources, "/0001")
+        store.put("0000", made(a=b"new"))
+        assert sources.refresh() == ["/0000"]
+        with pytest.raises(Changed):
+            directory.child("a.bin")
+        assert container_at(sources, "/0000").child("a.bin").read(0, 9) == b"new"
+    assert len(store.held) == 1
+
+
+@pytest.mark.parametrize("change", ["put", "remove"])
+def test_what_has_no_contents_any_more_is_watched_all_the_same(change: str) -> None:
+    store = many(300)
+    sources = sources_within(store, 1)
+    leases = [container_at(sources, f"/{number:04d}").origin.lease for number in range(300)]
+    getattr(store, change)(*(("0007", made(b=b"new")) if change == "put" else ("0007",)))
+    told = [path for _ in range(2) for path in sources.refresh()]
+    assert told == ["/0007"]
+    assert [lease.is_retired for lease in leases].count(True) == 1
+    assert leases[7].is_replaced == (change == "put")
+
+
+def test_few_are_compared_at_a_time_and_all_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = many(1000)
+    sources = sources_within(store, 16 << 20)
+    leases = [container_at(sources, f"/{number:04d}").origin.lease for number in range(1000)]
+    asked = []
+    entry = store.entry
+    monkeypatch.setattr(store, "entry", lambda path: asked.append(path) or entry(path))
+    rounds = -(-len(leases) // containers_module.COMPARED)
+    for _ in range(rounds):
+        before = len(asked)
+        assert sources.containers.refresh() == []
+        assert len(asked) - before <= containers_module.COMPARED
+    assert len(set(asked)) == len(asked) == 1000
+
+
+def test_whoever_has_nodes_is_told_of_what_is_dropped_or_exchanged() -> None:
+    store = many(3)
+    sources = sources_within(store, 1)
+    told: list[Lease] = []
+    sources.on_drop = told.append
+    first = container_at(sources, "/0000").origin.lease
+    assert told == []
+    second = container_at(sources, "/0001").origin.lease
+    assert told == [first]
+    store.set_permissions("0001", 0o600)
+    sources.refresh()
+    assert told == [first, second]
+    assert not second.is_retired
+    store.put("0001", made())
+    sources.refresh()
+    assert told == [first, second, second]
+    assert second.is_replaced
+
+
+def test_new_attributes_are_those_of_what_was_parsed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = many(1)
+    sources = sources_within(store, 1 << 20)
+    directory = container_at(sources, "/0000")
+    before = directory.child("a.bin")
+    opens = store.opens
+    store.set_permissions("0000", 0o600)
+    assert sources.refresh() == ["/0000"]
+    after = directory.child("a.bin")
+    assert (before.mode & 0o777, after.mode & 0o777) == (0o444, 0o400)
+    assert after.origin.lease is before.origin.lease
+    assert store.opens == opens
+
+
+def test_parts_that_are_held_are_used_again() -> None:
+    store = MemoryStore({"m": made(parts=["one", "two"]), "one": b"1", "two": b"2", "other": made(a=b"a")})
+    sources = sources_within(store, 1)
+    directory = container_at(sources, "/m")
+    parts = set(directory.origin.lease.sources)
+    with directory.origin.lease:
+        assert sources.tree.file("/m/parts/two.bin").read(0, 9) == b"2"
+        container_at(sources, "/other")
+        again = directory.opened()
+        assert set(again.container.sources) == parts
+        assert again.lease is directory.origin.lease
+        for name in ("m", "one", "two"):
+            store.remove(name)
+        sources.refresh()
+        container_at(sources, "/other")
+        assert sources.tree.root.listing()
+        assert directory.child("parts").child("two.bin").read(0, 9) == b"2"
+    sources.tree.close()
+    assert not store.held
+
+
+def test_parts_that_were_asked_for_and_are_not_used_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(opening: Opening) -> Container:
+        opening.sibling("unused")
+        return Container("asks", "1", Group(b"", list), [opening.source])
+
+    monkeypatch.setattr(registry, "built_in", lambda: iter([Format("asks", lambda head: head == b"ask", opened)]))
+    store = MemoryStore({"some": b"ask", "unused": b""})
+    sources = sources_within(store, 1 << 20)
+    directory = container_at(sources, "/some")
+    assert [source.name for source in directory.origin.lease.sources] == ["memory/some"]
+    assert {source.name for source in store.held} == {"memory/some"}
+
+
+def test_what_is_made_of_other_files_the_second_time_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = iter(["one", "two", "two"])
+
+    def opened(opening: Opening) -> Container:
+        return Container("asks", "1", Group(b"", list), [opening.source, opening.sibling(next(asked))])
+
+    formats = [FORMAT, Format("asks", lambda head: head == b"ask", opened)]
+    monkeypatch.setattr(registry, "built_in", lambda: iter(formats))
+    store = MemoryStore({"some": b"ask", "one": b"", "two": b"", "other": made()})
+    sources = sources_within(store, 1)
+    directory = container_at(sources, "/some")
+    container_at(sources, "/other")
+    with pytest.raises(Changed, match="other files"):
+        directory.listing()
+    assert directory.origin.lease.is_replaced
+    assert container_at(sources, "/some").origin.identity != directory.origin.identity
+    sources.tree.close()
+    assert not store.held
+
+
+def test_a_container_that_makes_much_of_few_bytes_weighs_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At opening or later, in a closure, a view of bytes or an object: the budget holds."""
+    kept: dict[int, list[object]] = {}
+
+    def opened(opening: Opening) -> Container:
+        mine: list[object] = kept.setdefault(len(kept), [])
+        mine.append({number: [bytes(100)] for number in range(1000)})
+
+        def members() -> list[object]:
+            mine.append(memoryview(bytes(500_000)))
+            return []
+
+        return Container("greedy", "1", Group(b"", members), [opening.source])
+
+    monkeypatch.setattr(registry, "built_in", lambda: iter([Format("greedy", lambda head: True, opened)]))
+    store = MemoryStore({f"{number}": b"x" for number in range(20)})
+    sources = sources_within(store, 5_000_000)
+    for number in range(20):
+        directory = container_at(sources, f"/{number}")
+        if number == 0:
+            assert weight(sources) > 200_000
+        directory.listing()
+        directory.opened()
+    # Each is 0.7 MB by now.
+    assert len(sources.containers.all_open()) <= 8
+    assert weight(sources) <= 5_000_000
+
+
+def test_what_is_shared_weighs_nothing() -> None:
+    shared = [BlockCache(), Lease(()), MemoryStore({"a": bytes(1 << 20)}), OrderedDict, itertools]
+    assert weight_of(shared, 1 << 30) < 1000
+    assert weight_of(lambda: shared, 1 << 30) < 2000
+    assert 1 << 20 < weight_of([bytes(1 << 20)] * 5, 1 << 30) < 2 << 20
+    looped: list[object] = [bytearray(5000)]
+    looped.append(looped)
+    assert 5000 < weight_of(looped, 1 << 30) < 6000
+    np = pytest.importorskip("numpy")
+    assert weight_of([np.frombuffer(bytes(1 << 20), "u1")[5:]], 1 << 30) > 1 << 20
+
+
+def test_weighing_ends_where_it_is_too_much() -> None:
+    endless = [[bytes(10)] for _ in range(500_000)]
+    assert 1000 < weight_of(endless, 1000) < weight_of(endless, 1 << 30)
+
+
+def lease_of(number: int) -> Held:
+    store = MemoryStore({f"{number}": b""})
+    path = (f"{number}",)
+    return Held(Place(store, path), f"/{number}", "made", [(path, store.source(path, store.entry(path)))])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["put", "find", "drop", "grow"]), st.integers(0, 9), st.integers(1, 40))))
+def test_what_is_kept_is_what_was_used_last_and_adds_up(steps: list[tuple[str, int, int]]) -> None:
+    """Against a list of what should be there, for a budget of 100 and seven containers."""
+    nowhere = origin()
+    weights: dict[int, int] = {}
+    dropped: list[Held] = []
+    leases = {number: lease_of(number) for number in range(10)}
+    numbers = {lease: number for number, lease in leases.items()}
+    contents = Contents(100, 7, dropped.append)
+
+    def reduced() -> None:
+        while (sum(weights[number] for number in expected) > 100 or len(expected) > 7) and len(expected) > 1:
+            going.append(expected.pop(0))
+
+    expected: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contents_module, "LEAST_WEIGHT", 0)
+        patch.setattr(contents_module, "weight_of", lambda container, limit: weights[int(container.version)])
+        for step, number, size in steps:
+            going: list[int] = []
+            dropped.clear()
+            lease = leases[number]
+            if step == "put" and number not in expected:
+                weights[number] = size
+                expected.append(number)
+                container = Container("made", f"{number}", Group(b"", list), list(lease.sources))
+                contents.put(container, lease, lambda container, lease: Opened(container, lease, nowhere))
+                reduced()
+            elif step == "find":
+                assert (contents.find(lease) is not None) == (number in expected)
+                if number in expected:
+                    expected.remove(number)
+                    expected.append(number)
+            elif step == "drop":
+                contents.drop(lease)
+                if number in expected:
+                    expected.remove(number)
+            elif step == "grow" and number in expected:
+                opened = next(one for one in contents.all() if one.lease is lease)
+                weights[number] = size * 3
+                contents.weigh(opened)
+                reduced()
+            assert [numbers[lease] for lease in dropped] == going
+            assert [numbers[opened.lease] for opened in contents.all()] == expected
+            if step != "find":
+                assert contents.weight == sum(weights[number] for number in expected)
+        assert {number for number, lease in leases.items() if lease._users} == set(expected)
