@@ -28,7 +28,9 @@ def operations_of(sources: Sources, *options: str, **status: object) -> Operatio
     def own() -> OwnDirectory:
         return OwnDirectory(sources, lambda: {"version": 1} | status, OWNER)
 
-    return Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
+    operations = Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
+    sources.on_drop = operations.inodes.drop_nodes
+    return operations
 
 
 class Kernel:
