@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations
@@ -23,10 +24,12 @@ def operations_over(root: Callable[[], Directory], *options: str, total_size: in
     return Operations(root, lambda: own, MountOptions.parse(options), lambda: total_size)
 
 
-def operations_of(sources: Sources, *options: str, **status: object) -> Operations:
+def operations_of(
+    sources: Sources, *options: str, status: Callable[[], dict[str, Any]] = lambda: {"version": 1},
+) -> Operations:
     """The file system over sources, with ``.glassfs``."""
     def own() -> OwnDirectory:
-        return OwnDirectory(sources, lambda: {"version": 1} | status, OWNER)
+        return OwnDirectory(sources, status, OWNER)
 
     operations = Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
     sources.on_drop = operations.inodes.drop_nodes
