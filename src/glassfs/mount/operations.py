@@ -196,7 +196,7 @@ class Operations:
         """All attributes, and for how many seconds they are good."""
         if self.inodes.is_in_container(ident):
             return self.attributes_of(self.node(ident)), self.longest
-        with suppress(NotFound):  # deleted, and still open: the attributes that it had
+        with suppress(NotFound, Changed):  # deleted, or in a folder that is, and still open: the attributes that it had
             self.inodes.renew(ident)
         return self.attributes_of(self.node(ident)), min(SHORT, self.longest)
 
