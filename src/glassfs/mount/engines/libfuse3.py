@@ -12,10 +12,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
+import mmap
 import os
 import signal
 import sys
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -83,7 +86,8 @@ class _Room:
     """What one thread works with."""
 
     def __init__(self) -> None:
-        self.request = memoryview(bytearray(LONGEST_READ + wire.LEAST_READ))
+        # Mapped: the kernel wants room for the longest write, of which nothing but the first page is ever used.
+        self.request = memoryview(mmap.mmap(-1, LONGEST_READ + wire.LEAST_READ))
         self.payload = Payload()
 
 
@@ -98,7 +102,9 @@ class Libfuse3(Engine):
         self._init = _Init(self._agree)
         self._session: int | None = None
         self._descriptor = -1
-        self._rooms: list[_Room] = []
+        self._lock = threading.Lock()
+        self._counts: dict[int, list[int]] = {}
+        """Requests answered by each thread; those of threads that have ended together under 0."""
         self._interrupted: deque[tuple[float, int]] = deque()
         """Requests that somebody gave up, and when they are answered at the latest, in that order."""
 
@@ -131,8 +137,9 @@ class Libfuse3(Engine):
                 self._answers.fail(unique, errno.EINTR)
 
     def requests(self) -> dict[str, int]:
-        rooms = list(self._rooms)
-        sums = {opcode.name: sum(room.payload.counts[opcode] for room in rooms) for opcode in Opcode}
+        with self._lock:
+            counts = list(self._counts.values())
+        sums = {opcode.name: sum(one[opcode] for one in counts) for opcode in Opcode}
         return {name: count for name, count in sums.items() if count}
 
     def _mount(self, place: MountPoint) -> None:
@@ -194,8 +201,17 @@ class Libfuse3(Engine):
 
     def _room(self) -> _Room:
         room = _Room()
-        self._rooms.append(room)
+        with self._lock:
+            self._counts[id(room)] = room.payload.counts
+        # With its thread its pages go: there may have been hundreds of them.
+        weakref.finalize(room, self._left, id(room)).atexit = False
         return room
+
+    def _left(self, number: int) -> None:
+        with self._lock:
+            counts, past = self._counts[number], self._counts.get(0, [0] * len(self._counts[number]))
+            self._counts[0] = [sum(pair) for pair in zip(past, counts, strict=True)]
+            del self._counts[number]
 
     def _take(self, worker: Worker[_Room]) -> Task | None:
         request = worker.state.request
