@@ -66,6 +66,7 @@ class Session:
 
         def started() -> None:
             threading.Thread(target=self._after_start, args=(ready,), name="glassfs-watch", daemon=True).start()
+            threading.Thread(target=self._tick, name="glassfs-clock", daemon=True).start()
 
         self._messages = Messages() if "debug" not in self.options.flags else None
         try:
@@ -122,8 +123,12 @@ class Session:
             for place in due:
                 self.engine.invalidate(self.operations.stale(place))
             self.engine.invalidate(Stale(nodes=self.operations.unsettled()))
-            self.engine.tick()
             self._memory.tick(self.cache.misses)
+
+    def _tick(self) -> None:
+        """On a thread of its own: the watch waits for sources that hang."""
+        while not self._is_ending.wait(WATCH_INTERVAL):
+            self.engine.tick()
 
     def _refreshed(self) -> list[str]:
         """What has changed. Whatever goes wrong is logged: without the watch nothing new would be shown any more."""
