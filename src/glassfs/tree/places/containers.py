@@ -122,6 +122,7 @@ class Containers:
             except GlassfsError:
                 now = None
             self._compare(lease, before, now)
+        self._contents.weigh_some()
         with self._lock:
             noticed, self._noticed = self._noticed, set()
         return sorted(noticed)
