@@ -183,7 +183,12 @@ class Operations:
             raise
         if node.is_volatile:
             return Found(ident, node, attributes, 0.0, self.longest)
+        timeout = self.timeout_of(node, timeout)
         return Found(ident, node, attributes, timeout, timeout)
+
+    def timeout_of(self, node: Node, timeout: float) -> float:
+        """For how many seconds a node is good in a directory where others are for so many."""
+        return min(SHORT, timeout) if node.origin.has_other_names else timeout
 
     def forget(self, ident: int, references: int) -> None:
         self.inodes.forget(ident, references)

@@ -163,6 +163,7 @@ class LocalStore(Store):
         return Entry(
             kind, version, place, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
             status.st_gid, status.st_mtime_ns, volume=_volume(status.st_dev),
+            has_other_names=kind is Kind.FILE and status.st_nlink > 1,
         )
 
     def _has_acl(self, status: os.stat_result, acl: Callable[[], bytes]) -> bool:

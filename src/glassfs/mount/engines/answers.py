@@ -189,7 +189,8 @@ class Answers:
                         operations.forget(given.pop(), 1)
                     body += wire.NO_ENTRY
                 else:
-                    entry = wire.entry_out(child, timeout, timeout, attributes)
+                    good = operations.timeout_of(node, timeout)
+                    entry = wire.entry_out(child, good, good, attributes)
                     if type(node) is File:
                         origin, tail = node.origin, entry[-wire.ENTRY_TAIL :]
                     body += entry

@@ -87,7 +87,7 @@ def _node(
         return plain_file(containers, place, entry, name, ino, verdict.refusal or "")
     origin = Origin(
         lease.identity, Access.of(verdict.entries), entry.mtime_ns, containers.services, lease, lease.format,
-        entry.volume,
+        entry.volume, any(one.has_other_names for one in verdict.entries),
     )
     return ContainerDirectory(name, ino, origin, containers, lease)
 
@@ -99,6 +99,7 @@ def plain_file(
     source = place.store.source(place.path, entry)
     origin = Origin(
         entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]), volume=entry.volume,
+        has_other_names=entry.has_other_names,
     )
     return PlainFile(name, ino, origin, source, reason)
 
