@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import threading
@@ -290,15 +291,16 @@ class KernelAtWork(RuleBasedStateMachine):
         most = data.draw(st.integers(0, len(listing)))
         walk = listing.walk(start)
         seen = 0
-        for node, ident in walk:
+        for ident, facts in walk:
             if seen == most:
                 self.operations.forget(ident, 1)
                 break
             seen += 1
-            if node.name == ".glassfs":
+            name = os.fsdecode(facts[0])
+            if name == ".glassfs":
                 self.operations.forget(ident, 1)
             else:
-                self.take(ident, self.child_of(parent, node.name))
+                self.take(ident, self.child_of(parent, name))
         walk.close()
 
     @precondition(lambda self: self.held)

@@ -19,6 +19,7 @@ from glassfs.tree.nodes import (
     XATTR_PREFIX,
     Access,
     Directory,
+    Facts,
     File,
     FixedDirectory,
     Node,
@@ -157,11 +158,14 @@ class ContainerDirectory(Settled):
     def at(self, number: int) -> Node:
         return self.opened().root.at(number)
 
-    def child(self, name: str) -> Node:
-        return self.opened().root.child(name)
+    def found(self, name: str) -> tuple[int, Node]:
+        return self.opened().root.found(name)
 
     def listing(self) -> Sequence[Node]:
         return self.opened().root.listing()
+
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        return self.opened().root.facts(start, stop)
 
     def opened(self) -> Opened:
         return self.containers.opened(self._lease)
