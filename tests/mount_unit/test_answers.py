@@ -292,9 +292,12 @@ def test_reads(offset: int, size: int) -> None:
     assert kernel.read(kernel.find("/big.bin"), offset, size) == BIG[offset : offset + size]
 
 
-def test_reads_of_more_than_a_thread_has_room_for() -> None:
+def test_reads_of_more_than_was_agreed() -> None:
     kernel = kernel_of()
-    assert kernel.read(kernel.find("/big.bin"), 1, 1 << 21) == BIG[1:]
+    ident = kernel.find("/big.bin")
+    assert kernel.read(ident, 1, 1 << 20) == BIG[1:]
+    for size in ((1 << 20) + 1, (1 << 32) - 1):
+        assert kernel.read(ident, 0, size) == errno.EINVAL
 
 
 def test_links() -> None:
