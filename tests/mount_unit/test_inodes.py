@@ -133,6 +133,7 @@ class KernelAtWork(RuleBasedStateMachine):
             self.put(path, data)
         for path in data.draw(st.sets(st.sampled_from(PLAIN))):
             self.put_bytes(path)
+        self.store.can_watch = data.draw(st.booleans())
         self.sources = sources_of(self.store)
         self.operations = operations_of(self.sources)
         self.inodes = self.operations.inodes
@@ -509,7 +510,7 @@ def test_nodes_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nodes_are_made_again_from_their_numbers() -> None:
-    sources, kernel = served(MemoryStore({"c": made(**{"d/e/f": b"f", "d/e/g": b"g"})}))
+    _, kernel = served(MemoryStore({"c": made(**{"d/e/f": b"f", "d/e/g": b"g"})}))
     idents = {name: kernel.find(f"/c/d/e/{name}.bin") for name in "fg"}
     for _ in range(2):
         kernel.operations.inodes.drop_nodes()
@@ -567,7 +568,7 @@ def test_a_directory_of_one_version_gives_no_node_of_another_under_its_ids() -> 
 
 def test_all_ids_below_a_container_are_told_also_of_what_was_looked_up_after_it_was_closed() -> None:
     store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"}), "other": made(a=b"a")})
-    sources, kernel = served(store, limit=1)
+    _, kernel = served(store, limit=1)
     idents = {kernel.find("/c"), kernel.find("/c/a.bin")}
     kernel.find("/other/a.bin")
     idents |= {kernel.find("/c/d"), kernel.find("/c/d/b.bin")}
@@ -617,7 +618,7 @@ def test_a_lease_is_given_back_without_making_others_wait() -> None:
 
 def test_a_plain_file_that_is_looked_up_again_stays_open() -> None:
     store = MemoryStore({"plain": b"text"})
-    sources, kernel = served(store)
+    _, kernel = served(store)
     ident = kernel.find("/plain")
     assert kernel.read(ident) == b"text"
     assert kernel.find("/plain") == ident
