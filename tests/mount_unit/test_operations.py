@@ -110,7 +110,7 @@ def test_ten_thousand_reads_and_listings_by_threads_leave_nothing() -> None:
         operations.read_into(found, memoryview(buffer), number)
         inner = operations.look_up(ROOT, "dir").ident
         listing, _ = operations.listing(inner, 0)
-        given = [child for _, child in listing.walk(0)]
+        given = [child for child, _ in listing.walk(0)]
         assert len(given) == 2
         for ident in (*given, inner, found):
             operations.forget(ident, 1)
@@ -456,7 +456,7 @@ def test_an_open_status_outlives_the_container_around_it() -> None:
 
 def test_the_status_is_the_mount_owner_s_alone() -> None:
     """Whatever is said of owners of sources: it has names that others may not see."""
-    sources, kernel = served(MemoryStore({"plain": b"text"}), options=("uid=1000,gid=1000,umask=0",))
+    _, kernel = served(MemoryStore({"plain": b"text"}), options=("uid=1000,gid=1000,umask=0",))
     found, _ = kernel.operations.attributes(kernel.find("/.glassfs/status.json"))
     assert (found.mode, found.uid, found.gid) == (0o100400, 7, 8)
     assert kernel.operations.attributes(kernel.find("/plain"))[0].uid == 1000

@@ -21,29 +21,20 @@ from tests.tree.made import FORMAT, made
 
 
 class Engine:
-    """Notes what the kernel is to forget; ``rounds`` are how many times the watch came by before it ends."""
+    """Notes what the kernel is to forget."""
 
-    def __init__(self, is_ending: threading.Event, rounds: int = 1) -> None:
+    def __init__(self) -> None:
         self.entries: list[tuple[int, str]] = []
         self.nodes: list[int] = []
-        self.ticks = 0
-        self._is_ending = is_ending
-        self._rounds = rounds
 
     def invalidate(self, stale: Stale) -> None:
         self.entries += stale.entries
         self.nodes += stale.nodes
 
-    def tick(self) -> None:
-        self.ticks += 1
-        if self.ticks == self._rounds:
-            self._is_ending.set()
 
-
-def session_over(sources: object, operations: object, rounds: int = 1) -> tuple[Session, Engine]:
+def session_over(sources: object, operations: object, is_ending: threading.Event) -> tuple[Session, Engine]:
     """A session that nothing is mounted by."""
-    is_ending = threading.Event()
-    engine = Engine(is_ending, rounds)
+    engine = Engine()
     session = Session.__new__(Session)
     fields: dict[str, Any] = {
         "sources": sources, "operations": operations, "engine": engine, "failures": Failures(), "shown_sources": ["x"],
@@ -79,10 +70,19 @@ def test_the_watch_outlives_what_goes_wrong_while_the_kernel_is_told(
     def stale(place: str) -> Stale:
         raise ValueError(f"unexpected at {place}")
 
-    sources = SimpleNamespace(refresh=lambda: ["/changed"])
-    session, engine = session_over(sources, SimpleNamespace(stale=stale, unsettled=list), rounds=4)
+    is_ending = threading.Event()
+    rounds: list[int] = []
+
+    def refresh() -> list[str]:
+        rounds.append(1)
+        if len(rounds) == 4:
+            is_ending.set()
+        return ["/changed"]
+
+    operations = SimpleNamespace(stale=stale, unsettled=list)
+    session, _ = session_over(SimpleNamespace(refresh=refresh), operations, is_ending)
     session._watch()
-    assert engine.ticks == 4
+    assert len(rounds) == 4
     assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected at /changed"]
     assert session.failures.count == 4
 
@@ -96,7 +96,7 @@ def test_what_changed_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     sources, kernel = served(store)
     idents = {kernel.find("/c"), kernel.find("/c/a.bin")}
     other = kernel.find("/other/a.bin")
-    session, engine = session_over(sources, kernel.operations)
+    session, engine = session_over(sources, kernel.operations, threading.Event())
     again: dict[str, float] = {}
     session._look(again)
     assert (engine.entries, engine.nodes) == ([], [])

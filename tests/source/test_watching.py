@@ -273,6 +273,24 @@ def test_a_folder_exchanged_while_it_is_looked_for_is_not_watched(
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_what_ends_before_it_has_begun_is_not_watched(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch, is_right: bool,
+) -> None:
+    """Either the folder was exchanged at once, or the store is not where the folder is."""
+
+    def look(self: LocalStore, identity: tuple[int, int]) -> bool:
+        if is_right:
+            exchange(root / "a")
+            assert listener.hears(("a", "b"), "")
+        return is_right
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "_has_root", look)
+        assert not store.watch(("a", "b"), listener)
+    assert watches_again(store, ("a", "b"), listener)
+
+
 def test_links_are_not_followed(store: LocalStore, root: Path, tmp_path: Path, listener: Listener) -> None:
     (tmp_path / "outside" / "inner").mkdir(parents=True)
     (root / "link").symlink_to(tmp_path / "outside")

@@ -85,6 +85,16 @@ def test_old_watches_that_nobody_uses_make_room(
     assert few.watch(("1",), listener)
 
 
+def test_where_all_are_used_the_oldest_makes_room(
+    store: LocalStore, few: LocalStore, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for _ in range(2):
+        assert all(few.watch((f"{number}",), listener) for number in range(5))
+    monkeypatch.setattr(inotify, "YOUNG", 0.0)
+    assert few.watch(("19",), listener)
+    assert until(lambda: listener.heard == [(("0",), "")])
+
+
 def test_a_path_too_long_to_be_watched_leaves_nothing(
     store: LocalStore, few: LocalStore, root: Path, listener: Listener,
 ) -> None:
@@ -156,6 +166,28 @@ def test_no_more_instances_descriptors_or_threads(
     assert store.watch(("a",), listener)
 
 
+def test_what_cannot_be_had_is_not_asked_for_again_at_once(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def fail(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    assert until(lambda: not threads())
+    monkeypatch.setattr(watching, "REFUSED", 3600.0)
+    monkeypatch.setattr(INotify, "__init__", fail)
+    for _ in range(3):
+        assert not store.watch(("a",), listener)
+    assert asked == [1]
+
+
+def test_on_another_system_nothing_is_watched(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not store.watch(("a",), lambda path, name: None)
+
+
 def test_without_the_package_nothing_is_watched(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     import glassfs.source
 
@@ -194,6 +226,31 @@ def test_when_events_were_lost_everything_is_told(
     assert watches_again(store, (), listener)
 
 
+def test_a_queue_that_runs_over_is_told(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As somebody who is told takes too long, while more happens than the kernel remembers."""
+    length = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if length > 100_000:
+        pytest.skip("the kernel remembers too many events")
+    may_go_on = threading.Event()
+    monkeypatch.setattr(inotify, "NOISE", 10 * length)
+
+    def wait(path: Path, name: str) -> None:
+        may_go_on.wait()
+
+    assert store.watch((), wait)
+    assert store.watch(("a", "b"), listener)
+    try:
+        (root / "first").touch()
+        for _ in range(length // 2):  # three events each: made, closed, removed
+            (root / "x").touch()
+            (root / "x").unlink()
+    finally:
+        may_go_on.set()
+    assert listener.hears(("a", "b"), "")
+
+
 def test_after_a_loss_nobody_watches_for_a_while(
     store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -204,6 +261,23 @@ def test_after_a_loss_nobody_watches_for_a_while(
         pool._inotify.happened(-1, flags.Q_OVERFLOW, "")
     assert listener.hears((), "")
     assert not store.watch((), listener)
+
+
+def test_where_events_cannot_be_read_they_are_lost(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(data: bytes) -> None:
+        raise ValueError("not an event")
+
+    assert store.watch((), listener)
+    assert store.watch(("a",), listener)
+    with monkeypatch.context() as patch:
+        patch.setattr(inotify, "parse_events", fail)
+        patch.setattr(inotify, "REFUSED", 0.0)
+        (root / "new").touch()
+        assert until(lambda: len(listener.heard) >= 2)
+    assert sorted(listener.heard) == [((), ""), (("a",), "")]
+    assert watches_again(store, (), listener)
 
 
 def test_a_folder_with_too_many_events_is_given_up(

@@ -253,11 +253,15 @@ def test_large_images_take_little_memory(width: int, height: int, bits: int) -> 
     assert pixels.largest <= 2 << 20
 
 
-def test_rows_that_are_too_long_are_refused() -> None:
+@pytest.mark.parametrize(("width", "height", "reason"), [
+    (LONGEST_ROW + 1, 5, "too wide"), (1 << 20, 9000, "too large"),
+])
+def test_pictures_that_nobody_could_wait_for_are_refused(width: int, height: int, reason: str) -> None:
     pixels = Pattern(1 << 60)
-    data = file_of(Image(KEY, pixels, LONGEST_ROW + 1, 5, 1), BlockCache(), PLACE).data
-    with pytest.raises(TooLarge, match="too wide"):
-        data.read(0, 10)
+    data = file_of(Image(KEY, pixels, width, height, 1), BlockCache(), PLACE).data
+    for offset in (0, data.size - 10):
+        with pytest.raises(TooLarge, match=reason):
+            data.read(offset, 10)
     assert not pixels.given
 
 

@@ -12,10 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from glassfs import __version__
 from glassfs.cache import BlockCache
+from glassfs.errors import GlassfsError
 from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
 from glassfs.mount.errors import Failures, MountError
@@ -66,6 +68,7 @@ class Session:
 
         def started() -> None:
             threading.Thread(target=self._after_start, args=(ready,), name="glassfs-watch", daemon=True).start()
+            threading.Thread(target=self._tick, name="glassfs-clock", daemon=True).start()
 
         self._messages = Messages() if "debug" not in self.options.flags else None
         try:
@@ -106,6 +109,8 @@ class Session:
             self._messages.restore()
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
+        with suppress(GlassfsError):  # as the first who looks would have to wait for it
+            self.sources.root().watch()
         self._watch()
 
     def _watch(self) -> None:
@@ -121,7 +126,6 @@ class Session:
 
     def _look(self, again: dict[str, float]) -> None:
         """What has changed, the kernel forgets: now, and "again" when that is due."""
-        self.engine.tick()
         now = time.monotonic()
         due = {place for place, when in again.items() if when <= now}
         for place in due:
@@ -135,6 +139,11 @@ class Session:
             self.engine.invalidate(self.operations.stale(place))
         self.engine.invalidate(Stale(nodes=self.operations.unsettled()))
         self._memory.tick(self.cache.misses)
+
+    def _tick(self) -> None:
+        """On a thread of its own: the watch waits for sources that hang."""
+        while not self._is_ending.wait(WATCH_INTERVAL):
+            self.engine.tick()
 
     def _refreshed(self) -> list[str]:
         """What has changed; what goes wrong is logged, and the kernel is told of the rest all the same."""

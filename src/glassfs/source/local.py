@@ -21,15 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
-from weakref import ref
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.source import beneath, descriptors, foreign
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
-
-if TYPE_CHECKING:
-    from glassfs.source.inotify import Watch
+from glassfs.source.watched import Watched
 
 ACL = "system.posix_acl_access"
 REMEMBERED_ACLS = 100_000
@@ -62,7 +58,7 @@ class LocalStore(Store):
         self._place = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name
         self._lock = threading.Lock()
-        self._watches: dict[Path, Watch] = {}
+        self._watched = Watched(self._place)
         self._acls: dict[tuple[int, int, int], bool] = {}
         self._avoids_glassfs = False
         self._root: _Root | None = self._opened_root()
@@ -115,41 +111,15 @@ class LocalStore(Store):
         return LocalSource(self, path, entry)
 
     def watch(self, path: Path, told: Callable[[Path, str], None]) -> bool:
-        known = self._watches.get(path)
-        if known is not None and not known.is_over:
-            known.was_used = True
-            return True
-        try:
-            from glassfs.source import watching  # another system may have no inotify, and a start no need of it
-        except ImportError:
-            return False
-        place = tuple(filter(None, self._place.split("/")))
-        watch = watching.pool.watch((*place, *path), len(place), _teller(ref(self), path, told))
-        if watch is None:
-            return False
-        # What is watched is there now, but the root of before may be what is read, as long as that is not renewed.
-        is_right = self._has_root(watch.root)
-        with self._lock:
-            known = self._watches.get(path)
-            is_first = known is None or known.is_over
-            if is_right and is_first:
-                self._watches[path] = watch
-        if not (is_right and is_first):
-            watch.give_back()
-        return is_right and not (is_first and watch.is_over)
+        return self._watched.watch(path, told, self._has_root)
 
     def unwatch(self, path: Path) -> None:
-        with self._lock:
-            watch = self._watches.pop(path, None)
-        if watch is not None:
-            watch.give_back()
+        self._watched.unwatch(path)
 
     def close(self) -> None:
+        self._watched.close()
         with self._lock:
             self._root = None
-            watches, self._watches = self._watches, {}
-        for watch in watches.values():
-            watch.give_back()
 
     def open_descriptor(self, path: Path) -> tuple[int, Entry]:
         """A descriptor of the regular file at ``path``, and what it is. Raises OSError and Unavailable."""
@@ -193,6 +163,7 @@ class LocalStore(Store):
         return Entry(
             kind, version, place, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
             status.st_gid, status.st_mtime_ns, volume=_volume(status.st_dev),
+            has_other_names=kind is Kind.FILE and status.st_nlink > 1,
         )
 
     def _has_acl(self, status: os.stat_result, acl: Callable[[], bytes]) -> bool:
@@ -274,8 +245,9 @@ class LocalStore(Store):
 
     def _renew_root(self, is_due: bool) -> None:
         """Goes over to what is where the root was. Where that cannot be found out, the root stays what it is."""
-        if not is_due and time.monotonic() < self._next_renewal:
+        if not (is_due or self._watched.has_ended) and time.monotonic() < self._next_renewal:
             return
+        self._watched.has_ended = False
         self._next_renewal = time.monotonic() + RENEWAL
         now = None
         try:
@@ -300,15 +272,6 @@ class LocalStore(Store):
                         return True
         return False
 
-    def _heard(self, path: Path, is_over: bool) -> None:
-        """What was watched at ``path`` changed; where that is over, another folder may be where the root was."""
-        if not is_over:
-            return
-        self._next_renewal = 0.0
-        with self._lock:
-            if path in self._watches and self._watches[path].is_over:
-                del self._watches[path]
-
     @contextmanager
     def _errors(self, path: Path) -> Iterator[None]:
         """Turns what the system says about ``path`` into errors of glassfs."""
@@ -320,20 +283,6 @@ class LocalStore(Store):
             raise told(error, self.shown(path)) from None
         except ValueError:  # a NUL, or a surrogate that stands for no byte
             raise NotFound("is not a name that a file can have", self.shown(path)) from None
-
-
-def _teller(
-    store: ref[LocalStore], path: Path, told: Callable[[Path, str], None],
-) -> Callable[[str, bool], None]:
-    """What a watch calls. It does not keep the store, so that one that nobody has any more watches nothing."""
-
-    def tell(name: str, is_over: bool) -> None:
-        found = store()
-        if found is not None:
-            found._heard(path, is_over)
-            told(path, name)
-
-    return tell
 
 
 class _Root:

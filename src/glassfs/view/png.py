@@ -38,10 +38,12 @@ BLOCK_HEAD = 5
 BLOCK = BLOCK_HEAD + STORED_BLOCK
 BAND = 4 * STORED_BLOCK
 LONGEST_ROW = 64 << 20
+LARGEST = 8 << 30
+"""Its last bytes take a pass over all pixels, which somebody waits for."""
 PIECE = 4 * BLOCK
 BUFFERS, BYTES = 1024, 1 << 20
 """What is filled at once; of a stored block more at the most."""
-NARROW = 32
+NARROW = 64
 _NO_FILTERS = bytes(STORED_BLOCK)
 _BLOCK_HEAD = struct.Struct("<BHH")
 
@@ -76,6 +78,8 @@ class Png(Data):
         places = self._layout
         if places.row - 1 > LONGEST_ROW:
             raise TooLarge(f"a picture {self._image.width} pixels wide is too wide for a PNG to be made of it")
+        if places.size > LARGEST:
+            raise TooLarge(f"a picture of {places.size} bytes is too large for a PNG to be made of it")
         end = offset + len(buffer)
         rows = _Rows(self._image, places)
         shown = []

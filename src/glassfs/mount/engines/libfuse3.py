@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
+import mmap
 import os
 import signal
 import sys
@@ -85,7 +86,8 @@ class _Room:
     """What one thread works with."""
 
     def __init__(self) -> None:
-        self.request = memoryview(bytearray(LONGEST_READ + wire.LEAST_READ))
+        # Mapped: the kernel wants room for the longest write, of which nothing but the first page is ever used.
+        self.request = memoryview(mmap.mmap(-1, LONGEST_READ + wire.LEAST_READ))
         self.payload = Payload()
 
 
@@ -200,7 +202,8 @@ class Libfuse3(Engine):
         room = _Room()
         with self._counting:
             self._counts.append(room.payload.counts)
-        weakref.finalize(room, self._counted, room.payload.counts)
+        # With its thread its pages go: there may have been hundreds of them.
+        weakref.finalize(room, self._counted, room.payload.counts).atexit = False
         return room
 
     def _counted(self, counts: list[int]) -> None:

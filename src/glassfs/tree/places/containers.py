@@ -53,7 +53,8 @@ class Containers:
 
     ``changed`` is called, by whoever notices, when a container is not what it was: no path leads to it any more.
     ``dropped`` is called with its lease when its contents were dropped or exchanged: who has nodes of it gives them up,
-    so that memory is what it should be, and makes them again when they are needed. Both under no lock.
+    so that memory is what it should be, and makes them again when they are needed. Whoever is called must not ask for a
+    container: another thread may be waiting for this one's turn.
     """
 
     def __init__(self, cache: BlockCache, limit: int = OPEN_CONTAINERS, budget: int = KEPT_BYTES) -> None:
@@ -148,6 +149,7 @@ class Containers:
             except GlassfsError:
                 now = None
             self._compare(lease, before, now)
+        self._contents.weigh_some()
         with self._lock:
             noticed, self._noticed = self._noticed, set()
         return sorted(noticed)

@@ -1,0 +1,177 @@
+"""What the kernel asks, as status.json counts it: once where once is enough, and what it gives back in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kinodb import KinoWriter
+
+from tests.mount.conftest import Mounted
+from tests.mount.connections import forget
+from tests.mount.mounts import Mount, wait_until
+
+STEPS = 200
+READERS = 64
+OPENINGS = ("OPEN", "RELEASE", "OPENDIR", "RELEASEDIR")
+LISTINGS = ("READDIRPLUS", "READDIR")
+GIVEN_BACK = ("FORGET", "BATCH_FORGET")
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two containers of 200 pictures, each of some bytes of its own."""
+    folder = tmp_path_factory.mktemp("film")
+    for name in ("one.kdb", "two.kdb"):
+        with KinoWriter(folder / name) as writer:
+            writer.add_episode(
+                np.zeros((STEPS, 2), np.float32), np.zeros((STEPS, 1), np.float32),
+                images=({"cam": picture(name, number)} for number in range(STEPS)),
+            )
+    return folder
+
+
+def picture(name: str, number: int) -> np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]:
+    return np.full((8, 9, 3), (number + len(name)) % 256, np.uint8)
+
+
+@pytest.fixture
+def libfuse3(fuse: str) -> None:
+    if fuse != "3":
+        pytest.skip("libfuse 2 opens each file, and does not say what it was asked")
+
+
+pytestmark = pytest.mark.usefixtures("libfuse3")
+
+
+def requests(mount: Mount) -> Counter[str]:
+    return Counter(mount.status()["requests"])
+
+
+def asked(mount: Mount, before: Counter[str]) -> Counter[str]:
+    """What was asked since then, but for the two looks at the status and what the kernel has given back."""
+    own = Counter(LOOKUP=3, READ=1, GETATTR=1, FLUSH=1, IOCTL=1)
+    since = requests(mount) - before - own
+    return Counter({name: count for name, count in since.items() if name not in GIVEN_BACK})
+
+
+@pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
+def test_a_picture_costs_one_read_and_no_opening(mounted: Mounted, film: Path, in_folder: bool) -> None:
+    with mounted(film if in_folder else film / "one.kdb") as mount:
+        folder = (mount.path / "one.kdb" if in_folder else mount.path) / "episodes/0/images/cam"
+        assert len(list(folder.iterdir())) == STEPS
+        before = requests(mount)
+        subprocess.run(["cat", *sorted(folder.iterdir())], stdout=subprocess.DEVNULL, check=True)
+        found = asked(mount, before)
+        assert STEPS <= found["READ"] <= 1.05 * STEPS, found
+        assert not any(found[name] for name in OPENINGS), found
+        assert found.total() <= 1.15 * STEPS, found
+        subprocess.run(["cat", *sorted(folder.iterdir())], stdout=subprocess.DEVNULL, check=True)
+        assert asked(mount, before)["READ"] <= found["READ"] + 2  # its own looks at the status
+
+
+@pytest.mark.parametrize("command", [["ls", "-l"], ["ls", "-lR"], ["find"]], ids=" ".join)
+@pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
+def test_a_container_is_listed_once(mounted: Mounted, film: Path, in_folder: bool, command: list[str]) -> None:
+    """The second time, the kernel asks for nothing in it, in a mirrored folder neither."""
+    with mounted(film if in_folder else film / "one.kdb") as mount:
+        root = mount.path / "one.kdb" if in_folder else mount.path
+        folder = root if command != ["ls", "-l"] else root / "episodes/0/images/cam"
+        if not in_folder:
+            folder = root / "episodes"
+        first = subprocess.run([*command, folder], capture_output=True, check=True).stdout
+        before = requests(mount)
+        assert subprocess.run([*command, folder], capture_output=True, check=True).stdout == first
+        found = asked(mount, before)
+        assert not any(found[name] for name in (*LISTINGS, *OPENINGS)), found
+        # The folder of the container is asked again soon, and only that.
+        assert found.total() <= 6, found
+
+
+def test_names_in_a_container_stay_known_in_a_folder(mounted: Mounted, film: Path) -> None:
+    """Those of the folder itself are asked for again, the way below them is not."""
+    with mounted(film) as mount:
+        deep = mount.path / "one.kdb/episodes/0/images/cam"
+        places = [deep / f"{number:06d}.png" for number in range(0, STEPS, 20)]
+        assert all(place.exists() for place in places)
+        assert not (deep / "none.png").exists()
+        before = requests(mount)
+        assert wait_until(lambda: asked(mount, before)["LOOKUP"] > 0 and (mount.path / "one.kdb").exists())
+        before = requests(mount)
+        assert all(place.stat().st_size for place in places)
+        assert not (deep / "none.png").exists()
+        assert asked(mount, before)["LOOKUP"] <= 2
+
+
+def test_what_nobody_uses_is_given_back(mounted: Mounted, as_root: None, film: Path) -> None:
+    with mounted(film) as mount:
+        empty = mount.status()["nodes"]
+        files = sum(len(names) for _, _, names in os.walk(mount.path))
+        assert mount.status()["nodes"]["references"] > files > 2 * STEPS
+        with (mount.path / "one.kdb/episodes/0/images/cam/000007.png").open("rb") as file:
+            assert wait_until(lambda: nodes_after_forgetting(mount)["references"] < 20)
+            assert nodes_after_forgetting(mount)["references"] > empty["references"]
+            assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+        def is_empty() -> bool:
+            found = nodes_after_forgetting(mount)
+            return found["references"] <= empty["references"] and found["directories"] <= empty["directories"]
+
+        assert wait_until(is_empty)
+        assert sum(len(names) for _, _, names in os.walk(mount.path)) == files
+
+
+def nodes_after_forgetting(mount: Mount) -> dict[str, int]:
+    forget()
+    found: dict[str, int] = mount.status()["nodes"]
+    return found
+
+
+def test_the_status_is_new_at_each_look_up_and_whole(mounted: Mounted, film: Path) -> None:
+    """Its size is that of its bytes, whoever asks for it first, with ``stat`` or with ``open``."""
+    with mounted(film) as mount:
+        path = mount.path / ".glassfs/status.json"
+        seconds = [json.loads(path.read_bytes())["requests"]["LOOKUP"] for _ in range(5)]
+        assert seconds == sorted(set(seconds))
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            # By a descriptor of what was looked up once: stat and bytes are of one snapshot.
+            for _ in range(5):
+                named = os.open("status.json", os.O_PATH, dir_fd=directory)
+                try:
+                    size = os.stat(f"/proc/self/fd/{named}").st_size
+                    data = Path(f"/proc/self/fd/{named}").read_bytes()
+                    assert len(data) == size
+                    assert json.loads(data)["pid"] == mount.pid
+                finally:
+                    os.close(named)
+        finally:
+            os.close(directory)
+        assert json.loads(subprocess.run(["cat", path], capture_output=True, check=True).stdout)["pid"] == mount.pid
+        assert os.listdir(path.parent) == ["status.json"]
+
+
+def test_64_readers_of_the_status_at_once(mounted: Mounted, film: Path) -> None:
+    with mounted(film) as mount:
+        path = mount.path / ".glassfs/status.json"
+
+        def read(_number: int) -> int:
+            with path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                data = b""
+                while part := file.read(100):
+                    data += part
+            assert len(data) == size
+            assert path.stat().st_size > 0
+            pid: int = json.loads(data)["pid"]
+            return pid
+
+        with ThreadPoolExecutor(READERS) as pool:
+            assert set(pool.map(read, range(4 * READERS))) == {mount.pid}
+        assert mount.status()["errors"] == 0

@@ -1,0 +1,258 @@
+"""Versions of a container under descriptors that stay open (A14): each gives the bytes that were opened, or ESTALE."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+
+from tests.conftest import Scale
+from tests.mount.changing import HEADER, LENGTH, shows, versions, write
+from tests.mount.conftest import Faults, Mounted
+from tests.mount.connections import forget
+from tests.mount.mounts import PATIENCE, Mount, is_running, wait_until
+
+PART = 50_000
+LARGE, SMALL = 3_000_000, 1_000_000
+READERS = 8
+
+
+def length_of(version: int) -> int:
+    """Larger and smaller in turn, and never the same twice."""
+    return (LARGE if version % 2 else SMALL) + version
+
+
+def put(path: Path, version: int) -> None:
+    """A container with an array of bytes that are all ``version``, over another one."""
+    beside = path.with_name("beside")
+    with KastoreWriter(beside) as store:
+        store.add("data", np.full(length_of(version), version, np.uint8))
+    beside.replace(path)
+
+
+def read_part(descriptor: int, size: int, offset: int) -> bytes:
+    """So many bytes, or fewer where the file ends. The kernel gives what it has first, and an error with the rest."""
+    data = b""
+    while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+        data += more
+    return data
+
+
+class Holder:
+    """A thread that opens a file and reads in it, here and there and at its end, until it is refused; over and over.
+
+    ``buffered`` readers get what the kernel keeps as well.
+    """
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self._path = path
+        self._random = np.random.default_rng(seed)
+        self._flags = os.O_RDONLY | (os.O_DIRECT if seed % 2 else 0)
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.seen: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self._thread.start()
+
+    def end(self) -> None:
+        self._is_ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_ending.is_set():
+            try:
+                self._hold()
+            except OSError as error:
+                name = errno.errorcode[error.errno or 0]
+                self.seen[name] += 1
+                if error.errno not in (errno.ESTALE, errno.ENOENT):
+                    self.wrong.append(name)
+
+    def _hold(self) -> None:
+        descriptor = os.open(self._path, self._flags)
+        try:
+            size = os.fstat(descriptor).st_size
+            first = os.pread(descriptor, PART, HEADER)
+            version = first[0] if first else 0
+            if size != HEADER + length_of(version):
+                self.wrong.append(f"{size} bytes of version {version}")
+            while not self._is_ending.is_set():
+                for offset in (int(self._random.integers(HEADER, size)), size - PART, size - 1):
+                    data = read_part(descriptor, min(PART, size - offset), offset)
+                    if len(data) != min(PART, size - offset) or versions(bytes(HEADER) + data) != {version}:
+                        self.wrong.append(f"{len(data)} bytes of {set(data)} at {offset} of version {version}")
+                    self.seen["reads of the version that was opened"] += 1
+                time.sleep(0.002)
+        finally:
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
+def test_a_container_replaced_by_larger_and_smaller_ones(
+    mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path, in_folder: bool,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Under eight readers who keep it open, and one descriptor of each version that is never closed."""
+    path = tmp_path / "folder/changing"
+    path.parent.mkdir()
+    put(path, 1)
+    took, held = [], []
+    with mounted(path.parent if in_folder else path) as mount:
+        shown = mount.path / "changing/data.npy" if in_folder else mount.path / "data.npy"
+
+        def is_seen(version: int) -> bool:
+            try:
+                with shown.open("rb", buffering=0) as file:
+                    size = os.fstat(file.fileno()).st_size
+                    last = os.pread(file.fileno(), 100, size - 100)
+            except OSError as error:
+                assert error.errno in (errno.ESTALE, errno.ENOENT)
+                return False
+            assert last == last[:1] * 100 and size == HEADER + length_of(last[0])
+            return last[0] == version
+
+        readers = [Holder(shown, seed) for seed in range(READERS)]
+        try:
+            for version in range(2, scale(8, 22, 200)):
+                held.append((version - 1, os.open(shown, os.O_RDONLY)))
+                assert set(os.pread(held[-1][1], 100, HEADER)) == {version - 1}
+                begun = time.monotonic()
+                put(path, version)
+                assert wait_until(lambda: is_seen(version))  # noqa: B023
+                took.append(time.monotonic() - begun)
+                assert shown.read_bytes()[HEADER:] == bytes([version]) * length_of(version)
+                for old, descriptor in held:
+                    assert_version_or_stale(descriptor, old)
+            assert is_running(mount.pid)
+        finally:
+            for reader in readers:
+                reader.end()
+            for _, descriptor in held:
+                os.close(descriptor)
+        assert [reader.wrong for reader in readers] == [[]] * READERS
+    seen = sum((reader.seen for reader in readers), Counter[str]())
+    assert seen["reads of the version that was opened"] > 0
+    record_property("ms until a new opening gives the new version", [round(1000 * one) for one in took])
+    faults.add("container replaced by a larger or smaller one, under 8 readers who keep it open", len(took), seen)
+
+
+def assert_version_or_stale(descriptor: int, version: int) -> None:
+    """No early end, and no byte of another version, wherever it is read."""
+    size = HEADER + length_of(version)
+    for offset in (HEADER, size // 2, size - PART, size - 1):
+        try:
+            data = read_part(descriptor, min(PART, size - offset), offset)
+        except OSError as error:
+            assert error.errno == errno.ESTALE
+        else:
+            assert len(data) == min(PART, size - offset) and set(data) == {version}
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def whole(descriptor: int) -> bytes:
+    data = b""
+    while part := os.pread(descriptor, 1 << 20, len(data)):
+        data += part
+    return data
+
+
+@pytest.mark.parametrize("kind", ["raw", "compressed"])
+def test_a_deleted_container_is_read_to_its_end_by_who_has_it_open(
+    mounted: Mounted, as_root: None, tmp_path: Path, kind: str,
+) -> None:
+    """Also when the kernel has given up all that nobody uses, and the daemon has read other things meanwhile."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, version in (("gone", 1), ("stays", 2)):
+        write(folder / name, version, kind)
+    with mounted(folder, options=["cache_size=1M", "max_open=1"]) as mount:
+        with opened(mount.path / "gone/signal/data.npy") as descriptor:
+            assert os.pread(descriptor, 100, HEADER) == bytes([1]) * 100
+            (folder / "gone").unlink()
+            assert wait_until(lambda: not (mount.path / "gone").exists())
+            for _ in range(2):
+                forget()
+                assert shows(mount.path / "stays/signal/data.npy", 2)()
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                data = whole(descriptor)
+                assert len(data) == HEADER + LENGTH and versions(data) == {1}
+            assert is_held(mount, folder / "gone")
+
+        def is_given_back() -> bool:
+            forget()
+            return not is_held(mount, folder / "gone")
+
+        assert wait_until(is_given_back)
+
+
+def is_held(mount: Mount, path: Path) -> bool:
+    """Whether the daemon has a descriptor of a file that is deleted."""
+    folder = Path(f"/proc/{mount.pid}/fd")
+    for name in os.listdir(folder):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(folder / name) == f"{path} (deleted)":
+                return True
+    return False
+
+
+def test_a_deleted_plain_file_is_read_to_its_end_once_it_was_read(
+    mounted: Mounted, as_root: None, tmp_path: Path,
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    data = np.random.default_rng(1).bytes(3_000_000)
+    (folder / "plain").write_bytes(data)
+    with mounted(folder) as mount, opened(mount.path / "plain") as descriptor:
+        assert os.pread(descriptor, 100, 0) == data[:100]
+        (folder / "plain").unlink()
+        assert wait_until(lambda: not (mount.path / "plain").exists())
+        for _ in range(2):
+            forget()
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            assert whole(descriptor) == data
+
+
+@pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
+def test_attributes_that_the_kernel_holds_follow_those_of_the_container(
+    mounted: Mounted, tmp_path: Path, in_folder: bool,
+) -> None:
+    """Of files and directories, of what is open, and of what somebody stands in, without looking up any name."""
+    path = tmp_path / "folder/changing"
+    path.parent.mkdir()
+    write(path, 1)
+    with mounted(path.parent if in_folder else path) as mount:
+        root = mount.path / "changing" if in_folder else mount.path
+        with (
+            opened(root / "signal/data.npy") as file, opened(root / "signal") as directory, opened(root) as container,
+        ):
+            assert os.pread(file, 100, HEADER) == bytes([1]) * 100
+            for mode in (0o600, 0o644, 0o640):
+                path.chmod(mode)
+                searched = 0o555 & (mode & 0o444 | (mode & 0o444) >> 2)
+                shown = mode & 0o444, searched, searched
+                assert wait_until(lambda: modes(file, directory, container) == shown, PATIENCE / 2)  # noqa: B023
+                assert wait_until(
+                    lambda: modes(root / "signal/data.npy", root / "signal", root) == shown,  # noqa: B023
+                )
+                assert os.pread(file, 100, HEADER + 500_000) == bytes([1]) * 100
+
+
+def modes(*places: int | Path) -> tuple[int, ...]:
+    return tuple(os.stat(place).st_mode & 0o777 for place in places)
