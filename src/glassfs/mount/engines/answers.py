@@ -35,9 +35,6 @@ class Payload:
         self.pages = memoryview(mmap.mmap(-1, LONGEST_READ))
         self.counts = [0] * OPCODES
 
-    def of(self, size: int) -> memoryview:
-        return self.pages[:size] if size <= len(self.pages) else memoryview(bytearray(size))
-
 
 class Answers:
     """The answers of one mount. ``opens`` and ``opens_directories`` tell that the kernel cannot do without OPEN."""
@@ -98,9 +95,10 @@ class Answers:
 
     def _read(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)
-        buffer = payload.of(size)
-        count = self._operations.read_into(ident, buffer, offset)
-        self._reply(unique, buffer[:count])
+        if size > LONGEST_READ:  # more than was agreed
+            raise Answer(errno.EINVAL)
+        count = self._operations.read_into(ident, payload.pages[:size], offset)
+        self._reply(unique, payload.pages[:count])
 
     def _readdirplus(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
