@@ -14,8 +14,8 @@ from glassfs.content import Container
 from glassfs.tree.places.held import Held, Opened
 from glassfs.tree.places.weight import weight_of
 
-LEAST_WEIGHT = 2 << 10
-"""Counted for a container beside what is measured: its places in tables, and its sources."""
+LEAST_WEIGHT = 4 << 10
+"""Counted for a container beside what is measured: its sources, its places in tables, and the nodes that go with it."""
 RECENT = 8
 """Containers that may be in use right now: those used before are measured again."""
 PAUSE = 10.0
