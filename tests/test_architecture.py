@@ -46,7 +46,7 @@ MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.turns"}
 KINDS_OF_STORES = {"source.local", "source.memory", "source.descriptors", "source.foreign"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("numpy", "PIL", "zstandard", "lz4", "crc32c", "fuse")
+HEAVY = ("numpy", "PIL", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple", "fuse")
 
 
 def module_name(path: Path) -> str:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import chart, growth
+from benchmarks import chart, growth, markdown
 from benchmarks.growth import Grown
 from benchmarks.report import Report, growth_text, row_text
 from benchmarks.runner import Runner, say
@@ -66,6 +66,8 @@ def _measure(runner: Runner, report: Report, options: argparse.Namespace) -> Non
     finally:  # an interrupted run keeps what it has
         if options.json:
             report.write_json(options.json)
+        if options.markdown:
+            markdown.write(report, options.markdown)
         if options.chart:
             chart.draw(report.rows, options.chart)
 
@@ -86,16 +88,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=_runs, default=5, help="how often each side does each workload (5)")
     parser.add_argument(
         "--only", metavar="PATTERN", action="append",
-        help="only workloads whose name fits, such as 'cat-*' or 'array'; with --growth, titles; may be repeated",
+        help="only workloads whose name fits, such as 'dataset-*' or 'array'; with --growth, titles; may be repeated",
     )
     parser.add_argument("--list", action="store_true", help="show the workloads and do nothing")
     parser.add_argument("--growth", action="store_true", help="instead: how glassfs grows with 1, 4, 16 times the data")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink all data, such as 0.01 to try it out (1)")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data there; needs 16 GB at scale 1")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data there; needs 30 GB at scale 1")
     parser.add_argument(
         "--beside", metavar="PROGRAM", help="another glassfs, such as that of another version, to be measured beside",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write tables such as docs/performance.md has")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="draw a PNG")
     return parser
 

@@ -9,7 +9,7 @@ from benchmarks.report import Row, shown
 
 COLOURS = {
     "plain": "#7f8c8d", "squashfuse_ll": "#c0392b", "ratarmount": "#2980b9", "hdfuse": "#8e44ad",
-    "reference": "#d4a017",
+    "libfuse 2": "#16a085", "reference": "#d4a017",
 }
 LINE_HEIGHT = 0.34
 

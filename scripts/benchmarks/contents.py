@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from writers.idv import IdvWriter
 from writers.ikv import write_ikv2
 from writers.kastore import KastoreWriter
-from writers.kinodb import KinoWriter, Stored, png
+from writers.kinodb import KinoWriter, Stored, jpeg, png
 from writers.wshard import WShardWriter
 
 MIB = 1 << 20
@@ -24,8 +25,14 @@ FILM_GAP = 24  # pixels at random distances of up to so many change from frame t
 EPISODE_FRAMES = 4
 ROWS_PER_BLOCK = 8192
 WIDE, NARROW = 100, 32
+TAKES, TAKE_FRAMES, CAMERAS = 3, 30, ("cam0", "cam1")  # what a container of the dataset holds
+STATE, ACTION = 14, 7
+PARTS, FIRST_PART, FIRST_SHARE = 10, "part_0", 6  # the first of ten folders has a sixth of the containers
+PHOTOS, PHOTO_SIDE = 300, 128
 
 Bytes = NDArray[np.uint8]
+Sample = tuple[str, int, str]
+"""The directory of an episode, the number of a frame and the name of a camera."""
 
 
 def noise(size: int, seed: int) -> Bytes:
@@ -136,6 +143,50 @@ def write_folder(path: Path, count: int) -> None:
         below = path / f"batch_{number // 100:03d}"
         below.mkdir(exist_ok=True)
         (below / f"store_{number:06d}.kas").write_bytes(stored)
+
+
+def write_dataset(path: Path, count: int) -> None:
+    """``count`` containers of episodes with photos. The photos are few, the containers all different."""
+    generator = np.random.default_rng(8)
+    photos = [_photo(number) for number in range(PHOTOS)]
+    chance = random.Random(8)
+    for number, name in enumerate(dataset_names(count)):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        with KinoWriter(path / name, created=1_700_000_000 + number) as writer:
+            for take in range(TAKES):
+                state = generator.standard_normal((TAKE_FRAMES, STATE), dtype=np.float32)
+                images = [dict(zip(CAMERAS, chance.sample(photos, 2), strict=True)) for _ in state]
+                writer.add_episode(state, state[:, :ACTION], images=images, task=f"task {take}", embodiment="arm")
+
+
+def dataset_names(count: int) -> list[str]:
+    """The paths of ``count`` containers; those of the first folder come first."""
+    first = part_size(count)
+    parts = [0 if number < first else 1 + number % (PARTS - 1) for number in range(count)]
+    return [f"part_{part}/take_{number:05d}.kdb" for number, part in enumerate(parts)]
+
+
+def part_size(count: int) -> int:
+    """How many of ``count`` containers are in the first folder."""
+    return count // FIRST_SHARE
+
+
+def samples(names: list[str], count: int) -> list[Sample]:
+    """``count`` random samples of these containers, the same every time."""
+    chance = random.Random(9)
+    return [
+        (f"{chance.choice(names)}/episodes/{chance.randrange(TAKES)}", chance.randrange(TAKE_FRAMES),
+         chance.choice(CAMERAS))
+        for _ in range(count)
+    ]
+
+
+def _photo(number: int) -> Stored:
+    """A JPEG of some 4 KiB."""
+    down, right = np.mgrid[:PHOTO_SIDE, :PHOTO_SIDE]
+    scene = np.stack([right + number, 2 * down + number, (right + down) // 2 + number], -1) % 256
+    pixels = np.clip(scene + np.random.default_rng(number).integers(-12, 12, scene.shape), 0, 255).astype(np.uint8)
+    return Stored(jpeg(pixels), PHOTO_SIDE, PHOTO_SIDE)
 
 
 def write_changing(path: Path, size: int, version: int = 1) -> None:

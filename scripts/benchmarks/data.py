@@ -21,7 +21,7 @@ PATHS_PER_COMMAND = 5000
 class Container:
     """``size`` counts bytes, frames, episodes, rows or keys, whatever ``write`` takes; ``least`` bounds scaling.
 
-    ``shown`` gives the paths that the peers have as well, for that size.
+    ``shown`` gives the paths that the peers have as well, for that size; none means everything.
     """
 
     file: str
@@ -64,6 +64,7 @@ CONTAINERS = {
     "store": Container("store.kas", 20 * MIB, MIB, contents.write_store, _paths("nodes/time.npy")),
     "keys": Container("keys.ikv", 20_000, 200, contents.write_keys, _paths("root")),
     "folder": Container("folder", 10_000, 100, contents.write_folder, _paths()),
+    "dataset": Container("dataset", 3_000, 24, contents.write_dataset, _paths()),
     "changing": Container("changing.kas", MIB, MIB, contents.write_changing, _paths("data.npy")),
     "changing-folder": Container("folder", MIB, MIB, contents.write_changing_folder, _paths()),
     "few-keys": Container("few-keys.ikv", 2_000, 20, contents.write_keys, _paths("root")),
@@ -90,8 +91,9 @@ class Dataset:
 
     @property
     def squashfs(self) -> Path:
-        options = ["-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet"]
-        return self._made("tree.squashfs", lambda path: _run("mksquashfs", self.tree, path, *options))
+        # Contents that are repeated here would be different in earnest.
+        options = ["-noI", "-noD", "-noF", "-noX", "-no-duplicates", "-no-progress", "-quiet"]
+        return self._made("image.squashfs", lambda path: _run("mksquashfs", self.tree, path, *options))
 
     @property
     def tar(self) -> Path:
@@ -117,7 +119,7 @@ class Dataset:
     def _export(self, target: Path) -> None:
         paths = self._container.shown(self.size)
         export = (GLASSFS, "export", "--no-progress", "--overwrite", self.container)
-        for start in range(0, len(paths), PATHS_PER_COMMAND):
+        for start in range(0, max(1, len(paths)), PATHS_PER_COMMAND):
             _run(*export, *paths[start : start + PATHS_PER_COMMAND], target)
 
     def _write_hdf5(self, target: Path) -> None:

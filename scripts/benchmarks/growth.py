@@ -53,12 +53,12 @@ class Grown:
 
 ROW = recipes.row("positional_row")
 GROWTHS = (
-    Growth("ls -l of frames, first time", "frames", "pictures", recipes.LIST_FRAMES),
+    Growth("ls -l of frames, first time", "frames", "pictures", recipes.LIST_FRAMES, recipes.FIRST),
     Growth("cat of stored pictures, first time", "frames", "pictures", recipes.CAT_FRAMES),
     Growth("mount, process start included", "episodes", "episodes", recipes.nothing, "mount"),
     Growth("the daemon's memory after the mount", "episodes", "episodes", recipes.nothing, "memory"),
     Growth("ls -l of episodes, first time", "episodes", "episodes", recipes.ls("episodes")),
-    Growth("reading all episode.json", "episodes", "episodes", recipes.read_episodes),
+    Growth("reading all episode.json", "episodes", "episodes", recipes.read_episodes(1)),
     Growth("mount, process start included", "rows", "long", recipes.nothing, "mount", CONSTANT, 0.25),
     Growth("one row, cold", "rows", "long", ROW, most=CONSTANT, share=0.25),
     Growth("whole column, first read", "rows", "long", recipes.cat_once("columns/Features.npy"), "first", share=0.25),

@@ -12,15 +12,29 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.contents import FILM_FRAME, FILMS, ROWS_PER_BLOCK, write_changing
+from benchmarks import counting
+from benchmarks.contents import (
+    FILM_FRAME,
+    FILMS,
+    FIRST_PART,
+    LARGE_FRAME,
+    ROWS_PER_BLOCK,
+    dataset_names,
+    part_size,
+    samples,
+    write_changing,
+)
+from benchmarks.counting import Results
 from benchmarks.data import FRAMES, GLASSFS
 from benchmarks.sides import Place
-from benchmarks.tasks import Results
 
 Recipe = Callable[[Place], Results]
 
 RANDOM_READS = 10_000
 STATS = 4_000
+READERS = 8
+PART_SIZE, WHOLE = 64 << 10, 1 << 20  # a large frame is smaller than the latter
+FIRST, AGAIN = "first", "again"
 LONGEST_WAIT = 10.0
 SCRIPTS = Path(__file__).parent.parent
 
@@ -40,6 +54,11 @@ def child(task: str, **arguments: object) -> Results:
     )
     results: Results = json.loads(done.stdout)
     return results
+
+
+def passes(work: Callable[[Place], float], items: Callable[[Place], int], *keys: str) -> Recipe:
+    """Some work once for each key, with the requests for each of its items."""
+    return lambda place: counting.passes(place.status, lambda: work(place), items(place), *keys)
 
 
 def nothing(place: Place) -> Results:
@@ -65,9 +84,9 @@ def cat_files(pattern: str) -> Recipe:
     return lambda place: {"first": command("sh", "-c", f"cat -- {pattern}", cwd=place.root)}
 
 
-def cat_folder(path: str) -> Recipe:
-    """``cat *`` in a folder."""
-    return lambda place: {"seconds": command("sh", "-c", "cat -- *", cwd=place.root / path)}
+def cat_all(place: Place) -> float:
+    """``cat *`` in the folder of the frames."""
+    return command("sh", "-c", "cat -- *", cwd=place.root / FRAMES)
 
 
 def ls(path: str) -> Recipe:
@@ -76,6 +95,20 @@ def ls(path: str) -> Recipe:
 
 def find(path: str) -> Recipe:
     return lambda place: {"seconds": command("find", place.root / path, "-ls")}
+
+
+def count(place: Place) -> int:
+    """The frames, episodes or keys."""
+    return place.dataset.size
+
+
+def large_frames(place: Place) -> int:
+    return max(1, place.dataset.size // math.prod(LARGE_FRAME))
+
+
+def containers(place: Place) -> int:
+    """Those in the first folder of the dataset."""
+    return part_size(place.dataset.size)
 
 
 def first_bytes(path: str) -> Recipe:
@@ -91,9 +124,59 @@ def random_reads(path: str) -> Recipe:
     return lambda place: child("random_reads", path=place.root / path, count=RANDOM_READS)
 
 
-def read_episodes(place: Place) -> Results:
-    pattern = "episodes/{}/meta/episode.json"
-    return child("read_many", folder=place.root, pattern=pattern, count=place.dataset.size)
+def random_readers(path: str) -> Recipe:
+    """Several processes, each with pages of its own."""
+    return lambda place: child("random_readers", path=place.root / path, readers=READERS, count=RANDOM_READS)
+
+
+def random_pictures(place: Place) -> Results:
+    """A tenth of the frames, by chance."""
+    number = max(1, place.dataset.size // 10)
+    names = [f"{frame:06d}.png" for frame in random.Random(3).sample(range(place.dataset.size), number)]
+
+    def work(place: Place) -> float:
+        return child("read_many", folder=place.root / FRAMES, names=names)["seconds"]
+
+    return passes(work, lambda _: number, "seconds")(place)
+
+
+def read_episodes(step: int) -> Recipe:
+    """The ``episode.json`` of every ``step``-th episode."""
+
+    def work(place: Place) -> float:
+        names = [f"episodes/{number}/meta/episode.json" for number in range(0, place.dataset.size, step)]
+        return child("read_many", folder=place.root, names=names)["seconds"]
+
+    return passes(work, lambda place: -(-place.dataset.size // step), "seconds")
+
+
+def frame_parts(size: int) -> Recipe:
+    """All large frames, so many bytes at a time."""
+
+    def work(place: Place) -> float:
+        names = [f"{number:06d}.png" for number in range(large_frames(place))]
+        return child("read_parts", folder=place.root / FRAMES, names=names, size=size)["seconds"]
+
+    return passes(work, large_frames, "seconds")
+
+
+def read_samples(place: Place) -> Results:
+    """Four samples for each container in the first folder of the dataset, twice."""
+    names = dataset_names(place.dataset.size)[: containers(place)]
+    chosen = samples(names, 4 * len(names))
+
+    def work(place: Place) -> float:
+        return child("read_samples", folder=place.root, samples=chosen)["seconds"]
+
+    return passes(work, lambda _: len(chosen), FIRST, AGAIN)(place)
+
+
+def train(place: Place) -> Results:
+    """Two samples for each container of the dataset, twice."""
+    chosen = samples(dataset_names(place.dataset.size), 2 * place.dataset.size)
+    return child(
+        "train", root=place.root, samples=chosen, processes=READERS, keys=[FIRST, AGAIN], status=place.status,
+    )
 
 
 def stat_while_reading(place: Place) -> Results:
@@ -205,4 +288,8 @@ def kastore_column(place: Place) -> Results:
     return child("kastore_column", path=place.dataset.container, key="nodes/time")
 
 
-LIST_FRAMES, FIND_FRAMES, CAT_FRAMES = ls(FRAMES), find(FRAMES), cat_folder(FRAMES)
+FIND_FRAMES = find(FRAMES)
+LIST_FRAMES = passes(lambda place: command("ls", "-l", place.root / FRAMES), count, FIRST, AGAIN)
+CAT_FRAMES, CAT_LARGE_FRAMES = passes(cat_all, count, "seconds"), passes(cat_all, large_frames, "seconds")
+LIST_CONTAINERS = passes(lambda place: command("ls", "-l", place.root / FIRST_PART), containers, FIRST)
+FIND_CONTAINERS = passes(lambda place: command("find", place.root / FIRST_PART), containers, FIRST, AGAIN)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.counting import Results
 from benchmarks.data import CONTAINERS, Dataset
-from benchmarks.sides import SIDES, Mount, Side, make_ready
-from benchmarks.tasks import Results
+from benchmarks.sides import SIDES, Glassfs, Side, make_ready
 from benchmarks.workloads import SMALL, Participant, Samples, Workload
 
 BESIDE = "beside"
@@ -27,7 +27,7 @@ class Runner:
     ) -> None:
         self._sides: dict[str, Side] = dict(SIDES)
         if beside is not None:
-            self._sides[BESIDE] = Mount(BESIDE, "container", beside, "mount")
+            self._sides[BESIDE] = Glassfs(BESIDE, beside)
         self.folder = folder
         self.runs = runs
         self.scale = scale
@@ -45,13 +45,14 @@ class Runner:
         """Runs the workloads and tells ``done`` the samples of each."""
         for number, workload in enumerate(workloads):
             dataset = self.dataset(workload.container)
-            done(workload, self.measure(workload.name, dataset, workload.participants, workload.memory))
+            memory = int(workload.memory * min(1.0, self.scale))
+            done(workload, self.measure(workload.name, dataset, workload.participants, memory, workload.part))
             following = workloads[number + 1].container if number + 1 < len(workloads) else None
             if workload.container != following:
                 self.forget(dataset)
 
     def measure(
-        self, name: str, dataset: Dataset, participants: Sequence[Participant], memory: int = SMALL,
+        self, name: str, dataset: Dataset, participants: Sequence[Participant], memory: int = SMALL, part: str = "",
     ) -> Samples:
         """The samples of one workload from ``runs`` rounds. Participants that are not installed are left out."""
         present = [participant for participant in self._with_others(participants) if self._is_there(participant)]
@@ -64,7 +65,7 @@ class Runner:
             for participant in present:
                 say(f"{name}: run {number + 1} of {self.runs}, {participant.label}")
                 try:
-                    results = self._observed(participant, dataset, memory)
+                    results = self._observed(participant, dataset, memory, part)
                 except (OSError, subprocess.SubprocessError) as error:
                     self.failures.append(f"{name}, {participant.label}: {error}")
                     continue
@@ -93,21 +94,21 @@ class Runner:
             self.notes[participant.side] = reason
         return reason is None
 
-    def _observed(self, participant: Participant, dataset: Dataset, memory: int) -> Results:
+    def _observed(self, participant: Participant, dataset: Dataset, memory: int, part: str) -> Results:
         """The results of the recipe and those of the daemon. What the recipe itself tells wins."""
-        with self._sides[participant.side].opened(dataset) as place:
+        with self._sides[participant.side].opened(dataset, part) as place:
             make_ready(memory)
             if place.daemon is None:
                 return participant.recipe(place)
             # Its status comes from glassfs itself, so it is asked first and last, outside of what is counted.
-            blocks = place.blocks_decoded() if participant.side in ("glassfs", BESIDE) else 0
+            blocks = place.blocks_decoded()
             cpu, read = place.cpu(), place.bytes_read()
             results = participant.recipe(place)
             counted: Results = {
                 "cpu": place.cpu() - cpu, "read": place.bytes_read() - read,
                 "memory": place.memory(), "mount": place.mount_seconds,
             }
-            if participant.side in ("glassfs", BESIDE):
+            if place.status:
                 counted["blocks"] = place.blocks_decoded() - blocks
             return counted | results
 

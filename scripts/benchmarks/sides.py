@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import mmap
@@ -23,16 +24,21 @@ from benchmarks.data import GLASSFS, Dataset
 PATIENCE = 60.0
 CHUNK = 4 << 20
 STATUS = ".glassfs/status.json"
+LIBFUSE_2 = "libfuse.so.2"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a recipe works: ``root`` shows the tree. ``daemon`` is the process that serves it, if one does."""
+    """Where a recipe works: ``root`` shows the tree. ``daemon`` is the process that serves it, if one does.
+
+    ``status`` is the file in which a glassfs tells about itself.
+    """
 
     dataset: Dataset
     root: Path
     daemon: int | None = None
     mount_seconds: float = 0.0
+    status: Path | None = None
 
     def cpu(self) -> float:
         """Seconds of processor time that the daemon has used so far."""
@@ -54,9 +60,8 @@ class Place:
         return int(Path(f"/proc/{self.daemon}/io").read_text().split()[1])
 
     def blocks_decoded(self) -> int:
-        """Blocks that glassfs did not find in its cache so far."""
-        misses: int = json.loads((self.root / STATUS).read_text())["cache"]["misses"]
-        return misses
+        """Blocks that glassfs did not find in its cache so far; 0 on other sides."""
+        return int(json.loads(self.status.read_bytes())["cache"]["misses"]) if self.status else 0
 
 
 class Side(ABC):
@@ -73,8 +78,11 @@ class Side(ABC):
         """What this side reads, made if it is not there yet."""
 
     @abstractmethod
-    def opened(self, dataset: Dataset) -> AbstractContextManager[Place]:
-        """The tree, with everything between it and the image cold, and the image warm."""
+    def opened(self, dataset: Dataset, part: str = "") -> AbstractContextManager[Place]:
+        """The tree, with everything between it and the image cold, and the image warm.
+
+        An image that is a folder need not be warm beyond its ``part``.
+        """
 
 
 class Unmounted(Side):
@@ -87,20 +95,24 @@ class Unmounted(Side):
         return dataset.tree if self.name == "plain" else dataset.container
 
     @contextlib.contextmanager
-    def opened(self, dataset: Dataset) -> Iterator[Place]:
+    def opened(self, dataset: Dataset, part: str = "") -> Iterator[Place]:
         image = self.image(dataset)
-        warm(image)
+        warm(image, part)
         yield Place(dataset, image)
 
 
 class Mount(Side):
-    """A FUSE file system that goes to the background by itself. ``form`` names its image among those of a Dataset."""
+    """A FUSE file system that goes to the background by itself. ``form`` names its image among those of a Dataset.
 
-    def __init__(self, name: str, form: str, program: str, *arguments: str, below: str = "") -> None:
+    ``status`` is where in the mount it tells about itself, if it does.
+    """
+
+    def __init__(self, name: str, form: str, program: str, *arguments: str, below: str = "", status: str = "") -> None:
         self.name = name
         self.form = form
         self.command = (program, *arguments)
         self.below = below
+        self.status = status
 
     def missing(self) -> str | None:
         if not os.path.exists("/dev/fuse"):
@@ -114,9 +126,9 @@ class Mount(Side):
         return image
 
     @contextlib.contextmanager
-    def opened(self, dataset: Dataset) -> Iterator[Place]:
+    def opened(self, dataset: Dataset, part: str = "") -> Iterator[Place]:
         image = self.image(dataset)
-        warm(image)
+        warm(image, part)
         point = Path(tempfile.mkdtemp(prefix="glassfs-benchmark-"))
         daemon: int | None = None
         try:
@@ -125,7 +137,7 @@ class Mount(Side):
             _wait(lambda: os.path.ismount(point), f"{self.name} does not mount")
             seconds = time.perf_counter() - start
             daemon = _daemon_of(point)
-            yield Place(dataset, point / self.below, daemon, seconds)
+            yield Place(dataset, point / self.below, daemon, seconds, point / self.status if self.status else None)
         finally:
             unmount(point)
             if daemon is not None:
@@ -134,6 +146,23 @@ class Mount(Side):
 
     def start(self, image: Path, point: Path) -> None:
         subprocess.run([*self.command, image, point], check=True, stdout=subprocess.DEVNULL)
+
+
+class Glassfs(Mount):
+    """glassfs, by default this one with the libfuse that it chooses; ``libfuse`` 2 or 3 chooses another."""
+
+    def __init__(self, name: str, program: str = GLASSFS, libfuse: int | None = None) -> None:
+        super().__init__(name, "container", program, "mount", status=STATUS)
+        self.libfuse = libfuse
+
+    def missing(self) -> str | None:
+        if self.libfuse == 2 and not _loads(LIBFUSE_2):
+            return f"{LIBFUSE_2} not installed"
+        return super().missing()
+
+    def start(self, image: Path, point: Path) -> None:
+        environment = os.environ | ({} if self.libfuse is None else {"GLASSFS_FUSE": str(self.libfuse)})
+        subprocess.run([*self.command, image, point], check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
 class Hdfuse(Mount):
@@ -157,6 +186,14 @@ fuse.FUSE(hdfuse.hdfuse.HDFuse5(sys.argv[1]), sys.argv[2], foreground=False)
         return super().missing()
 
 
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
 def _beside_python(program: str) -> str:
     """A program of this virtual environment, else whatever the PATH has."""
     own = Path(sys.executable).with_name(program)
@@ -166,7 +203,8 @@ def _beside_python(program: str) -> str:
 SIDES: dict[str, Side] = {
     side.name: side
     for side in (
-        Mount("glassfs", "container", GLASSFS, "mount"),
+        Glassfs("glassfs"),
+        Glassfs("libfuse 2", libfuse=2),
         Unmounted("plain"),
         Mount("squashfuse_ll", "squashfs", "squashfuse_ll"),
         Mount("ratarmount", "tar", _beside_python("ratarmount")),
@@ -176,13 +214,17 @@ SIDES: dict[str, Side] = {
 }
 
 
-def warm(path: Path) -> None:
-    """Reads everything at ``path``, so that the page cache has it."""
-    for file in path.rglob("*") if path.is_dir() else [path]:
-        if file.is_file():
-            with file.open("rb", buffering=0) as stream:
-                while stream.read(CHUNK):
-                    pass
+def warm(image: Path, part: str = "") -> None:
+    """Reads the file ``image``, or everything below ``part`` of the folder, so that the page cache has it."""
+    if image.is_dir():
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(image / part) for name in names]
+    else:
+        files = [os.fspath(image)]
+    buffer = bytearray(CHUNK)
+    for path in files:
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer) == CHUNK:
+                pass
 
 
 def make_ready(size: int) -> None:

@@ -12,17 +12,19 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.contents import NARROW
+from benchmarks import workers
+from benchmarks.contents import ACTION, NARROW, STATE, Sample
+from benchmarks.counting import Results, passes
+from benchmarks.workers import PAGE
 
-Results = dict[str, float]
-
-PAGE = 4096
 PAUSE = 0.0005
 IDV_HEADER, NPY_HEADER = 256, 128
 ROW_SIZE = 4 * NARROW
+SAMPLED = (("state", 4 * STATE), ("action", 4 * ACTION))
+CHUNK = 1 << 17
 
 
 def read(path: str, size: int = -1) -> Results:
@@ -33,16 +35,47 @@ def read(path: str, size: int = -1) -> Results:
     return {"seconds": time.perf_counter() - start}
 
 
-def read_many(folder: str, pattern: str, count: int) -> Results:
-    """Opens and reads ``count`` files whose names follow from their numbers."""
+def read_many(folder: str, names: Sequence[str]) -> Results:
+    """Opens and reads files."""
     os.chdir(folder)
     start = time.perf_counter()
-    for number in range(count):
-        descriptor = os.open(pattern.format(number), os.O_RDONLY)
-        while os.read(descriptor, 1 << 17):
-            pass
-        os.close(descriptor)
+    for name in names:
+        _read_file(name)
     return {"seconds": time.perf_counter() - start}
+
+
+def read_parts(folder: str, names: Sequence[str], size: int) -> Results:
+    """Reads files ``size`` bytes at a time, each time opened anew."""
+    os.chdir(folder)
+    start = time.perf_counter()
+    for name in names:
+        offset = 0
+        while _part(name, size, offset) == size:
+            offset += size
+    return {"seconds": time.perf_counter() - start}
+
+
+def read_samples(folder: str, samples: Sequence[Sample]) -> Results:
+    """A row of each of two arrays and a picture for each sample; the seconds for one."""
+    os.chdir(folder)
+    start = time.perf_counter()
+    for episode, frame, camera in samples:
+        for name, size in SAMPLED:
+            _part(f"{episode}/{name}.npy", size, NPY_HEADER + frame * size)
+        _read_file(f"{episode}/images/{camera}/{frame:06d}.jpg")
+    return {"seconds": (time.perf_counter() - start) / len(samples)}
+
+
+def train(root: str, samples: Sequence[Sample], processes: int, keys: Sequence[str], status: str | None) -> Results:
+    """All samples by so many processes, once for each key; the seconds for one."""
+    with workers.spawned(processes) as pool:
+        return passes(status, lambda: workers.load_all(pool, root, samples), len(samples), *keys)
+
+
+def random_readers(path: str, readers: int, count: int) -> Results:
+    """``count`` random pages of a file, each read by one of ``readers`` processes."""
+    with workers.spawned(readers) as pool:
+        return _quantiles(workers.read_pages(pool, path, readers, count))
 
 
 def walk(path: str) -> Results:
@@ -148,6 +181,21 @@ def inflate_blocks(path: str, blocks: int) -> Results:
     return {"seconds": time.perf_counter() - start}
 
 
+def _read_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    while os.read(descriptor, CHUNK):
+        pass
+    os.close(descriptor)
+
+
+def _part(path: str, size: int, offset: int) -> int:
+    """How much one ``pread`` gives."""
+    descriptor = os.open(path, os.O_RDONLY)
+    given = len(os.pread(descriptor, size, offset))
+    os.close(descriptor)
+    return given
+
+
 def _quantiles(times: list[float]) -> Results:
     ordered = sorted(times)
     return {"p50": ordered[len(ordered) // 2], "p99": ordered[len(ordered) * 99 // 100], "count": len(ordered)}
@@ -156,8 +204,8 @@ def _quantiles(times: list[float]) -> Results:
 TASKS: dict[str, Callable[..., Results]] = {
     task.__name__: task
     for task in (
-        read, read_many, walk, random_reads, mapped_row, positional_row, stat_while_reading, kastore_column,
-        decompress_block, inflate_blocks,
+        read, read_many, read_parts, read_samples, train, walk, random_reads, random_readers, mapped_row,
+        positional_row, stat_while_reading, kastore_column, decompress_block, inflate_blocks,
     )
 }
 

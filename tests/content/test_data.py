@@ -7,7 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import lz4.block
@@ -53,6 +53,10 @@ def check_ranges(data: Data, expected: bytes, chance: random.Random, count: int 
         start = chance.randrange(len(expected))
         size = min(len(expected) - start, chance.choice((1, 2, 5, 100, len(expected))))
         assert data.read(start, size) == expected[start : start + size]
+        buffer = memoryview(bytearray(size))
+        cuts = sorted(chance.randrange(size + 1) for _ in range(3))
+        data.scatter_into([buffer[a:b] for a, b in pairwise((0, *cuts, size))], start)
+        assert buffer == expected[start : start + size]
 
 
 CACHES = st.sampled_from([0, 60, 1 << 20]).map(BlockCache)

@@ -23,7 +23,7 @@ from writers.kinodb import KinoWriter
 from glassfs.content import Array, Blob, Content, Document, Fields, Image, Picture, Series, members_of
 from glassfs.errors import Refused
 from glassfs.formats.kinodb import FORMAT, episode, file
-from glassfs.tree import Directory, Tree
+from glassfs.tree import Directory, File, Node, Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Settled
 from tests.formats.kinodb_files import (
@@ -227,6 +227,33 @@ def test_opening_and_listing_read_header_and_index_only(large: Path) -> None:
         for member in members_of(episode_shown):
             if isinstance(member.content, Array):
                 assert member.content.data.size
+    assert source.reads == []
+
+
+def test_a_look_up_reads_nothing_but_what_it_asks_for(large: Path) -> None:
+    """Nodes are made anew each time, from a directory and a number; of a section only what the scan found is kept."""
+    source = CountingSource(large)
+    root = container_root(FORMAT.open(opening(source)).root, origin())
+    source.reads.clear()
+
+    def looked_up(path: str) -> Node:
+        node: Node = root
+        for name in path.split("/"):
+            assert isinstance(node, Settled)
+            node = node.at(node.find(name))
+        return node
+
+    for position in range(1, 100):
+        looked_up(f"episodes/{position}/meta/episode.json")
+        looked_up(f"episodes/{position}/state.npy")
+        looked_up(f"episodes/{position}/images")
+    assert source.reads == []
+    looked_up("episodes/0/images/cam")
+    assert source.reads != []
+    source.reads.clear()
+    for number in random.Random(2).sample(range(20_000), 50):
+        node = looked_up(f"episodes/0/images/cam/{number:06d}.png")
+        assert isinstance(node, File) and node.size
     assert source.reads == []
 
 

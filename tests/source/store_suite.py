@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -118,6 +120,37 @@ class StoreSuite:
 
         check()
 
+    def test_a_range_lands_in_many_buffers(self, store: Store) -> None:
+        source = store.open(parts("folder/inner/file.bin"))
+
+        @settings(deadline=None)
+        @given(st.integers(0, len(CONTENT)), st.lists(st.integers(0, 40), max_size=60))
+        def check(offset: int, sizes: list[int]) -> None:
+            sizes = [size for size in sizes if offset + sum(sizes) <= len(CONTENT)]
+            buffers = [memoryview(bytearray(size)) for size in sizes]
+            source.scatter(buffers, offset)
+            assert b"".join(buffers) == CONTENT[offset : offset + sum(sizes)]
+
+        check()
+
+    def test_more_buffers_than_a_system_takes_at_once_are_filled(self, store: Store) -> None:
+        buffer = memoryview(bytearray(3 * len(CONTENT)))
+        buffers = [buffer[place : place + 1] for place in range(0, len(buffer), 3)]
+        store.open(parts("folder/inner/file.bin")).scatter(buffers, 0)
+        assert (bytes(buffer[::3]), any(buffer[1::3])) == (CONTENT, False)
+
+    @pytest.mark.parametrize("offset", [len(CONTENT) - 3, len(CONTENT), 1 << 40, 1 << 70])
+    def test_buffers_that_cannot_be_filled_are_damage(self, store: Store, offset: int) -> None:
+        source = store.open(parts("folder/inner/file.bin"))
+        with pytest.raises(Damaged, match=r"file\.bin"):
+            source.scatter([memoryview(bytearray(3)), memoryview(bytearray(1))], offset)
+
+    def test_no_buffer_gets_bytes_of_another_version(self, lab: Lab, store: Store) -> None:
+        source = store.open(parts("folder/inner/file.bin"))
+        lab.rewrite("folder/inner/file.bin", CONTENT[::-1])
+        with pytest.raises(Changed):
+            source.scatter([memoryview(bytearray(3)), memoryview(bytearray(1))], 0)
+
     @pytest.mark.parametrize(("offset", "size"), [
         (0, len(CONTENT) + 1), (len(CONTENT), 1), (-1, 1), (5, -1), (1 << 62, 1), (0, 1 << 62), (1 << 70, 1),
     ])
@@ -214,6 +247,47 @@ class StoreSuite:
         store.close()
         store.close()
         assert store.entry(parts("folder/b")).size == 1
+
+    def test_a_watched_folder_tells_what_changes_in_it(self, lab: Lab, store: Store) -> None:
+        """Where a store can: those that cannot say so."""
+        told: list[tuple[Path, str]] = []
+        folder = ("folder",)
+
+        def tell(path: Path, name: str) -> None:
+            told.append((path, name))
+
+        def is_told(name: str) -> bool:
+            end = time.monotonic() + 10
+            while (folder, name) not in told and time.monotonic() < end:
+                time.sleep(0.005)
+            return (folder, name) in told
+
+        assert not store.watch(("missing",), tell)
+        assert not store.watch(("a",), tell)
+        if not store.watch(folder, tell):
+            pytest.skip("this store cannot tell")
+        assert store.watch(folder, tell)
+        changes: list[tuple[str, Callable[[], None]]] = [
+            ("new", lambda: lab.put("folder/new", b"new")),
+            ("b", lambda: lab.rewrite("folder/b", b"c")),
+            ("b", lambda: lab.set_permissions("folder/b", 0o600)),
+            ("b", lambda: lab.put("folder/b", b"d")),
+            ("b", lambda: lab.remove("folder/b")),
+            ("more", lambda: lab.put("folder/more/file", b"")),
+            ("soft", lambda: lab.link("folder/soft", "b")),
+        ]
+        for name, change in changes:
+            told.clear()
+            change()
+            assert is_told(name)
+        store.unwatch(folder)
+        told.clear()
+        lab.put("folder/unheard", b"")
+        assert store.watch(folder, tell)
+        lab.put("folder/heard", b"")
+        assert is_told("heard")
+        assert (folder, "unheard") not in told
+        store.close()
 
     def test_threads_share_a_source(self, store: Store) -> None:
         """While others park it and hold on to it again."""

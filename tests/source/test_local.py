@@ -85,6 +85,25 @@ def test_a_file_of_another_length_gives_an_error_and_no_signal(path: Path, lengt
             source.read(offset, 100)
 
 
+@pytest.mark.parametrize("most", [1, 7, 100, 4096])
+def test_reads_go_on_where_the_system_gave_less(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    read = os.preadv
+
+    def read_little(number: int, buffers: list[memoryview], offset: int) -> int:
+        left, given = most, []
+        for buffer in buffers:
+            given.append(buffer[:left])
+            left -= len(given[-1])
+        return read(number, given, offset)
+
+    source = LocalStore(path.parent).open((path.name,))
+    monkeypatch.setattr(os, "preadv", read_little)
+    assert source.read(10, 500) == CONTENT[10:510]
+    buffers = [memoryview(bytearray(size)) for size in (0, 3, 0, 100, 1, 0, 396, 0)]
+    source.scatter(buffers, 10)
+    assert b"".join(buffers) == CONTENT[10:510]
+
+
 def test_a_fifo_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
     """A FIFO without a writer must not block."""
     os.mkfifo(tmp_path / "pipe")

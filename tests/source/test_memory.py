@@ -7,6 +7,7 @@ import time
 import pytest
 
 from glassfs.errors import DeviceFailed, Unavailable
+from glassfs.source import Path
 from glassfs.source.memory import MemoryStore
 from tests.source.store_suite import Lab, StoreSuite
 
@@ -72,3 +73,19 @@ def test_what_is_held_is_told() -> None:
     assert store.held == {source}
     source.close()
     assert store.held == set()
+
+
+def test_watches_end_with_their_folder_and_when_they_are_lost() -> None:
+    told: list[tuple[Path, str]] = []
+    store = MemoryStore({"runs/a": b"", "b": b""})
+    for path in ((), ("runs",)):
+        assert store.watch(path, lambda path, name: told.append((path, name)))
+    store.remove("runs/a")
+    assert sorted(told) == [((), "runs"), (("runs",), ""), (("runs",), "a")]
+    assert list(store.watched) == [()]
+    told.clear()
+    store.end_watches()
+    store.put("c", b"")
+    assert told == [((), "")]
+    store.can_watch = False
+    assert not store.watch((), lambda path, name: None)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import fuzzing
@@ -17,7 +18,11 @@ import fuzzing_reading
 import mutants
 import pytest
 import tskit
+from benchmarks import contents, counting, markdown
+from benchmarks.report import Report, row_text
+from benchmarks.workloads import WORKLOADS, Samples
 
+import glassfs
 from tests.conftest import ROOT
 from tests.mount.mounts import missing, require
 
@@ -56,15 +61,101 @@ def test_containers_of_the_demo_are_sound(tmp_path: Path) -> None:
 def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
     if missing("3") and missing("2"):
         pytest.skip("nothing can be mounted here")
-    report = tmp_path / "report.json"
+    report, tables = tmp_path / "report.json", tmp_path / "report.md"
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_SYNC)
-    words = ["-m", "benchmarks", "--scale", "0.05", "--runs", "2", "--only", "store", "--json", report]
-    done = run(*words, path=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (measure,) = json.loads(report.read_text())["measures"]
-    for side in ("glassfs", "plain", "kastore load"):
-        assert len(measure["sides"][side]["samples"]) == 2 and measure["sides"][side]["median"] > 0
-    assert "goal ≤ 3 × kastore.load" in done.stdout
+    words = ["-m", "benchmarks", "--scale", "0.005", "--runs", "1", "--only", "store", "--only", "dataset-*"]
+    done = run(*words, "--json", report, "--markdown", tables, path=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    store, *others = json.loads(report.read_text())["measures"]
+    assert [measure["workload"] for measure in others] == [
+        "dataset-samples", "dataset-samples", "dataset-loader", "dataset-loader", "dataset-find", "dataset-find",
+        "dataset-ls",
+    ]
+    for measure in (store, *others):
+        for side in ("glassfs", "plain", *["kastore load"] * (measure is store)):
+            assert len(measure["sides"][side]["samples"]) == 1 and measure["sides"][side]["median"] > 0
+    assert "goal ≤ 3 × kastore load" in done.stdout
+    assert all(measure["title"] in tables.read_text() for measure in (store, *others))
+
+
+def test_dataset_of_the_benchmark_has_what_is_sampled(tmp_path: Path) -> None:
+    contents.write_dataset(tmp_path / "data", 24)
+    names = contents.dataset_names(24)
+    written = {path.relative_to(tmp_path / "data").as_posix(): path for path in (tmp_path / "data").rglob("*.kdb")}
+    assert sorted(written) == sorted(names)
+    assert len({path.read_bytes() for path in written.values()}) == 24
+    assert {name.partition("/")[0] for name in names} == {f"part_{number}" for number in range(10)}
+    assert [name.startswith(f"{contents.FIRST_PART}/") for name in names] == [True] * 4 + [False] * 20
+    with glassfs.open(tmp_path / "data") as tree:
+        for episode, frame, camera in contents.samples(names, 50):
+            state, action = (tree.lookup(f"{episode}/{name}.npy").size for name in ("state", "action"))
+            assert (state, action) == (128 + 4 * 14 * 30, 128 + 4 * 7 * 30)
+            assert tree.lookup(f"{episode}/images/{camera}/{frame:06d}.jpg").size > 2000
+
+
+def test_requests_are_those_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without those that asking for them costs, which are two here."""
+    kernel = Counter({"LOOKUP": 7})
+
+    def asked(status: str) -> Counter[str]:
+        kernel.update(LOOKUP=1, READ=1)
+        return kernel.copy()
+
+    def work() -> float:
+        kernel.update(LOOKUP=20, READ=10)
+        return 0.5
+
+    monkeypatch.setattr(counting, "_requests", asked)
+    found = {"requests": 3.0, "LOOKUP": 2.0, "READ": 1.0}
+    expected = {f"{key} {name}": count for key in ("first", "again") for name, count in found.items()}
+    assert counting.passes("status", work, 10, "first", "again") == {"first": 0.5, "again": 0.5} | expected
+
+
+def test_no_requests_where_nobody_counts_them(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text('{"errors": 0}')
+    for status in (None, tmp_path / "status.json"):
+        assert counting.passes(status, lambda: 0.5, 10, "first") == {"first": 0.5}
+
+
+def _report(name: str, samples: Samples) -> Report:
+    (workload,) = (workload for workload in WORKLOADS if workload.name == name)
+    report = Report(runs=3, scale=1)
+    report.add(workload, samples)
+    return report
+
+
+def test_goals_of_rates_and_of_other_measures() -> None:
+    loader = _report("dataset-loader", {
+        "glassfs": {
+            "first": [0.001, 0.002, 0.004], "again": [0.001] * 3, "first READ": [3, 3], "first requests": [3] * 3,
+        },
+        "plain": {"first": [0.0001] * 3, "again": [0.0008] * 3},
+        "squashfuse_ll": {"first": [0.004] * 3},
+    })
+    first, again = map(row_text, loader.rows)
+    assert "500 /s" in first and "250 /s … 1000 /s" in first and "requests for each sample: READ 3" in first
+    assert "met: 500 /s of 250 /s wanted (2.00 ×)" in first
+    assert "MISSED: 1000 /s of 1125 /s wanted (0.80 ×)" in again
+    assert loader.ending() == "1 of 2 goals met."
+    walk = _report("dataset-find", {
+        "glassfs": {"first": [3.0], "again": [0.9]}, "squashfuse_ll": {"first": [2.0], "again": [0.1]},
+    })
+    assert [row.is_met(row.measure.goals[0]) for row in walk.rows] == [False, True]
+    assert [row.part(row.measure.goals[0]) for row in walk.rows] == [1.5, 0.45]
+
+
+def test_tables_tell_who_is_not_there(tmp_path: Path) -> None:
+    report = _report("cat-pictures", {"plain": {"seconds": [0.4, 0.5, 0.7]}, "libfuse 2": {"seconds": [2.0]}})
+    report.notes = {"ratarmount": "not installed"}
+    report.failures = [f"cat-pictures, glassfs: {tmp_path} is broken"] * 2
+    markdown.write(report, tmp_path / "tables.md")
+    text = (tmp_path / "tables.md").read_text()
+    assert (
+        "| cat of 20,000 stored pictures of 4 KiB, first time | failed |  |  | 500 ms (400 ms – 700 ms)"
+        " | libfuse 2 2.00 s | ≤ 0.6 × squashfuse_ll: not judged |"
+    ) in text.splitlines()
+    assert text.endswith("Without ratarmount.\nFailed in some run: cat-pictures, glassfs.\n")
+    assert str(tmp_path) not in text
 
 
 def test_nothing_of_ours_calls_sync() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import OrderedDict
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +18,7 @@ from glassfs.errors import Changed
 from glassfs.formats import registry
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named
+from glassfs.source.local import LocalStore
 from glassfs.source.memory import MemoryStore
 from glassfs.tree import Containers, Sources
 from glassfs.tree.lease import Lease
@@ -24,6 +28,7 @@ from glassfs.tree.places.contents import Contents
 from glassfs.tree.places.folder import ContainerDirectory
 from glassfs.tree.places.held import Held, Opened, Place
 from glassfs.tree.places.weight import weight_of
+from tests.source.test_local import held as held_below
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import origin
 
@@ -186,6 +191,35 @@ def test_new_attributes_are_those_of_what_was_parsed_before(monkeypatch: pytest.
     assert store.opens == opens
 
 
+def test_thousands_of_leases_need_few_descriptors_and_little_memory(tmp_path: Path) -> None:
+    """All of them held at once, as a kernel does that has looked at all; and each is read twice."""
+    for number in range(2000):
+        (tmp_path / f"{number:04d}").write_bytes(made(a=b"%04d" % number))
+    sources = Sources([Named(LocalStore(tmp_path), (), "local")], Containers(BlockCache(), budget=200_000))
+    nodes = {node.name: node for node in sources.tree.root.listing() if isinstance(node, ContainerDirectory)}
+    assert len(nodes) == 2000
+    with ExitStack() as held:
+        for _ in range(2):
+            for name, node in nodes.items():
+                held.enter_context(node.origin.lease)
+                assert node.child("a.bin").read(0, 9) == name.encode()
+            assert len(os.listdir("/proc/self/fd")) < 200
+        assert 10 < len(sources.containers.all_open()) < 100
+        last = list(nodes)[-100:]
+        for name in last:  # these were read last, so that they are still open
+            (tmp_path / name).unlink()
+        for _ in range(20):
+            sources.refresh()
+        for name in list(nodes)[100:600]:
+            assert nodes[name].child("a.bin").read(0, 9) == name.encode()
+        for name in last:
+            assert nodes[name].child("a.bin").read(0, 9) == name.encode()
+            assert nodes[name].origin.lease.is_retired
+        assert len(os.listdir("/proc/self/fd")) < 350
+    sources.tree.close()
+    assert held_below(tmp_path) == 0
+
+
 def test_parts_that_are_held_are_used_again() -> None:
     store = MemoryStore({"m": made(parts=["one", "two"]), "one": b"1", "two": b"2", "other": made(a=b"a")})
     sources = sources_within(store, 1)
@@ -255,17 +289,19 @@ def test_a_container_that_makes_much_of_few_bytes_weighs_what_it_keeps(monkeypat
         return Container("greedy", "1", Group(b"", members), [opening.source])
 
     monkeypatch.setattr(registry, "built_in", lambda: iter([Format("greedy", lambda head: True, opened)]))
-    store = MemoryStore({f"{number}": b"x" for number in range(20)})
+    store = MemoryStore({f"{number}": b"x" for number in range(60)})
     sources = sources_within(store, 5_000_000)
-    for number in range(20):
+    for number in range(60):
         directory = container_at(sources, f"/{number}")
         if number == 0:
             assert weight(sources) > 200_000
         directory.listing()
-        directory.opened()
-    # Each is 0.7 MB by now.
-    assert len(sources.containers.all_open()) <= 8
-    assert weight(sources) <= 5_000_000
+    # Each is 0.7 MB by now, and some are not measured again yet.
+    assert len(sources.containers.all_open()) <= 7 + contents_module.RECENT
+    for _ in range(3):
+        sources.refresh()
+    assert len(sources.containers.all_open()) <= 7
+    assert 3_000_000 < weight(sources) <= 5_000_000
 
 
 def test_what_is_shared_weighs_nothing() -> None:
@@ -281,7 +317,7 @@ def test_what_is_shared_weighs_nothing() -> None:
 
 
 def test_weighing_ends_where_it_is_too_much() -> None:
-    endless = [[bytes(10)] for _ in range(500_000)]
+    endless = [[bytes(10)] for _ in range(20_000)]
     assert 1000 < weight_of(endless, 1000) < weight_of(endless, 1 << 30)
 
 
@@ -329,12 +365,27 @@ def test_what_is_kept_is_what_was_used_last_and_adds_up(steps: list[tuple[str, i
                 if number in expected:
                     expected.remove(number)
             elif step == "grow" and number in expected:
-                opened = next(one for one in contents.all() if one.lease is lease)
                 weights[number] = size * 3
-                contents.weigh(opened)
+                contents.weigh(lease)
                 reduced()
             assert [numbers[lease] for lease in dropped] == going
             assert [numbers[opened.lease] for opened in contents.all()] == expected
             if step != "find":
                 assert contents.weight == sum(weights[number] for number in expected)
         assert {number for number, lease in leases.items() if lease._users} == set(expected)
+
+
+def test_measuring_is_not_repeated_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch that looks three times a second must not spend its time with it."""
+    sources = sources_within(many(20), 1 << 20)
+    sources.tree.root.listing()
+    measured = []
+    monkeypatch.setattr(contents_module, "weight_of", lambda container, limit: measured.append(container) or 100)
+    for _ in range(30):
+        sources.refresh()
+    assert len(measured) == 20
+    monkeypatch.setattr(contents_module, "PAUSE", 0.0)
+    sources.containers._contents._next_round = 0.0
+    for _ in range(3):
+        sources.refresh()
+    assert len(measured) == 80

@@ -1,8 +1,9 @@
-"""PNG files with stored deflate: Pillow sees the pixels, the size is a formula, and every range is right."""
+"""PNG files with stored deflate: Pillow sees the pixels, the size is a formula, and every range is right and cheap."""
 
 from __future__ import annotations
 
 import io
+import random
 import struct
 import tracemalloc
 import zlib
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, Image, Memory, Unreadable
-from glassfs.errors import Damaged
+from glassfs.content import Array, Data, Extent, Image, Memory, Unreadable
+from glassfs.errors import Damaged, TooLarge
+from glassfs.source.memory import MemoryStore
 from glassfs.view import file_of, folder_of
-from glassfs.view.png import BAND, png_size
+from glassfs.view.png import BAND, LONGEST_ROW, STORED_BLOCK
 from tests.view.views import KEY, PLACE, file_bytes
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
@@ -96,6 +98,9 @@ def test_pillow_sees_the_same(made: tuple[Image, Pixels]) -> None:
     (65_534, 1, 1, 8, False),  # one stored block, filled
     (65_535, 1, 1, 8, False),  # one byte more
     (65_534, 2, 1, 8, False),
+    (1, 200_000, 1, 8, False),  # rows so short that there are very many
+    (7, 30_000, 4, 8, True),
+    (15, 20_000, 1, 16, False),
     (300, 300, 4, 8, False),
     (1500, 2000, 3, 8, False),  # several bands of rows
     (1500, 2000, 3, 8, True),
@@ -110,44 +115,154 @@ def test_images_beyond_one_block_and_one_band(
     samples = chance.integers(0, 1 << bits, (height, width, channels), dtype=np.uint16).astype(f"<u{bits // 8}")
     stored = samples.transpose(2, 0, 1) if is_planar else samples
     image = Image(KEY, Memory(stored.tobytes()), width, height, channels, bits, is_planar)
-    for budget in (64 << 20, 1 << 20):  # kept in memory, and spooled
-        header, found = decoded(file_bytes(image, ".png", budget))
-        assert header[:3] == (width, height, bits)
-        assert np.array_equal(found.reshape(samples.shape), samples)
+    header, found = decoded(file_bytes(image, ".png"))
+    assert header[:3] == (width, height, bits)
+    assert np.array_equal(found.reshape(samples.shape), samples)
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 20), st.integers(1, 4), st.sampled_from([8, 16]))
 @settings(deadline=None)
 def test_the_size_is_known_without_pixels(width: int, height: int, channels: int, bits: int) -> None:
-    """By an independent count: 57 bytes around the data, 6 of zlib, 12 a band, 5 a stored block."""
+    """By an independent count: 57 bytes around the data, 14 and 21 for the ends of the stream, 12 a band, 5 a block."""
     row = 1 + width * channels * bits // 8
     rows = max(1, BAND // row)
     bands = [rows] * (height // rows) + ([height % rows] if height % rows else []) if height // rows < 5000 else None
     data = Unreadable(width * height * channels * bits // 8, Damaged("no pixels"))
     size = file_of(Image(KEY, data, width, height, channels, bits), BlockCache(), PLACE).data.size
-    assert size == png_size(width, height, channels, bits)
-    if bands is not None:
-        assert size == 57 - 12 + 6 + sum(12 + row * count + 5 * -(-row * count // 65_535) for count in bands)
+    if bands is None:
+        assert size > height * row
+    else:
+        blocks = sum(12 + row * count + 5 * -(-row * count // STORED_BLOCK) for count in bands)
+        assert size == 8 + 25 + 14 + blocks + 21 + 12
 
 
-def test_large_images_take_little_memory() -> None:
-    class Zeros(Data):
-        @property
-        def size(self) -> int:
-            return 12_000 * 12_000
+# What a read costs.
 
-        def read_into(self, buffer: memoryview, offset: int) -> None:
-            assert len(buffer) <= 2 * BAND
+class Pattern(Data):
+    """Pixels out of nothing, of any number; ``given`` counts those that were asked for, ``largest`` at once."""
 
-    image = Image(KEY, Zeros(), 12_000, 12_000, 1)
-    data = file_of(image, BlockCache(1 << 20), PLACE).data
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.given = self.largest = 0
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        assert 0 <= offset <= offset + len(buffer) <= self._size
+        self.given += len(buffer)
+        self.largest = max(self.largest, len(buffer))
+        start = offset % 251
+        buffer[:] = (bytes(range(251)) * ((start + len(buffer)) // 251 + 1))[start : start + len(buffer)]
+
+
+KINDS = [(8, 3, False), (16, 1, False), (8, 3, True), (16, 4, True)]
+
+
+@pytest.mark.parametrize(("bits", "channels", "is_planar"), KINDS)
+@pytest.mark.parametrize("piece", [4096, 64 << 10, 128 << 10, 1 << 20])
+def test_reading_on_costs_what_it_gives(bits: int, channels: int, is_planar: bool, piece: int) -> None:
+    """Each piece by somebody who opens the file anew: no pixel is needed twice, checksums included."""
+    width, height = 640, 480
+    pixels = Pattern(width * height * channels * bits // 8)
+    image = Image(KEY, pixels, width, height, channels, bits, is_planar)
+    cache = BlockCache()
+    size = file_of(image, cache, PLACE).data.size
+    starts = range(0, size, piece)
+    parts = [file_of(image, cache, PLACE).data.read(start, min(piece, size - start)) for start in starts]
+    assert pixels.given <= 1.01 * pixels.size + 8 * channels * len(parts)
+    assert b"".join(parts) == file_of(image, BlockCache(), PLACE).data.read(0, size)
+
+
+@given(st.permutations(range(12)), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_pieces_may_be_read_in_any_order(order: list[int], seed: int) -> None:
+    image = Image(KEY, Pattern(700 * 500 * 3), 700, 500, 3)
+    whole = file_of(image, BlockCache(), PLACE).data.read(0, file_of(image, BlockCache(), PLACE).data.size)
+    chance = random.Random(seed)
+    cuts = [0, *sorted(chance.sample(range(1, len(whole)), 11)), len(whole)]
+    cache = BlockCache()
+    for number in order:
+        start, end = cuts[number : number + 2]
+        assert file_of(image, cache, PLACE).data.read(start, end - start) == whole[start:end]
+
+
+@given(st.integers(0, 3_000_000), st.sampled_from([1, 300, 4096, 65_536]))
+@settings(max_examples=100, deadline=None)
+def test_a_range_costs_its_part(offset: int, size: int) -> None:
+    """At most the bands whose checksums it has bytes of; only the last bytes of all need all pixels."""
+    pixels = Pattern(1000 * 1000 * 3)
+    data = file_of(Image(KEY, pixels, 1000, 1000, 3), BlockCache(), PLACE).data
+    offset = min(offset, data.size - 100)
+    size = min(size, data.size - 100 - offset)
+    touched = [
+        start for start in range(47, data.size - 33, 12 + BAND // 3001 * 3001 + 20)
+        if start < offset + size and offset < start + 12 + BAND + 20
+    ]
+    data.read(offset, size)
+    assert pixels.given <= size + BAND * len(touched)
+    inside = Pattern(1000 * 1000 * 3)
+    file_of(Image(KEY, inside, 1000, 1000, 3), BlockCache(), PLACE).data.read(100_000, size)
+    assert inside.given <= size
+
+
+def test_the_checksum_of_all_pixels_is_right_for_who_reads_nothing_else() -> None:
+    image = Image(KEY, Pattern(1000 * 1000 * 3), 1000, 1000, 3)
+    whole = file_of(image, BlockCache(), PLACE).data.whole()
+    assert len(whole) > 10 * BAND
+    list(chunks(bytes(whole)))
+    for size in (1, 12, 16, 17, 20, 30):
+        assert file_of(image, BlockCache(), PLACE).data.read(len(whole) - size, size) == whole[-size:]
+
+
+def test_checksums_are_not_those_of_a_version_that_was_forgotten() -> None:
+    """The same key, other bytes: somebody wrote and put the mtime back."""
+    cache = BlockCache()
+    for value in (1, 2):
+        image = Image(KEY, Memory(bytes([value]) * (600 * 500 * 3)), 600, 500, 3)
+        data = file_of(image, cache, PLACE).data
+        parts = [data.read(start, min(1 << 16, data.size - start)) for start in range(0, data.size, 1 << 16)]
+        assert (decoded(b"".join(parts))[1] == value).all()
+        cache.forget(PLACE[0])
+
+
+def test_all_rows_come_from_the_source_in_one_read() -> None:
+    store = MemoryStore({"a": bytes(640 * 480 * 3 + 50)})
+    source = store.open(("a",))
+    data = file_of(Image(KEY, Extent(source, 50, 640 * 480 * 3), 640, 480, 3), BlockCache(), PLACE).data
+    before = store.reads
+    data.read(0, data.size)
+    assert store.reads == before + 1
+
+
+@pytest.mark.parametrize(("width", "height", "bits"), [
+    (12_000, 12_000, 8), (1, 1 << 30, 8), (33, 1 << 26, 8), (LONGEST_ROW // 2, 9, 16), (LONGEST_ROW, 1, 8),
+])
+def test_large_images_take_little_memory(width: int, height: int, bits: int) -> None:
+    pixels = Pattern(width * height * bits // 8)
+    data = file_of(Image(KEY, pixels, width, height, 1, bits), BlockCache(1 << 20), PLACE).data
     tracemalloc.start()
     try:
-        assert data.read(100 << 20, 10) == bytes(10)
+        for offset in (0, 40 << 20, data.size // 2):
+            data.read(offset, 1 << 20)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 40 << 20
+    assert pixels.largest <= 2 << 20
+
+
+@pytest.mark.parametrize(("width", "height", "reason"), [
+    (LONGEST_ROW + 1, 5, "too wide"), (1 << 20, 9000, "too large"),
+])
+def test_pictures_that_nobody_could_wait_for_are_refused(width: int, height: int, reason: str) -> None:
+    pixels = Pattern(1 << 60)
+    data = file_of(Image(KEY, pixels, width, height, 1), BlockCache(), PLACE).data
+    for offset in (0, data.size - 10):
+        with pytest.raises(TooLarge, match=reason):
+            data.read(offset, 10)
+    assert not pixels.given
 
 
 def test_an_image_without_its_pixels_is_damage() -> None:

@@ -4,7 +4,8 @@
 """
 
 from glassfs.cache.blocks import BlockCache
+from glassfs.cache.notes import Notes
 from glassfs.cache.recipe import Recipe
 from glassfs.cache.room import DEFAULT_BUDGET
 
-__all__ = ["DEFAULT_BUDGET", "BlockCache", "Recipe"]
+__all__ = ["DEFAULT_BUDGET", "BlockCache", "Notes", "Recipe"]

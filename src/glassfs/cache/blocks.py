@@ -16,6 +16,7 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
 
 from glassfs.cache.faults import again, bare
+from glassfs.cache.notes import Notes
 from glassfs.cache.recipe import Recipe
 from glassfs.cache.room import DEFAULT_BUDGET, Room, Ticket
 from glassfs.cache.spool import PATIENCE, Spool
@@ -34,6 +35,7 @@ class BlockCache:
     def __init__(self, budget: int = DEFAULT_BUDGET, spool_directory: str | None = None) -> None:
         self.spool_directory = spool_directory
         self.room = Room(budget, self._free)
+        self.notes = Notes()
         self.hits = self.misses = 0
         self._uncounted = min(LARGEST_UNCOUNTED, budget // UNCOUNTED_SHARE)
         self._lock = threading.Lock()
@@ -229,6 +231,7 @@ class BlockCache:
 
     def _forget(self, is_meant: Callable[[Hashable], bool]) -> None:
         freed = 0
+        self.notes.forget(is_meant)
         with self._lock:
             for key in [key for key, block in self._blocks.items() if not block.pins and is_meant(key)]:
                 freed += len(self._blocks.pop(key).raw)

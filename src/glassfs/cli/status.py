@@ -34,7 +34,7 @@ def _details(found: dict[str, Any]) -> str:
     cache = found["cache"]
     return (
         f"pid {found['pid']}, up {_duration(found['uptime_seconds'])}, "
-        f"{len(found['open_containers'])} containers and {found['open_files']} files open, "
+        f"{len(found['open_containers'])} containers open, "
         f"cache {human_size(cache['used'])} of {human_size(cache['budget'])}, "
         f"{cache['hits']:,} hits, {cache['misses']:,} misses, {found['errors']:,} errors"
     )

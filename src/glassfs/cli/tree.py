@@ -42,7 +42,7 @@ class _Level:
 
     def __init__(self, directory: Directory, indent: str, show_all: bool) -> None:
         nodes: Sequence[Node] = directory.listing()
-        if isinstance(nodes, list):  # a series comes in order, and is not to be made as a whole
+        if isinstance(nodes, (list, tuple)):  # a series comes in order, and is not to be made as a whole
             nodes = sorted(nodes, key=lambda node: node.name)
         shown = len(nodes) if show_all or len(nodes) <= MANY else MANY
         self.indent = indent

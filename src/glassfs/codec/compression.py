@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, cast
 
-from glassfs.codec import lz4_block
+from glassfs.codec import deflate, lz4_block
 from glassfs.errors import Damaged
 
 Stored = bytes | bytearray
@@ -17,7 +17,6 @@ Stored = bytes | bytearray
 NONE, ZSTD, LZ4, DEFLATE = "none", "zstd", "lz4", "deflate"
 
 CHUNK = 1 << 20
-_RAW = -15  # deflate without a header, in zlib's terms
 _SLACK = 64  # of the ratios, for very short inputs
 _RATIOS = {
     NONE: 1,
@@ -135,32 +134,26 @@ class _Pieces:
 
 
 def _inflate(data: Stored, size: int) -> bytes:
-    import zlib
-
     if size == 0:  # zlib takes 0 for no limit
         return b""
-    try:
-        return zlib.decompressobj(_RAW).decompress(data, size)
-    except zlib.error as error:
-        raise Damaged(f"deflate data cannot be decoded: {error}") from error
+    with deflate.errors():
+        return deflate.inflater().decompress(data, size)
 
 
 def _inflate_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    import zlib
-
-    decoder = zlib.decompressobj(_RAW)
-    try:
-        for piece in pieces:
-            while piece and not decoder.eof:
-                yield decoder.decompress(piece, CHUNK)
-                piece = decoder.unconsumed_tail
-        while not decoder.eof:
+    decoder = deflate.inflater()
+    for piece in pieces:
+        while piece and not decoder.eof:
+            with deflate.errors():
+                raw = decoder.decompress(piece, CHUNK)
+            yield raw
+            piece = decoder.unconsumed_tail
+    while not decoder.eof:
+        with deflate.errors():
             rest = decoder.decompress(b"", CHUNK)
-            if not rest:
-                break
-            yield rest
-    except zlib.error as error:
-        raise Damaged(f"deflate data cannot be decoded: {error}") from error
+        if not rest:
+            break
+        yield rest
 
 
 def _unlz4(data: Stored, size: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from glassfs.cache import BlockCache
 from glassfs.codec import checksum, compression
@@ -106,15 +106,26 @@ class Decoded(Data):
         if self.codec != compression.NONE:
             self._cache.read_into(self, buffer, offset)
             return
+        self._demand_right(offset + len(buffer))
+        self._extent.read_into(buffer, offset)
+
+    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
+        if self.codec != compression.NONE:
+            super().scatter_into(buffers, offset)
+            return
+        self._demand_right(offset + sum(map(len, buffers)))
+        self._extent.scatter_into(buffers, offset)
+
+    def _demand_right(self, end: int) -> None:
+        """Raises Damaged where the stored bytes up to ``end`` are not to be given, of a block stored as it is."""
         if self._extent.size != self._size:
             raise self._damage(f"has {self._extent.size} stored bytes, but {self._size} are declared")
         if self._check is not None and not self._check.is_passed:
-            is_early = self._size > CHECKED_AT_ONCE and offset + len(buffer) <= self._size - HELD_BACK
+            is_early = self._size > CHECKED_AT_ONCE and end <= self._size - HELD_BACK
             if is_early and not self._check.is_failed:
                 self._check.begin(self._cache)
             elif not self._check.result():
                 raise self._damage("its checksum does not match")
-        self._extent.read_into(buffer, offset)
 
     def whole(self) -> bytes:
         if self._extent.size > self._size + HELD_BACK:

@@ -7,12 +7,12 @@ Damaged or Changed; the range must lie inside ``[0, size)``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from glassfs.codec import compression
 from glassfs.errors import Damaged
-from glassfs.source import Source
+from glassfs.source import Source, distribute
 
 PIECE = 1 << 20
 
@@ -42,6 +42,10 @@ class Data(ABC):
 
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None: ...
+
+    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
+        """Fills ``buffers``, one after another, with the bytes from ``offset`` on, which lie in ``[0, size)``."""
+        distribute(self.read(offset, sum(map(len, buffers))), buffers)
 
     def location(self) -> Location | None:
         """Where the bytes are stored, if they are in one place."""
@@ -97,6 +101,9 @@ class Extent(Data):
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.source.read_into(buffer, self.offset + offset)
 
+    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
+        self.source.scatter(buffers, self.offset + offset)
+
     def location(self) -> Location:
         return Location(self.offset, self._size)
 
@@ -132,3 +139,6 @@ class Slice(Data):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._data.read_into(buffer, self._offset + offset)
+
+    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
+        self._data.scatter_into(buffers, self._offset + offset)

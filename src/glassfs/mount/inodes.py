@@ -112,12 +112,9 @@ class Inodes:
             raise NotADirectory("is not a directory", part=node.name)
         return node
 
-    def is_settled(self, ident: int) -> bool:
-        """Whether what is in a directory stays, as long as the kernel knows it by that id. Makes none but the root."""
-        if ident == ROOT:
-            return isinstance(self._root(), Settled)
-        run = self._run(ident)
-        return run.node is None or isinstance(run.node, Settled)
+    def is_in_container(self, ident: int) -> bool:
+        """Whether what has that id is in a container, and not in a folder. Asks nobody."""
+        return ident != ROOT and self._run(ident).node is None
 
     def volume(self, ident: int) -> str:
         """What may hang together with a node. Asks nobody."""
@@ -126,20 +123,15 @@ class Inodes:
         except Changed:
             return ""
 
-    def look_up(self, parent: int, name: str) -> tuple[int, Node]:
-        """The id and the node of a name in a directory; the kernel holds one more reference to it."""
+    def look_up(self, parent: int, directory: Directory, name: str) -> tuple[int, Node]:
+        """The id and the node of a name in the directory with the id ``parent``, with one more reference to it."""
         if parent == ROOT and name == RESERVED:
             own = self.own()
             return self.hold_named(ROOT, own), own
-        directory = self.directory(parent)
         if not isinstance(directory, Settled):
             named = directory.child(name)
             return self.hold_named(parent, named), named
-        number = directory.find(name)
-        known = self._settled.get(parent)
-        node = None if known is None else known.holding.nodes.get(known.first + number)
-        if node is None or node.origin.lease.is_retired:
-            node = directory.at(number)
+        number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node, 1)
         ident = run.first + number
         if ident not in run.holding.nodes:
@@ -217,10 +209,7 @@ class Inodes:
         return run.first if run is not None else None
 
     def renew(self, ident: int) -> None:
-        """Takes the attributes of a container, and of what is in it, anew. Raises what finding it out raises."""
-        with self._lock:
-            # What was retired cannot be made again, and stays readable for who has it open.
-            self._drop([holding for holding in self._holdings.values() if not holding.lease.is_retired])
+        """Takes the attributes of what is in a folder anew. Raises what finding them out raises."""
         run = None if ident == ROOT else self._run(ident)
         if run is None or run.node is None:
             return

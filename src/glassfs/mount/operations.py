@@ -20,6 +20,7 @@ from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.options import MountOptions
 from glassfs.tree import Directory, File, Node, Settled, Symlink
+from glassfs.tree.nodes import Facts
 
 BLOCK = 512
 STATFS_BLOCK = 4096
@@ -74,21 +75,25 @@ class Stale(NamedTuple):
 class Missing(NotFound):
     """There is no such name, and for ``timeout`` seconds there will not be."""
 
-    timeout = 0.0
+    def __init__(self, reason: str = "", source: str = "", part: str = "", timeout: float = 0.0) -> None:
+        super().__init__(reason, source, part)
+        self.timeout = timeout
 
 
 class Listing:
     """The children of a directory, in order: those of a container, or what was in a folder when it was listed.
 
-    ``first`` is the id of the first one where they have ids whoever asks. ``cookie`` is added to each position.
+    ``cookie`` is added to each position; ``timeout`` is for how many seconds all this is good.
     """
 
     def __init__(
         self, inodes: Inodes, parent: int, directory: Directory, nodes: Sequence[Node], own: Node | None, cookie: int,
+        timeout: float,
     ) -> None:
         self.nodes = nodes
         self.own = own
         self.cookie = cookie
+        self.timeout = timeout
         self._inodes = inodes
         self._parent = parent
         self._directory = directory
@@ -105,30 +110,36 @@ class Listing:
         for number in range(start, len(self.nodes)):
             yield self.nodes[number]
 
-    def walk(self, start: int) -> Iterator[tuple[Node, int]]:
-        """Nodes from position ``start`` on, with ids, each of them with one more reference.
+    def node(self, position: int) -> Node:
+        if self.own is not None:
+            return self.nodes[position - 1] if position else self.own
+        return self.nodes[position]
 
-        Who stops early gives back the last one by ``forget``.
+    def walk(self, start: int) -> Iterator[tuple[int, Facts]]:
+        """What is listed from position ``start`` on: ids, each with one more reference, and facts.
+
+        Those of a folder have no size, and 0 is the id of what has to be asked for. Who stops early gives back the last
+        one by ``forget``.
         """
         if self.own is not None:
             if start == 0:
-                yield self.own, self._inodes.hold_named(self._parent, self.own)
+                yield self._inodes.hold_named(self._parent, self.own), _facts(self.own)
             start = max(0, start - 1)
         nodes, directory = self.nodes, self._directory
         if not isinstance(directory, Settled):
             for number in range(start, len(nodes)):
                 node = nodes[number]
-                yield node, 0 if node.is_volatile else self._inodes.hold_named(self._parent, node)
+                yield 0 if node.is_volatile else self._inodes.hold_named(self._parent, node), _facts(node)
             return
         if start >= len(nodes):
             return
         # All in one step: references to a run are counted together.
-        node, taken = nodes[start], len(nodes) - start
-        run = self._inodes.hold_settled(self._parent, directory, node, taken)
+        child, taken = nodes[start], len(nodes) - start
+        run = self._inodes.hold_settled(self._parent, directory, child, taken)
         try:
-            for number in range(start, len(nodes)):
+            for ident, facts in enumerate(directory.facts(start, len(nodes)), run.first + start):
                 taken -= 1
-                yield nodes[number], run.first + number
+                yield ident, facts
         finally:
             if taken:
                 self._inodes.forget(run.first, taken)
@@ -161,15 +172,15 @@ class Operations:
 
     def look_up(self, parent: int, name: str) -> Found:
         """A name in a directory. Raises Missing where it is not there."""
-        is_settled = self.inodes.is_settled(parent)
         if parent == ROOT:
             self._note_at_root(name)
+        directory = self.inodes.directory(parent)
+        timeout = self._timeout_in(parent, directory)
         try:
-            ident, node = self.inodes.look_up(parent, name)
+            ident, node = self.inodes.look_up(parent, directory, name)
         except NotFound as error:
-            missing = Missing(error.reason, error.source, error.part)
-            missing.timeout = self._timeout(parent, is_settled) if parent != ROOT else min(SHORT, self.longest)
-            raise missing from None
+            # No variable has the exception: its frames would refer to it, and wait for the collector.
+            raise Missing(error.reason, error.source, error.part, timeout) from None
         try:
             attributes = self.attributes_of(node)
             # After what may have taken long: the kernel is told of a change once, and must not get the old name later.
@@ -179,8 +190,12 @@ class Operations:
             raise
         if node.is_volatile:
             return Found(ident, node, attributes, 0.0, self.longest)
-        timeout = self._timeout(parent, is_settled)
+        timeout = self.timeout_of(node, timeout)
         return Found(ident, node, attributes, timeout, timeout)
+
+    def timeout_of(self, node: Node, timeout: float) -> float:
+        """For how many seconds a node is good in a directory where others are for so many."""
+        return min(SHORT, timeout) if node.origin.has_other_names else timeout
 
     def forget(self, ident: int, references: int) -> None:
         self.inodes.forget(ident, references)
@@ -191,9 +206,11 @@ class Operations:
 
     def attributes(self, ident: int) -> tuple[Attributes, float]:
         """All attributes, and for how many seconds they are good."""
-        node = self.node(ident)
-        is_fixed = not isinstance(node, Directory) or isinstance(node, Settled)
-        return self.attributes_of(node), self.longest if is_fixed and ident != ROOT else min(SHORT, self.longest)
+        if self.inodes.is_in_container(ident):
+            return self.attributes_of(self.node(ident)), self.longest
+        with suppress(NotFound, Changed):  # deleted, or in a folder that is, and still open: the attributes that it had
+            self.inodes.renew(ident)
+        return self.attributes_of(self.node(ident)), min(SHORT, self.longest)
 
     def attributes_of(self, node: Node) -> Attributes:
         """All attributes. May take a pass over the data for a file whose size needs one."""
@@ -241,10 +258,11 @@ class Operations:
             if kept is not None:
                 return kept, position
         directory = _checked(self.inodes.directory(ident))
+        timeout = self._timeout_in(ident, directory)
         own = self.inodes.own() if ident == ROOT else None
         is_settled = isinstance(directory, Settled)
         number = 0 if is_settled else next(self._numbers) & 0x3FFFFFFF
-        listing = Listing(self.inodes, ident, directory, directory.listing(), own, number << COOKIE)
+        listing = Listing(self.inodes, ident, directory, directory.listing(), own, number << COOKIE, timeout)
         if ident == ROOT and is_settled:
             self._note_all_at_root(listing.nodes)
         if not is_settled:
@@ -260,10 +278,6 @@ class Operations:
         """Somebody has come to the end of a listing."""
         with self._lock:
             self._snapshots.pop((ident, listing.cookie >> COOKIE), None)
-
-    def timeout_in(self, ident: int) -> float:
-        """For how many seconds what is in a directory is good."""
-        return self._timeout(ident, self.inodes.is_settled(ident))
 
     def getxattr(self, ident: int, name: str) -> bytes:
         if not name.startswith("user."):
@@ -288,19 +302,20 @@ class Operations:
 
     def stale(self, at: str) -> Stale:
         """What the kernel may have of what is at a path of the tree: entries by directory and name, and node ids."""
-        ident, entries = ROOT, []
+        ident, above, entries = ROOT, [], []
         for name in at.split("/")[1:]:
-            entries = [(ident, name)]
+            entries, above = [(ident, name)], [ident]
             below = self.inodes.named(ident, name)
             if below is None:
-                return Stale(entries)
+                return Stale(entries, above)
             ident = below
-        with suppress(GlassfsError):  # gone, or another: that shows when somebody asks
-            self.inodes.renew(ident)
+        for one in (*above, ident):
+            with suppress(GlassfsError):  # gone, or another: that shows when somebody asks
+                self.inodes.renew(one)
         if ident == ROOT:
             with self._lock:
                 entries = [(ROOT, name) for name in self._names_at_root]
-        return Stale(entries, [ident, *self.inodes.below(ident)])
+        return Stale(entries, [*above, ident, *self.inodes.below(ident)])
 
     def unsettled(self) -> list[int]:
         """Folders of which the kernel may have kept a listing, although they may have changed under the same mtime."""
@@ -310,8 +325,10 @@ class Operations:
             self._unsettled.pop(ident, None)
         return due
 
-    def _timeout(self, parent: int, is_settled: bool) -> float:
-        if is_settled and (parent != ROOT or len(self._names_at_root) < REMEMBERED_NAMES):
+    def _timeout_in(self, ident: int, directory: Directory) -> float:
+        """For how many seconds what is in a directory is good. To be asked before looking at what that is."""
+        is_told = isinstance(directory, Settled) or directory.watch()
+        if is_told and (ident != ROOT or len(self._names_at_root) < REMEMBERED_NAMES):
             return self.longest
         return min(SHORT, self.longest)
 
@@ -332,6 +349,10 @@ class Operations:
                     break
                 self._names_at_root.add(node.name)
             self._noted = identity
+
+
+def _facts(node: Node) -> Facts:
+    return node.name.encode("utf-8", "surrogateescape"), node.ino, node.mode, None
 
 
 def _checked(node: AnyNode) -> AnyNode:

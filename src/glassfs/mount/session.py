@@ -12,10 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from glassfs import __version__
 from glassfs.cache import BlockCache
+from glassfs.errors import GlassfsError
 from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
 from glassfs.mount.errors import Failures, MountError
@@ -56,6 +58,7 @@ class Session:
         self._is_ending = threading.Event()
         self._wake = threading.Event()
         self.sources.on_change = self._wake.set
+        self.sources.on_drop = self.operations.inodes.drop_nodes
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until the file system is unmounted; ``ready`` is called once it answers. Raises MountError."""
@@ -106,6 +109,8 @@ class Session:
             self._messages.restore()
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
+        with suppress(GlassfsError):  # as the first who looks would have to wait for it
+            self.sources.root().watch()
         again: dict[str, float] = {}
         while not self._is_ending.is_set():
             self._wake.wait(WATCH_INTERVAL)

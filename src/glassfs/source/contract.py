@@ -11,7 +11,7 @@ process has no descriptors or no memory left, which says nothing about the sourc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple, NewType
@@ -41,7 +41,8 @@ class Entry(NamedTuple):
     ``place`` stays the same when a file is changed in place, and is another one after a replacement.
     ``stamp`` changes whenever bytes or attributes may have changed. ``permissions`` are those that everybody may rely
     on, nine bits: never more than what the store itself grants. ``target`` is that of a link. ``volume`` is opaque: the
-    same for what lies on the same disk, so to speak, and may be slow or fail together.
+    same for what lies on the same disk, so to speak, and may be slow or fail together. ``has_other_names``: a file may
+    be changed under another name, of which who watches its folder is not told.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Entry(NamedTuple):
     mtime_ns: int
     target: str = ""
     volume: str = ""
+    has_other_names: bool = False
 
 
 class Source(ABC):
@@ -75,6 +77,10 @@ class Source(ABC):
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fills ``buffer`` (bytes, writable) from ``offset`` on."""
+
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        """Fills ``buffers``, one after another, from ``offset`` on, in one read where that can be."""
+        distribute(self.buffer(offset, sum(map(len, buffers))), buffers)
 
     @abstractmethod
     def current(self) -> Entry:
@@ -171,3 +177,12 @@ class Store(ABC):
 
         Sources belong to those who have them.
         """
+
+
+def distribute(data: bytes | bytearray | memoryview, buffers: Sequence[memoryview]) -> None:
+    """Copies ``data`` into ``buffers``, which have as many bytes together, one after another."""
+    rest = memoryview(data)
+    for buffer in buffers:
+        size = len(buffer)
+        buffer[:] = rest[:size]
+        rest = rest[size:]

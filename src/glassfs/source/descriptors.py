@@ -52,9 +52,11 @@ class Descriptors:
     def add(self, holder: Holder) -> None:
         """Notes that a source has opened a descriptor, and takes one from another if these are too many."""
         self._holders[id(holder)] = ref(holder)
-        if len(self._holders) > limit():
-            self._reduce(limit())
-            self._reduce_lost(room_for_lost())
+        most = limit()
+        if len(self._holders) > most:
+            self._reduce(most)
+            if self._lost:
+                self._reduce_lost(room_for_lost())
 
     def discard(self, holder: Holder) -> None:
         """Notes that it has none any more."""

@@ -276,10 +276,8 @@ class Inotify:
 
     def happened(self, number: int, mask: int, name: str) -> None:
         """One event of inotify."""
-        if mask & flags.Q_OVERFLOW:  # also of what would have been told of the way to a folder
-            self._refuse((), REFUSED)
-            if self._top is not None:
-                self._end(self._top)
+        if mask & flags.Q_OVERFLOW:
+            self.lose()
         for folder in tuple(self._numbers.get(number, ())):
             if mask & _GONE:
                 self._end(folder)
@@ -287,6 +285,12 @@ class Inotify:
             self._tell(folder, name)
             if mask & _TAKEN and name in folder.below:
                 self._end(folder.below[name])
+
+    def lose(self) -> None:
+        """Events were lost, perhaps also of what is on the way to a folder: nothing is watched any more."""
+        self._refuse((), REFUSED)
+        if self._top is not None:
+            self._end(self._top)
 
     def _tell(self, folder: Folder, name: str) -> None:
         for watch in folder.watches:

@@ -5,9 +5,10 @@ returns fewer bytes. ``preadv`` into the caller's buffer copies once and release
 size and mtime are compared with those at opening: the kernel sets the mtime before it copies new bytes in, so a read
 that finds the old mtime has seen old bytes only.
 
-What stands at a path may be exchanged at any moment by somebody who may write there. So a path is walked component by
-component with O_NOFOLLOW, and size, owner, mode and version are those of the descriptor that was opened. Mounts of
-glassfs are never looked into, as their answers may depend on the one who asks: such an entry is an empty folder.
+What stands at a path may be exchanged at any moment by somebody who may write there. So a path is opened in one step
+in which the kernel follows no link and crosses no mount, or else walked component by component with O_NOFOLLOW; and
+size, owner, mode and version are those of the descriptor that was opened. Mounts of glassfs are never looked into, as
+their answers may depend on the one who asks: such an entry is an empty folder.
 """
 
 from __future__ import annotations
@@ -17,18 +18,14 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
-from weakref import ref
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
-from glassfs.source import descriptors, foreign
+from glassfs.source import beneath, descriptors, foreign
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
-
-if TYPE_CHECKING:
-    from glassfs.source.inotify import Watch
+from glassfs.source.watched import Watched
 
 ACL = "system.posix_acl_access"
 REMEMBERED_ACLS = 100_000
@@ -36,11 +33,14 @@ SETTLED = 2 * 10**9
 """Nanoseconds after which a change of attributes is sure to have another ctime than the one before."""
 RENEWAL = 0.1
 """Seconds between two looks at what stands where a store has its root, for those who ask for something in it."""
+SEGMENTS = 1024
+"""How many buffers Linux and macOS fill in one call (IOV_MAX)."""
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SEARCH_BENEATH, _READ_BENEATH = beneath.How(_SEARCH), beneath.How(_READ)
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
@@ -58,12 +58,12 @@ class LocalStore(Store):
         self._place = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name
         self._lock = threading.Lock()
-        self._watches: dict[Path, Watch] = {}
+        self._watched = Watched(self._place)
         self._acls: dict[tuple[int, int, int], bool] = {}
         self._avoids_glassfs = False
-        self._root: int | None = self._opened_root()
+        self._root: _Root | None = self._opened_root()
         # A root on a mount of glassfs was named on purpose; in the path of any other, one that turns up is not entered.
-        self._avoids_glassfs = not foreign.is_on_glassfs(foreign.device_of(self._root))
+        self._avoids_glassfs = not foreign.is_on_glassfs(self._root.device)
         self._next_renewal = time.monotonic() + RENEWAL
 
     def __del__(self) -> None:
@@ -75,8 +75,12 @@ class LocalStore(Store):
 
     def entry(self, path: Path) -> Entry:
         self._renew_root(is_due=not path)
-        with self._errors(path), self._folder(path[:-1]) as folder:
-            return self._entry(folder, path[-1] if path else ".", foreign.device_of(folder))
+        with self._errors(path):
+            if len(path) < 2:
+                root = self._current_root()
+                return self._entry(root.number, path[0] if path else ".", root.device)
+            with self._folder(path[:-1]) as folder:
+                return self._entry(folder, path[-1], foreign.device_of(folder))
 
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
         self._renew_root(is_due=not path)
@@ -107,52 +111,27 @@ class LocalStore(Store):
         return LocalSource(self, path, entry)
 
     def watch(self, path: Path, told: Callable[[Path, str], None]) -> bool:
-        known = self._watches.get(path)
-        if known is not None and not known.is_over:
-            known.was_used = True
-            return True
-        try:
-            from glassfs.source import watching  # another system may have no inotify, and a start no need of it
-        except ImportError:
-            return False
-        place = tuple(filter(None, self._place.split("/")))
-        watch = watching.pool.watch((*place, *path), len(place), _teller(ref(self), path, told))
-        if watch is None:
-            return False
-        # What is watched is there now, but the root of before may be what is read, as long as that is not renewed.
-        is_right = self._has_root(watch.root)
-        with self._lock:
-            known = self._watches.get(path)
-            is_first = known is None or known.is_over
-            if is_right and is_first:
-                self._watches[path] = watch
-        if not (is_right and is_first):
-            watch.give_back()
-        return is_right and not (is_first and watch.is_over)
+        return self._watched.watch(path, told, self._has_root)
 
     def unwatch(self, path: Path) -> None:
-        with self._lock:
-            watch = self._watches.pop(path, None)
-        if watch is not None:
-            watch.give_back()
+        self._watched.unwatch(path)
 
     def close(self) -> None:
+        self._watched.close()
         with self._lock:
-            number, self._root = self._root, None
-            watches, self._watches = self._watches, {}
-        if number is not None:
-            os.close(number)
-        for watch in watches.values():
-            watch.give_back()
+            self._root = None
 
     def open_descriptor(self, path: Path) -> tuple[int, Entry]:
         """A descriptor of the regular file at ``path``, and what it is. Raises OSError and Unavailable."""
         if not path:
             raise OSError(errno.EISDIR, "is a folder")
-        with self._folder(path[:-1]) as folder:
-            if foreign.is_glassfs(folder, path[-1], foreign.device_of(folder)):
-                raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
-            number = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder))
+        root = self._current_root()
+        number = beneath.opened(root.number, path, _READ_BENEATH)
+        if number is None:
+            with self._folder(path[:-1]) as folder:
+                if foreign.is_glassfs(folder, path[-1], foreign.device_of(folder)):
+                    raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
+                number = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder))
         try:
             status = os.fstat(number)
             if not stat.S_ISREG(status.st_mode):
@@ -184,6 +163,7 @@ class LocalStore(Store):
         return Entry(
             kind, version, place, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
             status.st_gid, status.st_mtime_ns, volume=_volume(status.st_dev),
+            has_other_names=kind is Kind.FILE and status.st_nlink > 1,
         )
 
     def _has_acl(self, status: os.stat_result, acl: Callable[[], bytes]) -> bool:
@@ -209,27 +189,47 @@ class LocalStore(Store):
     @contextmanager
     def _folder(self, path: Path) -> Iterator[int]:
         """A descriptor of the folder at ``path``, to start opening at. Raises OSError and Unavailable."""
-        number = self._root_copy()
+        root = self._current_root()
+        if not path:
+            yield root.number
+            return
+        number = beneath.opened(root.number, path, _SEARCH_BENEATH)
+        if number is None:
+            number = self._walked(root.number, path)
         try:
-            for name in path:
-                if foreign.is_glassfs(number, name, foreign.device_of(number)):
-                    raise FileNotFoundError(errno.ENOENT, "is a mount of glassfs")
-                inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=number))
-                os.close(number)
-                number = inner
             yield number
         finally:
             os.close(number)
 
-    def _root_copy(self) -> int:
-        with self._lock:
-            if self._root is None:
-                self._root = self._opened_root()
-            root = self._root
-            return descriptors.opened(lambda: os.dup(root))
+    def _walked(self, folder: int, path: Path) -> int:
+        """The same name by name, from a folder that is not the last one."""
+        held = []
+        try:
+            for name in path:
+                if foreign.is_glassfs(folder, name, foreign.device_of(folder)):
+                    raise FileNotFoundError(errno.ENOENT, "is a mount of glassfs")
+                folder = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=folder))
+                held.append(folder)
+                if len(held) > 1:
+                    os.close(held.pop(0))
+        except BaseException:
+            for number in held:
+                os.close(number)
+            raise
+        return folder
 
-    def _opened_root(self) -> int:
-        """A descriptor of what stands where the root is, or stood. Raises OSError and Unavailable."""
+    def _current_root(self) -> _Root:
+        """The root, whose descriptor stays what it is as long as somebody refers to it."""
+        root = self._root
+        if root is None:
+            with self._lock:
+                root = self._root
+                if root is None:
+                    root = self._root = self._opened_root()
+        return root
+
+    def _opened_root(self) -> _Root:
+        """What stands where the root is, or stood. Raises OSError and Unavailable."""
         number = descriptors.opened(lambda: os.open("/", _SEARCH))
         try:
             for name in filter(None, self._place.split("/")):
@@ -241,24 +241,24 @@ class LocalStore(Store):
         except BaseException:
             os.close(number)
             raise
-        return number
+        return _Root(number)
 
     def _renew_root(self, is_due: bool) -> None:
         """Goes over to what is where the root was. Where that cannot be found out, the root stays what it is."""
-        if not is_due and time.monotonic() < self._next_renewal:
+        if not (is_due or self._watched.has_ended) and time.monotonic() < self._next_renewal:
             return
+        self._watched.has_ended = False
         self._next_renewal = time.monotonic() + RENEWAL
-        number = None
+        now = None
         try:
-            number = self._opened_root()
+            now = self._opened_root()
         except (Unavailable, OSError) as error:
             if error.errno not in (*_MISSING, errno.ENOTDIR):
                 return
         with self._lock:
-            if number is None or self._root is None or not os.path.samestat(os.fstat(number), os.fstat(self._root)):
-                number, self._root = self._root, number
-        if number is not None:
-            os.close(number)
+            root = self._root
+            if now is None or root is None or not os.path.samestat(os.fstat(now.number), os.fstat(root.number)):
+                self._root = now
 
     def _has_root(self, identity: tuple[int, int]) -> bool:
         """Whether the root is that folder, if need be after going over to what is there now."""
@@ -267,19 +267,10 @@ class LocalStore(Store):
                 self._renew_root(is_due=True)
             with self._lock:
                 if self._root is not None:
-                    status = os.fstat(self._root)
+                    status = os.fstat(self._root.number)
                     if (status.st_dev, status.st_ino) == identity:
                         return True
         return False
-
-    def _heard(self, path: Path, is_over: bool) -> None:
-        """What was watched at ``path`` changed; where that is over, another folder may be where the root was."""
-        if not is_over:
-            return
-        self._next_renewal = 0.0
-        with self._lock:
-            if path in self._watches and self._watches[path].is_over:
-                del self._watches[path]
 
     @contextmanager
     def _errors(self, path: Path) -> Iterator[None]:
@@ -294,18 +285,17 @@ class LocalStore(Store):
             raise NotFound("is not a name that a file can have", self.shown(path)) from None
 
 
-def _teller(
-    store: ref[LocalStore], path: Path, told: Callable[[Path, str], None],
-) -> Callable[[str, bool], None]:
-    """What a watch calls. It does not keep the store, so that one that nobody has any more watches nothing."""
+class _Root:
+    """A descriptor of a store's root, closed when nobody refers to it any more; ``device`` is what it is on."""
 
-    def tell(name: str, is_over: bool) -> None:
-        found = store()
-        if found is not None:
-            found._heard(path, is_over)
-            told(path, name)
+    __slots__ = ("device", "number")
 
-    return tell
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.device = foreign.device_of(number)
+
+    def __del__(self) -> None:
+        os.close(self.number)
 
 
 def told(error: OSError, name: str) -> GlassfsError:
@@ -350,15 +340,13 @@ class LocalSource(Source):
             self.close()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        wanted = len(buffer)
+        self.scatter((buffer,), offset)
+
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        wanted = sum(map(len, buffers))
         number = self._begin()
         try:
-            got = os.preadv(number, (buffer,), offset)
-            while 0 < got < wanted:
-                more = os.preadv(number, (buffer[got:],), offset + got)
-                if more == 0:
-                    break
-                got += more
+            got = _read(number, buffers, offset, wanted)
             status = os.fstat(number)
         except OverflowError:  # further than any file can reach
             raise self.outside(offset, wanted) from None
@@ -447,6 +435,28 @@ class LocalSource(Source):
             os.close(number)
             raise Changed("has been replaced by another file", self.name)
         return number
+
+
+def _read(number: int, buffers: Sequence[memoryview], offset: int, wanted: int) -> int:
+    """Fills ``buffers``, ``wanted`` bytes, from ``offset`` of a descriptor on. Returns how many there were."""
+    got = 0
+    while got < wanted:
+        more = os.preadv(number, buffers[:SEGMENTS], offset + got)
+        if not more:
+            break
+        got += more
+        if got < wanted:
+            buffers = _behind(buffers, more)
+    return got
+
+
+def _behind(buffers: Sequence[memoryview], size: int) -> list[memoryview]:
+    """What is left of ``buffers`` after their first ``size`` bytes."""
+    rest = list(buffers)
+    while size >= len(rest[0]):
+        size -= len(rest.pop(0))
+    rest[0] = rest[0][size:]
+    return rest
 
 
 def _acl_of(folder: int, name: str, status: os.stat_result) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Sequence
 
 from glassfs.errors import Damaged
 from glassfs.source.contract import Entry, Source
@@ -42,6 +43,11 @@ class SealedSource(Source):
         if not self._is_open:
             self.verify()
         self.file.read_into(buffer, offset)
+
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        if not self._is_open:
+            self.verify()
+        self.file.scatter(buffers, offset)
 
     def current(self) -> Entry:
         return self.file.current()

@@ -39,7 +39,7 @@ MOST = 8192
 SHARE = 8
 """A process takes at most this part of what its user may watch."""
 LIMIT_FILE = "/proc/sys/fs/inotify/max_user_watches"
-PAUSE = 0.025
+PAUSE = 0.02
 """Seconds from one look at what happened to the next, as one file may be written thousands of times a second."""
 REMEMBERED = 1024
 _SEARCH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -68,9 +68,7 @@ class Watches:
         reached: list[str] = []
         try:
             with self._held():
-                if self._inotify is None:
-                    self._inotify = Inotify(min(self._most, _share()), self._refuse)
-                inotify = self._inotify
+                inotify = self._inotify = self._inotify or self._made()
                 inotify.walkers += 1
             try:
                 return self._walked(inotify, place, depth, told, reached)
@@ -86,6 +84,13 @@ class Watches:
         except (GlassfsError, ValueError):
             pass
         return None
+
+    def _made(self) -> Inotify:
+        try:
+            return Inotify(min(self._most, _share()), self._refuse)
+        except OSError:
+            self._refuse((), REFUSED)
+            raise
 
     def _give_back(self, watch: Watch) -> None:
         self._given_back.append(watch)
@@ -168,7 +173,12 @@ class Watches:
         while not is_over:
             inotify.wait()
             with self._held():
-                may_have_more = inotify.take()
+                try:
+                    may_have_more = inotify.take()
+                except Exception:
+                    log.exception("Changes could not be read")
+                    may_have_more = False
+                    inotify.lose()
                 tells, inotify.tells = inotify.tells, {}
                 is_over = self._is_finished(inotify)
             for (watch, name), is_last in tells.items():

@@ -255,6 +255,9 @@ class FieldsDirectory(Settled):
         name += suffix
         return File(name, inode(name, self.ino), origin, data, content)
 
+    def listing(self) -> Sequence[Node]:
+        return tuple(map(self.at, range(self.count)))  # they are few
+
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self._fields.key}
 

@@ -16,6 +16,8 @@ class Lease:
     retired when its place shows another version or nothing; ``is_replaced`` tells which.
     """
 
+    __slots__ = ("__weakref__", "_lock", "_users", "is_replaced", "is_retired", "sources")
+
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
         self.is_retired = self.is_replaced = False

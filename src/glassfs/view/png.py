@@ -1,153 +1,337 @@
 """Raw pixels as PNG files with stored deflate: no compression to wait for, and a size that is a formula.
 
-PNG: W3C Recommendation, third edition, §5 (chunks), §9 (filter type 0), §10 (zlib); stored blocks: RFC 1951 §3.2.4. The
-pixels are written in bands of rows, each an IDAT chunk of its own, so that an image of any size is made in little
-memory.
+PNG: W3C Recommendation, third edition, §5 (chunks), §9 (filter type 0), §10 (zlib); stored blocks: RFC 1951 §3.2.4.
+
+The pixels are written in bands of rows, each an IDAT chunk of its own; the head of the zlib stream and its end have
+chunks of their own, so that all bands look alike. Rows are read into their places in the reader's buffer, and what
+stands between them is written around them. A range costs its part. Only what touches the checksum of a band may need
+more, at most that band, and what touches the checksum of all pixels the others. How far checksums have come is noted,
+so that whoever reads on from where another read has ended needs no more than what he gets.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from functools import lru_cache
+from typing import NamedTuple
 
-from glassfs.cache import BlockCache
+from glassfs.cache import BlockCache, Notes
+from glassfs.codec import deflate
 from glassfs.content import Data, Image, Location
 from glassfs.errors import TooLarge
+from glassfs.source import distribute
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
-CHUNK_OVERHEAD = 12
-ZLIB_HEADER = b"\x78\x01"
+CHUNK_HEAD, CHECKSUM = 8, 4
+STREAM_HEAD = b"\x78\x01"
+STREAM_END = b"\x01\x00\x00\xff\xff"
+"""A last stored block, without bytes. The Adler-32 of all pixels follows."""
 ADLER_SIZE = 4
+LAST_CHUNK = b"\x00\x00\x00\x00IEND\xae\x42\x60\x82"
+HEAD = len(SIGNATURE) + CHUNK_HEAD + 13 + CHECKSUM + CHUNK_HEAD + len(STREAM_HEAD) + CHECKSUM
+TAIL = CHUNK_HEAD + len(STREAM_END) + ADLER_SIZE + CHECKSUM + len(LAST_CHUNK)
+CRC_OF_IDAT = 0x35AF061E
 STORED_BLOCK = 0xFFFF
-BLOCK_HEADER = 5
-BAND = 4 << 20
+BLOCK_HEAD = 5
+BLOCK = BLOCK_HEAD + STORED_BLOCK
+BAND = 4 * STORED_BLOCK
 LONGEST_ROW = 64 << 20
+LARGEST = 8 << 30
+"""Its last bytes take a pass over all pixels, which somebody waits for."""
+PIECE = 4 * BLOCK
+BUFFERS, BYTES = 1024, 1 << 20
+"""What is filled at once; of a stored block more at the most."""
+NARROW = 64
+_NO_FILTERS = bytes(STORED_BLOCK)
+_BLOCK_HEAD = struct.Struct("<BHH")
 
 
-def view(image: Image, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
+def view(image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> tuple[str, Data]:
     return ".png", Png(image, cache, key)
 
 
 class Png(Data):
-    """An image as a PNG, made once and kept by the cache."""
+    """An image as a PNG. Nothing is kept of it but checksums."""
 
-    __slots__ = ("_cache", "_image", "key")
+    __slots__ = ("_cache", "_image", "_key")
 
-    def __init__(self, image: Image, cache: BlockCache, key: Hashable) -> None:
+    def __init__(self, image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> None:
         self._image = image
         self._cache = cache
-        self.key = key
+        self._key = key
 
     @property
     def size(self) -> int:
-        return png_size(self._image.width, self._image.height, self._image.channels, self._image.bits)
+        return self._layout.size
 
     @property
-    def cost(self) -> int:
-        return 2 * self.size + self.stream_cost
-
-    @property
-    def stream_cost(self) -> int:
-        return min(4 * BAND, 4 * self.size)
+    def _layout(self) -> Layout:
+        image = self._image
+        return layout(image.width, image.height, image.channels, image.bits)
 
     def location(self) -> Location | None:
         return self._image.data.location()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        if len(buffer) == self.size:
-            # The kernel keeps what it got, so what is read at once need not be kept here as well.
-            buffer[:] = self.whole()
-        else:
-            self._cache.read_into(self, buffer, offset)
-
-    def whole(self) -> bytes:
-        return b"".join(self.pieces())
-
-    def pieces(self) -> Iterator[bytes]:
-        image = self._image
-        if image.width * image.channels * image.bits // 8 > LONGEST_ROW:
-            raise TooLarge(f"a picture {image.width} pixels wide is too wide for a PNG to be made of it")
-        yield _head(image.width, image.height, image.channels, image.bits)
-        adler = 1
-        rows = band_rows(image.width, image.channels, image.bits)
-        for first in range(0, image.height, rows):
-            count = min(rows, image.height - first)
-            filtered = self._filtered(first, count)
-            adler = zlib.adler32(filtered, adler)
-            is_last = first + count == image.height
-            parts = [ZLIB_HEADER] if first == 0 else []
-            for start in range(0, len(filtered), STORED_BLOCK):
-                block = filtered[start : start + STORED_BLOCK]
-                is_final = is_last and start + STORED_BLOCK >= len(filtered)
-                parts += (_stored_header(is_final, len(block)), block)
-            if is_last:
-                parts.append(adler.to_bytes(4, "big"))
-            yield _chunk(b"IDAT", b"".join(parts))
-        yield _END
-
-    def _filtered(self, first: int, count: int) -> bytes:
-        """Rows ``first`` … as PNG wants them: interleaved, most significant byte first, each after a filter type."""
-        image = self._image
-        sample = image.bits // 8
-        stride = image.width * image.channels * sample
-        if image.is_planar and image.channels > 1:
-            pixels = self._interleaved(first, count)
-        else:
-            pixels = image.data.read(first * stride, count * stride)
-        if sample == 2:
-            swapped = bytearray(len(pixels))
-            swapped[0::2], swapped[1::2] = pixels[1::2], pixels[0::2]
-            pixels = bytes(swapped)
-        if count == 1:
-            return b"\0" + pixels
-        return b"\0" + b"\0".join([pixels[start : start + stride] for start in range(0, len(pixels), stride)])
-
-    def _interleaved(self, first: int, count: int) -> bytes:
-        image = self._image
-        sample, channels = image.bits // 8, image.channels
-        row = image.width * sample
-        pixels = bytearray(count * row * channels)
-        for channel in range(channels):
-            plane = image.data.read((channel * image.height + first) * row, count * row)
-            for byte in range(sample):
-                pixels[channel * sample + byte :: channels * sample] = plane[byte::sample]
-        return bytes(pixels)
+        places = self._layout
+        if places.row - 1 > LONGEST_ROW:
+            raise TooLarge(f"a picture {self._image.width} pixels wide is too wide for a PNG to be made of it")
+        if places.size > LARGEST:
+            raise TooLarge(f"a picture of {places.size} bytes is too large for a PNG to be made of it")
+        end = offset + len(buffer)
+        rows = _Rows(self._image, places)
+        shown = []
+        for band in places.bands_in(offset, end):
+            size = places.blocks(band)
+            start = places.start(band) - offset
+            _put(buffer, size.to_bytes(4, "big") + b"IDAT", start)
+            start += CHUNK_HEAD
+            first = max(0, -start)
+            blocks = buffer[start + first : max(0, start + size)]
+            rows.fill(band, blocks, first)
+            shown.append((band, blocks, first, start + size))
+        rows.flush()
+        # Who reads all of it at once does not come again.
+        sums = _Sums(self._image, places, self._key, None if len(buffer) == places.size else self._cache.notes)
+        found = {}
+        for band, blocks, first, crc in shown:
+            found[band] = sums.of_more(band, blocks, first)
+            if -CHECKSUM < crc < len(buffer):
+                found[band] = sums.of_all(band, found[band])
+                _put(buffer, found[band].crc.to_bytes(CHECKSUM, "big"), crc)
+        if offset < HEAD:
+            _put(buffer, _head(self._image), -offset)
+        if end > places.end:
+            adler = sums.adler(found) if end > places.end + CHUNK_HEAD + len(STREAM_END) else 0
+            tail = _chunk(b"IDAT", STREAM_END + adler.to_bytes(ADLER_SIZE, "big")) + LAST_CHUNK
+            _put(buffer, tail, places.end - offset)
 
 
-def band_rows(width: int, channels: int, bits: int) -> int:
-    """How many rows one IDAT chunk holds."""
-    return max(1, BAND // (1 + width * channels * bits // 8))
+class Layout(NamedTuple):
+    """Where things are in the PNGs of images of one kind. Sizes are bytes; a row has its filter type in front."""
+
+    row: int
+    height: int
+    rows: int
+    """In a band; the last one may have fewer."""
+    step: int
+    """From the beginning of a band's chunk to that of the next one."""
+    end: int
+    """Where the bands end."""
+    size: int
+
+    @property
+    def bands(self) -> int:
+        return -(-self.height // self.rows)
+
+    def filtered(self, band: int) -> int:
+        """The size of a band's rows."""
+        return min(self.rows, self.height - band * self.rows) * self.row
+
+    def blocks(self, band: int) -> int:
+        """The size of a band's stored blocks."""
+        return _blocks(self.filtered(band))
+
+    def start(self, band: int) -> int:
+        """Where a band's chunk begins."""
+        return HEAD + band * self.step
+
+    def bands_in(self, start: int, end: int) -> range:
+        """The bands that have bytes in ``[start, end)``."""
+        return range(max(0, (start - HEAD) // self.step), min(self.bands, -((HEAD - end) // self.step)))
 
 
 @lru_cache(1024)
-def png_size(width: int, height: int, channels: int, bits: int) -> int:
+def layout(width: int, height: int, channels: int, bits: int) -> Layout:
     row = 1 + width * channels * bits // 8
-    rows = band_rows(width, channels, bits)
+    rows = max(1, BAND // row)
+    step = CHUNK_HEAD + _blocks(rows * row) + CHECKSUM
     bands, rest = divmod(height, rows)
-    image_data = bands * _band_size(rows * row) + (_band_size(rest * row) if rest else 0)
-    return len(SIGNATURE) + CHUNK_OVERHEAD + 13 + len(ZLIB_HEADER) + image_data + ADLER_SIZE + CHUNK_OVERHEAD
+    end = HEAD + bands * step + (CHUNK_HEAD + _blocks(rest * row) + CHECKSUM if rest else 0)
+    return Layout(row, height, rows, step, end, end + TAIL)
 
 
-def _band_size(size: int) -> int:
-    return CHUNK_OVERHEAD + size + BLOCK_HEADER * -(-size // STORED_BLOCK)
+class _Rows:
+    """Fills stretches of stored blocks, one behind the other. The pixels are there after ``flush``."""
+
+    def __init__(self, image: Image, places: Layout) -> None:
+        self._image = image
+        self._places = places
+        self._is_plain = image.bits == 8 and (image.channels == 1 or not image.is_planar)
+        self._waiting: list[memoryview] = []
+        self._offset = self._size = 0
+        """Which pixels the waiting buffers are for, in bytes as a PNG has them."""
+
+    def fill(self, band: int, blocks: memoryview, first: int) -> None:
+        """``blocks`` are those of a band, from byte ``first`` of them on."""
+        places = self._places
+        offset = band * places.rows * (places.row - 1)
+        for block in _stored(first, first + len(blocks), places.filtered(band)):
+            _put(blocks, block.head, block.place)
+            if block.start < block.end:
+                self._fill_part(blocks[block.start : block.end], block.filtered, offset)
+
+    def _fill_part(self, part: memoryview, start: int, offset: int) -> None:
+        """``part`` is what stands from byte ``start`` on in rows whose pixels begin at ``offset``."""
+        row, size = self._places.row, len(part)
+        inside = -start % row  # where the first row begins in it
+        part[inside::row] = _NO_FILTERS[: len(range(inside, size, row))]
+        if row <= NARROW:
+            self._fill_columns(part, start, offset)
+            return
+        if not self._waiting:
+            self._offset = offset + _pixels_before(start, row)
+        if inside:
+            self._waiting.append(part[:inside])
+        self._waiting += [part[pixels : pixels + row - 1] for pixels in range(inside + 1, size, row)]
+        self._size += size
+        if len(self._waiting) >= BUFFERS or self._size >= BYTES:
+            self.flush()
+
+    def _fill_columns(self, part: memoryview, start: int, offset: int) -> None:
+        """The same where rows are so short that there are very many of them."""
+        row, skipped = self._places.row, _pixels_before(start, self._places.row)
+        pixels = self._pixels(offset + skipped, _pixels_before(start + len(part), row) - skipped)
+        for column in range(1, row):
+            first = (column - start) % row
+            part[first::row] = pixels[_pixels_before(start + first, row) - skipped :: row - 1]
+
+    def flush(self) -> None:
+        """Reads what is waited for."""
+        if not self._waiting:
+            return
+        if self._is_plain:
+            self._image.data.scatter_into(self._waiting, self._offset)
+        else:
+            distribute(self._pixels(self._offset, sum(map(len, self._waiting))), self._waiting)
+        self._waiting, self._size = [], 0
+
+    def _pixels(self, offset: int, size: int) -> memoryview:
+        """Bytes of pixels as a PNG has them: interleaved, most significant byte first."""
+        image = self._image
+        if self._is_plain:
+            return memoryview(image.data.read(offset, size))
+        sample = image.bits // 8
+        planes = image.channels if image.is_planar else 1  # interleaved, each sample is a pixel of its own
+        unit = sample * planes
+        first, end = offset // unit, -(-(offset + size) // unit)
+        pixels = bytearray((end - first) * unit)
+        for plane in range(planes):
+            start = plane * image.width * image.height + first
+            raw = image.data.read(start * sample, (end - first) * sample)
+            for byte in range(sample):
+                pixels[(plane + 1) * sample - 1 - byte :: unit] = raw[byte::sample]
+        return memoryview(pixels)[offset - first * unit :][:size]
 
 
-@lru_cache(1024)
-def _head(width: int, height: int, channels: int, bits: int) -> bytes:
-    header = struct.pack(">IIBBBBB", width, height, bits, COLOUR_TYPES[channels], 0, 0, 0)
-    return SIGNATURE + _chunk(b"IHDR", header)
+class _Sum(NamedTuple):
+    """The checksums of the first ``position`` bytes of a band's blocks: of the chunk, and of the rows in them."""
+
+    position: int = 0
+    crc: int = CRC_OF_IDAT
+    adler: int = 1
 
 
-def _stored_header(is_final: bool, size: int) -> bytes:
-    return struct.pack("<BHH", is_final, size, size ^ 0xFFFF)
+class _Sums:
+    """The checksums of an image's bands. With ``notes`` it is noted how far they have come."""
+
+    def __init__(self, image: Image, places: Layout, key: tuple[Hashable, ...], notes: Notes | None) -> None:
+        self._image = image
+        self._places = places
+        self._key = key
+        self._notes = notes
+
+    def of_more(self, band: int, blocks: memoryview, first: int) -> _Sum:
+        """What is known of a band now that ``blocks`` are there, those of the band from byte ``first`` of them on."""
+        return self._with(self._noted(band), band, blocks, first)
+
+    def of_all(self, band: int, known: _Sum) -> _Sum:
+        """The sum of a whole band. What is not ``known`` of it yet is read."""
+        size = self._places.blocks(band)
+        while known.position < size:
+            blocks = memoryview(bytearray(min(PIECE, size - known.position)))
+            rows = _Rows(self._image, self._places)
+            rows.fill(band, blocks, known.position)
+            rows.flush()
+            known = self._with(known, band, blocks, known.position)
+        return known
+
+    def adler(self, found: dict[int, _Sum]) -> int:
+        """That of all rows; ``found`` is what is known of some bands."""
+        adler = 1
+        for band in range(self._places.bands):
+            known = self.of_all(band, found.get(band) or self._noted(band))
+            adler = deflate.adler32_combined(adler, known.adler, self._places.filtered(band))
+        return adler
+
+    def _noted(self, band: int) -> _Sum:
+        return _Sum() if self._notes is None else _Sum(*self._notes.find((*self._key, band)) or ())
+
+    def _with(self, known: _Sum, band: int, blocks: memoryview, first: int) -> _Sum:
+        position, crc, adler = known
+        end = first + len(blocks)
+        if not first <= position < end:
+            return known
+        blocks = blocks[position - first :]
+        for block in _stored(position, end, self._places.filtered(band)):
+            adler = deflate.adler32(blocks[block.start : block.end], adler)
+        found = _Sum(end, deflate.crc32(blocks, crc), adler)
+        if self._notes is not None:
+            self._notes.put((*self._key, band), found)
+        return found
+
+
+class _Block(NamedTuple):
+    """A stored block of which some bytes are in a stretch. Positions are those in the stretch."""
+
+    head: bytes
+    place: int
+    """Of the head; it may lie before the stretch."""
+    start: int
+    end: int
+    """Of the bytes that the block holds, as far as they are in the stretch."""
+    filtered: int
+    """Which byte of the band's rows stands at ``start``."""
+
+
+@lru_cache(128)
+def _stored(first: int, end: int, size: int) -> tuple[_Block, ...]:
+    """The stored blocks of ``size`` bytes that have some in the stretch ``[first, end)``."""
+    found = []
+    for number in range(first // BLOCK, -(-end // BLOCK)):
+        place = number * BLOCK
+        length = min(STORED_BLOCK, size - number * STORED_BLOCK)
+        start = max(first, place + BLOCK_HEAD)
+        stop = max(start, min(end, place + BLOCK_HEAD + length))
+        head = _BLOCK_HEAD.pack(0, length, length ^ 0xFFFF)
+        found.append(_Block(head, place - first, start - first, stop - first, start - BLOCK_HEAD * (number + 1)))
+    return tuple(found)
+
+
+def _blocks(size: int) -> int:
+    """How much ``size`` bytes are in stored blocks."""
+    return size + BLOCK_HEAD * -(-size // STORED_BLOCK)
+
+
+def _pixels_before(position: int, row: int) -> int:
+    """How many bytes of pixels stand before this position in rows with a filter type in front."""
+    return position // row * (row - 1) + max(0, position % row - 1)
+
+
+def _put(buffer: memoryview, data: bytes, position: int) -> None:
+    """Puts ``data`` at ``position``, as far as that is in the buffer."""
+    start, end = max(0, position), min(len(buffer), position + len(data))
+    if start < end:
+        buffer[start:end] = data[start - position : end - position]
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:
-    checksum = zlib.crc32(body, zlib.crc32(kind))
-    return b"".join((len(body).to_bytes(4, "big"), kind, body, checksum.to_bytes(4, "big")))
+    return len(body).to_bytes(4, "big") + kind + body + deflate.crc32(kind + body).to_bytes(CHECKSUM, "big")
 
 
-_END = _chunk(b"IEND", b"")
+def _head(image: Image) -> bytes:
+    kind = COLOUR_TYPES[image.channels]
+    header = struct.pack(">IIBBBBB", image.width, image.height, image.bits, kind, 0, 0, 0)
+    return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", STREAM_HEAD)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from glassfs.codec import compression
+from glassfs.codec import compression, deflate
 from glassfs.content import Extent, Fault
 from glassfs.errors import Damaged
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks
@@ -94,21 +94,20 @@ def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
 
 def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
     """What follows the first ``size`` bytes of a DEFLATE stream that gives as many."""
-    import zlib
-
-    decoder = zlib.decompressobj(-15)
+    decoder = deflate.inflater()
     given = taken = 0
-    try:
-        for piece in extent.pieces():
-            taken += len(piece)
-            while piece and given <= size:
-                raw = decoder.decompress(piece, min(compression.CHUNK, size + 1 - given))
-                given, piece = given + len(raw), decoder.unconsumed_tail
-            if decoder.eof or given > size:
-                break
-    except zlib.error as error:
-        yield Fault(place, f"its stream is damaged: {error}")
-        return
+    for piece in extent.pieces():
+        taken += len(piece)
+        while piece and given <= size:
+            try:
+                with deflate.errors():
+                    raw = decoder.decompress(piece, min(compression.CHUNK, size + 1 - given))
+            except Damaged as error:
+                yield Fault(place, f"its stream is damaged: {error.reason}")
+                return
+            given, piece = given + len(raw), decoder.unconsumed_tail
+        if decoder.eof or given > size:
+            break
     if given > size:
         yield Fault(place, f"its stream gives more than the declared {size} bytes")
     elif not decoder.eof:

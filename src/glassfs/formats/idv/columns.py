@@ -13,6 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+from glassfs.cache.turns import WORKERS
 from glassfs.content import Location, Made, Parted, Regular
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 VALUES_AT_ONCE = 1 << 17
 BYTES_AT_ONCE = 1 << 20
+LARGE = 64 << 10
+"""Whoever begins with so many bytes at once will read on."""
 TEXT_ROWS = 128
 TEXT_SLOTS = 1 << 16
 MOST_TEXT_SLOTS = 1 << 20
@@ -91,9 +94,11 @@ class _Parts(Parted):
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         # Requests come in parallel and out of order: one step back or forth is still sequential.
-        if self._ahead <= number and 0 <= number - self._last <= 1 and self._last >= 0:
-            self._ahead = number + 1
-            self._blocks.ahead(number + 1)
+        is_begin = self._last < 0 and number == offset == 0 and len(buffer) >= LARGE
+        if is_begin or (0 <= number - self._last <= 1 and self._last >= 0):
+            for ahead in range(max(number, self._ahead) + 1, number + self._distance(number) + 1):
+                self._ahead = ahead
+                self._blocks.ahead(ahead)
         elif number < self._last:
             self._ahead = -1
         self._last = number
@@ -104,6 +109,11 @@ class _Parts(Parted):
             return
         width, bounds = self._item.width, self.bounds
         _Array(width, (bounds[number + 1] - bounds[number]) // width, part).read_into(buffer, offset)
+
+    def _distance(self, number: int) -> int:
+        """How many blocks to decompress ahead: one for each core, unless the cache is too small for so many."""
+        size = self.bounds[number + 1] - self.bounds[number]
+        return WORKERS if 2 * size * (WORKERS + 2) <= self._blocks.file.cache.budget else 1
 
 
 class Values(_Parts):

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 KEPT = 16
 """Threads that stay when there is nothing to do: one waits for requests, the others to be needed."""
 MOST = 400
+"""Threads that may be busy at a time."""
 READERS = 48
 """Threads that may read from one volume at a time, once all of KEPT are busy."""
 OF_ONE_VOLUME = 128
@@ -84,8 +85,9 @@ class Crew(Generic[State]):
         """Threads that wait for requests, or are on their way to do so."""
         self._parked: list[threading.Lock] = []
         """What threads that are not needed just now wait for, the one that was needed last at the end."""
-        self._queue: deque[Task] = deque()
-        self._is_slow = False
+        self._queues: dict[tuple[str, bool], deque[Task]] = {}
+        """What was put off, by volume and whether it reads: of each, all fit or none does."""
+        self._is_slow = self._is_short = False
         self._is_looking = True
         self._look = threading.Event()
 
@@ -101,14 +103,17 @@ class Crew(Generic[State]):
     def has(self, unique: int) -> bool:
         """Whether a request was taken and is not answered."""
         with self._lock:
-            if any(task.unique == unique for task in self._queue):
+            if any(task.unique == unique for queue in self._queues.values() for task in queue):
                 return True
             return any(worker.task is not None and worker.task.unique == unique for worker in self._workers)
 
     def withdraw(self, unique: int) -> None:
         """Nobody waits for this request any more: it need not be begun."""
         with self._lock:
-            self._queue = deque(task for task in self._queue if task.unique != unique)
+            for kind, queue in list(self._queues.items()):
+                self._queues[kind] = deque(task for task in queue if task.unique != unique)
+                if not self._queues[kind]:
+                    del self._queues[kind]
 
     def _add(self) -> None:
         """One more thread to wait for requests. Raises RuntimeError where the system has none left."""
@@ -125,7 +130,14 @@ class Crew(Generic[State]):
             raise
 
     def _work(self) -> None:
-        worker = Worker(self._make_state())
+        try:
+            worker = Worker(self._make_state())
+        except (MemoryError, OSError) as error:
+            with self._lock:
+                self._waiting -= 1
+            self._lack(error)
+            return
+        self._is_short = False
         with self._lock:
             self._workers.append(worker)
         while (task := self._take(worker)) is not None:
@@ -133,7 +145,8 @@ class Crew(Generic[State]):
                 self._waiting -= 1
                 worker.task = task
                 if len(self._workers) > KEPT and not self._fits(task):
-                    self._queue.append(task)
+                    kind = self._volume_of(task.ident), task.opcode == Opcode.READ
+                    self._queues.setdefault(kind, deque()).append(task)
                     worker.task = None
                     self._waiting += 1
                     continue
@@ -143,10 +156,9 @@ class Crew(Generic[State]):
             begun = time.perf_counter()
             self._answer(worker, task)
             self._is_slow = time.perf_counter() - begun > SLOW
-            while self._queue and (task := self._next(worker)) is not None:
+            while (task := self._next(worker)) is not None:
                 self._answer(worker, task)
             with self._lock:
-                worker.task = None
                 is_needed = not self._waiting
                 if is_needed:
                     self._waiting = 1
@@ -167,8 +179,15 @@ class Crew(Generic[State]):
     def _relieve(self) -> None:
         try:
             self._add()
-        except RuntimeError as error:  # it goes on alone for this once
-            log.warning("no thread can be started: %s", error)
+        except RuntimeError as error:
+            self._lack(error)
+
+    def _lack(self, error: Exception) -> None:
+        """Whoever wanted another thread goes on alone; it is tried again for as long as nobody waits for requests."""
+        if not self._is_short:
+            log.warning("no thread can be started: %s", str(error) or "there is not enough memory")
+        self._is_short = True
+        self._look.set()
 
     def _look_out(self) -> None:
         """Sees to it that somebody waits for requests, for as long as there are any."""
@@ -202,22 +221,23 @@ class Crew(Generic[State]):
     def _fits(self, task: Task) -> bool:
         """Whether there is room for one more like this one, which is counted already. Under the lock."""
         volume = self._volume_of(task.ident)
-        busy = Counter(
-            other.task.opcode == Opcode.READ for other in self._workers
-            if other.task is not None and self._volume_of(other.task.ident) == volume
-        )
-        if task.opcode == Opcode.READ and busy[True] > READERS:
+        busy = [other.task for other in self._workers if other.task is not None]
+        beside = Counter(other.opcode == Opcode.READ for other in busy if self._volume_of(other.ident) == volume)
+        if task.opcode == Opcode.READ and beside[True] > READERS:
             return False
-        return len(self._workers) < MOST and busy.total() <= OF_ONE_VOLUME
+        return len(busy) <= MOST and beside.total() <= OF_ONE_VOLUME
 
     def _next(self, worker: Worker[State]) -> Task | None:
-        """A request that was put off and that there is room for now."""
+        """A request that was put off and that there is room for now; without one the worker is not busy any more.
+
+        Under one lock with who puts off: those whom it is put off for all come by here later.
+        """
         with self._lock:
+            for kind, queue in self._queues.items():
+                worker.task = queue[0]
+                if self._fits(queue[0]):
+                    if len(queue) == 1:
+                        del self._queues[kind]
+                    return queue.popleft()
             worker.task = None
-            for number, task in enumerate(self._queue):
-                worker.task = task
-                if self._fits(task):
-                    del self._queue[number]
-                    return task
-                worker.task = None
         return None

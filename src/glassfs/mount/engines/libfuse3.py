@@ -26,7 +26,7 @@ from typing import Any
 
 from glassfs.mount import system
 from glassfs.mount.engines import wire
-from glassfs.mount.engines.answers import Answers, Payload
+from glassfs.mount.engines.answers import OPCODES, Answers, Payload
 from glassfs.mount.engines.contract import LONGEST_READ, Engine, MountPoint
 from glassfs.mount.engines.crew import Crew, Task, Worker
 from glassfs.mount.engines.wire import Opcode
@@ -102,9 +102,9 @@ class Libfuse3(Engine):
         self._init = _Init(self._agree)
         self._session: int | None = None
         self._descriptor = -1
-        self._lock = threading.Lock()
-        self._counts: dict[int, list[int]] = {}
-        """Requests answered by each thread; those of threads that have ended together under 0."""
+        self._counts: list[list[int]] = [[0] * OPCODES]
+        """How often each request came, by thread; the first is the sum of those that ended."""
+        self._counting = threading.RLock()  # what a thread worked with may go at any moment
         self._interrupted: deque[tuple[float, int]] = deque()
         """Requests that somebody gave up, and when they are answered at the latest, in that order."""
 
@@ -137,9 +137,8 @@ class Libfuse3(Engine):
                 self._answers.fail(unique, errno.EINTR)
 
     def requests(self) -> dict[str, int]:
-        with self._lock:
-            counts = list(self._counts.values())
-        sums = {opcode.name: sum(one[opcode] for one in counts) for opcode in Opcode}
+        with self._counting:
+            sums = {opcode.name: sum(counts[opcode] for counts in self._counts) for opcode in Opcode}
         return {name: count for name, count in sums.items() if count}
 
     def _mount(self, place: MountPoint) -> None:
@@ -201,17 +200,17 @@ class Libfuse3(Engine):
 
     def _room(self) -> _Room:
         room = _Room()
-        with self._lock:
-            self._counts[id(room)] = room.payload.counts
+        with self._counting:
+            self._counts.append(room.payload.counts)
         # With its thread its pages go: there may have been hundreds of them.
-        weakref.finalize(room, self._left, id(room)).atexit = False
+        weakref.finalize(room, self._counted, room.payload.counts).atexit = False
         return room
 
-    def _left(self, number: int) -> None:
-        with self._lock:
-            counts, past = self._counts[number], self._counts.get(0, [0] * len(self._counts[number]))
-            self._counts[0] = [sum(pair) for pair in zip(past, counts, strict=True)]
-            del self._counts[number]
+    def _counted(self, counts: list[int]) -> None:
+        """A thread has ended."""
+        with self._counting:
+            self._counts = [other for other in self._counts if other is not counts]
+            self._counts[0] = [sum(both) for both in zip(self._counts[0], counts, strict=True)]
 
     def _take(self, worker: Worker[_Room]) -> Task | None:
         request = worker.state.request

@@ -21,24 +21,30 @@ from typing import NamedTuple
 from glassfs.errors import Changed, IsADirectory, NotADirectory, NotFound
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import SHORT, Found, Listing, Operations
+from glassfs.mount.operations import Found, Listing, Operations
 from glassfs.tree import Directory, File, Settled
 from glassfs.tree.lease import Lease
 
+MOMENT = 0.2
+"""Seconds for which it is remembered where a path led to: these come on top of those that the kernel remembers."""
 REMEMBERED_DIRECTORIES = 4096
 REMEMBERED_VERSIONS = 50_000
 
 
 class _Place:
-    """A directory that a path has led to, whose id is held until it has no users any more."""
+    """A directory that a path has led to, whose id is held until it has no users any more.
 
-    __slots__ = ("ident", "is_settled", "lease", "until", "users")
+    So is that of one of its children in a container: with it go the ids of all others, and nodes made for them.
+    """
+
+    __slots__ = ("child", "ident", "is_settled", "lease", "until", "users")
 
     def __init__(self, found: Found, until: float) -> None:
         self.ident = found.ident
         self.lease: Lease = found.node.origin.lease
         self.is_settled = isinstance(found.node, Settled)
         self.until = until
+        self.child = 0
         self.users = 1
         """Those who look into it, and what is remembered."""
 
@@ -54,25 +60,22 @@ class Paths:
 
     def take(self, path: str) -> Found:
         """What is at a path, with a reference that the caller gives back by ``forget``."""
-        try:
-            return self._taken(path)
-        except (Changed, NotADirectory, NotFound):
-            if not self._doubt(path):
-                raise
-        return self._taken(path)
+        found, place = self._found(path)
+        self._leave(place)
+        return found
 
     @contextmanager
     def at(self, path: str) -> Iterator[Found]:
         """What is at a path, for as long as the block lasts."""
-        found = self.take(path)
-        is_directory = isinstance(found.node, Directory) and found.ident != ROOT
+        found, place = self._found(path)
         try:
             yield found
         finally:
-            if is_directory:
+            if isinstance(found.node, Directory) and found.ident != ROOT:
                 self._leave(self._remembered(path, found))
-            else:
+            elif not self._is_kept(found, place):
                 self.forget(found.ident)
+            self._leave(place)
 
     def forget(self, ident: int) -> None:
         self._operations.forget(ident, 1)
@@ -88,18 +91,36 @@ class Paths:
                 del self._places[path]
             self._leave(place)
 
-    def _taken(self, path: str) -> Found:
+    def _found(self, path: str) -> tuple[Found, _Place | None]:
+        """What is at a path, with a reference, and the directory that it is in, with one more user."""
+        try:
+            return self._looked_up(path)
+        except (Changed, NotADirectory, NotFound) as error:
+            if not self._doubt(path, isinstance(error, Changed)):
+                raise
+        return self._looked_up(path)
+
+    def _looked_up(self, path: str) -> tuple[Found, _Place | None]:
         operations = self._operations
         above, _, name = path.rpartition("/")
         if not name:
-            return Found(ROOT, operations.node(ROOT), operations.attributes(ROOT)[0], 0.0, 0.0)
+            return Found(ROOT, operations.node(ROOT), operations.attributes(ROOT)[0], 0.0, 0.0), None
         place = self._place(above)
-        if place is None:
-            return operations.look_up(ROOT, name)
         try:
-            return operations.look_up(place.ident, name)
-        finally:
+            return operations.look_up(ROOT if place is None else place.ident, name), place
+        except BaseException:
             self._leave(place)
+            raise
+
+    def _is_kept(self, found: Found, place: _Place | None) -> bool:
+        """Whether the reference to what was found is kept with the directory that it is in."""
+        if place is None or not place.is_settled:
+            return False
+        with self._lock:
+            is_first = not place.child
+            if is_first:
+                place.child = found.ident
+        return is_first
 
     def _place(self, path: str) -> _Place | None:
         """The directory at a path, with one more user, or None for the root."""
@@ -114,8 +135,7 @@ class Paths:
             try:
                 found = self._operations.look_up(ROOT if place is None else place.ident, name)
             finally:
-                if place is not None:
-                    self._leave(place)
+                self._leave(place)
             if not isinstance(found.node, Directory):
                 self.forget(found.ident)
                 raise NotADirectory("is not a directory", part=name)
@@ -138,7 +158,7 @@ class Paths:
 
     def _remembered(self, path: str, found: Found) -> _Place:
         """Remembers a directory and the reference to it; the place, with one more user."""
-        place = _Place(found, time.monotonic() + SHORT)
+        place = _Place(found, time.monotonic() + MOMENT)
         with self._lock:
             before = [self._places.pop(path)] if path in self._places else []
             if len(self._places) >= REMEMBERED_DIRECTORIES:
@@ -149,20 +169,26 @@ class Paths:
             self._leave(one)
         return place
 
-    def _leave(self, place: _Place) -> None:
+    def _leave(self, place: _Place | None) -> None:
+        if place is None:
+            return
         with self._lock:
             place.users -= 1
             is_used = place.users > 0
         if not is_used:
-            self.forget(place.ident)
+            for ident in filter(None, (place.child, place.ident)):
+                self.forget(ident)
 
-    def _doubt(self, path: str) -> bool:
-        """Whether something was remembered on the way to a path that may have been outdated; it no longer is."""
+    def _doubt(self, path: str, is_changed: bool) -> bool:
+        """Whether something was remembered on the way to a path that may have been outdated; it no longer is.
+
+        What is not in a directory of a container that is there as it was will not be there for the next one either.
+        """
         above = path.rpartition("/")[0]
         dropped = []
         with self._lock:
             nearest = self._places.get(above)
-            if nearest is not None and nearest.is_settled and not nearest.lease.is_retired:
+            if nearest is not None and nearest.is_settled and not nearest.lease.is_retired and not is_changed:
                 return False
             while above:
                 if above in self._places:

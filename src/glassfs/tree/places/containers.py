@@ -15,11 +15,21 @@ from weakref import WeakValueDictionary
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, Refused, Unavailable, Unrecognised
+from glassfs.errors import (
+    Changed,
+    DeviceFailed,
+    GlassfsError,
+    NotADirectory,
+    NotFound,
+    Refused,
+    Unavailable,
+    Unrecognised,
+)
 from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
+from glassfs.tree.names import component
 from glassfs.tree.nodes import Services
 from glassfs.tree.places.contents import Contents
 from glassfs.tree.places.held import Held, Opened, Place
@@ -43,7 +53,8 @@ class Containers:
 
     ``changed`` is called, by whoever notices, when a container is not what it was: no path leads to it any more.
     ``dropped`` is called with its lease when its contents were dropped or exchanged: who has nodes of it gives them up,
-    so that memory is what it should be, and makes them again when they are needed. Both under no lock.
+    so that memory is what it should be, and makes them again when they are needed. Whoever is called must not ask for a
+    container: another thread may be waiting for this one's turn.
     """
 
     def __init__(self, cache: BlockCache, limit: int = OPEN_CONTAINERS, budget: int = KEPT_BYTES) -> None:
@@ -58,6 +69,8 @@ class Containers:
         self._waiting: list[Place] = []
         """Those whose turn to be compared comes before that of all others."""
         self._noticed: set[str] = set()
+        self._told: set[tuple[Place, str, str]] = set()
+        """What stores have told: the folder, its path in the tree, and a name or "" for all that is in it."""
 
     def all_open(self) -> list[Opened]:
         return self._contents.all()
@@ -106,11 +119,25 @@ class Containers:
         before = lease.entries
         return self._compare(lease, before, None if entry is None else (entry, *before[1:]))
 
+    def watch(self, folder: Place, at: str) -> bool:
+        """Whether ``refresh`` will tell of changes in a folder of a store; ``at`` is its path in the tree."""
+
+        def told(_: Path, name: str) -> None:
+            with self._lock:
+                is_news = not self._told
+                self._told.add((folder, at, name))
+            if is_news:
+                self.changed()
+
+        return folder.store.watch(folder.path, told)
+
     def refresh(self) -> list[str]:
         """Compares the containers that are leased with their stores, or those whose turn it is.
 
-        The paths in the tree of those that changed since this was asked before, whoever has noticed it.
+        The paths in the tree of what changed since this was asked before, whoever has noticed it: of containers, and
+        of anything in a folder that is watched.
         """
+        self._hear()
         some = self._next()
         parts = max(LEAST_PARTS, PARTS_AT_A_TIME // (len(some) or 1))
         for lease in some:
@@ -122,6 +149,7 @@ class Containers:
             except GlassfsError:
                 now = None
             self._compare(lease, before, now)
+        self._contents.weigh_some()
         with self._lock:
             noticed, self._noticed = self._noticed, set()
         return sorted(noticed)
@@ -133,6 +161,23 @@ class Containers:
         self.services.listings.clear()
         self.changed()
         self.services.cache.clear()
+
+    def _hear(self) -> None:
+        """Looks at what stores have told."""
+        with self._lock:
+            told, self._told = self._told, set()
+        for folder, at, name in told:
+            shown = _shown_unchanged(name)
+            if name:
+                place = Place(folder.store, (*folder.path, name))
+                try:
+                    self.look(place, folder.store.entry(place.path))
+                except (NotFound, NotADirectory):
+                    self.look(place, None)
+                except GlassfsError as error:
+                    log.debug("not looked at: %s", error)
+            with self._lock:
+                self._noticed.add(f"{at}/{shown}" if shown else at)
 
     def _next(self) -> list[Held]:
         """Those whose turn it is to be compared with their stores."""
@@ -270,6 +315,14 @@ class Containers:
 
     def _opened(self, container: Container, lease: Held) -> Opened:
         return Opened(container, lease, lease.origin(self.services))
+
+
+def _shown_unchanged(name: str) -> str:
+    """The name that a folder shows for one in a store, "" if that depends on what else there is."""
+    try:
+        return name if component(name.encode("utf-8", "surrogateescape")) == name else ""
+    except UnicodeEncodeError:
+        return ""
 
 
 def _parts(opening: Opening, container: Container) -> list[tuple[Path, Source]]:

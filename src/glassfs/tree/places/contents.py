@@ -1,11 +1,12 @@
 """What was parsed of containers, up to a budget of bytes and a number: what was used longest ago goes first.
 
-Any thread. What it weighs is measured when it comes in, and again as it is used, since some of it is found out late.
+Any thread. What it weighs is measured when it comes in, and again after it was used, as some of it is found out late.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -15,12 +16,21 @@ from glassfs.tree.places.weight import weight_of
 
 LEAST_WEIGHT = 2 << 10
 """Counted for a container beside what is measured: its places in tables, and its sources."""
+RECENT = 8
+"""Containers that may be in use right now: those used before are measured again."""
+PAUSE = 10.0
+"""Seconds at least between two rounds in which all are measured, and for each second that measuring takes."""
+AT_ONCE = 2 << 20
+"""Bytes that are measured at once in such a round."""
 
 Make = Callable[[Container, Held], Opened]
 
 
 class _Kept:
-    """What is kept of one container. ``uses`` counts since it came in, ``is_holding`` whether it holds the lease."""
+    """What is kept of one container.
+
+    ``uses`` counts how often it was gone back to, ``is_holding`` tells whether it holds the lease.
+    """
 
     __slots__ = ("is_holding", "opened", "uses", "weight")
 
@@ -44,6 +54,9 @@ class Contents:
         self._dropped = dropped
         self._lock = threading.Lock()
         self._kept: OrderedDict[Held, _Kept] = OrderedDict()
+        self._recent: OrderedDict[Held, None] = OrderedDict()
+        self._to_weigh: list[Held] = []
+        self._next_round = 0.0
         self._weight = 0
 
     @property
@@ -55,29 +68,52 @@ class Contents:
             return [kept.opened for kept in self._kept.values()]
 
     def find(self, lease: Held) -> Opened | None:
+        due = None
         with self._lock:
             kept = self._kept.get(lease)
             if kept is None:
                 return None
             self._kept.move_to_end(lease)
-            kept.uses += 1
-            is_due = kept.uses & (kept.uses - 1) == 0
+            if lease not in self._recent:
+                due = self._next_recent(lease)
+                kept.uses += 1
             opened = kept.opened
-        if is_due:
-            self.weigh(opened)
+        if due is not None:
+            self.weigh(due)
         return opened
 
-    def weigh(self, opened: Opened) -> None:
-        """Measures again what one weighs, and makes room where it is more than it was."""
-        weight = LEAST_WEIGHT + weight_of(opened.container, self._budget)
-        with self._lock:
-            kept = self._kept.get(opened.lease)
-            if kept is None:
+    def weigh_some(self) -> None:
+        """Measures some again, all in turn: what is kept elsewhere of nodes may be used without asking here.
+
+        To be called now and then by one thread.
+        """
+        begun = time.monotonic()
+        if not self._to_weigh:
+            if begun < self._next_round:
                 return
+            with self._lock:
+                self._to_weigh = list(self._kept)
+            self._next_round = begun + PAUSE
+        measured = 0
+        while self._to_weigh and measured < AT_ONCE:
+            measured += self.weigh(self._to_weigh.pop())
+        self._next_round += PAUSE * (time.monotonic() - begun)
+
+    def weigh(self, lease: Held) -> int:
+        """Measures again what one weighs, and makes room where it is more than it was."""
+        with self._lock:
+            kept = self._kept.get(lease)
+        if kept is None:
+            return 0
+        weight = LEAST_WEIGHT + weight_of(kept.opened.container, self._budget)
+        with self._lock:
+            if self._kept.get(lease) is not kept:
+                return weight
             self._weight += weight - kept.weight
             kept.weight = weight
             going = self._reduced()
         self._let_go(going)
+        return weight
 
     def put(self, container: Container, lease: Held, make: Make) -> Opened:
         """What ``make`` gives for a container that was parsed just now. There must be none of this lease yet.
@@ -112,16 +148,28 @@ class Contents:
         """Gives up what there is of a lease, and the hold on it."""
         with self._lock:
             kept = self._kept.pop(lease, None)
+            self._recent.pop(lease, None)
             if kept is not None:
                 self._weight -= kept.weight
         if kept is not None and kept.is_holding:
             lease.release()
 
+    def _next_recent(self, lease: Held) -> Held | None:
+        """Notes that a container is used now; the one that is not any more, if it is to be measured. Under the lock."""
+        self._recent[lease] = None
+        if len(self._recent) <= RECENT:
+            return None
+        before, _ = self._recent.popitem(last=False)
+        kept = self._kept.get(before)
+        # Not each time: what is found out late is mostly found out the first time.
+        return before if kept is not None and kept.uses & (kept.uses - 1) == 0 else None
+
     def _reduced(self) -> list[_Kept]:
         """What has to go, under the lock."""
         going = []
         while (self._weight > self._budget or len(self._kept) > self._limit) and len(self._kept) > 1:
-            kept = self._kept.popitem(last=False)[1]
+            lease, kept = self._kept.popitem(last=False)
+            self._recent.pop(lease, None)
             self._weight -= kept.weight
             going.append(kept)
         return going

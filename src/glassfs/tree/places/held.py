@@ -31,8 +31,10 @@ class Held(Lease):
     sources, also when the files were deleted and somebody holds on to them.
     """
 
+    __slots__ = ("_paths", "at", "entries", "format", "identity", "looks", "place")
+
     def __init__(self, place: Place, at: str, format_name: str, files: Sequence[tuple[Path, Source]]) -> None:
-        super().__init__([source for _, source in files])
+        super().__init__(tuple(source for _, source in files))
         self.place = place
         self.at = at
         self.format = format_name
@@ -40,7 +42,7 @@ class Held(Lease):
         self.identity = _identity(self.entries)
         self.looks = 0
         """How many times its further files were looked at."""
-        self._paths = [path for path, _ in files]
+        self._paths = tuple(path for path, _ in files)
 
     @property
     def version(self) -> Version:

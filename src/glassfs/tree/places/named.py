@@ -11,7 +11,7 @@ from glassfs.source import Entry, Kind, Named
 from glassfs.tree.lease import Lease
 from glassfs.tree.names import RESERVED, component
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
-from glassfs.tree.places.containers import Containers
+from glassfs.tree.places.containers import COMPARED, Containers
 from glassfs.tree.places.folder import LostDirectory, node_at
 from glassfs.tree.places.held import Place
 from glassfs.tree.tree import Tree
@@ -28,6 +28,8 @@ class Sources:
         self.places: dict[str, Place] = {}
         self._shown: dict[str, Node] = {}
         self._stamps: dict[str, str] = {}
+        self._waiting: list[str] = []
+        """Those whose turn to be compared comes before that of all others."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when something that was shown is not what it was; ``refresh`` then tells what."""
         self.on_drop: Callable[[Lease], None] = lambda lease: None
@@ -89,10 +91,16 @@ class Sources:
     def refresh(self) -> list[str]:
         """Compares what is shown with the stores; the paths in the tree of what changed, "" for all of it.
 
-        Of folders only their own attributes count: what is in them is looked up anew each time.
+        Where very many were named, some are compared each time. Of folders only their own attributes count: what is in
+        them is looked up anew each time.
         """
         changed = self.containers.refresh()
-        for name, place in self.places.items():
+        if not self._waiting:
+            self._waiting = list(self.places)
+        some = self._waiting[-COMPARED:]
+        del self._waiting[-COMPARED:]
+        for name in some:
+            place = self.places[name]
             try:
                 entry = place.store.entry(place.path)
                 stamp = _stamp(entry)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
-import sys
+from collections.abc import Callable, Iterable
+from sys import getsizeof
 from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.source import Source, Store
@@ -12,8 +14,9 @@ from glassfs.tree.lease import Lease
 
 _SHARED = (type, ModuleType, CodeType, FrameType, BlockCache, Store, Source, Lease)
 """What does not go when the one who refers to it does."""
-_PLAIN = (str, bytes, int, float, bool, bytearray, type(None))
-_AT_ONCE = 50_000
+_MOST_TYPES = 1 << 12
+
+_Below = Callable[[Any], Iterable[object]]
 
 
 def weight_of(thing: object, limit: int) -> int:
@@ -26,21 +29,56 @@ def weight_of(thing: object, limit: int) -> int:
     weight = 0
     waiting = [thing]
     while waiting and weight <= limit:
-        some = waiting[-_AT_ONCE:]
-        del waiting[-_AT_ONCE:]
-        onward = []
-        for one in some:
-            if id(one) in seen or isinstance(one, _SHARED):
-                continue
-            seen.add(id(one))
-            weight += sys.getsizeof(one)
-            if isinstance(one, FunctionType):  # its globals are not its own
-                waiting += (one.__closure__, one.__defaults__, one.__kwdefaults__)
-            elif isinstance(one, memoryview):
-                waiting.append(one.obj)
-            elif not isinstance(one, _PLAIN):
-                if not gc.is_tracked(one):  # an array of NumPy does not tell the collector whose bytes it shows
-                    waiting.append(getattr(one, "base", None))
-                onward.append(one)
-        waiting += gc.get_referents(*onward)
+        one = waiting.pop()
+        kind = type(one)
+        if id(one) in seen:
+            continue
+        below = _known.get(kind, _unknown)
+        if below is _unknown:
+            below = _below(kind)
+        if below is None:
+            continue
+        seen.add(id(one))
+        weight += getsizeof(one)
+        if below is not _nothing:
+            waiting += below(one)
     return weight
+
+
+def _nothing(one: object) -> Iterable[object]:
+    return ()
+
+
+def _of_function(one: Any) -> Iterable[object]:
+    """Its globals are not its own."""
+    return one.__closure__, one.__defaults__, one.__kwdefaults__
+
+
+def _of_array(one: Any) -> Iterable[object]:
+    """Arrays of NumPy do not tell the collector whose bytes they show."""
+    return *gc.get_referents(one), one.base
+
+
+def _unknown(one: object) -> Iterable[object]:
+    """Stands for what has to be found out first."""
+    raise NotImplementedError
+
+
+_PLAIN: dict[type, _Below | None] = dict.fromkeys((str, bytes, int, float, bool, bytearray, type(None)), _nothing)
+_known = dict(_PLAIN)
+
+
+def _below(kind: type) -> _Below | None:
+    """What gives all that an object of this kind refers to; None for those that are shared."""
+    found: _Below | None = gc.get_referents
+    if issubclass(kind, _SHARED):
+        found = None
+    elif kind is FunctionType:
+        found = _of_function
+    elif hasattr(kind, "__array_interface__"):
+        found = _of_array
+    if len(_known) >= _MOST_TYPES:
+        _known.clear()
+        _known.update(_PLAIN)
+    _known[kind] = found
+    return found

@@ -1,0 +1,34 @@
+"""Requests of the kernel, as a mount of glassfs counts them by opcode in its status. Other mounts are not asked."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+Results = dict[str, float]
+REQUESTS = "requests"
+
+
+def passes(status: str | Path | None, work: Callable[[], float], items: int, *keys: str) -> Results:
+    """Does ``work`` once for each key, which names its result.
+
+    Beside it stand, where ``status`` is the file of a mount that counts, the requests for each of ``items``:
+    ``KEY requests`` and of these ``KEY LOOKUP`` and so on.
+    """
+    results: Results = {}
+    for key in keys:
+        first, before = _requests(status), _requests(status)
+        results[key] = work()
+        after = _requests(status)
+        counted = after - before - (before - first)  # what asking costs
+        if after:
+            results[f"{key} {REQUESTS}"] = round(counted.total() / items, 3)
+        results |= {f"{key} {opcode}": round(count / items, 3) for opcode, count in counted.items()}
+    return results
+
+
+def _requests(status: str | Path | None) -> Counter[str]:
+    """Those since the mount; none where nobody counts."""
+    return Counter(json.loads(Path(status).read_bytes()).get(REQUESTS) if status else None)

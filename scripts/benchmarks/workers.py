@@ -1,0 +1,89 @@
+"""Processes that work at the same time. They are spawned, and have imported what they need, before the clock starts."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing.pool import Pool
+from multiprocessing.synchronize import Barrier
+
+from benchmarks.contents import Sample
+
+PATIENCE = 60.0
+BATCH = 32
+PAGE = 4096
+
+_all_are_there: Barrier
+
+
+@contextlib.contextmanager
+def spawned(count: int) -> Iterator[Pool]:
+    """``count`` processes that are ready to begin."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(count, _begin, (context.Barrier(count, timeout=PATIENCE),)) as pool:
+        pool.map(_be_ready, range(count), chunksize=1)
+        yield pool
+
+
+def load_all(pool: Pool, root: str, samples: Sequence[Sample]) -> float:
+    """Loads the samples as a DataLoader does, in batches that go to whoever is free. The seconds for each sample."""
+    batches = [(root, samples[start : start + BATCH]) for start in range(0, len(samples), BATCH)]
+    start = time.perf_counter()
+    loaded = sum(pool.imap(_load, batches))
+    seconds = time.perf_counter() - start
+    if loaded != len(samples):
+        raise OSError(f"{loaded} of {len(samples)} samples loaded")
+    return seconds / len(samples)
+
+
+def read_pages(pool: Pool, path: str, readers: int, count: int) -> list[float]:
+    """How long each of ``count`` reads of a random page took, by ``readers`` processes, no page twice."""
+    pages = os.path.getsize(path) // PAGE
+    chosen = random.Random(2).sample(range(pages), min(count, pages))
+    shares = [(path, chosen[number::readers]) for number in range(readers)]
+    return [seconds for times in pool.map(_read, shares, chunksize=1) for seconds in times]
+
+
+def _begin(barrier: Barrier) -> None:
+    global _all_are_there
+    _all_are_there = barrier
+
+
+def _be_ready(_number: int) -> None:
+    import numpy  # noqa: F401
+    from PIL import Image
+
+    Image.init()
+    _all_are_there.wait()
+
+
+def _load(batch: tuple[str, Sequence[Sample]]) -> int:
+    """Two rows of arrays and a decoded picture for each sample."""
+    import numpy as np
+    from PIL import Image
+
+    root, samples = batch
+    loaded = 0
+    for episode, frame, camera in samples:
+        place = f"{root}/{episode}"
+        rows = [np.load(f"{place}/{name}.npy", mmap_mode="r")[frame].copy() for name in ("state", "action")]
+        with Image.open(f"{place}/images/{camera}/{frame:06d}.jpg") as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+        loaded += all(row.size for row in rows) and pixels.ndim == 3
+    return loaded
+
+
+def _read(share: tuple[str, Sequence[int]]) -> list[float]:
+    path, pages = share
+    _all_are_there.wait()  # so each process has one share
+    times = []
+    with open(path, "rb", buffering=0) as file:
+        for page in pages:
+            start = time.perf_counter()
+            os.pread(file.fileno(), PAGE, page * PAGE)
+            times.append(time.perf_counter() - start)
+    return times

@@ -1,0 +1,162 @@
+"""Deflate and its checksums by either library: the same bytes, the same refusals, the same bounds."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassfs.codec import deflate
+from glassfs.codec.compression import DEFLATE, decompress, decompress_stream
+from glassfs.errors import Damaged
+
+RAW = st.one_of(
+    st.binary(max_size=2000),
+    st.tuples(st.binary(min_size=1, max_size=40), st.integers(0, 6000)).map(lambda unit: unit[0] * unit[1]),
+)
+
+
+@pytest.fixture(scope="module", params=["zlib_ng", "zlib"], autouse=True)
+def library(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The one that is used: zlib-ng, or zlib because the other is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "zlib":
+            patch.setitem(sys.modules, "zlib_ng", None)
+        else:
+            pytest.importorskip("zlib_ng")
+        deflate.library.cache_clear()
+        yield request.param
+    deflate.library.cache_clear()
+
+
+def test_it_is_the_library_that_is_meant(library: str) -> None:
+    assert deflate.library().__name__.rpartition(".")[2] == library
+
+
+def deflated(raw: bytes, level: int = 6) -> bytes:
+    encoder = zlib.compressobj(level, wbits=-15)
+    return encoder.compress(raw) + encoder.flush()
+
+
+def cut(data: bytes, size: int) -> Iterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def streamed(data: bytes, size: int, piece: int = 7) -> bytes:
+    return b"".join(decompress_stream(DEFLATE, cut(data, piece), size))
+
+
+def whole(data: bytes, size: int) -> bytes:
+    return decompress(DEFLATE, data, size)
+
+
+WAYS: list[Callable[[bytes, int], bytes]] = [whole, streamed]
+
+
+@given(RAW, st.integers(0, 9), st.sampled_from([1, 7, 1000, 1 << 20]))
+def test_what_was_deflated_comes_back(raw: bytes, level: int, piece: int) -> None:
+    data = deflated(raw, level)
+    assert whole(data, len(raw)) == raw
+    assert streamed(data, len(raw), piece) == raw
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(raw=RAW, behind=st.binary(max_size=20))
+def test_what_follows_is_not_looked_at_and_too_little_is_damage(
+    way: Callable[[bytes, int], bytes], raw: bytes, behind: bytes,
+) -> None:
+    data = deflated(raw) + behind
+    for size in {len(raw), len(raw) // 2}:
+        assert way(data, size) == raw[:size]
+    with pytest.raises(Damaged):
+        way(data, len(raw) + 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(data=st.binary(max_size=300), size=st.integers(1, 5000))
+def test_garbage_is_taken_and_refused_as_zlib_does(
+    way: Callable[[bytes, int], bytes], data: bytes, size: int,
+) -> None:
+    """What zlib gives is given. What it finds wrong behind the declared size may be found or not."""
+    try:
+        expected = zlib.decompressobj(-15).decompress(data, size)
+    except zlib.error:
+        expected = b""
+    if len(expected) < size:
+        with pytest.raises(Damaged):
+            way(data, size)
+    else:
+        try:
+            assert way(data, size) == expected
+        except Damaged:
+            assert way is streamed
+
+
+@given(st.data())
+def test_a_flipped_bit_gives_the_same_bytes_as_with_zlib_or_damage(data: st.DataObject) -> None:
+    raw = random.Random(3).randbytes(300) * 20 + bytes(range(200)) * 5
+    stored = bytearray(deflated(raw))
+    stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        expected = zlib.decompressobj(-15).decompress(bytes(stored), len(raw))
+    except zlib.error:
+        expected = b""
+    if len(expected) == len(raw):
+        assert whole(bytes(stored), len(raw)) == expected
+    else:
+        with pytest.raises(Damaged):
+            whole(bytes(stored), len(raw))
+
+
+@pytest.mark.parametrize("way", [whole, lambda data, size: streamed(data, size, 4096)])
+def test_a_bomb_gives_no_more_than_is_declared(way: Callable[[bytes, int], bytes]) -> None:
+    bomb = deflated(bytes(100 << 20))
+    tracemalloc.start()
+    try:
+        assert way(bomb, 1000) == bytes(1000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_a_decoder_tells_what_it_has_not_used() -> None:
+    raw = bytes(range(256)) * 50
+    decoder = deflate.inflater()
+    data = deflated(raw) + b"behind"
+    given, piece = b"", data
+    while not decoder.eof:
+        made = decoder.decompress(piece, 1000)
+        assert 0 < len(made) <= 1000 or decoder.eof
+        given, piece = given + made, decoder.unconsumed_tail
+    assert given == raw
+    assert decoder.unused_data == b"behind"
+
+
+def test_errors_are_damage() -> None:
+    with pytest.raises(Damaged, match="deflate data cannot be decoded"), deflate.errors():
+        deflate.inflater().decompress(b"\xff\xff\xff", 10)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=5))
+def test_checksums_are_those_of_zlib_in_any_parts(parts: list[bytes]) -> None:
+    raw, crc, adler = b"".join(parts), 0, 1
+    for part in parts:
+        crc, adler = deflate.crc32(part, crc), deflate.adler32(memoryview(part), adler)
+    assert (crc, adler) == (zlib.crc32(raw), zlib.adler32(raw))
+
+
+@given(st.integers(0, 300_000), st.integers(0, 300_000), st.integers(0, 255))
+def test_two_adlers_make_one(first: int, second: int, byte: int) -> None:
+    """Also of runs longer than the modulus, and of the largest sums."""
+    raw = bytes([byte, 255]) * ((first + second) // 2 + 1)
+    one, two = raw[:first], raw[first : first + second]
+    combined = deflate.adler32_combined(deflate.adler32(one), deflate.adler32(two), len(two))
+    assert combined == zlib.adler32(one + two)

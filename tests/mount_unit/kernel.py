@@ -1,0 +1,87 @@
+"""What the kernel does with the answers, for tests without one: it holds node ids, and gives them back."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from glassfs.mount.inodes import ROOT
+from glassfs.mount.operations import Operations
+from glassfs.mount.options import MountOptions
+from glassfs.mount.status import OwnDirectory
+from glassfs.source.memory import MemoryStore
+from glassfs.tree import Directory, File, Sources
+from glassfs.tree.nodes import FixedDirectory
+from tests.tree.trees import origin, sources_of
+
+OWNER = 7, 8
+
+
+def operations_over(root: Callable[[], Directory], *options: str, total_size: int = 10_000) -> Operations:
+    """The file system over a root that is made by hand, with nothing of the mount's own."""
+    own = FixedDirectory(".glassfs", 9, origin("own"), {})
+    return Operations(root, lambda: own, MountOptions.parse(options), lambda: total_size)
+
+
+def operations_of(
+    sources: Sources, *options: str, status: Callable[[], dict[str, Any]] = lambda: {"version": 1},
+) -> Operations:
+    """The file system over sources, with ``.glassfs``."""
+    def own() -> OwnDirectory:
+        return OwnDirectory(sources, status, OWNER)
+
+    operations = Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
+    sources.on_drop = operations.inodes.drop_nodes
+    return operations
+
+
+class Kernel:
+    """Node ids by path, each looked up once; ``held`` are the references."""
+
+    def __init__(self, operations: Operations) -> None:
+        self.operations = operations
+        self.held: Counter[int] = Counter()
+
+    def find(self, path: str) -> int:
+        """The id of what is at a path now, looked up from the root."""
+        ident = ROOT
+        for name in path.split("/")[1:]:
+            if name:
+                ident = self.operations.look_up(ident, name).ident
+                self.held[ident] += 1
+        return ident
+
+    def read(self, ident: int, size: int = 100, offset: int = 0) -> bytes:
+        buffer = bytearray(size)
+        return bytes(buffer[: self.operations.read_into(ident, memoryview(buffer), offset)])
+
+    def list(self, ident: int) -> dict[str, int]:
+        """Names and ids (0 where there is none), each held once more."""
+        listing, _ = self.operations.listing(ident, 0)
+        found = {os.fsdecode(facts[0]): child for child, facts in listing.walk(0)}
+        self.held.update(child for child in found.values() if child)
+        return found
+
+    def size(self, ident: int) -> int:
+        node = self.operations.node(ident)
+        assert isinstance(node, File)
+        return node.size
+
+    def forget_all(self) -> None:
+        for ident, references in self.held.items():
+            self.operations.forget(ident, references)
+        self.held.clear()
+
+
+def served(store: MemoryStore, *names: str, options: tuple[str, ...] = (), limit: int = 64) -> tuple[Sources, Kernel]:
+    """The sources of these names in a store, and a kernel that looks at them."""
+    sources = sources_of(store, *names, limit=limit)
+    return sources, Kernel(operations_of(sources, *options))
+
+
+def told(sources: Sources, kernel: Kernel) -> None:
+    """What the watch does: it sees what has changed, and has the kernel forget it."""
+    for place in sources.refresh():
+        kernel.operations.stale(place)

@@ -1,0 +1,52 @@
+"""Fixtures for tests of watched folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from glassfs.source.local import LocalStore
+from tests.source.watching_lab import Listener, instances, threads, until
+
+if TYPE_CHECKING:
+    from glassfs.source.watching import Watches
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watches]:
+    """Watches of this test alone, of which nothing may be left when all stores are closed."""
+    pytest.importorskip("inotify_simple", reason="inotify is Linux's")
+    from glassfs.source import watching
+
+    pool = watching.Watches()
+    monkeypatch.setattr(watching, "pool", pool)
+    before = instances()
+    yield pool
+    assert until(lambda: not threads() and instances() == before)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The root of the store, with a folder ``a`` and a folder ``a/b`` in it."""
+    root = tmp_path / "root"
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "a" / "file").write_bytes(b"one")
+    return root
+
+
+@pytest.fixture
+def store(pool: Watches, root: Path) -> Iterator[LocalStore]:
+    store = LocalStore(root)
+    if not store.watch((), lambda path, name: None):
+        pytest.skip("nothing can be watched here")
+    store.unwatch(())
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()

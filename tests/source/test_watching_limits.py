@@ -1,0 +1,425 @@
+"""Watched folders: limits, events that are lost, file systems that do not tell, and mounts."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from glassfs.source import foreign, mountinfo
+from glassfs.source.local import LocalStore
+from tests.conftest import ROOT
+
+if sys.platform != "linux":
+    pytest.skip("inotify is Linux's", allow_module_level=True)
+
+from inotify_simple import INotify, flags
+
+from glassfs.source import inotify, watching
+from tests.source.watching_lab import Listener, instances, threads, until, watches_again
+
+# Limits.
+
+
+def test_a_thousand_folders(store: LocalStore, root: Path, pool: watching.Watches, listener: Listener) -> None:
+    for number in range(1000):
+        (root / f"{number}").mkdir()
+    assert all(store.watch((f"{number}",), listener) for number in range(1000))
+    for number in range(1000):
+        (root / f"{number}" / "new").touch()
+    assert until(lambda: len(set(listener.heard)) >= 1000)
+    assert set(listener.heard) == {((f"{number}",), "new") for number in range(1000)}
+    assert len(threads()) == 1
+
+
+def test_a_thousand_folders_that_go_away_are_all_told(store: LocalStore, root: Path, listener: Listener) -> None:
+    for number in range(1000):
+        (root / "a" / f"{number}").mkdir()
+    assert all(store.watch(("a", f"{number}"), listener) for number in range(1000))
+    (root / "a").rename(root / "c")
+    assert until(lambda: len(listener.heard) >= 1000)
+    assert sorted(listener.heard) == sorted((("a", f"{number}"), "") for number in range(1000))
+
+
+@pytest.fixture
+def few(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
+    """A store of which, besides the way to its root, five folders can be watched; ``0`` to ``19`` are there."""
+    store = LocalStore(root)
+    for number in range(20):
+        (root / f"{number}").mkdir()
+    way = len([name for name in str(root.resolve()).split("/") if name]) + 1
+    monkeypatch.setattr(watching, "pool", watching.Watches(way + 5))
+    monkeypatch.setattr(watching, "REFUSED", 0.0)
+    yield store
+    store.close()
+    assert until(lambda: not threads())
+
+
+def test_who_walks_through_everything_does_not_use_up_all_watches(
+    store: LocalStore, few: LocalStore, listener: Listener,
+) -> None:
+    assert [few.watch((f"{number}",), listener) for number in range(20)] == [True] * 5 + [False] * 15
+    assert listener.heard == []
+    few.unwatch(("3",))
+    assert until(lambda: few.watch(("19",), listener))
+
+
+def test_old_watches_that_nobody_uses_make_room(
+    store: LocalStore, few: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert all(few.watch((f"{number}",), listener) for number in range(5))
+    assert few.watch(("0",), listener)
+    monkeypatch.setattr(inotify, "YOUNG", 0.0)
+    assert few.watch(("19",), listener)
+    assert until(lambda: listener.heard == [(("1",), "")])
+    (root / "0" / "new").touch()
+    (root / "19" / "new").touch()
+    assert until(lambda: {(("0",), "new"), (("19",), "new")} <= set(listener.heard))
+    assert few.watch(("1",), listener)
+
+
+def test_where_all_are_used_the_oldest_makes_room(
+    store: LocalStore, few: LocalStore, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for _ in range(2):
+        assert all(few.watch((f"{number}",), listener) for number in range(5))
+    monkeypatch.setattr(inotify, "YOUNG", 0.0)
+    assert few.watch(("19",), listener)
+    assert until(lambda: listener.heard == [(("0",), "")])
+
+
+def test_a_path_too_long_to_be_watched_leaves_nothing(
+    store: LocalStore, few: LocalStore, root: Path, listener: Listener,
+) -> None:
+    path = tuple("abcdefghij")
+    root.joinpath(*path).mkdir(parents=True)
+    assert not few.watch(path, listener)
+    assert until(lambda: not threads())
+    assert all(few.watch((f"{number}",), listener) for number in range(5))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.ENOENT])
+def test_where_no_watch_can_be_had_nothing_is_left(
+    store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    def fail(self: INotify, path: str, mask: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    assert until(lambda: not threads())
+    with monkeypatch.context() as patch:
+        patch.setattr(INotify, "add_watch", fail)
+        patch.setattr(watching, "REFUSED", 0.0)
+        assert not store.watch(("a",), listener)
+        assert not threads()
+    assert store.watch(("a",), listener)
+
+
+def test_watches_run_out_one_by_one(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that are there go on, and nobody asks again for a while."""
+    asked = []
+
+    def fail(self: INotify, path: str, mask: int) -> int:
+        asked.append(path)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert store.watch(("a",), listener)
+    with monkeypatch.context() as patch:
+        patch.setattr(INotify, "add_watch", fail)
+        assert not store.watch(("a", "b"), listener)
+        assert not store.watch(("a", "b"), listener)
+    assert len(asked) == 1
+    assert store.watch(("a",), listener)
+    (root / "a" / "new").touch()
+    assert listener.hears(("a",), "new")
+
+
+def test_no_more_instances_descriptors_or_threads(
+    store: LocalStore, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def fail_to_start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(watching, "REFUSED", 0.0)
+    assert until(lambda: not threads())
+    before = instances()
+    for where, name, way in (
+        (INotify, "__init__", fail), (os, "eventfd", fail), (threading.Thread, "start", fail_to_start),
+        (watching, "LIMIT_FILE", "/proc/missing"), (mountinfo, "MOUNTS", "/proc/missing"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, way)
+            assert not store.watch(("a",), listener), name
+        assert instances() == before
+    assert store.watch(("a",), listener)
+
+
+def test_what_cannot_be_had_is_not_asked_for_again_at_once(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def fail(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    assert until(lambda: not threads())
+    monkeypatch.setattr(watching, "REFUSED", 3600.0)
+    monkeypatch.setattr(INotify, "__init__", fail)
+    for _ in range(3):
+        assert not store.watch(("a",), listener)
+    assert asked == [1]
+
+
+def test_on_another_system_nothing_is_watched(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not store.watch(("a",), lambda path, name: None)
+
+
+def test_without_the_package_nothing_is_watched(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    import glassfs.source
+
+    monkeypatch.delattr(glassfs.source, "watching")
+    monkeypatch.setitem(sys.modules, "glassfs.source.watching", None)
+    assert not store.watch(("a",), lambda path, name: None)
+
+
+def test_a_start_loads_nothing_of_it(root: Path) -> None:
+    program = (
+        "import sys, glassfs.source.local as local; local.LocalStore(sys.argv[1]).entry(()); "
+        "sys.exit('inotify_simple' in sys.modules or 'glassfs.source.inotify' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(root)], check=True, cwd=ROOT)
+
+
+# Events that are lost, and too many of them.
+
+
+def test_when_events_were_lost_everything_is_told(
+    store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert store.watch((), listener)
+    assert store.watch(("a", "b"), listener)
+    take = inotify.Inotify.take
+    with monkeypatch.context() as patch:
+        def overflow(self: inotify.Inotify) -> bool:
+            self.happened(-1, flags.Q_OVERFLOW, "")
+            return take(self)
+
+        patch.setattr(inotify.Inotify, "take", overflow)
+        patch.setattr(inotify, "REFUSED", 0.0)
+        (root / "new").touch()
+        assert until(lambda: len(listener.heard) >= 2)
+    assert sorted(listener.heard) == [((), ""), (("a", "b"), "")]
+    assert watches_again(store, (), listener)
+
+
+def test_a_queue_that_runs_over_is_told(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As somebody who is told takes too long, while more happens than the kernel remembers."""
+    length = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if length > 100_000:
+        pytest.skip("the kernel remembers too many events")
+    may_go_on = threading.Event()
+    monkeypatch.setattr(inotify, "NOISE", 10 * length)
+
+    def wait(path: Path, name: str) -> None:
+        may_go_on.wait()
+
+    assert store.watch((), wait)
+    assert store.watch(("a", "b"), listener)
+    try:
+        (root / "first").touch()
+        for _ in range(length // 2):  # three events each: made, closed, removed
+            (root / "x").touch()
+            (root / "x").unlink()
+    finally:
+        may_go_on.set()
+    assert listener.hears(("a", "b"), "")
+
+
+def test_after_a_loss_nobody_watches_for_a_while(
+    store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inotify, "REFUSED", 3600.0)
+    assert store.watch((), listener)
+    assert pool._inotify is not None
+    with pool._held():
+        pool._inotify.happened(-1, flags.Q_OVERFLOW, "")
+    assert listener.hears((), "")
+    assert not store.watch((), listener)
+
+
+def test_where_events_cannot_be_read_they_are_lost(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(data: bytes) -> None:
+        raise ValueError("not an event")
+
+    assert store.watch((), listener)
+    assert store.watch(("a",), listener)
+    with monkeypatch.context() as patch:
+        patch.setattr(inotify, "parse_events", fail)
+        patch.setattr(inotify, "REFUSED", 0.0)
+        (root / "new").touch()
+        assert until(lambda: len(listener.heard) >= 2)
+    assert sorted(listener.heard) == [((), ""), (("a",), "")]
+    assert watches_again(store, (), listener)
+
+
+def test_a_folder_with_too_many_events_is_given_up(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that has them, and not its neighbour."""
+    monkeypatch.setattr(inotify, "NOISE", 100)
+    (root / "quiet").mkdir()
+    assert store.watch(("a",), listener)
+    assert store.watch(("quiet",), listener)
+    is_over = threading.Event()
+
+    def make_noise() -> None:
+        while not is_over.is_set():
+            (root / "a" / "x").touch()
+            (root / "a" / "x").unlink()
+
+    noise = threading.Thread(target=make_noise)
+    noise.start()
+    try:
+        assert until(lambda: (("a",), "") in listener.heard)
+        assert not store.watch(("a",), listener)
+    finally:
+        is_over.set()
+        noise.join()
+    assert not store.watch(("a", "b"), listener)
+    (root / "quiet" / "new").touch()
+    assert until(lambda: (("quiet",), "new") in listener.heard)
+    assert (("quiet",), "") not in listener.heard
+
+
+# File systems and mounts.
+
+
+def test_other_file_systems_are_refused(listener: Listener, pool: watching.Watches) -> None:
+    """Nothing says what changes there, as in /proc."""
+    store = LocalStore("/proc/self")
+    assert not store.watch((), listener)
+    assert not store.watch(("task",), listener)
+    assert not threads()
+    store.close()
+    assert not watching.LOCAL & {b"nfs", b"nfs4", b"cifs", b"smb3", b"9p", b"fuse", b"fuse.glassfs", b"virtiofs"}
+
+
+def test_a_mount_of_glassfs_is_not_entered(
+    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = foreign.device_of
+    monkeypatch.setattr(foreign, "device_of", lambda folder, name=".": 77 if name == "b" else real(folder, name))
+    monkeypatch.setattr(foreign, "is_on_glassfs", lambda device: device == 77)
+    opened = []
+    open_one = os.open
+    monkeypatch.setattr(os, "open", lambda name, *more, **words: opened.append(name) or open_one(name, *more, **words))
+    assert not store.watch(("a", "b"), listener)
+    assert "a" in opened
+    assert "b" not in opened
+
+
+IN_A_NAMESPACE = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", __name__]
+
+
+@pytest.mark.parametrize("script", ["overlay", "mounted", "unmounted", "bound", "twice"])
+def test_mounts(tmp_path: Path, script: str) -> None:
+    """In a mount namespace of its own; see ``main``."""
+    if os.geteuid() or shutil.which("unshare") is None:
+        pytest.skip("a mount namespace takes root and unshare(1)")
+    done = subprocess.run(
+        [*IN_A_NAMESPACE, script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )
+    if done.returncode == 77:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+
+
+def mount(*words: object) -> None:
+    done = subprocess.run(["mount", *map(str, words)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+        sys.exit(77)
+
+
+def main(script: str, place: Path) -> None:
+    """What is told when something is mounted; and that a file system of layers tells what is changed through it."""
+    mount("-t", "tmpfs", "tmpfs", place)
+    root, listener = place / "root", Listener()
+    (root / "a" / "b").mkdir(parents=True)
+    if script == "overlay":
+        for name in ("upper", "work"):
+            (place / name).mkdir()
+        (root / "a" / "file").write_bytes(b"lower")
+        options = f"lowerdir={root},upperdir={place / 'upper'},workdir={place / 'work'}"
+        mount("-t", "overlay", "overlay", "-o", options, root)
+    if script == "unmounted":
+        mount("-t", "tmpfs", "tmpfs", root / "a")
+        (root / "a" / "b").mkdir()
+    store = LocalStore(root)
+    assert store.watch((), listener)
+    assert store.watch(("a",), listener)
+    assert store.watch(("a", "b"), listener)
+    if script == "twice":
+        (root / "a" / "b" / "deep").mkdir()
+        (root / "c").mkdir()
+        assert listener.hears((), "c")
+        mount("--bind", root / "a", root / "c")
+        assert listener.hears((), "c")
+        assert watches_again(store, ("c", "b", "deep"), listener)
+        assert watches_again(store, ("c",), listener)
+        listener.heard = []
+        (root / "a" / "b" / "new").touch()
+        assert listener.hears(("a", "b"), "new")
+        (root / "a" / "new").touch()
+        assert until(lambda: len(listener.heard) >= 2)
+        assert set(listener.heard) == {(("a",), "new"), (("c",), "new")}
+        listener.heard = []
+        store.unwatch(("a",))
+        (root / "c" / "newer").touch()
+        assert listener.hears(("c",), "newer")
+        return
+    if script == "overlay":
+        (root / "a" / "file").write_bytes(b"upper")
+        assert listener.hears(("a",), "file")
+        (root / "a" / "file").unlink()
+        assert listener.hears(("a",), "file")
+        return
+    if script == "unmounted":
+        subprocess.run(["umount", "--lazy", root / "a"], check=True)
+        assert until(lambda: len(listener.heard) >= 3)
+        assert set(listener.heard) == {((), "a"), (("a",), ""), (("a", "b"), "")}
+    if script == "mounted":
+        mount("-t", "tmpfs", "tmpfs", root / "a" / "b")
+        assert until(lambda: len(listener.heard) >= 2)
+        assert set(listener.heard) == {(("a",), "b"), (("a", "b"), "")}
+    if script == "bound":
+        (place / "other" / "b").mkdir(parents=True)
+        mount("--bind", place / "other", root / "a")
+        assert until(lambda: len(listener.heard) >= 3)
+        assert set(listener.heard) == {((), "a"), (("a",), ""), (("a", "b"), "")}
+    listener.heard = []
+    assert watches_again(store, ("a", "b"), listener)
+    (root / "a" / "b" / "new").touch()
+    assert listener.hears(("a", "b"), "new")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
