@@ -224,19 +224,6 @@ def test_many_mounts_at_once(fuse: str, store: Path, tmp_path: Path, scale: Scal
     assert not any(map(is_mounted, places))
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_a_thousand_mounts(mounted: Mounted, store: Path, tmp_path: Path) -> None:
-    """One after another at the same place; each shows everything, and leaves nothing."""
-    point = tmp_path / "mnt"
-    point.mkdir()
-    for _ in range(1000):
-        with mounted(store, at=point) as mount:
-            assert (mount.path / "data.npy").read_bytes() == npy(DATA)
-        assert not is_mounted(point)
-        assert not is_running(mount.pid)
-
-
 def test_mounting_does_not_wait_for_a_pipe_that_is_inherited(fuse: str, store: Path, tmp_path: Path) -> None:
     """`$(glassfs mount …)` and ssh wait until every copy of the output is closed: the daemon must not keep one."""
     (tmp_path / "mnt").mkdir()
