@@ -15,7 +15,7 @@ from writers.idv import Codec, IdvWriter, Sparse, key, old_key, string, vector
 from glassfs.cache import BlockCache
 from glassfs.content import Array
 from glassfs.errors import Damaged, Refused
-from glassfs.formats.registry import Opening, open_container
+from glassfs.formats.registry import AHEAD, Opening, open_container
 from tests.formats.idv_files import EPOCH, array, made_in, only, records, same_bits, schema, two_columns
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, walk
 
@@ -253,7 +253,7 @@ def test_opening_reads_header_and_contents_only(make: Callable[..., Path]) -> No
     assert all(content.data.is_sized for (content,) in found.values() if isinstance(content, Array))
     toc = container.sources[0].read(24, 8)
     assert source.bytes_read < 20_000
-    assert all(end <= 4096 or start >= int.from_bytes(toc, "little") - 20_000
+    assert all(end <= AHEAD or start >= int.from_bytes(toc, "little") - 20_000
                for start, end in ((offset, offset + size) for offset, size in source.reads))
 
 
