@@ -64,6 +64,8 @@ class Source(ABC):
 
     name: str
     entry: Entry
+    is_needed = False
+    """Whether somebody has it in use: what it holds is given up last, if nobody could get it again."""
     _head = b""
 
     @property

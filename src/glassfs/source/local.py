@@ -379,12 +379,12 @@ class LocalSource(Source):
     def evict(self, is_forced: bool = False) -> bool:
         """Closes the descriptor, to be opened again by the next read, unless somebody reads right now.
 
-        That of a file that was deleted or has another one in its place only if ``is_forced``.
+        That of a file that is in use and was deleted, or has another one in its place, only if ``is_forced``.
         """
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._number is not None and not is_forced:
+            if self._number is not None and self.is_needed and not is_forced:
                 self.is_lost = os.fstat(self._number).st_nlink == 0
                 if self.is_lost:
                     return False

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 LIBRARY_PATH = "FUSE_LIBRARY_PATH"
 """Where fusepy looks for the library to load while it is imported."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+MAX_BACKGROUND = 512
+"""Requests that nobody waits for, such as reading ahead, and so threads. A source that hangs soon uses up the usual 12,
+and then nothing is read ahead anywhere."""
 TYPE_MASK = 0o170000
 BLOCK_SIZE = 4096
 
@@ -99,6 +102,7 @@ class Libfuse2(Engine):
         options: dict[str, str | bool] = place.options | {
             "use_ino": True, "nonempty": True,
             "entry_timeout": seconds, "attr_timeout": seconds, "negative_timeout": seconds,
+            "max_background": str(MAX_BACKGROUND), "congestion_threshold": str(MAX_BACKGROUND * 3 // 4),
         }
         words = [b"glassfs", b"-f", *([b"-d"] if self._is_debugging else [])]
         for name, value in options.items():
