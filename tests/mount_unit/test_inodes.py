@@ -15,7 +15,7 @@ from glassfs.formats import registry
 from glassfs.mount import inodes as inodes_module
 from glassfs.mount.inodes import ROOT
 from glassfs.source.memory import MemoryStore
-from glassfs.tree import Settled
+from glassfs.tree import Node, Settled
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Origin, Symlink
@@ -219,6 +219,48 @@ def test_all_ids_below_a_container_are_told_also_of_what_was_looked_up_after_it_
     assert kernel.find("/other/a.bin") not in stale.nodes
 
 
+@pytest.mark.parametrize(("names", "path"), [(("c",), "/a.bin"), ((), "/plain"), ((), "/c")])
+def test_an_old_version_that_is_forgotten_takes_nothing_of_the_new_one_with_it(
+    names: tuple[str, ...], path: str,
+) -> None:
+    store = MemoryStore({"c": made(a=b"old"), "plain": b"old"})
+    sources, kernel = served(store, *names)
+    old = kernel.find(path)
+    for name, raw in (("c", made(a=b"newer")), ("plain", b"newer")):
+        store.put(name, raw)
+    told(sources, kernel)
+    new = kernel.find(path)
+    assert new != old
+    kernel.operations.forget(old, kernel.held.pop(old))
+    assert kernel.find(path) == new
+    kernel.forget_all()
+    assert len(kernel.operations.inodes) == 0
+
+
+def test_a_node_that_is_given_back_while_it_is_made_is_not_kept() -> None:
+    inner = folder_of(2)
+
+    class GivenBack(Settled):
+        """A container's directory during whose reading the kernel forgets what is in it."""
+
+        count = property(lambda self: inner.count)  # type: ignore[assignment]
+
+        def find(self, name: str) -> int:
+            return inner.find(name)
+
+        def at(self, number: int) -> Node:
+            for ident, references in list(kernel.held.items()):
+                kernel.operations.forget(ident, references)
+            return inner.at(number)
+
+    root = GivenBack("", 1, origin("x"))
+    kernel = Kernel(operations_over(lambda: root))
+    ident = kernel.find("/0.bin")
+    kernel.operations.inodes.drop_nodes()
+    assert kernel.read(ident) == b"0"
+    assert (len(kernel.operations.inodes), kernel.operations.inodes._kept) == (0, 0)
+
+
 # Holding on
 
 
@@ -314,7 +356,10 @@ def test_ids_that_nobody_gave_out_are_changed_and_cost_nothing() -> None:
     ident = kernel.find("/0.bin")
     with pytest.raises(NotADirectory):
         kernel.operations.listing(ident, 0)
-    kernel.operations.forget(ident + 1_000_000, 1)
+    for beyond in (ident + 6, ident + 1_000_000):
+        with pytest.raises(Changed):
+            kernel.operations.node(beyond)
+        kernel.operations.forget(beyond, 1)
     assert kernel.operations.inodes.held == 1
 
 
