@@ -124,3 +124,10 @@ def public_folder() -> Iterator[Path]:
 def as_root() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can do this")
+
+
+@pytest.fixture
+def libfuse3(fuse: str) -> None:
+    """For what libfuse 2 cannot do: each file is opened, nodes are names for all versions, and nothing is counted."""
+    if fuse != "3":
+        pytest.skip("only libfuse 3 can do this")

@@ -32,6 +32,7 @@ BOUND = 200
 QUIET = 40
 """Threads of a daemon that has nothing to do."""
 PLACES = ("one", "two")
+pytestmark = pytest.mark.usefixtures("libfuse3")
 
 
 def array(name: str, number: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
@@ -39,7 +40,7 @@ def array(name: str, number: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]
 
 
 @pytest.fixture
-def disk(as_root: None, fuse: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[HangingDisk]:
+def disk(as_root: None, libfuse3: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[HangingDisk]:
     """A disk with ``one.kas`` beside a folder ``sound`` with ``two.kas``; for what it remembers, see HangingDisk."""
     for folder, name in (("behind", "one"), ("sound", "two")):
         (tmp_path / folder).mkdir()

@@ -11,12 +11,17 @@ import pytest
 
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
+from tests.mount.connections import forget
 from tests.mount.gallery import Gallery
-from tests.mount.mounts import wait_until
+from tests.mount.mounts import Mount, wait_until
 
 READERS = 64
 WARM_UP = 10
 GROWTH = 32 << 20
+THREADS = 40
+"""Of a daemon that has nothing to do."""
+NODES = 20
+"""Those of the root, of the status, and of what others have looked at meanwhile."""
 
 
 @pytest.mark.slow
@@ -64,4 +69,19 @@ def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, s
         assert wait_until(lambda: mount.descriptors() <= descriptors + 2)
         status = mount.status()
         assert status["errors"] == 0
+        if mount.generation == "3":
+            assert wait_until(lambda: threads(mount) < THREADS)
         assert status["cache"]["used"] <= status["cache"]["budget"]
+        if mount.generation == "3" and os.geteuid() == 0:
+            assert wait_until(lambda: nodes_after_forgetting(mount) < NODES)
+
+
+def threads(mount: Mount) -> int:
+    return len(os.listdir(f"/proc/{mount.pid}/task"))
+
+
+def nodes_after_forgetting(mount: Mount) -> int:
+    """References to nodes that the kernel has when it has given up all that nobody uses."""
+    forget()
+    found: int = mount.status()["nodes"]["references"]
+    return found

@@ -44,12 +44,6 @@ def picture(name: str, number: int) -> np.ndarray[tuple[int, int, int], np.dtype
     return np.full((8, 9, 3), (number + len(name)) % 256, np.uint8)
 
 
-@pytest.fixture
-def libfuse3(fuse: str) -> None:
-    if fuse != "3":
-        pytest.skip("libfuse 2 opens each file, and does not say what it was asked")
-
-
 pytestmark = pytest.mark.usefixtures("libfuse3")
 
 

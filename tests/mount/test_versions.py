@@ -96,6 +96,7 @@ class Holder:
             os.close(descriptor)
 
 
+@pytest.mark.usefixtures("libfuse3")
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
 def test_a_container_replaced_by_larger_and_smaller_ones(
     mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path, in_folder: bool,

@@ -43,10 +43,11 @@ class Watched:
         if sys.platform != "linux":
             return False
         try:
-            from glassfs.source import watching
+            # Not the module: while another thread finds out that it cannot be loaded, there is half of one.
+            from glassfs.source.watching import pool
         except ImportError:
             return False
-        watch = watching.pool.watch((*self._root, *path), len(self._root), partial(self._heard, path, told))
+        watch = pool.watch((*self._root, *path), len(self._root), partial(self._heard, path, told))
         if watch is None:
             return False
         is_right = has_root(watch.root)
