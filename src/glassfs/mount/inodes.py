@@ -22,8 +22,8 @@ from glassfs.tree.lease import Lease
 from glassfs.tree.names import RESERVED
 
 ROOT = 1
-KEPT_NODES = 65_536
-KEPT_OF_ONE = 8_192
+KEPT_NODES = 16_384
+KEPT_OF_ONE = 4_096
 SPARSE = 1024
 """Runs that were given back before the table is made anew."""
 

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from glassfs.tree.lease import Lease
 from glassfs.tree.turns import Turns
 
-KEPT_BYTES = 32 << 20
+KEPT_BYTES = 4 << 20
 
 
 class Weighed(Protocol):

@@ -39,7 +39,7 @@ from glassfs.tree.turns import Turns
 log = logging.getLogger(__name__)
 
 OPEN_CONTAINERS = 10_000
-KEPT_BYTES = 20 << 20
+KEPT_BYTES = 6 << 20
 """Memory for what is parsed of containers, beside the cache for decoded blocks."""
 COMPARED = 256
 """Containers that one ``refresh`` compares with their stores; where there are more, all of them in turn."""
