@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from glassfs.cache import BlockCache
@@ -38,9 +38,9 @@ class CountingSource(LocalSource):
         super().__init__(store, (path.name,), entry, number)
         self.reads: list[tuple[int, int]] = []
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.reads.append((offset, len(buffer)))
-        super().read_into(buffer, offset)
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        self.reads.append((offset, sum(map(len, buffers))))
+        super().scatter(buffers, offset)
 
     @property
     def bytes_read(self) -> int:

@@ -23,7 +23,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     from matplotlib.ticker import FuncFormatter
 
     compared = [row for row in rows if len(row.summaries) > 1 and row.ours][::-1]
-    figure, axes = pyplot.subplots(figsize=(11, 1.6 + LINE_HEIGHT * len(compared)), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(12, 1.6 + LINE_HEIGHT * len(compared)), layout="constrained")
     axes.axvline(1, color="#27ae60", linewidth=2, zorder=1)
     seen: set[str] = set()
     for height, row in enumerate(compared):

@@ -240,14 +240,15 @@ def _of_episodes() -> tuple[Workload, ...]:
 
 def _of_dataset() -> tuple[Workload, ...]:
     read = Workload("dataset-samples", "dataset", _mounts(recipes.read_samples, OLD, *ALL), part=FIRST_PART, measures=(
-        Measure(FIRST, "2,000 random samples over 500 containers (two rows and a picture), first time, for each",
-                (at_most(1, SQUASH),), each="sample"),
-        Measure(AGAIN, "the same samples again, for each", (at_most(2, "plain"),), state=KEPT, each="sample"),
+        Measure(FIRST, "one of 2,000 random samples over 500 containers, first time", (at_most(1, SQUASH),),
+                each="sample"),
+        Measure(AGAIN, "one of 2,000 random samples over 500 containers, again", (at_most(2, "plain"),), state=KEPT,
+                each="sample"),
     ))
     train = Workload("dataset-loader", "dataset", _mounts(recipes.train, *ALL), (
-        Measure(FIRST, "8 spawned workers, 6,000 random samples over 3,000 containers, first pass",
+        Measure(FIRST, "8 workers, 6,000 random samples over 3,000 containers, first pass",
                 (at_least(1, SQUASH),), RATE, each="sample"),
-        Measure(AGAIN, "8 spawned workers, second pass over the same samples", (at_least(0.9, "plain"),), RATE, KEPT,
+        Measure(AGAIN, "8 workers, second pass over the same samples", (at_least(0.9, "plain"),), RATE, KEPT,
                 each="sample"),
     ))
     finding = Workload("dataset-find", "dataset", _mounts(recipes.FIND_CONTAINERS, *ALL), part=FIRST_PART, measures=(

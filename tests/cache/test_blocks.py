@@ -42,7 +42,7 @@ def test_it_behaves_like_a_list_of_the_blocks_used_last(uses: list[tuple[int, in
 
 
 def test_many_threads_cost_one_decode() -> None:
-    cache, block = BlockCache(1 << 20), Gated(7, 1000)
+    cache, block = BlockCache(1 << 20), Gated(7, 20_000)
     with ThreadPoolExecutor(32) as threads:
         readers = [threads.submit(read, cache, block, number, 10) for number in range(32)]
         assert block.entered.wait(60)
@@ -51,6 +51,19 @@ def test_many_threads_cost_one_decode() -> None:
         block.gate.set()
         assert all(reader.result() == b"\7" * 10 for reader in readers)
     assert block.wholes == 1
+
+
+def test_a_tiny_block_is_kept_once_however_many_make_it() -> None:
+    cache, block = BlockCache(1 << 20), Gated(7, 100)
+    with ThreadPoolExecutor(8) as threads:
+        readers = [threads.submit(read, cache, block, number, 10) for number in range(8)]
+        assert block.entered.wait(60)
+        block.gate.set()
+        assert all(reader.result() == b"\7" * 10 for reader in readers)
+    made = block.wholes
+    assert read(cache, block, 0, 10) == b"\7" * 10
+    assert block.wholes == made
+    assert cache.used == 100
 
 
 def test_a_slow_block_does_not_hold_up_others() -> None:
@@ -211,8 +224,8 @@ def test_no_more_blocks_are_made_at_a_time_than_there_are_cores(monkeypatch: pyt
     monkeypatch.setattr(turns, "LONGEST_DELAY", 10)
     monkeypatch.setattr(Counted, "most", 0)
     cache = BlockCache(1 << 20)
-    inner = [Counted(number, 100) for number in range(1, 9)]
-    outer = [Counted(number + 100, 100) for number in range(24)]
+    inner = [Counted(number, 20_000) for number in range(1, 9)]
+    outer = [Counted(number + 100, 20_000) for number in range(24)]
     for number, block in enumerate(outer):
         block.cache, block.inner = cache, inner[number % len(inner)]
     with ThreadPoolExecutor(24) as threads:

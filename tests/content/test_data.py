@@ -366,6 +366,27 @@ def test_a_checksum_of_the_other_bytes_does_not_count(stored: Callable[[bytes], 
             Decoded(BlockCache(budget), stored(data), "zstd", len(RAW), "block 7", check).whole()
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_checksum_that_was_right_is_not_computed_again(tmp_path: Path, is_right: bool) -> None:
+    """Not by whoever opens the container again, either, unless all that is known of it was forgotten."""
+    (tmp_path / "block.bin").write_bytes(RAW)
+    cache, check = BlockCache(), Crc32c(crc32c(RAW) ^ (not is_right))
+    costs = []
+    for _ in range(3):
+        source = CountingSource(tmp_path / "block.bin")
+        block = Decoded(cache, Extent(source, 0, len(RAW)), "none", len(RAW), "block 7", check)
+        if is_right:
+            assert block.read(5, 4) == RAW[5:9]
+        else:
+            with pytest.raises(Damaged, match="checksum"):
+                block.read(5, 4)
+        costs.append(source.bytes_read)
+        if len(costs) == 2:
+            cache.forget(source.version)
+    once = len(RAW) + 4
+    assert costs == ([once, 4, once] if is_right else [len(RAW)] * 3)
+
+
 @pytest.mark.parametrize("codec", ENCODERS)
 @pytest.mark.parametrize("budget", [1 << 20, 1000], ids=["kept", "spooled"])
 @pytest.mark.parametrize("lie", [-1, 1, 1 << 40])

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from writers.idv import Codec, IdvWriter, Sparse, key, vector
 
-from glassfs.cache import BlockCache
+from glassfs.cache import BlockCache, Recipe
 from glassfs.content import Array, Document, Records
 from glassfs.errors import Damaged, GlassfsError, Refused
-from glassfs.formats.idv import kept
+from glassfs.formats.idv import columns, kept
 from glassfs.formats.idv.kept import Kept
 from glassfs.formats.registry import Opening, open_container
 from glassfs.view import data_of
@@ -89,6 +89,50 @@ def test_nothing_of_a_closed_container_is_alive(make: Callable[..., Path], is_da
         while any(found() is not None for found in alive) and time.monotonic() < end:
             time.sleep(0.01)
         assert [found() for found in alive if found() is not None] == []
+
+
+# -- what is decompressed before it is asked for ----------------------------------------------------
+
+BLOCKS, ROWS = 12, 1024
+BLOCK = ROWS * 16 * 4
+
+
+class Foreseeing(BlockCache):
+    """A cache that counts what is asked for ahead, and makes nothing ahead."""
+
+    def __init__(self, budget: int) -> None:
+        super().__init__(budget)
+        self.ahead = 0
+
+    def prefetch(self, recipe: Recipe) -> None:
+        self.ahead += 1
+
+
+@pytest.mark.parametrize(("budget", "is_vector", "distance"), [
+    (64 << 20, False, 3), (64 << 20, True, 3), (8 * BLOCK, True, 2), (4 * BLOCK, True, 1), (BLOCK, True, 1),
+])
+def test_blocks_ahead_are_those_of_who_reads_on(
+    make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, budget: int, is_vector: bool, distance: int,
+) -> None:
+    """One for each core, or as many as there is room for; none for who looks at rows here and there."""
+    monkeypatch.setattr(columns, "WORKERS", 3)
+    values = np.arange(BLOCKS * ROWS * 16, dtype="<f4").reshape((-1, 16) if is_vector else -1)
+    path = make(lambda view: view.add("v", values), rows_per_block=ROWS if is_vector else ROWS * 16)
+
+    def ahead_of(*ranges: tuple[int, int]) -> int:
+        cache = Foreseeing(budget)
+        data = only(open_container(Opening(CountingSource(path), cache)), "columns/v").data
+        for start, size in ranges:
+            assert data.read(start, size) == values.tobytes()[start : start + size]
+        return cache.ahead
+
+    assert ahead_of((0, 64)) == 0
+    assert ahead_of((0, BLOCK)) == distance
+    assert ahead_of((0, 64), (64, 64)) == distance
+    assert ahead_of((0, 64), (64, 64), (BLOCK, 64)) == distance + 1
+    assert ahead_of((5 * BLOCK, BLOCK)) == 0
+    assert ahead_of((5 * BLOCK, 64), (9 * BLOCK, 64), (BLOCK, 64), (7 * BLOCK, 64)) == 0
+    assert ahead_of(*((start, BLOCK // 2) for start in range(0, BLOCKS * BLOCK, BLOCK // 2))) == BLOCKS - 1
 
 
 class Thing:

@@ -205,8 +205,8 @@ def test_a_remount_for_writing_does_not_let_anybody_write(mounted: Mounted, tmp_
     with mounted(tmp_path) as mount:
         remount_for_writing(mount)
         for call in (
-            lambda path: os.open(path, os.O_WRONLY), lambda path: os.open(path, os.O_RDWR),
-            lambda path: os.open(path, os.O_WRONLY | os.O_TRUNC), os.unlink, lambda path: os.truncate(path, 0),
+            lambda path: write_into(path, os.O_WRONLY), lambda path: write_into(path, os.O_RDWR),
+            lambda path: write_into(path, os.O_WRONLY | os.O_TRUNC), os.unlink, lambda path: os.truncate(path, 0),
             lambda path: os.mkdir(path + "2"), lambda path: os.chmod(path, 0o777),
         ):
             # Which error it is depends on libfuse: for most of this it has no callback to ask.
@@ -215,6 +215,15 @@ def test_a_remount_for_writing_does_not_let_anybody_write(mounted: Mounted, tmp_
         assert sorted(os.listdir(mount.path)) == [".glassfs", "plain.txt"]
         assert (mount.path / "plain.txt").read_bytes() == b"plain"
     assert (tmp_path / "plain.txt").read_bytes() == b"plain"
+
+
+def write_into(path: str, flags: int) -> None:
+    """The kernel does not ask libfuse 3's daemon about opening, only about what is written then."""
+    descriptor = os.open(path, flags)
+    try:
+        os.write(descriptor, b"other")
+    finally:
+        os.close(descriptor)
 
 
 def remount_for_writing(mount: Mount) -> None:

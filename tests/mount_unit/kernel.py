@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +60,7 @@ class Kernel:
     def list(self, ident: int) -> dict[str, int]:
         """Names and ids (0 where there is none), each held once more."""
         listing, _ = self.operations.listing(ident, 0)
-        found = {node.name: child for node, child in listing.walk(0)}
+        found = {os.fsdecode(facts[0]): child for child, facts in listing.walk(0)}
         self.held.update(child for child in found.values() if child)
         return found
 

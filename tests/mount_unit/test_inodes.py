@@ -1,391 +1,33 @@
-"""The table of node ids, by a kernel that looks up, lists and forgets in any order while the sources change."""
+"""The table of node ids: threads, what it costs, versions, and what it holds on to."""
 
 from __future__ import annotations
 
 import random
 import sys
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from glassfs.content import Blob, Group, Member, Memory
-from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound
+from glassfs.errors import Changed, NotADirectory
 from glassfs.formats import registry
 from glassfs.mount import inodes as inodes_module
 from glassfs.mount.inodes import ROOT
 from glassfs.source.memory import MemoryStore
-from glassfs.tree import Directory, Settled
+from glassfs.tree import Settled
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Origin, Symlink
 from tests.conftest import Scale
-from tests.mount_unit.kernel import Kernel, operations_of, operations_over, served, told
+from tests.mount_unit.kernel import Kernel, operations_over, served, told
 from tests.tree.made import FORMAT, made
-from tests.tree.trees import origin, sources_of
+from tests.tree.trees import origin
 
 
 @pytest.fixture(autouse=True)
 def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
-
-
-# Any order of everything
-
-INNER = ("a", "d/b", "d/e/f/g", "d/e/h", "i/a")
-"""What may be in a container; each is shown with the extension of bytes."""
-CONTAINERS = ("c0", "c1", "sub/c2", "sub/under/c3")
-PLAIN = ("p0", "sub/p1")
-PART = "part"
-NAMES = tuple({name for path in (*CONTAINERS, *PLAIN, PART) for name in path.split("/")}) + (
-    "a.bin", "b.bin", "d", "e", "f", "g.bin", "h.bin", "i", "parts", "part.bin", "missing", ".glassfs",
-)
-
-
-@dataclass(eq=False)
-class Version:
-    """One version of a container or of a plain file, and what is in it by inner path ("" for a plain file)."""
-
-    files: dict[str, bytes]
-    permissions: int = 0o644
-    fate: str = "shown"
-
-    def names_below(self, inner: str) -> set[str]:
-        """The names in a directory, which is "" or ends with a slash."""
-        return {path[len(inner) :].partition("/")[0] for path in self.files if path.startswith(inner)}
-
-
-@dataclass(eq=False)
-class Known:
-    """What an id stands for: a name in a directory, of one version (None: folders); ``inner`` is the path in it."""
-
-    parent: int
-    name: str
-    path: str
-    version: Version | None
-    inner: str | None = None
-    was_looked_up: bool = False
-
-    @property
-    def is_directory(self) -> bool:
-        return self.version is None or (self.inner is not None and self.inner not in self.version.files)
-
-    @property
-    def below(self) -> str:
-        return f"{self.inner}/" if self.inner else ""
-
-
-@dataclass
-class Model:
-    """What the store shows."""
-
-    shown: dict[str, Version] = field(default_factory=dict)
-
-    def folders(self) -> set[str]:
-        found = {""}
-        for path in self.shown:
-            while "/" in path:
-                path = path.rpartition("/")[0]
-                found.add(path)
-        return found
-
-    def names_in(self, folder: str) -> set[str]:
-        start = f"{folder}/" if folder else ""
-        return {path[len(start) :].partition("/")[0] for path in self.shown if path.startswith(start)}
-
-
-class KernelAtWork(RuleBasedStateMachine):
-    """Looks, lists and forgets at random; what each id stands for is remembered for ever."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = Model()
-        self.store = MemoryStore()
-        self.known: dict[int, Known] = {}
-        self.held: Counter[int] = Counter()
-        self.leases: set[Lease] = set()
-        self.generation = 0
-        self.patch = pytest.MonkeyPatch()
-        acquire = Lease.acquire
-
-        def noted(lease: Lease) -> None:
-            self.leases.add(lease)
-            acquire(lease)
-
-        self.patch.setattr(Lease, "acquire", noted)
-
-    @initialize(data=st.data())
-    def begin(self, data: st.DataObject) -> None:
-        self.put_bytes(PART)
-        for path in data.draw(st.sets(st.sampled_from(CONTAINERS))):
-            self.put(path, data)
-        for path in data.draw(st.sets(st.sampled_from(PLAIN))):
-            self.put_bytes(path)
-        self.sources = sources_of(self.store)
-        self.operations = operations_of(self.sources)
-        self.inodes = self.operations.inodes
-
-    # What changes
-
-    def stamp(self) -> bytes:
-        self.generation += 1
-        return b"%04d" % self.generation
-
-    def put(self, path: str, data: st.DataObject) -> None:
-        files = {name: self.stamp() for name in sorted(data.draw(st.sets(st.sampled_from(INNER))))}
-        has_part = "/" not in path and data.draw(st.booleans())
-        shown = {f"{name}.bin": raw for name, raw in files.items()}
-        if has_part:
-            shown["parts/part.bin"] = self.model.shown[PART].files[""]
-        self.replace(path, shown)
-        self.store.put(path, made(files, [PART] if has_part else []))
-
-    def put_bytes(self, path: str) -> None:
-        raw = self.stamp()
-        self.replace(path, {"": raw})
-        self.store.put(path, raw)
-
-    def replace(self, path: str, files: dict[str, bytes]) -> None:
-        if path in self.model.shown:
-            self.model.shown[path].fate = "replaced"
-        self.model.shown[path] = Version(files)
-
-    def settle(self) -> None:
-        """The watch comes round."""
-        for place in self.sources.refresh():
-            self.operations.stale(place)
-
-    @rule(path=st.sampled_from(CONTAINERS), data=st.data())
-    def put_a_container(self, path: str, data: st.DataObject) -> None:
-        self.put(path, data)
-        self.settle()
-
-    @rule(path=st.sampled_from(PLAIN))
-    def put_a_plain_file(self, path: str) -> None:
-        self.put_bytes(path)
-        self.settle()
-
-    @rule()
-    def replace_the_part(self) -> None:
-        """All containers that are made of it are others from then on."""
-        self.put_bytes(PART)
-        for path, version in list(self.model.shown.items()):
-            if "parts/part.bin" in version.files:
-                self.replace(path, version.files | {"parts/part.bin": self.model.shown[PART].files[""]})
-                self.model.shown[path].permissions = version.permissions
-        self.settle()
-
-    @rule(path=st.sampled_from((*CONTAINERS, *PLAIN)))
-    def delete(self, path: str) -> None:
-        if path in self.model.shown:
-            self.model.shown.pop(path).fate = "deleted"
-            self.store.remove(path)
-            self.settle()
-
-    @rule(path=st.sampled_from((*CONTAINERS, *PLAIN)), permissions=st.sampled_from([0o644, 0o600, 0o440]))
-    def chmod(self, path: str, permissions: int) -> None:
-        if path in self.model.shown:
-            self.model.shown[path].permissions = permissions
-            self.store.set_permissions(path, permissions)
-            self.settle()
-
-    # What the kernel does
-
-    def directories(self) -> list[int]:
-        return [ROOT, *(ident for ident in self.held if self.known[ident].is_directory)]
-
-    def place_of(self, ident: int) -> Known:
-        return Known(0, "", "", None) if ident == ROOT else self.known[ident]
-
-    def names_in(self, place: Known) -> set[str]:
-        """What a look-up finds in a directory, if it finds anything."""
-        if place.version is None:
-            return self.model.names_in(place.path)
-        return place.version.names_below(place.below)
-
-    def child_of(self, ident: int, name: str) -> Known:
-        place = self.place_of(ident)
-        if place.version is not None:
-            return Known(ident, name, place.path, place.version, f"{place.below}{name}")
-        path = f"{place.path}/{name}".lstrip("/")
-        version = self.model.shown.get(path)
-        is_plain = version is not None and "" in version.files
-        return Known(ident, name, path, version, None if version is None or is_plain else "")
-
-    def take(self, ident: int, child: Known) -> None:
-        """An id that was given: it stands for this and nothing else, and keeps doing so as long as it is held."""
-        known = self.known.setdefault(ident, child)
-        assert (known.parent, known.name, known.inner) == (child.parent, child.name, child.inner)
-        assert known.version is child.version
-        for other, references in self.held.items():
-            before = self.known[other]
-            if references and other != ident and (before.parent, before.name) == (child.parent, child.name):
-                assert before.version is not child.version, "the same name of the same version got another id"
-        self.held[ident] += 1
-
-    @rule(data=st.data(), name=st.sampled_from(NAMES))
-    def look_up(self, data: st.DataObject, name: str) -> None:
-        self.look_up_at(data.draw(st.sampled_from(self.directories())), name)
-
-    @rule(data=st.data())
-    def look_up_what_is_there(self, data: st.DataObject) -> None:
-        parent = data.draw(st.sampled_from(self.directories()))
-        names = sorted(self.names_in(self.place_of(parent)))
-        if names:
-            self.look_up_at(parent, data.draw(st.sampled_from(names)))
-
-    def look_up_at(self, parent: int, name: str) -> None:
-        place = self.place_of(parent)
-        try:
-            found = self.operations.look_up(parent, name)
-        except GlassfsError as error:
-            self.check_fault(place, error, isinstance(error, NotFound) and name not in self.names_in(place))
-            return
-        if name == ".glassfs":
-            self.operations.forget(found.ident, 1)
-            return
-        assert not self.is_replaced(place)
-        assert name in self.names_in(place)
-        child = self.child_of(parent, name)
-        child.was_looked_up = True
-        self.take(found.ident, child)
-        self.known[found.ident].was_looked_up = True
-        self.check_node(found.ident, is_fresh=True)
-
-    def is_replaced(self, place: Known) -> bool:
-        return place.version is not None and place.inner is not None and place.version.fate == "replaced"
-
-    def check_fault(self, place: Known, error: GlassfsError, is_expected: bool) -> None:
-        """Nothing may fail but what is not there any more."""
-        is_folder_gone = place.version is None and place.path not in self.model.folders()
-        if not (is_expected or is_folder_gone or (place.version is not None and place.version.fate != "shown")):
-            raise AssertionError(f"{place}: {error!r}") from error
-
-    @rule(data=st.data())
-    def list_some(self, data: st.DataObject) -> None:
-        parent = data.draw(st.sampled_from(self.directories()))
-        place = self.place_of(parent)
-        try:
-            listing, _ = self.operations.listing(parent, 0)
-        except GlassfsError as error:
-            self.check_fault(place, error, is_expected=False)
-            return
-        assert not self.is_replaced(place)
-        names = {node.name for node in listing.nodes}
-        assert names == self.names_in(place)
-        assert len(names) == len(listing.nodes)
-        start = data.draw(st.integers(0, len(listing)))
-        most = data.draw(st.integers(0, len(listing)))
-        walk = listing.walk(start)
-        seen = 0
-        for node, ident in walk:
-            if seen == most:
-                self.operations.forget(ident, 1)
-                break
-            seen += 1
-            if node.name == ".glassfs":
-                self.operations.forget(ident, 1)
-            else:
-                self.take(ident, self.child_of(parent, node.name))
-        walk.close()
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def ask(self, data: st.DataObject) -> None:
-        self.check_node(data.draw(st.sampled_from(sorted(self.held))))
-
-    def check_node(self, ident: int, is_fresh: bool = False) -> None:
-        """An id gives what it stands for, or fails if that is gone. What is in a folder has new modes once looked up."""
-        known = self.known[ident]
-        version = known.version
-        try:
-            attributes, _ = self.operations.attributes(ident)
-            node = self.inodes.node(ident)
-        except GlassfsError as error:
-            assert version is not None
-            if version.fate == "deleted":
-                assert not known.was_looked_up
-            else:
-                assert (version.fate, type(error)) == ("replaced", Changed)
-            return
-        assert node.name == known.name
-        assert isinstance(node, Directory) == known.is_directory
-        if version is None:
-            return
-        assert not self.is_replaced(known)
-        if version.fate == "shown" and (known.inner or is_fresh):
-            shown = version.permissions & 0o444
-            assert attributes.mode & 0o777 == (shown | shown >> 2 if known.is_directory else shown)
-        if not known.is_directory:
-            raw = bytearray(10)
-            try:
-                size = self.operations.read_into(ident, memoryview(raw), 0)
-            except Changed:
-                assert version.fate != "shown"
-                assert known.inner is None or version.fate == "replaced"
-            else:
-                assert raw[:size] == version.files[known.inner or ""]
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def forget(self, data: st.DataObject) -> None:
-        ident = data.draw(st.sampled_from(sorted(self.held)))
-        references = data.draw(st.integers(1, self.held[ident]))
-        self.give_back(ident, references)
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def forget_many(self, data: st.DataObject) -> None:
-        for ident in data.draw(st.sets(st.sampled_from(sorted(self.held)))):
-            self.give_back(ident, self.held[ident])
-
-    def give_back(self, ident: int, references: int) -> None:
-        self.operations.forget(ident, references)
-        self.held[ident] -= references
-        if not self.held[ident]:
-            del self.held[ident]
-
-    @invariant()
-    def counts(self) -> None:
-        if not hasattr(self, "inodes"):
-            return
-        assert self.inodes.held == sum(self.held.values())
-        runs: set[object] = set()
-        for ident in self.held:
-            known = self.known[ident]
-            is_settled = known.version is not None and bool(known.inner)
-            runs.add((known.parent, known.version) if is_settled else ident)
-        assert len(self.inodes) == len(runs)
-
-    def teardown(self) -> None:
-        try:
-            if hasattr(self, "inodes"):
-                for ident, references in self.held.items():
-                    self.operations.forget(ident, references)
-                assert (len(self.inodes), self.inodes.held) == (0, 0)
-                self.sources.tree.close()
-                assert [lease for lease in self.leases if lease._users] == []
-                assert self.store.held == set()
-        finally:
-            self.patch.undo()
-
-
-def test_whatever_the_kernel_does_in_whatever_order(scale: Scale) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        KernelAtWork, settings=settings(max_examples=scale(40, 400, 4000), stateful_step_count=40, report_multiple_bugs=False),
-    )
 
 
 # Many at a time
@@ -509,7 +151,7 @@ def test_nodes_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nodes_are_made_again_from_their_numbers() -> None:
-    sources, kernel = served(MemoryStore({"c": made(**{"d/e/f": b"f", "d/e/g": b"g"})}))
+    _, kernel = served(MemoryStore({"c": made(**{"d/e/f": b"f", "d/e/g": b"g"})}))
     idents = {name: kernel.find(f"/c/d/e/{name}.bin") for name in "fg"}
     for _ in range(2):
         kernel.operations.inodes.drop_nodes()
@@ -567,7 +209,7 @@ def test_a_directory_of_one_version_gives_no_node_of_another_under_its_ids() -> 
 
 def test_all_ids_below_a_container_are_told_also_of_what_was_looked_up_after_it_was_closed() -> None:
     store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"}), "other": made(a=b"a")})
-    sources, kernel = served(store, limit=1)
+    _, kernel = served(store, limit=1)
     idents = {kernel.find("/c"), kernel.find("/c/a.bin")}
     kernel.find("/other/a.bin")
     idents |= {kernel.find("/c/d"), kernel.find("/c/d/b.bin")}
@@ -617,7 +259,7 @@ def test_a_lease_is_given_back_without_making_others_wait() -> None:
 
 def test_a_plain_file_that_is_looked_up_again_stays_open() -> None:
     store = MemoryStore({"plain": b"text"})
-    sources, kernel = served(store)
+    _, kernel = served(store)
     ident = kernel.find("/plain")
     assert kernel.read(ident) == b"text"
     assert kernel.find("/plain") == ident

@@ -1,35 +1,39 @@
-"""The file system's answers, driven by hand over a tree in memory, without a kernel."""
+"""The file system's answers, driven by hand over trees in memory, without a kernel."""
 
 from __future__ import annotations
 
 import errno
 import json
-import os
 import stat
-from collections.abc import Callable, Iterator
+import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from glassfs.content import Array, Blob, Group, Member, Memory, Records, Unreadable
 from glassfs.errors import Changed, Damaged, IsADirectory, NotADirectory, NotAllowed, NotFound
 from glassfs.formats import registry
 from glassfs.mount import operations as operations_module
 from glassfs.mount.errors import Answer
-from glassfs.mount.operations import Entry, Listing, Operations
-from glassfs.mount.options import MountOptions
-from glassfs.mount.status import MountRoot
+from glassfs.mount.inodes import ROOT
+from glassfs.mount.operations import LONG, SHORT, Missing, Operations
 from glassfs.source.memory import MemoryStore
-from glassfs.tree import Node, Symlink, Tree
+from glassfs.tree import Directory, Node, Symlink
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import FixedDirectory
+from tests.mount_unit.kernel import Kernel, operations_of, operations_over, served, told
 from tests.tree.made import FORMAT, made
-from tests.tree.trees import origin, sources_of, tree_of
+from tests.tree.trees import origin, sources_of
 
 BIG = bytes(range(256)) * 40
+
+
+@pytest.fixture(autouse=True)
+def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
 
 
 def members() -> Iterator[Member]:
@@ -40,211 +44,124 @@ def members() -> Iterator[Member]:
     yield Member((b"rows",), Records(b"rows", 2, lambda block: ["row"] * 3))
 
 
-def operations(*options: str, tree: Tree | None = None) -> Operations:
-    return Operations(tree or tree_of(members()), MountOptions.parse(options), lambda: 10_000)
+def kernel_of(*options: str) -> Kernel:
+    kept = list(members())
+    root = container_root(Group(b"", lambda: kept), origin())
+    return Kernel(operations_over(lambda: root, *options))
 
 
 def answer(number: int) -> Any:
     return pytest.raises(Answer, check=lambda error: error.errno == number)
 
 
+# Over a container
+
+
 def test_attributes_are_those_of_the_nodes() -> None:
-    ops = operations()
-    file = ops.attributes(ops.tree.lookup("/big.bin"))
+    kernel = kernel_of()
+    operations = kernel.operations
+    file, timeout = operations.attributes(kernel.find("/big.bin"))
     assert (stat.S_ISREG(file.mode), file.mode & 0o7777, file.nlink, file.size) == (True, 0o444, 1, len(BIG))
     assert file.blocks == 20
     assert (file.uid, file.gid, file.mtime_ns) == (7, 8, 9 * 10**9)
-    folder = ops.attributes(ops.tree.lookup("/dir"))
+    assert timeout == LONG
+    folder, _ = operations.attributes(kernel.find("/dir"))
     assert (stat.S_ISDIR(folder.mode), folder.mode & 0o7777, folder.nlink) == (True, 0o555, 1)
-    assert ops.attributes(ops.tree.root).nlink == 1
+    assert operations.attributes(ROOT)[0].nlink == 1
+    found = operations.look_up(ROOT, "big.bin")
+    assert (found.ident, found.attributes) == (kernel.find("/big.bin"), file)
 
 
 def test_options_change_owner_and_mode() -> None:
-    ops = operations("uid=1000,gid=0", "umask=077")
-    found = ops.attributes(ops.tree.lookup("/dir/a.npy"))
+    kernel = kernel_of("uid=1000,gid=0", "umask=077")
+    found, _ = kernel.operations.attributes(kernel.find("/dir/a.npy"))
     assert (found.uid, found.gid, found.mode) == (1000, 0, 0o100400)
-    assert ops.attributes(ops.tree.lookup("/dir")).mode == 0o040500
+    assert kernel.operations.attributes(kernel.find("/dir"))[0].mode == 0o040500
 
 
 def test_a_listing_does_not_wait_for_sizes_that_need_a_pass() -> None:
-    ops = operations()
-    rows = ops.tree.lookup("/rows.jsonl")
-    assert ops.known_attributes(rows) is None
-    assert ops.attributes(rows).size == 6 * len('"row"\n')
-    assert ops.known_attributes(rows) is not None
-    big = ops.tree.lookup("/big.bin")
-    assert ops.known_attributes(big) == ops.attributes(big)
+    kernel = kernel_of()
+    operations = kernel.operations
+    listing, _ = operations.listing(ROOT, 0)
+    nodes = {node.name: node for node in listing.nodes}
+    rows = nodes["rows.jsonl"]
+    assert operations.known_attributes(rows) is None
+    assert operations.attributes_of(rows).size == 6 * len('"row"\n')
+    assert operations.known_attributes(rows) is not None
+    assert operations.known_attributes(nodes["big.bin"]) == operations.attributes(kernel.find("/big.bin"))[0]
 
 
 def test_reads_are_positional_and_stop_at_the_end() -> None:
-    ops = operations()
-    handle = ops.open("/big.bin", os.O_RDONLY).number
-    buffer = bytearray(300)
+    kernel = kernel_of()
+    ident = kernel.find("/big.bin")
     for offset in (5000, 0, len(BIG) - 100, 5000):
-        count = ops.read_into(handle, memoryview(buffer), offset)
-        assert bytes(buffer[:count]) == BIG[offset : offset + 300]
+        assert kernel.read(ident, 300, offset) == BIG[offset : offset + 300]
     for offset in (len(BIG), len(BIG) + 1, 1 << 60):
-        assert ops.read_into(handle, memoryview(buffer), offset) == 0
+        assert kernel.read(ident, 300, offset) == b""
 
 
-def test_handles_are_apart_and_end_with_release() -> None:
-    ops = operations()
-    first, second = (ops.open("/big.bin", os.O_RDONLY).number for _ in range(2))
-    assert first != second
-    assert ops.open_paths() == ["/big.bin"] * 2
-    ops.release(first)
-    assert ops.open_paths() == ["/big.bin"]
-    assert ops.read_into(second, memoryview(bytearray(4)), 0) == 4
-    ops.release(second)
-    assert ops.open_paths() == []
-
-
-def test_ten_thousand_openings_by_threads_leave_nothing() -> None:
-    ops = operations()
+def test_ten_thousand_reads_and_listings_by_threads_leave_nothing() -> None:
+    kernel = kernel_of()
+    operations = kernel.operations
 
     def use(number: int) -> bytes:
-        handle = ops.open("/big.bin", os.O_RDONLY).number
+        found = operations.look_up(ROOT, "big.bin").ident
         buffer = bytearray(10)
-        ops.read_into(handle, memoryview(buffer), number)
-        ops.release(handle)
-        listing = ops.opendir("/dir")
-        assert len(list(ops.listing(listing).entries())) == 2
-        ops.releasedir(listing)
+        operations.read_into(found, memoryview(buffer), number)
+        inner = operations.look_up(ROOT, "dir").ident
+        listing, _ = operations.listing(inner, 0)
+        given = [child for child, _ in listing.walk(0)]
+        assert len(given) == 2
+        for ident in (*given, inner, found):
+            operations.forget(ident, 1)
         return bytes(buffer)
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(use, range(10_000))) == [BIG[number : number + 10] for number in range(10_000)]
-    assert ops.open_paths() == []
-
-
-@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_APPEND])
-def test_opening_for_writing_is_a_read_only_file_system(flags: int) -> None:
-    with answer(errno.EROFS):
-        operations().open("/big.bin", flags)
+    assert (len(operations.inodes), operations.inodes.held) == (0, 0)
 
 
 def test_what_the_tree_raises_goes_through() -> None:
-    ops = operations()
+    kernel = kernel_of()
     with pytest.raises(NotFound):
-        ops.open("/none", os.O_RDONLY)
+        kernel.find("/none")
     with pytest.raises(IsADirectory):
-        ops.open("/dir", os.O_RDONLY)
-    with pytest.raises(NotADirectory):
-        ops.opendir("/big.bin")
-    handle = ops.open("/bad.bin", os.O_RDONLY).number
+        kernel.read(kernel.find("/dir"))
+    file = kernel.find("/big.bin")
+    for ask in (kernel.list, lambda ident: kernel.operations.look_up(ident, "a")):
+        with pytest.raises(NotADirectory):
+            ask(file)
     with pytest.raises(Damaged, match="block 7 is bad"):
-        ops.read_into(handle, memoryview(bytearray(10)), 0)
-
-
-def test_a_replaced_file_gives_no_more_bytes() -> None:
-    """The kernel keeps pages by path: old ones must not get among the new."""
-    ops = operations()
-    handle = ops.open("/big.bin", os.O_RDONLY).number
-    ops.tree.lookup("/big.bin").origin.lease.retire(is_replaced=True)
-    with pytest.raises(Changed, match=r"^/big.bin: was replaced while it was open$"):
-        ops.read_into(handle, memoryview(bytearray(10)), 0)
-
-
-def test_pages_are_kept_for_one_version_only() -> None:
-    """Of a path opened again the kernel keeps pages; of a newer version it does not, and the old handle ends."""
-    roots = [tree_of(members()).root]
-    ops = operations(tree=Tree(lambda: roots[-1]))
-    first = ops.open("/big.bin", os.O_RDONLY)
-    assert (first.is_direct, first.keeps_pages) == (False, False)
-    ops.read_into(first.number, memoryview(bytearray(3)), 0)
-    ops.release(first.number)
-    second = ops.open("/big.bin", os.O_RDONLY)
-    assert (second.is_direct, second.keeps_pages) == (False, True)
-    newer = container_root(Group(b"", lambda: [Member((b"big",), Blob(b"big", Memory(b"new")))]), origin("1:2:9:9"))
-    roots.append(newer)
-    ops.tree.forget()
-    third = ops.open("/big.bin", os.O_RDONLY)
-    assert (third.is_direct, third.keeps_pages) == (True, False)
-    with pytest.raises(Changed):
-        ops.read_into(second.number, memoryview(bytearray(3)), 0)
-    buffer = bytearray(3)
-    assert ops.read_into(third.number, memoryview(buffer), 0) == 3
-    assert buffer == b"new"
-
-
-def test_a_listing_stays_what_it_was_when_opened() -> None:
-    roots = [tree_of([Member((b"a",), Blob(b"a", Memory(b"")))]).root]
-    ops = operations(tree=Tree(lambda: roots[-1]))
-    handle = ops.opendir("/")
-    roots.append(tree_of([]).root)
-    ops.tree.forget()
-    assert [entry.name for entry in ops.listing(handle).entries()] == [b"a.bin"]
-    again = ops.opendir("/")
-    assert list(ops.listing(again).entries()) == []
-
-
-MADE = tuple(Symlink(str(number), number, origin(), "") for number in range(20))
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25), st.sampled_from(["at once", "late", "never"]))))
-def test_a_listing_goes_on_anywhere_whatever_was_made_ahead(steps: list[tuple[int, int, str]]) -> None:
-    late: list[Callable[[], object]] = []
-    when = ""
-
-    def run(task: Callable[[], object]) -> None:
-        if when == "at once":
-            task()
-        elif when == "late":
-            late.append(task)
-
-    listing = Listing(MADE, lambda node: Entry(node.name.encode(), node, None), run)
-    for start, count, how in steps:
-        when = how
-        assert [entry.node for entry in listing.entries(start)] == list(MADE[start:])
-        listing.expect(start, count)
-    for task in late:
-        task()
-    assert [entry.node for entry in listing.entries()] == list(MADE)
-
-
-def test_a_listing_makes_what_is_expected_once_and_no_more() -> None:
-    made = []
-
-    def entry(node: Node) -> Entry:
-        made.append(node.name)
-        return Entry(node.name.encode(), node, None)
-
-    listing = Listing(MADE, entry, lambda task: task())
-    listing.expect(5, 3)
-    assert made == ["5", "6", "7"]
-    rest = listing.entries(5)
-    assert [next(rest).name for _ in range(4)] == [b"5", b"6", b"7", b"8"]
-    assert made == ["5", "6", "7", "8"]
+        kernel.read(kernel.find("/bad.bin"))
 
 
 def test_links_are_read() -> None:
     target = "../über"
     root = FixedDirectory("", 1, origin(), {"link": Symlink("link", 2, origin(), target)})
-    ops = operations(tree=Tree(lambda: root))
-    assert ops.readlink("/link") == target
-    assert stat.S_ISLNK(ops.attributes(ops.tree.lookup("/link")).mode)
-    assert ops.attributes(ops.tree.lookup("/link")).size == len(target.encode())
+    kernel = Kernel(operations_over(lambda: root, "umask=077"))
+    ident = kernel.find("/link")
+    assert kernel.operations.readlink(ident) == target
+    found, _ = kernel.operations.attributes(ident)
+    assert (found.mode, found.size) == (stat.S_IFLNK | 0o777, len(target.encode()))
     with answer(errno.EINVAL):
-        operations().readlink("/big.bin")
+        kernel.operations.readlink(ROOT)
 
 
 def test_extended_attributes() -> None:
-    ops = operations()
-    assert ops.getxattr("/dir/a.npy", "user.glassfs.shape") == b"[1]"
-    assert ops.getxattr("/dir/a.npy", "user.glassfs.key") == b"dir/a"
-    assert set(ops.listxattr("/dir/a.npy")) == {f"user.glassfs.{name}" for name in ("key", "format", "dtype", "shape")}
+    kernel = kernel_of()
+    operations, ident = kernel.operations, kernel.find("/dir/a.npy")
+    assert operations.getxattr(ident, "user.glassfs.shape") == b"[1]"
+    assert operations.getxattr(ident, "user.glassfs.key") == b"dir/a"
+    assert set(operations.listxattr(ident)) == {f"user.glassfs.{name}" for name in ("key", "format", "dtype", "shape")}
     with answer(errno.ENODATA):
-        ops.getxattr("/dir/a.npy", "user.other")
+        operations.getxattr(ident, "user.other")
     for name in ("security.selinux", "system.posix_acl_access", "trusted.x", ""):
         with answer(errno.ENOTSUP):
-            ops.getxattr("/dir/a.npy", name)
-    with pytest.raises(NotFound):
-        ops.getxattr("/none", "user.glassfs.key")
+            operations.getxattr(ident, name)
 
 
 def test_the_file_system_is_as_large_as_its_sources_and_full() -> None:
-    found = operations().statfs()
+    found = kernel_of().operations.statfs()
     assert found["f_blocks"] * found["f_frsize"] >= 10_000 > (found["f_blocks"] - 1) * found["f_frsize"]
     assert found["f_namemax"] == 255
     assert not any(found.get(name) for name in ("f_bfree", "f_bavail", "f_ffree"))
@@ -255,171 +172,315 @@ def test_a_directory_that_fails_has_attributes() -> None:
         raise Damaged("cut")
         yield
 
-    ops = operations(tree=tree_of([Member((b"bad",), Group(b"bad", bad))]))
-    node = ops.tree.lookup("/bad")
-    assert ops.known_attributes(node) == ops.attributes(node)
-    with pytest.raises(Damaged):
-        ops.opendir("/bad")
+    root = container_root(Group(b"", lambda: [Member((b"bad",), Group(b"bad", bad))]), origin())
+    kernel = Kernel(operations_over(lambda: root))
+    ident = kernel.find("/bad")
+    assert kernel.operations.known_attributes(kernel.operations.node(ident)) == kernel.operations.attributes(ident)[0]
+    for ask in (kernel.list, lambda ident: kernel.operations.look_up(ident, "a")):
+        with pytest.raises(Damaged):
+            ask(ident)
 
 
-# Over sources that change.
+# For how long answers are good
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
-    return MemoryStore({"some": made(a=b"old"), "plain": b"text"})
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_what_is_in_a_container_is_good_for_long_in_a_folder_too(is_watched: bool) -> None:
+    """And what is in the folder itself, if changes in it are told."""
+    store = MemoryStore({"c": made(a=b"a"), "plain": b"text"})
+    store.can_watch = is_watched
+    _, kernel = served(store)
+    operations = kernel.operations
+    container = operations.look_up(ROOT, "c")
+    in_folder = LONG if is_watched else SHORT
+    for found in (container, operations.look_up(ROOT, "plain")):
+        assert (found.entry_timeout, found.timeout) == (in_folder, in_folder)
+        assert operations.attributes(found.ident)[1] == SHORT
+    inner = operations.look_up(container.ident, "a.bin")
+    assert (inner.entry_timeout, inner.timeout) == (LONG, LONG)
+    assert operations.attributes(inner.ident)[1] == LONG
+    assert operations.attributes(ROOT)[1] == SHORT
+    for parent, timeout in ((container.ident, LONG), (ROOT, in_folder)):
+        with pytest.raises(Missing) as caught:
+            operations.look_up(parent, "none")
+        assert caught.value.timeout == timeout
 
 
-def read(ops: Operations, handle: int) -> bytes:
-    buffer = bytearray(100)
-    return bytes(buffer[: ops.read_into(handle, memoryview(buffer), 0)])
+def test_nothing_is_good_for_longer_than_the_kernel_can_be_told() -> None:
+    kernel = kernel_of()
+    kernel.operations.longest = 0.25
+    found = kernel.operations.look_up(ROOT, "dir")
+    assert (found.entry_timeout, found.timeout) == (0.25, 0.25)
+    assert kernel.operations.attributes(found.ident)[1] == 0.25
+    assert kernel.operations.listing(found.ident, 0)[0].timeout == 0.25
 
 
-def test_an_open_file_holds_its_source_until_it_is_released(store: MemoryStore) -> None:
-    sources = sources_of(store)
-    ops = operations(tree=sources.tree)
-    handles = [ops.open(path, os.O_RDONLY).number for path in ("/some/a.bin", "/plain", "/plain")]
-    assert [read(ops, handle) for handle in handles] == [b"old", b"text", b"text"]
-    sources.tree.close()
-    assert len(store.held) == 3
-    for name in ("some", "plain"):
-        store.remove(name)
-    sources.refresh()
-    assert [read(ops, handle) for handle in handles] == [b"old", b"text", b"text"]
-    with pytest.raises(NotFound):
-        ops.open("/some/a.bin", os.O_RDONLY)
-    for handle in handles:
-        ops.release(handle)
-    assert not store.held
-
-
-def test_a_file_that_is_deleted_after_it_was_opened_can_be_read(store: MemoryStore) -> None:
-    """Also if nobody has read from it before; one that cannot be opened is not."""
-    sources = sources_of(store)
-    ops = operations(tree=sources.tree)
-    handles = [ops.open(path, os.O_RDONLY).number for path in ("/plain", "/some/a.bin")]
-    store.remove("plain")
-    store.remove("some")
-    assert [read(ops, handle) for handle in handles] == [b"text", b"old"]
-    for handle in handles:
-        ops.release(handle)
-    store.put("plain", b"text")
-    ops.node("/plain")
-    store.opening["plain"] = NotAllowed("permission denied")
-    with pytest.raises(NotAllowed):
-        ops.open("/plain", os.O_RDONLY)
-    assert ops.open_paths() == []
-    assert sources.refresh() == ["/some"]
-    assert not store.held
-
-
-def test_two_versions_open_at_the_same_time(store: MemoryStore) -> None:
-    sources = sources_of(store)
-    ops = operations(tree=sources.tree)
-    old = ops.open("/some/a.bin", os.O_RDONLY)
-    assert read(ops, old.number) == b"old"
-    store.put("some", made(a=b"newer"))
-    sources.refresh()
-    with pytest.raises(Changed):
-        read(ops, old.number)
-    new = ops.open("/some/a.bin", os.O_RDONLY)
-    assert (new.is_direct, new.keeps_pages) == (True, False)
-    assert read(ops, new.number) == b"newer"
-    with pytest.raises(Changed):
-        read(ops, old.number)
-    for opened in (old, new):
-        ops.release(opened.number)
-    again = ops.open("/some/a.bin", os.O_RDONLY)
-    assert (again.is_direct, again.keeps_pages) == (False, True)
-
-
-def test_an_older_file_of_a_container_that_was_closed_meanwhile_is_not_read_under_the_new_one(
-    store: MemoryStore,
-) -> None:
-    """Nobody watches a container that was closed for others; the newer handle under the same path tells."""
-    for number in range(3):
-        store.put(f"{number}", made(a=b"%d" % number))
-    sources = sources_of(store, limit=1)
-    ops = operations(tree=sources.tree)
-    old = ops.open("/some/a.bin", os.O_RDONLY).number
-    sources.tree.directory("/1").listing()
-    store.put("some", made(a=b"newer"))
-    assert read(ops, old) == b"old"
-    assert read(ops, ops.open("/some/a.bin", os.O_RDONLY).number) == b"newer"
-    with pytest.raises(Changed):
-        read(ops, old)
-
-
-def test_names_that_are_not_there_are_remembered_up_to_a_number(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_names_at_the_root_of_a_container_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or whoever asks for more and more of them fills the memory of a daemon that belongs to somebody else."""
-    monkeypatch.setattr(operations_module, "REMEMBERED_MISSING", 100)
-    ops = operations(tree=sources_of(store).tree)
+    monkeypatch.setattr(operations_module, "REMEMBERED_NAMES", 100)
+    _, kernel = served(MemoryStore({"c": made(a=b"a")}), "c")
+    operations = kernel.operations
+    assert operations.look_up(ROOT, "a.bin").entry_timeout == LONG
     for number in range(1000):
         with pytest.raises(NotFound):
-            ops.node(f"/missing{number}")
-    ops.node("/some/a.bin")
-    with pytest.raises(NotFound):
-        ops.node("/plain2")
-    assert len(ops.names_at_root()) <= 102
-    assert {"some", "missing999", "plain2"} <= ops.names_at_root()
+            operations.look_up(ROOT, f"missing{number}")
+    stale = operations.stale("")
+    assert {(ROOT, "a.bin"), (ROOT, "missing0")} <= set(stale.entries)
+    assert len(stale.entries) == 100
+    # What is above that cannot be told of, and is asked for again soon.
+    assert operations.look_up(ROOT, "a.bin").entry_timeout == SHORT
 
 
-def status_of(store: MemoryStore, *names: str, **more: object) -> Tree:
-    sources = sources_of(store, *names)
-    shown = {"version": 1, "open": []} | more
-    sources.tree.wrap_root(lambda inner: MountRoot(inner, sources, lambda: shown, (7, 8)))
-    return sources.tree
+def test_names_are_noted_while_the_kernel_is_told_of_them() -> None:
+    kernel = kernel_of()
+    is_over = threading.Event()
+    faults: list[BaseException] = []
+
+    def look() -> None:
+        number = 0
+        while not is_over.is_set() and number < 15_000:
+            number += 1
+            with pytest.raises(NotFound):
+                kernel.operations.look_up(ROOT, f"missing{number}")
+
+    def tell() -> None:
+        try:
+            for _ in range(200):
+                kernel.operations.stale("")
+        except BaseException as error:
+            faults.append(error)
+        is_over.set()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for work in (look, tell)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert faults == []
+
+
+# Over sources that change
+
+
+def test_a_replaced_version_gives_nothing_more() -> None:
+    store = MemoryStore({"c": made(**{"d/a": b"old", "b": b"b"})})
+    sources, kernel = served(store)
+    operations = kernel.operations
+    directory, file = kernel.find("/c/d"), kernel.find("/c/d/a.bin")
+    listing, _ = operations.listing(directory, 0)
+    assert kernel.read(file) == b"old"
+    store.put("c", made(**{"d/a": b"newer", "b": b"b"}))
+    told(sources, kernel)
+    for ask in (
+        lambda: kernel.read(file), lambda: operations.attributes(file), lambda: operations.attributes(directory),
+        lambda: operations.look_up(directory, "a.bin"), lambda: operations.look_up(directory, "none"),
+        lambda: operations.listing(directory, 0), lambda: operations.getxattr(file, "user.glassfs.key"),
+    ):
+        with pytest.raises(Changed):
+            ask()
+    assert kernel.find("/c/d") != directory
+    assert kernel.read(kernel.find("/c/d/a.bin")) == b"newer"
+    with pytest.raises(Changed):
+        kernel.read(file)
+    assert len(listing.nodes) == 1
+
+
+def test_a_name_that_was_found_while_its_container_was_replaced_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has been told to forget it by then, and would believe it for a day."""
+    store = MemoryStore({"c": made(a=b"old")})
+    sources, kernel = served(store)
+    operations = kernel.operations
+    container = kernel.find("/c")
+    attributes_of = operations.attributes_of
+
+    def slow(node: Node) -> object:
+        store.put("c", made(a=b"newer"))
+        told(sources, kernel)
+        return attributes_of(node)
+
+    monkeypatch.setattr(operations, "attributes_of", slow)
+    held = operations.inodes.held
+    with pytest.raises(Changed):
+        operations.look_up(container, "a.bin")
+    assert operations.inodes.held == held
+
+
+def test_files_and_containers_that_are_deleted_stay_readable_until_they_are_forgotten() -> None:
+    store = MemoryStore({"c": made(a=b"old"), "plain": b"text"})
+    sources, kernel = served(store)
+    idents = [kernel.find(path) for path in ("/c/a.bin", "/plain")]
+    assert [kernel.read(ident) for ident in idents] == [b"old", b"text"]
+    sources.tree.close()
+    for name in ("c", "plain"):
+        store.remove(name)
+    told(sources, kernel)
+    assert [kernel.read(ident) for ident in idents] == [b"old", b"text"]
+    assert [kernel.operations.attributes(ident)[0].size for ident in idents] == [3, 4]
+    for path in ("/c", "/plain"):
+        with pytest.raises(NotFound):
+            kernel.find(path)
+    kernel.forget_all()
+    assert len(kernel.operations.inodes) == 0
+    assert store.held == set()
+
+
+def test_a_file_that_cannot_be_opened_says_so_when_it_is_read() -> None:
+    store = MemoryStore({"plain": b"text"})
+    _, kernel = served(store)
+    ident = kernel.find("/plain")
+    store.opening["plain"] = NotAllowed("permission denied")
+    with pytest.raises(NotAllowed):
+        kernel.read(ident)
+
+
+def test_two_versions_at_the_same_time() -> None:
+    store = MemoryStore({"c": made(a=b"old")})
+    sources, kernel = served(store)
+    old = kernel.find("/c/a.bin")
+    assert kernel.read(old) == b"old"
+    store.put("c", made(a=b"newer"))
+    told(sources, kernel)
+    new = kernel.find("/c/a.bin")
+    assert old != new
+    for _ in range(2):
+        assert kernel.read(new) == b"newer"
+        with pytest.raises(Changed):
+            kernel.read(old)
+
+
+def test_an_older_file_of_a_container_that_was_closed_meanwhile_is_not_read_under_the_new_one() -> None:
+    """Its id gives its own bytes, or none."""
+    store = MemoryStore({"c": made(a=b"old")} | {f"{number}": made(a=b"%d" % number) for number in range(3)})
+    _, kernel = served(store, limit=1)
+    old = kernel.find("/c/a.bin")
+    kernel.find("/1/a.bin")
+    store.put("c", made(a=b"newer"))
+    kernel.operations.inodes.drop_nodes()
+    new = kernel.find("/c/a.bin")
+    assert new != old
+    assert kernel.read(new) == b"newer"
+    with pytest.raises(Changed):
+        kernel.read(old)
+
+
+@pytest.mark.parametrize("names", [(), ("c",), ("c", "other")], ids=["folder", "alone", "beside another"])
+def test_a_container_under_other_permissions_shows_them_everywhere(names: tuple[str, ...]) -> None:
+    store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"}), "other": made(a=b"a")})
+    sources, kernel = served(store, *names)
+    operations = kernel.operations
+    top = "" if names == ("c",) else "/c"
+    paths = {f"{top}/a.bin": 0o100400, f"{top}/d": 0o040500, f"{top}/d/b.bin": 0o100400}
+    idents = {path: kernel.find(path) for path in paths}
+    for ident in idents.values():
+        operations.attributes(ident)
+    store.set_permissions("c", 0o600)
+    stale = [operations.stale(place) for place in sources.refresh()]
+    assert set(idents.values()) <= {ident for one in stale for ident in one.nodes}
+    for path, ident in idents.items():
+        assert operations.attributes(ident)[0].mode == paths[path]
+        assert kernel.find(path) == ident
+        assert kernel.operations.look_up(*parent_of(kernel, path)).attributes.mode == paths[path]
+    assert operations.attributes(kernel.find(top) if top else ROOT)[0].mode == 0o040500
+
+
+def parent_of(kernel: Kernel, path: str) -> tuple[int, str]:
+    above, _, name = path.rpartition("/")
+    return kernel.find(above), name
+
+
+def test_what_the_kernel_may_have_of_what_changed() -> None:
+    store = MemoryStore({"sub/c": made(a=b"a"), "sub/d": made(a=b"a")})
+    _, kernel = served(store)
+    operations = kernel.operations
+    sub, container, file = (kernel.find(path) for path in ("/sub", "/sub/c", "/sub/c/a.bin"))
+    stale = operations.stale("/sub/c")
+    assert set(stale.entries) == {(sub, "c")}
+    assert {container, file} <= set(stale.nodes)
+    # What the kernel has not asked for it cannot have; but it may remember that the name is not there.
+    assert set(operations.stale("/sub/none").entries) == {(sub, "none")}
+    assert operations.stale("/none/c").entries in ([(ROOT, "none")], ((ROOT, "none"),))
+    assert container not in operations.stale("/sub/d").nodes
+
+
+def test_listings_of_folders_that_changed_just_now_are_told_of_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another change may leave the same mtime, by which the kernel knows whether a listing that it kept is good."""
+    now = 1000.0
+    monkeypatch.setattr(operations_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(operations_module.time, "time_ns", lambda: 9 * 10**9 + 1)
+    root = FixedDirectory("", 1, origin(), {})
+    operations = operations_over(lambda: root)
+    operations.listing(ROOT, 0)
+    assert operations.unsettled() == []
+    now += SHORT
+    assert operations.unsettled() == [ROOT]
+    assert operations.unsettled() == []
+    monkeypatch.setattr(operations_module.time, "time_ns", lambda: 9 * 10**9 + operations_module.SETTLED)
+    operations.listing(ROOT, 0)
+    now += SHORT
+    assert operations.unsettled() == []
+
+
+# What the mount shows of itself
 
 
 @pytest.mark.parametrize("length", [10, 5000, 1_000_000])
-def test_the_status_is_whole_and_of_its_size_however_long(store: MemoryStore, length: int) -> None:
-    tree = status_of(store, long="x" * length)
-    ops = operations("uid=1000,umask=0", tree=tree)
-    opened = ops.open("/.glassfs/status.json", os.O_RDONLY)
-    assert opened.is_direct
-    found = ops.attributes(ops.opened(opened.number))
-    buffer = bytearray(found.size + 100)
-    assert ops.read_into(opened.number, memoryview(buffer), 0) == found.size
-    assert json.loads(buffer[: found.size])["long"] == "x" * length
-    ops.release(opened.number)
-    assert ops.taken_volatile() == {"/.glassfs/status.json"}
-    assert ops.taken_volatile() == set()
+def test_the_status_is_whole_and_of_its_size_however_long(length: int) -> None:
+    sources = sources_of(MemoryStore({"c": made(a=b"a")}))
+    kernel = Kernel(operations_of(sources, "uid=1000,umask=0", status=lambda: {"long": "x" * length}))
+    ident = kernel.find("/.glassfs/status.json")
+    size = kernel.operations.attributes(ident)[0].size
+    text = kernel.read(ident, size + 100)
+    assert len(text) == size
+    assert json.loads(text)["long"] == "x" * length
+    assert kernel.find("/.glassfs/status.json") != ident
 
 
-def test_an_open_status_outlives_the_container_around_it(store: MemoryStore) -> None:
+def test_an_open_status_outlives_the_container_around_it() -> None:
     """Which is replaced while somebody reads the status, and another has looked at it since."""
-    tree = status_of(store, "some")
-    ops = operations(tree=tree)
-    first = ops.open("/.glassfs/status.json", os.O_RDONLY).number
-    contents = ops.open("/a.bin", os.O_RDONLY).number
-    store.put("some", made(a=b"other"))
-    ops.node("/")  # notices it
-    assert ops.attributes(ops.node("/a.bin")).size == 5
-    second = ops.open("/.glassfs/status.json", os.O_RDONLY).number
-    for number in (first, second):
-        assert ops.read_into(number, memoryview(bytearray(10)), 0) == 10
-        ops.release(number)
+    store = MemoryStore({"c": made(a=b"old")})
+    _, kernel = served(store, "c")
+    first, contents = kernel.find("/.glassfs/status.json"), kernel.find("/a.bin")
+    store.put("c", made(a=b"other"))
+    assert kernel.operations.look_up(ROOT, "a.bin").attributes.size == 5
+    second = kernel.find("/.glassfs/status.json")
+    for ident in (first, second):
+        assert len(kernel.read(ident, 10)) == 10
     with pytest.raises(Changed):
-        ops.opened(contents)
-    ops.release(contents)
+        kernel.operations.node(contents)
 
 
-def test_the_status_is_the_mount_owner_s_alone(store: MemoryStore) -> None:
+def test_the_status_is_the_mount_owner_s_alone() -> None:
     """Whatever is said of owners of sources: it has names that others may not see."""
-    ops = operations("uid=1000,gid=1000,umask=0", tree=status_of(store))
-    found = ops.attributes(ops.node("/.glassfs/status.json"))
+    _, kernel = served(MemoryStore({"plain": b"text"}), options=("uid=1000,gid=1000,umask=0",))
+    found, _ = kernel.operations.attributes(kernel.find("/.glassfs/status.json"))
     assert (found.mode, found.uid, found.gid) == (0o100400, 7, 8)
-    assert ops.attributes(ops.node("/plain")).uid == 1000
+    assert kernel.operations.attributes(kernel.find("/plain"))[0].uid == 1000
 
 
-def test_what_the_mount_shows_of_itself(store: MemoryStore) -> None:
-    tree = status_of(store)
-    assert [node.name for node in tree.root.listing()] == [".glassfs", "plain", "some"]
-    assert [node.name for node in tree.directory("/.glassfs").listing()] == ["status.json"]
-    assert tree.file("/.glassfs/source/some").read(0, 5) == b"MADE\n"
-    for missing in ("/.glassfs/other", "/.glassfs/source/plain", "/.glassfs/source/some/a.bin"):
+@pytest.mark.parametrize("names", [(), ("c",)], ids=["folder", "container"])
+def test_what_the_mount_shows_of_itself(names: tuple[str, ...]) -> None:
+    _, kernel = served(MemoryStore({"c": made(a=b"a"), "plain": b"text"}), *names)
+    shown = [".glassfs", "a.bin"] if names else [".glassfs", "c", "plain"]
+    assert list(kernel.list(ROOT)) == shown
+    assert list(kernel.list(kernel.find("/.glassfs"))) == ["status.json"]
+    assert list(kernel.list(kernel.find("/.glassfs/source"))) == ["c"]
+    assert kernel.read(kernel.find("/.glassfs/source/c"), 5) == b"MADE\n"
+    for missing in ("/.glassfs/other", "/.glassfs/source/plain", "/.glassfs/source/c/a.bin"):
         with pytest.raises((NotFound, NotADirectory)):
-            tree.lookup(missing)
+            kernel.find(missing)
+    kernel.forget_all()
+    assert len(kernel.operations.inodes) == 0
+
+
+def test_a_root_that_is_asked_anew_each_time() -> None:
+    roots: list[Directory] = [FixedDirectory("", 1, origin(), {"a": Symlink("a", 2, origin(), "")})]
+    operations: Operations = operations_over(lambda: roots[-1])
+    kernel = Kernel(operations)
+    assert list(kernel.list(ROOT)) == [".glassfs", "a"]
+    roots.append(FixedDirectory("", 1, origin(), {}))
+    assert list(kernel.list(ROOT)) == [".glassfs"]

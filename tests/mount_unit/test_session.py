@@ -1,15 +1,49 @@
-"""What a session does without a kernel: its watch goes on whatever the sources do."""
+"""What a session does without a kernel: its watch goes on whatever the sources do, and tells of what changed."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from glassfs.formats import registry
+from glassfs.mount import session as session_module
 from glassfs.mount.errors import Failures
-from glassfs.mount.session import Session
+from glassfs.mount.inodes import ROOT
+from glassfs.mount.operations import Stale
+from glassfs.mount.session import WATCH_INTERVAL, Session
+from glassfs.source.memory import MemoryStore
+from tests.mount_unit.kernel import served
+from tests.tree.made import FORMAT, made
+
+
+class Engine:
+    """Notes what the kernel is to forget."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, str]] = []
+        self.nodes: list[int] = []
+
+    def invalidate(self, stale: Stale) -> None:
+        self.entries += stale.entries
+        self.nodes += stale.nodes
+
+
+def session_over(sources: object, operations: object, is_ending: threading.Event) -> tuple[Session, Engine]:
+    """A session that nothing is mounted by."""
+    engine = Engine()
+    session = Session.__new__(Session)
+    fields: dict[str, Any] = {
+        "sources": sources, "operations": operations, "engine": engine, "failures": Failures(), "shown_sources": ["x"],
+        "cache": SimpleNamespace(misses=0), "_memory": SimpleNamespace(tick=lambda misses: None),
+        "_is_ending": is_ending, "_wake": threading.Event(),
+    }
+    for name, value in fields.items():
+        setattr(session, name, value)
+    return session, engine
 
 
 def test_the_watch_outlives_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
@@ -26,3 +60,52 @@ def test_the_watch_outlives_what_goes_wrong(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.ERROR):
         assert [Session._refreshed(session) for _ in range(3)] == [[], ["/changed"], []]
     assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected"]
+
+
+def test_the_watch_outlives_what_goes_wrong_while_the_kernel_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(session_module, "WATCH_INTERVAL", 0)
+
+    def stale(place: str) -> Stale:
+        raise ValueError(f"unexpected at {place}")
+
+    is_ending = threading.Event()
+    rounds: list[int] = []
+
+    def refresh() -> list[str]:
+        rounds.append(1)
+        if len(rounds) == 4:
+            is_ending.set()
+        return ["/changed"]
+
+    operations = SimpleNamespace(stale=stale, unsettled=list)
+    session, _ = session_over(SimpleNamespace(refresh=refresh), operations, is_ending)
+    session._watch()
+    assert len(rounds) == 4
+    assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected at /changed"]
+    assert session.failures.count == 4
+
+
+def test_what_changed_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time for whoever was looking at it just then, and got the old attributes."""
+    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+    now = 1000.0
+    monkeypatch.setattr(session_module.time, "monotonic", lambda: now)
+    store = MemoryStore({"c": made(a=b"a"), "other": made(a=b"a")})
+    sources, kernel = served(store)
+    idents = {kernel.find("/c"), kernel.find("/c/a.bin")}
+    other = kernel.find("/other/a.bin")
+    session, engine = session_over(sources, kernel.operations, threading.Event())
+    again: dict[str, float] = {}
+    session._look(again)
+    assert (engine.entries, engine.nodes) == ([], [])
+    store.set_permissions("c", 0o600)
+    for seconds, is_told in ((0, True), (WATCH_INTERVAL / 2, False), (WATCH_INTERVAL, True), (9, False)):
+        now = 1000.0 + seconds
+        engine.entries, engine.nodes = [], []
+        session._look(again)
+        assert ((ROOT, "c") in engine.entries) == is_told
+        assert (idents <= set(engine.nodes)) == is_told
+        assert other not in engine.nodes
+    assert again == {}

@@ -124,20 +124,24 @@ def test_sources_open_again_what_was_taken_from_them(tmp_path: Path, monkeypatch
 
 
 def test_a_deleted_file_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the source is parked or there is no room at all."""
+    """If somebody has it in use, until it is parked or there is no room at all."""
     monkeypatch.setattr(descriptors, "limit", lambda: 4)
     monkeypatch.setattr(descriptors, "room_for_lost", lambda: 3)
     for number in range(20):
         (tmp_path / f"{number}").write_bytes(b"%02d" % number)
     store = LocalStore(tmp_path)
-    deleted, replaced = store.open(("0",)), store.open(("1",))
+    deleted, replaced, unused = (store.open((f"{number}",)) for number in range(3))
+    deleted.is_needed = replaced.is_needed = True
+    (tmp_path / "2").unlink()
     (tmp_path / "0").unlink()
     (tmp_path / "new").write_bytes(b"else")
     (tmp_path / "new").rename(tmp_path / "1")
-    others = [store.open((f"{number}",)) for number in range(2, 20)]
+    others = [store.open((f"{number}",)) for number in range(3, 20)]
     for _ in range(2):
-        for number, source in enumerate((deleted, replaced, *others)):
+        for number, source in zip((0, 1, *range(3, 20)), (deleted, replaced, *others), strict=True):
             assert source.read(0, 2) == b"%02d" % number
+    with pytest.raises(Changed):
+        unused.read(0, 2)
     assert len(os.listdir("/proc/self/fd")) < 60
     for source in (deleted, replaced):
         source.park()

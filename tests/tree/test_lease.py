@@ -42,6 +42,22 @@ def test_what_was_read_is_held_until_the_last_one_releases(store: MemoryStore) -
     assert not store.held
 
 
+def test_what_is_kept_is_held_and_only_what_is_used_is_needed(store: MemoryStore) -> None:
+    lease = lease_of(store)
+    lease.keep()
+    lease.keep()
+    assert read(lease) == b"ab"
+    with lease:
+        assert [source.is_needed for source in lease.sources] == [True, True]
+        lease.unkeep()
+    assert [source.is_needed for source in lease.sources] == [False, False]
+    assert store.held == set(lease.sources)
+    with lease:
+        lease.unkeep()
+        assert store.held == set(lease.sources)
+    assert not store.held
+
+
 def test_a_deleted_file_is_readable_while_it_is_leased(store: MemoryStore) -> None:
     lease = lease_of(store)
     with lease:

@@ -25,6 +25,8 @@ from glassfs.cache.turns import WORKERS, workers
 LARGEST_KEPT = 64 << 20
 SPOOLS = 16
 LARGEST_UNCOUNTED = 1 << 20
+TINY = 16 << 10
+"""Bytes of memory; what takes less is made by each who wants it first, as waiting for another would take longer."""
 UNCOUNTED_SHARE = 128
 """What takes less of the budget than this part is made without taking room first: there are not so many threads."""
 
@@ -38,6 +40,7 @@ class BlockCache:
         self.notes = Notes()
         self.hits = self.misses = 0
         self._uncounted = min(LARGEST_UNCOUNTED, budget // UNCOUNTED_SHARE)
+        self._tiny = min(TINY, self._uncounted)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
@@ -117,6 +120,7 @@ class BlockCache:
     def _pinned(self, recipe: Recipe) -> _Block:
         """The block, made if need be. It is not given up before ``_unpin``."""
         key = recipe.key
+        is_tiny = recipe.cost <= self._tiny
         with self._lock:
             found = self._blocks.get(key)
             if found is not None:
@@ -127,9 +131,13 @@ class BlockCache:
             pending = self._pending.get(key)
             if pending is None:
                 self.misses += 1
-                pending = self._pending[key] = _Pending(recipe)
-            pending.readers += 1
-            is_mine = pending.claim()
+                if not is_tiny:
+                    pending = self._pending[key] = _Pending(recipe)
+            if pending is not None:
+                pending.readers += 1
+                is_mine = pending.claim()
+        if pending is None:
+            return self._made_tiny(recipe)
         if is_mine:
             self._make(pending)
         elif not pending.future.done():
@@ -138,6 +146,21 @@ class BlockCache:
         if error is not None:
             raise again(error)
         return pending.future.result()
+
+    def _made_tiny(self, recipe: Recipe) -> _Block:
+        try:
+            raw = recipe.whole()
+        except MemoryError as error:
+            raise again(bare(error)) from None
+        with self._lock:
+            block = self._blocks.get(recipe.key)
+            is_first = block is None
+            if block is None:
+                block = self._blocks[recipe.key] = _Block(raw, 0)
+            block.pins += 1
+        if is_first:
+            self.room.settle(0, len(raw))
+        return block
 
     def _wait_for(self, pending: _Pending) -> None:
         """Returns when another thread has made the block, or has failed to."""

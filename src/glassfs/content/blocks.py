@@ -84,7 +84,7 @@ class Decoded(Data):
         self._check = None if codec != compression.NONE or crc is None else _Check(self._is_right)
         self.codec = codec
         self.part = part
-        self.key: Hashable = (extent.source.version, extent.offset, extent.size, codec, size, crc)
+        self.key: tuple[Hashable, ...] = (extent.source.version, extent.offset, extent.size, codec, size, crc)
 
     @property
     def size(self) -> int:
@@ -163,6 +163,16 @@ class Decoded(Data):
         yield held
 
     def _is_right(self) -> bool:
+        """What was found is noted for whoever opens the container again."""
+        key = (*self.key, "right")
+        if self._cache.notes.find(key) is not None:
+            return True
+        is_right = self._matches()
+        if is_right:
+            self._cache.notes.put(key, ())
+        return is_right
+
+    def _matches(self) -> bool:
         crc = 0
         for piece in self._extent.pieces():
             crc = checksum.crc32c(piece, crc)

@@ -115,6 +115,10 @@ class Concatenated(Parted):
         self._parts[number].read_into(buffer, offset)
 
 
+FEW = 256
+"""Records that are picked out one by one, which needs no NumPy."""
+
+
 class Gathered(Made):
     """One field of interleaved records: ``count`` times ``width`` bytes, ``stride`` bytes apart in ``records``.
 
@@ -139,13 +143,16 @@ class Gathered(Made):
     def at_once(self) -> int:
         return max(1, PIECE // self._stride)
 
-    def make(self, first: int, count: int) -> memoryview:
+    def make(self, first: int, count: int) -> bytes | memoryview:
+        stride, width = self._stride, self._width
+        # The last record is read only up to the end of the field.
+        records = self._records.read(self._offset + first * stride, (count - 1) * stride + width)
+        if count <= FEW:
+            return b"".join([records[start : start + width] for start in range(0, len(records), stride)])
         import numpy as np
 
-        # The last record is read only up to the end of the field.
-        size = (count - 1) * self._stride + self._width
-        raw = np.frombuffer(self._records.read(self._offset + first * self._stride, size), np.uint8)
-        fields = np.lib.stride_tricks.as_strided(raw, (count, self._width), (self._stride, 1))
+        raw = np.frombuffer(records, np.uint8)
+        fields = np.lib.stride_tricks.as_strided(raw, (count, width), (stride, 1))
         return np.ascontiguousarray(fields).reshape(-1).data
 
 

@@ -131,11 +131,7 @@ class Inodes:
         if not isinstance(directory, Settled):
             named = directory.child(name)
             return self.hold_named(parent, named), named
-        number = directory.find(name)
-        known = self._settled.get(parent)
-        node = None if known is None else known.holding.nodes.get(known.first + number)
-        if node is None or node.origin.lease.is_retired:
-            node = directory.at(number)
+        number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node, 1)
         ident = run.first + number
         if ident not in run.holding.nodes:

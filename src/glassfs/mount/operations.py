@@ -20,6 +20,7 @@ from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.options import MountOptions
 from glassfs.tree import Directory, File, Node, Settled, Symlink
+from glassfs.tree.nodes import Facts
 
 BLOCK = 512
 STATFS_BLOCK = 4096
@@ -109,30 +110,36 @@ class Listing:
         for number in range(start, len(self.nodes)):
             yield self.nodes[number]
 
-    def walk(self, start: int) -> Iterator[tuple[Node, int]]:
-        """Nodes from position ``start`` on, with ids, each of them with one more reference.
+    def node(self, position: int) -> Node:
+        if self.own is not None:
+            return self.nodes[position - 1] if position else self.own
+        return self.nodes[position]
 
-        Who stops early gives back the last one by ``forget``.
+    def walk(self, start: int) -> Iterator[tuple[int, Facts]]:
+        """What is listed from position ``start`` on: ids, each with one more reference, and facts.
+
+        Those of a folder have no size, and 0 is the id of what has to be asked for. Who stops early gives back the last
+        one by ``forget``.
         """
         if self.own is not None:
             if start == 0:
-                yield self.own, self._inodes.hold_named(self._parent, self.own)
+                yield self._inodes.hold_named(self._parent, self.own), _facts(self.own)
             start = max(0, start - 1)
         nodes, directory = self.nodes, self._directory
         if not isinstance(directory, Settled):
             for number in range(start, len(nodes)):
                 node = nodes[number]
-                yield node, 0 if node.is_volatile else self._inodes.hold_named(self._parent, node)
+                yield 0 if node.is_volatile else self._inodes.hold_named(self._parent, node), _facts(node)
             return
         if start >= len(nodes):
             return
         # All in one step: references to a run are counted together.
-        node, taken = nodes[start], len(nodes) - start
-        run = self._inodes.hold_settled(self._parent, directory, node, taken)
+        child, taken = nodes[start], len(nodes) - start
+        run = self._inodes.hold_settled(self._parent, directory, child, taken)
         try:
-            for number in range(start, len(nodes)):
+            for ident, facts in enumerate(directory.facts(start, len(nodes)), run.first + start):
                 taken -= 1
-                yield nodes[number], run.first + number
+                yield ident, facts
         finally:
             if taken:
                 self._inodes.forget(run.first, taken)
@@ -183,7 +190,12 @@ class Operations:
             raise
         if node.is_volatile:
             return Found(ident, node, attributes, 0.0, self.longest)
+        timeout = self.timeout_of(node, timeout)
         return Found(ident, node, attributes, timeout, timeout)
+
+    def timeout_of(self, node: Node, timeout: float) -> float:
+        """For how many seconds a node is good in a directory where others are for so many."""
+        return min(SHORT, timeout) if node.origin.has_other_names else timeout
 
     def forget(self, ident: int, references: int) -> None:
         self.inodes.forget(ident, references)
@@ -337,6 +349,10 @@ class Operations:
                     break
                 self._names_at_root.add(node.name)
             self._noted = identity
+
+
+def _facts(node: Node) -> Facts:
+    return node.name.encode("utf-8", "surrogateescape"), node.ino, node.mode, None
 
 
 def _checked(node: AnyNode) -> AnyNode:

@@ -45,7 +45,7 @@ DESCRIPTIONS = {
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "nonempty": "mount over a directory that has something in it",
     "auto_unmount": "unmount when the daemon dies, even by kill -9 (some fusermount3 do so for root only)",
-    "debug": "have libfuse print every request; implies -f",
+    "debug": "print every request; implies -f",
 }
 
 

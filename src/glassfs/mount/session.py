@@ -12,10 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from glassfs import __version__
 from glassfs.cache import BlockCache
+from glassfs.errors import GlassfsError
 from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
 from glassfs.mount.errors import Failures, MountError
@@ -107,23 +109,36 @@ class Session:
             self._messages.restore()
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
+        with suppress(GlassfsError):  # as the first who looks would have to wait for it
+            self.sources.root().watch()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Until the end. Whatever goes wrong is logged: without the watch nothing new would be shown any more."""
         again: dict[str, float] = {}
         while not self._is_ending.is_set():
             self._wake.wait(WATCH_INTERVAL)
             self._wake.clear()
-            now = time.monotonic()
-            due = {place for place, when in again.items() if when <= now}
-            for place in due:
-                del again[place]
-            for place in self._refreshed():
-                log.info("%s has changed", place or self.shown_sources[0])
-                # Once more later: what somebody is looking at in this moment keeps its old attributes the first time.
-                again[place] = now + WATCH_INTERVAL
-                due.add(place)
-            for place in due:
-                self.engine.invalidate(self.operations.stale(place))
-            self.engine.invalidate(Stale(nodes=self.operations.unsettled()))
-            self._memory.tick(self.cache.misses)
+            try:
+                self._look(again)
+            except Exception as error:
+                self.failures.errno_of(error)
+
+    def _look(self, again: dict[str, float]) -> None:
+        """What has changed, the kernel forgets: now, and "again" when that is due."""
+        now = time.monotonic()
+        due = {place for place, when in again.items() if when <= now}
+        for place in due:
+            del again[place]
+        for place in self._refreshed():
+            log.info("%s has changed", place or self.shown_sources[0])
+            # Once more later: what somebody is looking at in this moment keeps its old attributes the first time.
+            again[place] = now + WATCH_INTERVAL
+            due.add(place)
+        for place in due:
+            self.engine.invalidate(self.operations.stale(place))
+        self.engine.invalidate(Stale(nodes=self.operations.unsettled()))
+        self._memory.tick(self.cache.misses)
 
     def _tick(self) -> None:
         """On a thread of its own: the watch waits for sources that hang."""
@@ -131,7 +146,7 @@ class Session:
             self.engine.tick()
 
     def _refreshed(self) -> list[str]:
-        """What has changed. Whatever goes wrong is logged: without the watch nothing new would be shown any more."""
+        """What has changed; what goes wrong is logged, and the kernel is told of the rest all the same."""
         try:
             return self.sources.refresh()
         except Exception as error:

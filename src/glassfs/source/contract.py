@@ -41,7 +41,8 @@ class Entry(NamedTuple):
     ``place`` stays the same when a file is changed in place, and is another one after a replacement.
     ``stamp`` changes whenever bytes or attributes may have changed. ``permissions`` are those that everybody may rely
     on, nine bits: never more than what the store itself grants. ``target`` is that of a link. ``volume`` is opaque: the
-    same for what lies on the same disk, so to speak, and may be slow or fail together.
+    same for what lies on the same disk, so to speak, and may be slow or fail together. ``has_other_names``: a file may
+    be changed under another name, of which who watches its folder is not told.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Entry(NamedTuple):
     mtime_ns: int
     target: str = ""
     volume: str = ""
+    has_other_names: bool = False
 
 
 class Source(ABC):
@@ -62,6 +64,8 @@ class Source(ABC):
 
     name: str
     entry: Entry
+    is_needed = False
+    """Whether somebody has it in use: what it holds is given up last, if nobody could get it again."""
     _head = b""
 
     @property

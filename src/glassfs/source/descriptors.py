@@ -26,12 +26,12 @@ class Holder(Protocol):
 
     was_read: bool
     is_lost: bool
-    """Whether its file has no name any more, so that nobody could open it again."""
+    """Whether its file is in use and has no name any more, so that nobody could open it again."""
 
     def evict(self, is_forced: bool = False) -> bool:
         """Gives the descriptor back; whether it has none.
 
-        Not while it is being used, and that of a file without a name only if ``is_forced``.
+        Not while it is being read, and that of a file without a name only if ``is_forced`` or nobody has it in use.
         """
 
 

@@ -163,6 +163,7 @@ class LocalStore(Store):
         return Entry(
             kind, version, place, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
             status.st_gid, status.st_mtime_ns, volume=_volume(status.st_dev),
+            has_other_names=kind is Kind.FILE and status.st_nlink > 1,
         )
 
     def _has_acl(self, status: os.stat_result, acl: Callable[[], bytes]) -> bool:
@@ -378,12 +379,12 @@ class LocalSource(Source):
     def evict(self, is_forced: bool = False) -> bool:
         """Closes the descriptor, to be opened again by the next read, unless somebody reads right now.
 
-        That of a file that was deleted or has another one in its place only if ``is_forced``.
+        That of a file that is in use and was deleted, or has another one in its place, only if ``is_forced``.
         """
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._number is not None and not is_forced:
+            if self._number is not None and self.is_needed and not is_forced:
                 self.is_lost = os.fstat(self._number).st_nlink == 0
                 if self.is_lost:
                     return False

@@ -12,16 +12,17 @@ class Lease:
     """One version of what ``sources`` are. Any thread.
 
     While somebody has acquired it the sources hold on to what reading has opened, so that a file that was deleted stays
-    readable; with the last one they are parked, and reading goes on only as long as the version is still there. It is
-    retired when its place shows another version or nothing; ``is_replaced`` tells which.
+    readable; with the last one they are parked, and reading goes on only as long as the version is still there. Whoever
+    only keeps something that is made of them holds them too, but gets nothing that is scarce. It is retired when its
+    place shows another version or nothing; ``is_replaced`` tells which.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_users", "is_replaced", "is_retired", "sources")
+    __slots__ = ("__weakref__", "_keepers", "_lock", "_users", "is_replaced", "is_retired", "sources")
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
         self.is_retired = self.is_replaced = False
-        self._users = 0
+        self._users = self._keepers = 0
         self._lock = threading.Lock()
 
     def __enter__(self) -> Lease:
@@ -36,7 +37,8 @@ class Lease:
             self._users += 1
             if self._users == 1:
                 for source in self.sources:
-                    source.keep()
+                    source.is_needed = True
+                self._begin()
 
     def release(self) -> None:
         with self._lock:
@@ -45,7 +47,31 @@ class Lease:
             self._users -= 1
             if not self._users:
                 for source in self.sources:
-                    source.park()
+                    source.is_needed = False
+                self._end()
+
+    def keep(self) -> None:
+        """For one who keeps something that is made of the sources."""
+        with self._lock:
+            self._keepers += 1
+            if self._keepers == 1:
+                self._begin()
+
+    def unkeep(self) -> None:
+        with self._lock:
+            self._keepers -= 1
+            if not self._keepers:
+                self._end()
+
+    def _begin(self) -> None:
+        if self._users + self._keepers == 1:
+            for source in self.sources:
+                source.keep()
+
+    def _end(self) -> None:
+        if not self._users + self._keepers:
+            for source in self.sources:
+                source.park()
 
     def retire(self, is_replaced: bool) -> None:
         """Its place shows another version from now on, or nothing any more."""

@@ -73,7 +73,7 @@ class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common.
 
     ``identity`` tells this version from all others; that of a folder, which has none, is its place. ``volume`` is what
-    it lies on (see ``Entry``). Times are nanoseconds since 1970.
+    it lies on, and ``has_other_names`` who may change it (see ``Entry``). Times are nanoseconds since 1970.
     """
 
     identity: str
@@ -83,6 +83,7 @@ class Origin:
     lease: Lease
     format: str = ""
     volume: str = ""
+    has_other_names: bool = False
 
     @property
     def uid(self) -> int:

@@ -111,9 +111,9 @@ class _Parts(Parted):
         _Array(width, (bounds[number + 1] - bounds[number]) // width, part).read_into(buffer, offset)
 
     def _distance(self, number: int) -> int:
-        """How many blocks to decompress ahead: one for each core, unless the cache is too small for so many."""
-        size = self.bounds[number + 1] - self.bounds[number]
-        return WORKERS if 2 * size * (WORKERS + 2) <= self._blocks.file.cache.budget else 1
+        """How many blocks to decompress ahead: one for each core, or as many as take half of the cache."""
+        size = max(1, self.bounds[number + 1] - self.bounds[number])
+        return max(1, min(WORKERS, self._blocks.file.cache.budget // (2 * size) - 2))
 
 
 class Values(_Parts):

@@ -68,7 +68,7 @@ class _Scan:
 
     @property
     def is_all_confirmed(self) -> bool:
-        return all(map(self.is_confirmed, range(len(self.frames))))
+        return 0 not in self.media or all(map(self.is_confirmed, range(len(self.frames))))
 
     def is_raw_size(self, image: int) -> bool:
         return self.sizes[image] == self.looks[self.look_of[image]].raw_size
@@ -283,17 +283,26 @@ def _series(scan: _Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[tuple[i
     """
     if len(paths) > MOST_SERIES:
         return
+    count, total = len(paths), len(scan.frames)
+    takes_turns = scan.look_of == array("I", range(count)) * (total // count)
     for index, path in enumerate(paths):
         if sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:
             continue
-        images: Sequence[int] = range(len(scan.frames))
-        if len(paths) > 1:
-            images = array("I", (image for image in images if scan.look_of[image] == index))
-        if any(scan.frames[image] != number for number, image in enumerate(images)):
+        images: Sequence[int] = range(index, total, count)
+        if not takes_turns:
+            images = array("I", (image for image in range(total) if scan.look_of[image] == index))
+        frames, media, sizes = (_picked(column, images) for column in (scan.frames, scan.media, scan.sizes))
+        if not frames or frames != array("I", range(len(frames))) or media.count(media[0]) != len(media):
             continue
-        kinds = {(scan.media[image], scan.is_raw_size(image)) for image in images}
-        if len(kinds) == 1 and kinds.isdisjoint({(1, True), (2, True)}):
+        raw = sizes.count(scan.looks[index].raw_size)
+        if raw == 0 or (raw == len(sizes) and not media[0]):
             yield index, images
+
+
+def _picked(column: array[int], images: Sequence[int]) -> array[int]:
+    if isinstance(images, range):
+        return column[images.start :: images.step]
+    return array(column.typecode, map(column.__getitem__, images))
 
 
 def _is_not_utf8(name: bytes) -> bool:

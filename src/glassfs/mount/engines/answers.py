@@ -15,12 +15,10 @@ from glassfs.mount.engines.contract import LONGEST_READ
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import BLOCK, Listing, Missing, Operations
-from glassfs.tree import File
 
 log = logging.getLogger(__name__)
 
 DIRECTORY = 0o040000
-REGULAR = 0o100000 >> 12
 OPCODES = max(Opcode) + 1
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
@@ -36,9 +34,6 @@ class Payload:
     def __init__(self) -> None:
         self.pages = memoryview(mmap.mmap(-1, LONGEST_READ))
         self.counts = [0] * OPCODES
-
-    def of(self, size: int) -> memoryview:
-        return self.pages[:size] if size <= len(self.pages) else memoryview(bytearray(size))
 
 
 class Answers:
@@ -100,9 +95,10 @@ class Answers:
 
     def _read(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)
-        buffer = payload.of(size)
-        count = self._operations.read_into(ident, buffer, offset)
-        self._reply(unique, buffer[:count])
+        if size > LONGEST_READ:  # more than was agreed
+            raise Answer(errno.EINVAL)
+        count = self._operations.read_into(ident, payload.pages[:size], offset)
+        self._reply(unique, payload.pages[:count])
 
     def _readdirplus(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
@@ -159,42 +155,38 @@ class Answers:
     ) -> bool:
         """The same with attributes; ``given`` gets the ids that come with a reference.
 
-        As fast as can be: a listing asks for all. Files of one origin differ in their id, number and size only.
+        As fast as can be: a listing asks for all. Files of one container differ in their id, number and size only.
         """
         operations = self._operations
         seconds, nanoseconds = wire.times(timeout)
         pack_head, pack_dirent, aligned = wire.ENTRY_HEAD.pack, wire.DIRENT.pack, wire.ALIGNED
-        origin, tail, cookie, room = None, b"", listing.cookie, size - len(body)
-        for node, child in listing.walk(position - 2):
+        tail, cookie, room = b"", listing.cookie, size - len(body)
+        for number, (child, (name, ino, mode, found)) in enumerate(listing.walk(position - 2), position - 2):
             if child:
                 given.append(child)
-            name = node.name.encode("utf-8", "surrogateescape")
             length = len(name)
             room -= wire.ENTRY_OUT.size + wire.DIRENT.size + length + len(aligned[length & 7])
             if room < 0:
                 if child:
                     operations.forget(given.pop(), 1)
                 return True
-            if node.origin is origin and type(node) is File and node.data.is_sized:
-                found = node.data.size
-                body += pack_head(
-                    child, 0, seconds, seconds, nanoseconds, nanoseconds, node.ino, found, -(-found // BLOCK),
-                ) + tail
-                mode = REGULAR
+            if found is not None and tail:
+                body += pack_head(child, 0, seconds, seconds, nanoseconds, nanoseconds, ino, found, -(-found // BLOCK))
+                body += tail
             else:
+                node = listing.node(number)
                 attributes = operations.known_attributes(node) if child else None
-                mode = node.mode >> 12
                 if attributes is None:
                     if child:
                         operations.forget(given.pop(), 1)
                     body += wire.NO_ENTRY
                 else:
-                    entry = wire.entry_out(child, timeout, timeout, attributes)
-                    if type(node) is File:
-                        origin, tail = node.origin, entry[-wire.ENTRY_TAIL :]
+                    good = operations.timeout_of(node, timeout)
+                    entry = wire.entry_out(child, good, good, attributes)
+                    if found is not None:
+                        tail = entry[-wire.ENTRY_TAIL :]
                     body += entry
-            position += 1
-            body += pack_dirent(node.ino, cookie + position, length, mode) + name + aligned[length & 7]
+            body += pack_dirent(ino, cookie + number + 3, length, mode >> 12) + name + aligned[length & 7]
         return False
 
     def _forget(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:

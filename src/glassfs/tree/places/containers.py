@@ -39,7 +39,7 @@ from glassfs.tree.turns import Turns
 log = logging.getLogger(__name__)
 
 OPEN_CONTAINERS = 10_000
-KEPT_BYTES = 32 << 20
+KEPT_BYTES = 20 << 20
 """Memory for what is parsed of containers, beside the cache for decoded blocks."""
 COMPARED = 256
 """Containers that one ``refresh`` compares with their stores; where there are more, all of them in turn."""
@@ -304,14 +304,18 @@ class Containers:
         if lease.is_replaced:
             raise Changed("has been replaced by another file", lease.sources[0].name)
         opening = lease.opening(self.services.cache)
-        with _faults_of_formats(opening.source.name):
-            container = open_container(opening)
-        if opening.asked:
-            opening.close_asked()
-            self._verdicts.drop(lease.place)
-            self._retire(lease, is_replaced=True)
-            raise Changed("is made of other files than before", opening.source.name)
-        return self._contents.put(container, lease, self._opened)
+        lease.keep()  # so that each file is opened once
+        try:
+            with _faults_of_formats(opening.source.name):
+                container = open_container(opening)
+            if opening.asked:
+                opening.close_asked()
+                self._verdicts.drop(lease.place)
+                self._retire(lease, is_replaced=True)
+                raise Changed("is made of other files than before", opening.source.name)
+            return self._contents.put(container, lease, self._opened)
+        finally:
+            lease.unkeep()
 
     def _opened(self, container: Container, lease: Held) -> Opened:
         return Opened(container, lease, lease.origin(self.services))

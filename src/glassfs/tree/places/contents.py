@@ -14,8 +14,8 @@ from glassfs.content import Container
 from glassfs.tree.places.held import Held, Opened
 from glassfs.tree.places.weight import weight_of
 
-LEAST_WEIGHT = 2 << 10
-"""Counted for a container beside what is measured: its places in tables, and its sources."""
+LEAST_WEIGHT = 4 << 10
+"""Counted for a container beside what is measured: its sources, its places in tables, and the nodes that go with it."""
 RECENT = 8
 """Containers that may be in use right now: those used before are measured again."""
 PAUSE = 10.0
@@ -122,7 +122,7 @@ class Contents:
         """
         weight = LEAST_WEIGHT + weight_of(container, self._budget)
         going = []
-        lease.acquire()  # under no lock, as it may have to wait for a disk
+        lease.keep()  # under no lock, as it may have to wait for a disk
         with self._lock:
             opened = make(container, lease)
             is_kept = not lease.is_replaced
@@ -133,7 +133,7 @@ class Contents:
                 self._weight += weight
                 going = self._reduced()
         if not is_holding:
-            lease.release()
+            lease.unkeep()
         self._let_go(going)
         return opened
 
@@ -152,7 +152,7 @@ class Contents:
             if kept is not None:
                 self._weight -= kept.weight
         if kept is not None and kept.is_holding:
-            lease.release()
+            lease.unkeep()
 
     def _next_recent(self, lease: Held) -> Held | None:
         """Notes that a container is used now; the one that is not any more, if it is to be measured. Under the lock."""
@@ -177,5 +177,5 @@ class Contents:
     def _let_go(self, going: list[_Kept]) -> None:
         for kept in going:
             if kept.is_holding:
-                kept.opened.lease.release()
+                kept.opened.lease.unkeep()
             self._dropped(kept.opened.lease)

@@ -19,6 +19,7 @@ from glassfs.tree.nodes import (
     XATTR_PREFIX,
     Access,
     Directory,
+    Facts,
     File,
     FixedDirectory,
     Node,
@@ -87,7 +88,7 @@ def _node(
         return plain_file(containers, place, entry, name, ino, verdict.refusal or "")
     origin = Origin(
         lease.identity, Access.of(verdict.entries), entry.mtime_ns, containers.services, lease, lease.format,
-        entry.volume,
+        entry.volume, any(one.has_other_names for one in verdict.entries),
     )
     return ContainerDirectory(name, ino, origin, containers, lease)
 
@@ -99,6 +100,7 @@ def plain_file(
     source = place.store.source(place.path, entry)
     origin = Origin(
         entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]), volume=entry.volume,
+        has_other_names=entry.has_other_names,
     )
     return PlainFile(name, ino, origin, source, reason)
 
@@ -156,11 +158,14 @@ class ContainerDirectory(Settled):
     def at(self, number: int) -> Node:
         return self.opened().root.at(number)
 
-    def child(self, name: str) -> Node:
-        return self.opened().root.child(name)
+    def found(self, name: str) -> tuple[int, Node]:
+        return self.opened().root.found(name)
 
     def listing(self) -> Sequence[Node]:
         return self.opened().root.listing()
+
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        return self.opened().root.facts(start, stop)
 
     def opened(self) -> Opened:
         return self.containers.opened(self._lease)

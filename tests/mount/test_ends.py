@@ -1,0 +1,193 @@
+"""The ends of a mount under load: whoever reads gets right bytes or an error, and nothing is left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.wshard import WShardWriter
+
+from tests.conftest import Scale
+from tests.mount.conftest import Mounted
+from tests.mount.connections import Connection
+from tests.mount.gallery import npy
+from tests.mount.mounts import Mount, is_mounted, is_running, wait_until
+
+READERS = 16
+GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT, errno.ENODEV, errno.EINTR)
+"""What is said when a mount ends; ENOENT comes from the mount point, which is empty then."""
+FILM = np.random.default_rng(3).integers(0, 5, (400, 5_000), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ends") / "film.wshard"
+    with WShardWriter(path, codec="zstd") as writer:
+        for number in range(8):
+            writer.add_channel(f"c{number}", FILM + number)
+    return path
+
+
+class Load:
+    """Readers who list, open and read until there is an error, each with a file open all the time."""
+
+    def __init__(self, mount: Mount) -> None:
+        self.wrong: list[str] = []
+        self.errors: Counter[str] = Counter()
+        self.reads = 0
+        self._is_ending = threading.Event()
+        self._signal = mount.path / "signal"
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(READERS)]
+        for thread in self._threads:
+            thread.start()
+        assert wait_until(lambda: self.reads > 5 * READERS)
+
+    def end(self) -> None:
+        self._is_ending.set()
+        for thread in self._threads:
+            thread.join()
+        assert self.wrong == []
+
+    @property
+    def are_all_refused(self) -> bool:
+        return self.errors.total() == READERS
+
+    def _run(self, seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        expected = npy(FILM + seed % 8)
+        try:
+            descriptor = os.open(self._signal / f"c{seed % 8}.npy", os.O_RDONLY | (os.O_DIRECT if seed % 2 else 0))
+            try:
+                while not self._is_ending.is_set():
+                    self._read(descriptor, expected, int(chance.integers(len(expected))))
+                    if self._signal.is_dir():
+                        os.listdir(self._signal)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self.errors[errno.errorcode[error.errno or 0]] += 1
+            if error.errno not in GONE:
+                self.wrong.append(str(error))
+
+    def _read(self, descriptor: int, expected: bytes, offset: int) -> None:
+        size = min(100_000, len(expected) - offset)
+        data = b""
+        while len(data) < size:
+            part = os.pread(descriptor, size - len(data), offset + len(data))
+            if not part:
+                self.wrong.append(f"an early end at {offset}")
+                return
+            data += part
+        if data != expected[offset : offset + size]:
+            self.wrong.append(f"wrong bytes at {offset}")
+        self.reads += 1
+
+
+def by_signal(number: signal.Signals) -> Callable[[Mount], None]:
+    return lambda mount: os.kill(mount.pid, number)
+
+
+terminate, hang_up, kill = map(by_signal, (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL))
+
+
+def by_abort(mount: Mount) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can cut a connection")
+    Connection(mount.path).abort()
+
+
+@pytest.mark.parametrize("end", [
+    pytest.param(terminate, id="SIGTERM"), pytest.param(hang_up, id="SIGHUP"), pytest.param(kill, id="kill -9"),
+    pytest.param(by_abort, id="abort"),
+])
+def test_an_end_under_load(mounted: Mounted, film: Path, tmp_path: Path, end: Callable[[Mount], None]) -> None:
+    """All readers get errors, the daemon is gone, and the next mount at the same place shows everything."""
+    point = tmp_path / "mnt"
+    point.mkdir()
+    with mounted(film, at=point, options=["cache_size=1M"]) as mount:
+        load = Load(mount)
+        try:
+            end(mount)
+            assert wait_until(lambda: not is_running(mount.pid))
+            assert wait_until(lambda: load.are_all_refused)
+        finally:
+            load.end()
+        if end is not kill:
+            assert wait_until(lambda: not is_mounted(point))
+            assert os.listdir(point) == []
+        with mounted(film, at=point):
+            assert (point / "signal/c3.npy").read_bytes() == npy(FILM + 3)
+        assert not is_mounted(point)
+
+
+@pytest.mark.parametrize("state", ["idle", "with a file open"])
+def test_a_connection_that_is_cut(mounted: Mounted, as_root: None, film: Path, state: str) -> None:
+    with mounted(film) as mount:
+        shown = mount.path / "signal/c1.npy"
+        descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT) if state != "idle" else None
+        Connection(mount.path).abort()
+        assert wait_until(lambda: not is_running(mount.pid))
+        assert wait_until(lambda: not is_mounted(mount.path))
+        if descriptor is not None:
+            with pytest.raises(OSError) as raised:
+                os.pread(descriptor, 100, 0)
+            os.close(descriptor)
+            assert raised.value.errno in GONE
+        with mounted(film, at=mount.path):
+            assert shown.read_bytes() == npy(FILM + 1)
+
+
+def test_a_lazy_unmount_under_load(mounted: Mounted, film: Path) -> None:
+    """The mount point is free at once; who has a file open reads on to the end, after which the daemon goes."""
+    with mounted(film, options=["cache_size=1M"]) as mount:
+        with (mount.path / "signal/c2.npy").open("rb", buffering=0) as file:
+            load = Load(mount)
+            mount.unmount("--lazy")
+            assert not is_mounted(mount.path)
+            load.end()
+            assert set(load.errors) <= {"ENOENT"}
+            assert file.read() == npy(FILM + 2)
+            assert is_running(mount.pid)
+        assert wait_until(lambda: not is_running(mount.pid))
+
+
+def remains(folder: Path) -> tuple[int, list[str]]:
+    """Processes that were given a folder, and files in it."""
+    processes = 0
+    for place in Path("/proc").iterdir():
+        try:
+            processes += place.name.isdigit() and str(folder).encode() in (place / "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return processes, sorted(os.listdir(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "daemon"])
+def test_mounts_leave_nothing(
+    mounted: Mounted, film: Path, tmp_path: Path, scale: Scale, foreground: bool,
+) -> None:
+    """One after another at the same place, ended by unmounting and by SIGTERM; what does not fit is in a spool."""
+    point, spool = tmp_path / "mnt", tmp_path / "spool"
+    point.mkdir()
+    spool.mkdir()
+    options = ["cache_size=0", f"spool={spool}"]
+    before = remains(tmp_path)
+    for number in range(scale(3, 20, 1000)):
+        with mounted(film, at=point, options=options, foreground=foreground) as mount:
+            assert (point / f"signal/c{number % 8}.npy").read_bytes() == npy(FILM + number % 8)
+            if number % 2:
+                os.kill(mount.pid, signal.SIGTERM)
+                assert wait_until(lambda: not is_mounted(point))
+        assert not is_mounted(point)
+        assert not is_running(mount.pid)
+        assert os.listdir(spool) == os.listdir(point) == []
+    assert remains(tmp_path) == before

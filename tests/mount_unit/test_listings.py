@@ -1,0 +1,169 @@
+"""Listings, in messages: everything once, whatever the buffer, the cookie, and what changes meanwhile."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.content import Blob, Group, Member, Memory
+from glassfs.formats import registry
+from glassfs.mount.inodes import ROOT
+from glassfs.mount.operations import Operations
+from glassfs.tree import Directory, Node
+from glassfs.tree.build import container_root
+from glassfs.tree.nodes import Symlink
+from tests.mount_unit.protocol import (
+    DIRECTORY,
+    OWN,
+    REGULAR,
+    folder,
+    kernel_of,
+    kernel_over,
+    links,
+)
+from tests.tree.made import FORMAT
+from tests.tree.trees import origin
+
+
+@pytest.fixture(autouse=True)
+def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+
+
+@pytest.mark.parametrize("is_plus", [True, False])
+def test_listings_have_all_with_their_types(is_plus: bool) -> None:
+    kernel = kernel_of()
+    listed = kernel.list_all(ROOT, 4096, is_plus)
+    assert isinstance(listed, list)
+    assert [(one.name, one.type) for one in listed] == [
+        (".", DIRECTORY), ("..", DIRECTORY), (OWN, DIRECTORY), ("dir", DIRECTORY), ("big.bin", REGULAR),
+        ("bad.bin", REGULAR), ("rows.jsonl", REGULAR),
+    ]
+    kernel.check()
+    for one in listed[2:]:
+        if one.entry and one.entry.ident:
+            found = kernel.look_up(ROOT, one.name)
+            assert (found.ident, found.attr, found.timeout) == (one.entry.ident, one.entry.attr, one.entry.timeout)
+            assert one.ino == found.attr.ino
+    assert [one.entry.ident for one in listed[:2] if one.entry] == ([0, 0] if is_plus else [])
+    kernel.forget_all()
+
+
+@pytest.mark.parametrize("is_plus", [True, False])
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_listings_in_buffers_of_every_size(is_plus: bool, is_settled: bool) -> None:
+    """Each entry comes once and whole, or it is said that the buffer is too small."""
+    if is_settled:
+        named = [Member((name.encode(),), Blob(b"x", Memory(b""))) for name in links(12)]
+        root: Directory = container_root(Group(b"", lambda: named), origin())
+    else:
+        root = folder(links(12))
+    kernel = kernel_over(root)
+    whole = kernel.list_all(ROOT, 1 << 20, is_plus)
+    assert isinstance(whole, list)
+    expected = [one.name for one in whole]
+    assert expected == [".", "..", OWN, *(node.name for node in root.listing())]
+    needed = max(24 + (len(name) + 7 & ~7) + (128 if is_plus else 0) for name in expected)
+    for size in [*range(8, 512), *range(512, 4097, 8)]:
+        listed = kernel.list_all(ROOT, size, is_plus)
+        if size < needed:
+            assert listed == errno.EINVAL
+        else:
+            assert isinstance(listed, list)
+            assert [one.name for one in listed] == expected
+    kernel.check()
+    kernel.forget_all()
+
+
+@settings(max_examples=100)
+@given(st.booleans(), st.booleans(), st.data())
+def test_a_listing_goes_on_from_any_cookie(is_plus: bool, is_settled: bool, data: st.DataObject) -> None:
+    """In any order, as who has noted where it was may come back to it."""
+    named = [Member((b"%d" % number,), Blob(b"x", Memory(b""))) for number in range(15)]
+    root = container_root(Group(b"", lambda: named), origin()) if is_settled else folder(links(15))
+    kernel = kernel_over(root)
+    # The last one is left out: whoever comes to the end has no more need of what a folder was.
+    first = kernel.list(ROOT, 0, 1 << 20, is_plus)
+    assert isinstance(first, list)
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(first) - 2))
+        size = data.draw(st.integers(300, 3000))
+        some = kernel.list(ROOT, first[place].after, size, is_plus)
+        assert isinstance(some, list)
+        assert some
+        assert [one[1:] for one in some] == [one[1:] for one in first[place + 1 : place + 1 + len(some)]]
+    kernel.check()
+    kernel.forget_all()
+
+
+@settings(max_examples=200)
+@given(st.integers(400, 2000), st.booleans(), st.data())
+def test_a_folder_that_changes_while_it_is_listed(size: int, is_plus: bool, data: st.DataObject) -> None:
+    """What was there all the time is listed exactly once, and nothing twice."""
+    children = links(20)
+    stays = set(list(children)[::3])
+    root = folder(children)
+    kernel = kernel_over(root)
+    seen: list[str] = []
+    after = 0
+    while True:
+        some = kernel.list(ROOT, after, size, is_plus)
+        assert isinstance(some, list)
+        if not some:
+            break
+        seen += [one.name for one in some]
+        after = some[-1].after
+        for name in data.draw(st.sets(st.sampled_from(sorted({*children} - stays) or [""]), max_size=5)):
+            children.pop(name, None)
+        for number in data.draw(st.sets(st.integers(0, 99), max_size=3)):
+            name = f"new{number}"
+            children.setdefault(name, Symlink(name, 5000 + number, origin(name), "x"))
+        # Others come before them.
+        order = data.draw(st.permutations(sorted(children)))
+        moved = {name: children[name] for name in order}
+        children.clear()
+        children.update(moved)
+    counts = Counter(seen)
+    assert max(counts.values()) == 1
+    assert stays <= set(seen)
+    kernel.check()
+    assert not kernel.operations._snapshots
+    kernel.forget_all()
+
+
+def test_listings_that_nobody_ends_are_bounded() -> None:
+    kernel = kernel_over(folder(links(30)))
+    for _ in range(500):
+        kernel.list(ROOT, 0, 400)
+    assert len(kernel.operations._snapshots) <= 64
+    listed = kernel.list_all(ROOT, 400)
+    assert isinstance(listed, list)
+    assert len(listed) == 33
+
+
+def test_the_names_of_a_container_at_the_root_are_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not with each of the many requests that a listing takes."""
+    named = [Member((b"%04d" % number,), Blob(b"x", Memory(b""))) for number in range(3000)]
+    kernel = kernel_over(container_root(Group(b"", lambda: named), origin()))
+    counted = Counter[str]()
+    original = Operations._note_all_at_root
+
+    class Counted(list[Node]):
+        def __iter__(self) -> Iterator[Node]:
+            counted["all"] += 1
+            return super().__iter__()
+
+    monkeypatch.setattr(
+        Operations, "_note_all_at_root", lambda self, nodes: original(self, Counted(nodes)),
+    )
+    listed = kernel.list_all(ROOT, 8192)
+    assert isinstance(listed, list)
+    assert len(listed) == 3003
+    assert counted["all"] == 1
+    stale = kernel.operations.stale("")
+    assert {(ROOT, node.name) for node in kernel.operations.inodes.directory(ROOT).listing()} <= set(stale.entries)

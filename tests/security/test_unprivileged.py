@@ -1,0 +1,117 @@
+"""A mount in a user namespace of an ordinary user, as `unshare -Urm` makes one, where /dev/fuse may be opened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.mount.gallery import npy
+from tests.mount.mounts import COMMAND, PATIENCE, environment, is_mounted, missing
+from tests.security.namespaces import bind, in_own_namespace
+from tests.security.places import make_folder, write_store
+from tests.security.users import STRANGER
+
+ROOT = Path(__file__).parent.parent.parent
+FUSE = os.makedev(10, 229)
+WORD = b"for everybody"
+AS_STRANGER = ("setpriv", "--reuid", str(STRANGER.uid), "--regid", str(STRANGER.gid), "--clear-groups")
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+GLASSFS = " ".join(COMMAND)
+
+
+@pytest.fixture
+def point(place: Path) -> Path:
+    """A mount point of a stranger's, beside a container that he may read."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become other users")
+    if reason := missing("3"):
+        pytest.skip(reason)
+    for tool in (AS_STRANGER[0], NAMESPACE[0]):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    done = subprocess.run([*AS_STRANGER, *NAMESPACE, "true"], capture_output=True, text=True, check=False, cwd="/")
+    if done.returncode != 0:
+        pytest.skip(f"no user namespace for others: {done.stderr.strip()}")
+    write_store(place / "store.kas", WORD)
+    return make_folder(place / "mnt", 0o755, STRANGER)
+
+
+def make_reachable(*wanted: str | Path) -> None:
+    """Has everybody reach these folders, though one above them is closed. For a mount namespace of its own."""
+    held: dict[str, int] = {}
+    closed: set[str] = set()
+    for path in {os.path.realpath(path) for path in wanted}:
+        above = [str(folder) for folder in reversed(Path(path).parents)]
+        outermost = next((folder for folder in above if not os.stat(folder).st_mode & stat.S_IXOTH), None)
+        if outermost is not None:
+            closed.add(outermost)
+            held[path] = os.open(path, os.O_PATH)
+    for folder in closed:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", folder], check=True)
+    for path, number in held.items():
+        os.makedirs(path, exist_ok=True)
+        bind(f"/proc/self/fd/{number}", path)
+
+
+def run_in_namespace(place: Path, script: str, *arguments: str | Path, mode: int = 0o666) -> tuple[int, str, str]:
+    """Exit status, output and errors of a shell script of the stranger's, with a /dev/fuse of this mode."""
+
+    devices = make_folder(place / "devices")
+
+    def inside() -> tuple[int, str, str] | None:
+        # Not where the tests' files are: devices may be of no use there.
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", devices], check=True)
+        node = devices / "fuse"
+        try:
+            os.mknod(node, stat.S_IFCHR, FUSE)
+        except PermissionError:
+            return None
+        node.chmod(mode)
+        bind(node, "/dev/fuse")
+        make_reachable(sys.prefix, sys.base_prefix, ROOT)
+        words = [*AS_STRANGER, *NAMESPACE, "sh", "-c", script, "sh", *map(str, arguments)]
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, cwd="/", timeout=PATIENCE, env=environment("3"),
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    found: tuple[int, str, str] | None = in_own_namespace(inside)
+    if found is None:
+        pytest.skip("no device can be made here")
+    return found
+
+
+def test_a_mount_in_an_unprivileged_namespace(place: Path, point: Path) -> None:
+    """Mounted, read, unmounted, with no help of fusermount3; nobody outside sees it, and its daemon ends."""
+    script = f"""
+        set -e
+        {GLASSFS} mount "$1" "$2"
+        od -An -v -tx1 "$2/word.npy" | tr -d ' \\n'; echo
+        pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")
+        {GLASSFS} umount "$2"
+        ls "$2"
+        for _ in $(seq 300); do if ! kill -0 "$pid" 2>/dev/null; then echo ended; break; fi; sleep 0.1; done
+    """
+    status, output, errors = run_in_namespace(place, script, place / "store.kas", point)
+    assert (status, errors) == (0, "")
+    data, end = output.splitlines()
+    assert bytes.fromhex(data) == npy(np.frombuffer(WORD, "u1"))
+    assert end == "ended"
+    assert not is_mounted(point)
+
+
+def test_a_device_that_may_not_be_opened_is_told(place: Path, point: Path) -> None:
+    """In one sentence that says what to do."""
+    status, output, errors = run_in_namespace(
+        place, f'{GLASSFS} mount "$1" "$2"', place / "store.kas", point, mode=0o600,
+    )
+    assert (status, output) == (1, "")
+    assert len(errors.splitlines()) == 1
+    assert "/dev/fuse cannot be opened (Permission denied)" in errors
