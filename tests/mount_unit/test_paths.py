@@ -369,7 +369,8 @@ def test_threads_on_the_same_paths_leave_nothing(house: House) -> None:
             try:
                 house.size(path)
             except GlassfsError as error:
-                assert isinstance(error, (Changed, NotFound))
+                # A container that is exchanged while it is opened is a plain file for that look.
+                assert isinstance(error, (Changed, NotADirectory, NotFound))
         house.handles.releasedir(house.handles.opendir("/folder"))
         return found
 
