@@ -83,37 +83,47 @@ class Missing(NotFound):
 class Listing:
     """The children of a directory, in order: those of a container, or what was in a folder when it was listed.
 
-    ``cookie`` is added to each position; ``timeout`` is for how many seconds all this is good.
+    ``own`` is listed before them. ``cookie`` is added to each position; ``timeout`` is for how many seconds all this is
+    good.
     """
 
     def __init__(
-        self, inodes: Inodes, parent: int, directory: Directory, nodes: Sequence[Node], own: Node | None, cookie: int,
-        timeout: float,
+        self, inodes: Inodes, parent: int, directory: Directory, own: Node | None, cookie: int, timeout: float,
     ) -> None:
-        self.nodes = nodes
+        self.directory = directory
         self.own = own
         self.cookie = cookie
         self.timeout = timeout
+        self.is_settled = isinstance(directory, Settled)
         self._inodes = inodes
         self._parent = parent
-        self._directory = directory
+        self._nodes = () if isinstance(directory, Settled) else directory.listing()
+        self._count = directory.count if isinstance(directory, Settled) else len(self._nodes)
 
     def __len__(self) -> int:
-        return len(self.nodes) + (self.own is not None)
+        return self._count + (self.own is not None)
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Without ``own``; those of a container are made when they are asked for."""
+        return self.directory.listing() if self.is_settled else self._nodes
 
     def nodes_from(self, start: int) -> Iterator[Node]:
-        """The same without ids."""
+        """The nodes from position ``start`` on."""
         if self.own is not None:
             if start == 0:
                 yield self.own
             start = max(0, start - 1)
-        for number in range(start, len(self.nodes)):
-            yield self.nodes[number]
+        nodes = self.nodes
+        for number in range(start, self._count):
+            yield nodes[number]
 
     def node(self, position: int) -> Node:
         if self.own is not None:
-            return self.nodes[position - 1] if position else self.own
-        return self.nodes[position]
+            if not position:
+                return self.own
+            position -= 1
+        return self.directory.at(position) if isinstance(self.directory, Settled) else self._nodes[position]
 
     def walk(self, start: int) -> Iterator[tuple[int, Facts]]:
         """What is listed from position ``start`` on: ids, each with one more reference, and facts.
@@ -125,19 +135,19 @@ class Listing:
             if start == 0:
                 yield self._inodes.hold_named(self._parent, self.own), _facts(self.own)
             start = max(0, start - 1)
-        nodes, directory = self.nodes, self._directory
+        directory, count = self.directory, self._count
         if not isinstance(directory, Settled):
-            for number in range(start, len(nodes)):
-                node = nodes[number]
+            for number in range(start, count):
+                node = self._nodes[number]
                 yield 0 if node.is_volatile else self._inodes.hold_named(self._parent, node), _facts(node)
             return
-        if start >= len(nodes):
+        if start >= count:
             return
         # All in one step: references to a run are counted together.
-        child, taken = nodes[start], len(nodes) - start
-        run = self._inodes.hold_settled(self._parent, directory, child, taken)
+        taken = count - start
+        run = self._inodes.hold_settled(self._parent, directory, directory.at(start), taken)
         try:
-            for ident, facts in enumerate(directory.facts(start, len(nodes)), run.first + start):
+            for ident, facts in enumerate(directory.facts(start, count), run.first + start):
                 taken -= 1
                 yield ident, facts
         finally:
@@ -227,10 +237,6 @@ class Operations:
         # One link: to count sub-directories would take a look into each directory.
         return Attributes(mode, 1, node.ino, uid, gid, size, origin.mtime_ns)
 
-    def inode_of(self, ident: int) -> int:
-        """The number that ``stat`` shows."""
-        return self.inodes.node(ident).ino
-
     def known_attributes(self, node: Node) -> Attributes | None:
         """The attributes, if they are known without reading from the container."""
         is_known = not isinstance(node, File) or (node.data.is_sized and not node.is_volatile)
@@ -260,12 +266,11 @@ class Operations:
         directory = _checked(self.inodes.directory(ident))
         timeout = self._timeout_in(ident, directory)
         own = self.inodes.own() if ident == ROOT else None
-        is_settled = isinstance(directory, Settled)
-        number = 0 if is_settled else next(self._numbers) & 0x3FFFFFFF
-        listing = Listing(self.inodes, ident, directory, directory.listing(), own, number << COOKIE, timeout)
-        if ident == ROOT and is_settled:
+        number = 0 if isinstance(directory, Settled) else next(self._numbers) & 0x3FFFFFFF
+        listing = Listing(self.inodes, ident, directory, own, number << COOKIE, timeout)
+        if ident == ROOT and listing.is_settled:
             self._note_all_at_root(listing.nodes)
-        if not is_settled:
+        if not listing.is_settled:
             if time.time_ns() - directory.origin.mtime_ns < SETTLED:
                 self._unsettled[ident] = time.monotonic() + SHORT
             with self._lock:
@@ -276,8 +281,9 @@ class Operations:
 
     def listed(self, ident: int, listing: Listing) -> None:
         """Somebody has come to the end of a listing."""
-        with self._lock:
-            self._snapshots.pop((ident, listing.cookie >> COOKIE), None)
+        if not listing.is_settled:
+            with self._lock:
+                self._snapshots.pop((ident, listing.cookie >> COOKIE), None)
 
     def getxattr(self, ident: int, name: str) -> bytes:
         if not name.startswith("user."):

@@ -18,7 +18,7 @@ from glassfs.mount.operations import BLOCK, Listing, Missing, Operations
 
 log = logging.getLogger(__name__)
 
-DIRECTORY = 0o040000
+TYPE, DIRECTORY = 0o170000, 0o040000
 OPCODES = max(Opcode) + 1
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
@@ -117,8 +117,8 @@ class Answers:
         is_full = False
         while position < 2 and not is_full:
             # The kernel takes nothing of "." and ".." but the name.
-            number, after = operations.inode_of(ident), listing.cookie + position + 1
-            entry = wire.dirent(number, after, DIRECTORY, b".."[: position + 1])
+            after = listing.cookie + position + 1
+            entry = wire.dirent(listing.directory.ino, after, DIRECTORY, b".."[: position + 1])
             entry = wire.NO_ENTRY + entry if is_plus else entry
             is_full = len(body) + len(entry) > size
             if not is_full:
@@ -155,12 +155,14 @@ class Answers:
     ) -> bool:
         """The same with attributes; ``given`` gets the ids that come with a reference.
 
-        As fast as can be: a listing asks for all. Files of one container differ in their id, number and size only.
+        As fast as can be: a listing asks for all. What is in one container differs in id, number,
+        size and mode only.
         """
         operations = self._operations
         seconds, nanoseconds = wire.times(timeout)
         pack_head, pack_dirent, aligned = wire.ENTRY_HEAD.pack, wire.DIRENT.pack, wire.ALIGNED
-        tail, cookie, room = b"", listing.cookie, size - len(body)
+        tails: dict[int, bytes] = {}
+        cookie, room, is_settled = listing.cookie, size - len(body), listing.is_settled
         for number, (child, (name, ino, mode, found)) in enumerate(listing.walk(position - 2), position - 2):
             if child:
                 given.append(child)
@@ -170,7 +172,10 @@ class Answers:
                 if child:
                     operations.forget(given.pop(), 1)
                 return True
-            if found is not None and tail:
+            if found is None and mode & TYPE == DIRECTORY:
+                found = 0
+            tail = tails.get(mode) if is_settled else None
+            if tail is not None and found is not None:
                 body += pack_head(child, 0, seconds, seconds, nanoseconds, nanoseconds, ino, found, -(-found // BLOCK))
                 body += tail
             else:
@@ -183,8 +188,8 @@ class Answers:
                 else:
                     good = operations.timeout_of(node, timeout)
                     entry = wire.entry_out(child, good, good, attributes)
-                    if found is not None:
-                        tail = entry[-wire.ENTRY_TAIL :]
+                    if not node.is_of_mount:
+                        tails[mode] = entry[-wire.ENTRY_TAIL :]
                     body += entry
             body += pack_dirent(ino, cookie + number + 3, length, mode >> 12) + name + aligned[length & 7]
         return False

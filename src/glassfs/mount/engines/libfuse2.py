@@ -139,8 +139,7 @@ class Callbacks:
         return {name: count for name, count in self._counts.items() if count}
 
     def getattr(self, path: bytes, status: Any) -> None:
-        with self.paths.at(_text(path)) as found:
-            _fill(status.contents, found.attributes)
+        _fill(status.contents, self.handles.show(_text(path)))
 
     def fgetattr(self, path: bytes | None, status: Any, info: Any) -> None:
         _fill(status.contents, self._operations.attributes(self.handles.ident(info.contents.fh))[0])

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from glassfs.errors import Changed, IsADirectory, NotADirectory, NotFound
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import Found, Listing, Operations
+from glassfs.mount.operations import Attributes, Found, Listing, Operations
 from glassfs.tree import Directory, File, Settled
 from glassfs.tree.lease import Lease
 
@@ -241,11 +241,27 @@ class Handles:
         self._by_path: dict[str, dict[int, _Handle]] = {}
         self._versions: OrderedDict[str, _Version] = OrderedDict()
         self._listings: dict[int, tuple[int, Listing]] = {}
+        self._shown: OrderedDict[str, str] = OrderedDict()
+        """Of which version the kernel has been told the attributes, by path."""
 
     def __len__(self) -> int:
         return len(self._files) + len(self._listings)
 
+    def show(self, path: str) -> Attributes:
+        """The attributes of what is at a path. The kernel keeps them, and with them the size, for some time."""
+        with self._paths.at(path) as found:
+            if isinstance(found.node, File):
+                with self._lock:
+                    self._shown[path] = found.node.origin.identity
+                    if len(self._shown) > REMEMBERED_VERSIONS:
+                        self._shown.popitem(last=False)
+            return found.attributes
+
     def open(self, path: str, flags: int) -> Opened:
+        """Raises Answer where the kernel has attributes of another version: on ESTALE it asks for them and comes again.
+
+        Otherwise what is larger now would seem to end where the older version did.
+        """
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise Answer(errno.EROFS)
         found = self._paths.take(path)
@@ -253,6 +269,8 @@ class Handles:
             file = found.node
             if not isinstance(file, File):
                 raise IsADirectory("is a directory", part=path)
+            if self._shown.get(path, file.origin.identity) != file.origin.identity:
+                raise Answer(errno.ESTALE)
             file.prepare()
         except BaseException:
             self._paths.forget(found.ident)
