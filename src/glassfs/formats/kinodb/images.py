@@ -21,12 +21,13 @@ MOST_NAME_BYTES = 16 << 20  # of camera names in one episode; each directory tha
 DIRECTORY = 128
 MOST_SERIES = 64  # cameras that are looked at more closely, each in a pass of its own
 FAR = 8 << 10  # images of more bytes are hopped over, smaller ones are read along
-NEAR_WINDOW, WINDOW = 512, 64 << 10
+NEAR_WINDOW, WINDOW, WIDE_WINDOW = 512, 64 << 10, 256 << 10
 IMAGE_HEAD = 256  # bytes that hold the fields of most images and the signature of their data
 
 DECODED_PIXELS = 64 << 20  # of all pictures in one listing
 
 _MEDIA = (None, "jpeg", "png")
+_SIGNATURES = (b"", b"\xff\xd8\xff", b"\x89PNG")
 _LENGTH = struct.Struct("<I")
 _SCAN_COST, _IMAGE_COST = 1 << 10, 28  # bytes kept: 21 of each image, in arrays that grow ahead, and its place in them
 _ZEROS = re.compile(rb"\0+")
@@ -82,7 +83,12 @@ class _Scan:
         read, end, shape_size, known = source.buffer, self.end, self._shape.size, dict[bytes, int]()
         position, base, window, limit, ahead = self.position, self.position, bytearray(), 0, WINDOW
         frame = name_bytes = 0
+        pattern: list[tuple[bytes, int]] = []
         while frame < num_frames:
+            if pattern:
+                frame, position = self._run_alike(pattern, window, base, frame, num_frames)
+                if frame == num_frames:
+                    return None
             at = position - base
             if at + IMAGE_HEAD > limit and base + limit < end:
                 window = read(position, min(ahead, end - position))
@@ -98,6 +104,7 @@ class _Scan:
                 continue
             position += 2
             first = len(self.frames)
+            heads = []
             for _ in range(cameras):
                 at = position - base
                 if at + IMAGE_HEAD > limit and base + limit < end:
@@ -127,19 +134,65 @@ class _Scan:
                 media = 0
                 if self.looks[look].format:
                     stop = tail + stored
-                    if window.startswith(b"\xff\xd8\xff", tail, stop):
+                    if window.startswith(_SIGNATURES[1], tail, stop):
                         media = 1
-                    elif window.startswith(b"\x89PNG", tail, stop):
+                    elif window.startswith(_SIGNATURES[2], tail, stop):
                         media = 2
+                heads.append((head, media))
                 self.look_of.append(look)
                 self.frames.append(frame)
                 self.sizes.append(stored)
                 self.starts.append(base + tail)
                 self.media.append(media)
-                ahead = NEAR_WINDOW if stored > FAR else WINDOW
+                ahead = NEAR_WINDOW if stored > FAR else WIDE_WINDOW
             frame += 1
             self.position = position
+            is_regular = all(media or not self.looks[known[head]].format for head, media in heads)
+            pattern = heads if is_regular and ahead == WIDE_WINDOW else []
         return None
+
+    def _run_alike(
+        self, pattern: list[tuple[bytes, int]], window: bytearray, base: int, frame: int, num_frames: int,
+    ) -> tuple[int, int]:
+        """The same for frames with images that look like those of the frame before, as far as the window goes.
+
+        The next frame and its position. In less than half of the time: what the images share is found out once.
+        """
+        images, first = len(pattern), frame
+        prefix = images.to_bytes(2, "little")
+        heads = []
+        for number, (head, media) in enumerate(pattern):
+            told = head if number else prefix + head
+            heads.append((told, len(told), _SIGNATURES[media], len(_SIGNATURES[media])))
+        starts_with, length_at, limit = window.startswith, _LENGTH.unpack_from, len(window)
+        room = min(num_frames, frame + (MOST_IMAGES - len(self.frames)) // images)
+        sizes, starts, at = list[int](), list[int](), self.position - base
+        while frame < room:
+            before = at
+            for head, skipped, signature, least in heads:
+                tail = at + skipped + 4
+                if tail + 4 > limit or not starts_with(head, at):
+                    break
+                (stored,) = length_at(window, tail - 4)
+                if stored < least or not starts_with(signature, tail):
+                    break
+                sizes.append(stored)
+                starts.append(base + tail)
+                at = tail + stored
+            else:
+                if base + at <= self.end:
+                    frame += 1
+                    continue
+            at = before
+            break
+        count = frame - first
+        self.position = base + at
+        self.sizes.extend(sizes[: count * images])
+        self.starts.extend(starts[: count * images])
+        self.frames.extend([number for number in range(first, frame) for _ in range(images)])
+        self.look_of.extend(self.look_of[-images:] * count)
+        self.media.extend(self.media[-images:] * count)
+        return frame, self.position
 
     def _add_look(self, head: bytes) -> int:
         width, height, channels, *rest = self._shape.unpack_from(head, len(head) - self._shape.size)
