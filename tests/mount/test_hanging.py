@@ -26,6 +26,7 @@ from tests.mount.mounts import PATIENCE, Mount, is_running, wait_until
 from tests.security.users import Child
 
 READERS = 64
+LOOKERS = 160
 FILES = 40
 BOUND = 200
 """Threads of a daemon, whatever hangs."""
@@ -165,6 +166,29 @@ def test_what_is_read_ahead_where_it_hangs_holds_up_nobody_else(
         assert [reader.result(PATIENCE) for reader in waiting] == [
             npy(array("one", number)) for number in range(FILES)
         ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("disk", [EVERYTHING], indirect=True)
+def test_very_many_who_look_for_a_source_that_hangs(mounted: Mounted, disk: HangingDisk, tmp_path: Path) -> None:
+    """More of them than it may take up threads: it is their own look-up in the root that hangs."""
+    with mounted(disk.path, tmp_path / "sound") as mount:
+        shown = mount.path / "disk/one.kas/a00.npy"
+        size = shown.stat().st_size
+        connection = Connection(mount.path)
+        time.sleep(1.0)  # until the kernel asks for the source again
+        disk.stop()
+        pool = ThreadPoolExecutor(LOOKERS)
+        try:
+            waiting = [pool.submit(os.stat, shown) for _ in range(LOOKERS)]
+            assert wait_until(lambda: connection.waiting == LOOKERS)
+            assert Child(looks, mount, 3).result(PATIENCE)
+            assert threads(mount) < BOUND
+        finally:
+            disk.go_on()
+            sizes = {reader.result(PATIENCE).st_size for reader in waiting}
+            pool.shutdown()
+        assert sizes == {size}
 
 
 @pytest.mark.slow

@@ -51,6 +51,12 @@ class Task:
     ident: int
     message: bytes
     size: int = 0
+    within: int = 0
+    """The node whose volume counts, if that is not the one that it is about: what is looked up in the root."""
+
+    @property
+    def place(self) -> int:
+        return self.within or self.ident
 
 
 class Worker(Generic[State]):
@@ -145,7 +151,7 @@ class Crew(Generic[State]):
                 self._waiting -= 1
                 worker.task = task
                 if len(self._workers) > KEPT and not self._fits(task):
-                    kind = self._volume_of(task.ident), task.opcode == Opcode.READ
+                    kind = self._volume_of(task.place), task.opcode == Opcode.READ
                     self._queues.setdefault(kind, deque()).append(task)
                     worker.task = None
                     self._waiting += 1
@@ -220,9 +226,9 @@ class Crew(Generic[State]):
 
     def _fits(self, task: Task) -> bool:
         """Whether there is room for one more like this one, which is counted already. Under the lock."""
-        volume = self._volume_of(task.ident)
+        volume = self._volume_of(task.place)
         busy = [other.task for other in self._workers if other.task is not None]
-        beside = Counter(other.opcode == Opcode.READ for other in busy if self._volume_of(other.ident) == volume)
+        beside = Counter(other.opcode == Opcode.READ for other in busy if self._volume_of(other.place) == volume)
         if task.opcode == Opcode.READ and beside[True] > READERS:
             return False
         return len(busy) <= MOST and beside.total() <= OF_ONE_VOLUME

@@ -22,6 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from glassfs.mount import system
@@ -111,6 +112,7 @@ class Libfuse3(Engine):
     def serve(self, operations: Operations, place: MountPoint, started: Callable[[], None]) -> None:
         self._started = started
         self._answers = Answers(operations, self._failures, self._send)
+        self._named_in_root = partial(operations.inodes.named, wire.ROOT)
         self._crew = Crew(self._take, self._answer, self._room, operations.inodes.volume, self._end)
         over, self._over = os.pipe()
         before = {number: signal.signal(number, self._told_to_end) for number in SIGNALS}
@@ -228,7 +230,13 @@ class Libfuse3(Engine):
             if opcode == Opcode.INTERRUPT:
                 self._interrupted.append((time.monotonic() + PATIENCE, wire.INTERRUPT_IN.unpack_from(message, 40)[0]))
                 continue
-            return Task(opcode, unique, ident, message)
+            task = Task(opcode, unique, ident, message)
+            if opcode == Opcode.READ:
+                task.size = wire.READ_IN.unpack_from(message, wire.IN_HEADER.size)[2]
+            elif opcode == Opcode.LOOKUP and ident == wire.ROOT:
+                # Several sources side by side: those that look for one that hangs must not hold up the others.
+                task.within = self._named_in_root(os.fsdecode(message[40 : message.index(0, 40)])) or 0
+            return task
 
     def _answer(self, worker: Worker[_Room], task: Task) -> None:
         if self._is_debugging:
