@@ -279,11 +279,11 @@ class Operations:
                     self._snapshots.popitem(last=False)
         return listing, position
 
-    def listed(self, ident: int, listing: Listing) -> None:
+    def listed(self, ident: int, cookie: int) -> None:
         """Somebody has come to the end of a listing."""
-        if not listing.is_settled:
+        if cookie >> COOKIE:
             with self._lock:
-                self._snapshots.pop((ident, listing.cookie >> COOKIE), None)
+                self._snapshots.pop((ident, cookie >> COOKIE), None)
 
     def getxattr(self, ident: int, name: str) -> bytes:
         if not name.startswith("user."):

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 TYPE, DIRECTORY = 0o170000, 0o040000
 OPCODES = max(Opcode) + 1
+REMEMBERED_ENDS = 1000
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
 _REQUEST = IN_HEADER.size
@@ -45,6 +46,8 @@ class Answers:
         self._operations = operations
         self._failures = failures
         self._send = send
+        self._ends: set[tuple[int, int]] = set()
+        """Directories that were listed to their ends just now, and the positions of these."""
         self._handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
             Opcode.READDIRPLUS: self._readdirplus, Opcode.READDIR: self._readdir, Opcode.FORGET: self._forget,
@@ -111,6 +114,11 @@ class Answers:
     def _list(self, unique: int, ident: int, cookie: int, size: int, is_plus: bool) -> None:
         """As many entries as fit into ``size`` bytes, each with a reference where it comes with attributes."""
         operations = self._operations
+        if (ident, cookie) in self._ends:
+            self._ends.discard((ident, cookie))
+            operations.listed(ident, cookie)
+            self._reply(unique, b"")
+            return
         listing, position = operations.listing(ident, cookie)
         body = bytearray()
         given: list[int] = []
@@ -131,12 +139,20 @@ class Answers:
             if not body:
                 if is_full:  # nothing would mean that this is the end
                     raise Answer(errno.EINVAL)
-                operations.listed(ident, listing)
+                operations.listed(ident, cookie)
+            elif not is_full:
+                self._note_end(ident, listing.cookie + len(listing) + 2)
             if self._reply(unique, body):
                 given.clear()
         finally:
             for child in given:
                 operations.forget(child, 1)
+
+    def _note_end(self, ident: int, cookie: int) -> None:
+        """Whoever has got all of a listing asks once more, from there on."""
+        if len(self._ends) >= REMEMBERED_ENDS:
+            self._ends.clear()
+        self._ends.add((ident, cookie))
 
     def _fill(
         self, body: bytearray, listing: Listing, position: int, size: int, timeout: float, given: list[int],

@@ -31,10 +31,10 @@ MOST = 400
 READERS = 48
 """Threads that may read from one volume at a time, once all of KEPT are busy."""
 OF_ONE_VOLUME = 128
-LONG_READ = 32 << 10
-"""Bytes; a read of more is worth a thread beside it."""
+LONG_READ = 128 << 10
+"""Bytes; a read of so many is worth a thread beside it."""
 SLOW = 0.0002
-"""Seconds; after an answer that took longer the next one is expected to."""
+"""Seconds; after a read that took longer the next one is expected to."""
 LOOK = 0.001
 PATIENCE = 50
 """Looks without anything to do after which nobody looks any more until something comes."""
@@ -161,7 +161,8 @@ class Crew(Generic[State]):
                 self._leave(task)
             begun = time.perf_counter()
             self._answer(worker, task)
-            self._is_slow = time.perf_counter() - begun > SLOW
+            if task.opcode == Opcode.READ:
+                self._is_slow = time.perf_counter() - begun > SLOW
             while (task := self._next(worker)) is not None:
                 self._answer(worker, task)
             with self._lock:
@@ -177,7 +178,8 @@ class Crew(Generic[State]):
 
     def _leave(self, task: Task) -> None:
         """Nobody waits for requests while this one is answered: somebody has to, now or if it takes long."""
-        if self._is_slow or task.size >= LONG_READ or len(self._workers) > KEPT:
+        is_long = task.opcode == Opcode.READ and (self._is_slow or task.size >= LONG_READ)
+        if is_long or len(self._workers) > KEPT:
             self._relieve()
         elif not self._is_looking:
             self._look.set()

@@ -319,7 +319,7 @@ class Handles:
         found = self._paths.take(path)
         try:
             listing, _ = self._operations.listing(found.ident, 0)
-            self._operations.listed(found.ident, listing)  # it is kept here
+            self._operations.listed(found.ident, listing.cookie)  # it is kept here
         except BaseException:
             self._paths.forget(found.ident)
             raise
