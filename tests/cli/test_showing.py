@@ -58,7 +58,8 @@ def test_ls_of_a_folder(store: Path) -> None:
 
 def test_tree(robot: Path) -> None:
     done = glassfs("tree", robot, "episodes/0/images")
-    told = f"{57 + 6 + 5 + 4 * 16}  uint8 [4, 5, 3]"
+    # Signature, head and end; the chunks of the stream's head, of the rows, and of its end.
+    told = f"{45 + (12 + 2) + (12 + 5 + 4 * 16) + (12 + 5 + 4)}  uint8 [4, 5, 3]"
     assert done.lines == [
         "episodes/0/images", "└── cam/", f"    ├── 000000.png  {told}", f"    ├── 000001.png  {told}",
         f"    └── 000002.png  {told}",

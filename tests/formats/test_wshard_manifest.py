@@ -304,6 +304,7 @@ def test_very_many_parts_open_where_few_descriptors_are_allowed(tmp_path: Path, 
     assert done.stdout.split() == [str(MANY + 1), str(float(sum(range(MANY))))], done.stderr
 
 
+@pytest.mark.slow
 def test_as_many_parts_as_are_allowed() -> None:
     """4,096 parts, the most that are read."""
     files = many_parts(4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -112,8 +113,11 @@ class KernelAtWork(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         acquire = Lease.acquire
 
+        thread = threading.get_ident()
+
         def noted(lease: Lease) -> None:
-            self.leases.add(lease)
+            if threading.get_ident() == thread:  # others belong to what earlier tests have left running
+                self.leases.add(lease)
             acquire(lease)
 
         self.patch.setattr(Lease, "acquire", noted)
@@ -375,6 +379,6 @@ class KernelAtWork(RuleBasedStateMachine):
 def test_whatever_the_kernel_does_in_whatever_order(scale: Scale) -> None:
     run_state_machine_as_test(
         KernelAtWork,
-        settings=settings(max_examples=scale(40, 400, 4000), stateful_step_count=40, report_multiple_bugs=False),
+        settings=settings(max_examples=scale(20, 400, 4000), stateful_step_count=40, report_multiple_bugs=False),
     )
 

@@ -16,7 +16,7 @@ from tests.security.places import make_folder, read_or_refusal, write_episode, w
 from tests.security.users import STRANGER, Child
 
 SECRET, OWN = b"of root alone, 0600!", b"this is my own text."
-SECONDS = 4.0
+SECONDS = 2.0
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -365,6 +365,7 @@ def test_who_is_told_may_watch_and_close(store: LocalStore, root: Path, listener
     assert listener.hears(("a", "b"), "new")
 
 
+@pytest.mark.slow
 def test_threads_watch_and_give_back_at_once(store: LocalStore, root: Path, listener: Listener) -> None:
     """While folders on the way are renamed; what is watched in the end is told."""
     names = [(), ("a",), ("a", "b")]
