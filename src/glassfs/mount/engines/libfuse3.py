@@ -225,7 +225,11 @@ class Libfuse3(Engine):
                 if error.errno not in ENDS:
                     log.error("the kernel cannot be heard any more: %s", error.strerror)
                 return None
-            message = bytes(request[:size])
+            try:
+                message = bytes(request[:size])
+            except MemoryError:
+                self._answers.fail(wire.IN_HEADER.unpack_from(request)[2], errno.ENOMEM)
+                continue
             _, opcode, unique, ident, _, _, _, _ = wire.IN_HEADER.unpack_from(message)
             if opcode == Opcode.INTERRUPT:
                 self._interrupted.append((time.monotonic() + PATIENCE, wire.INTERRUPT_IN.unpack_from(message, 40)[0]))

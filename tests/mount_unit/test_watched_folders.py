@@ -1,0 +1,62 @@
+"""What the kernel is told when something in a folder changes, and what nobody tells."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from glassfs.formats import registry
+from glassfs.mount.inodes import ROOT
+from glassfs.mount.operations import LONG, SHORT
+from glassfs.source.memory import MemoryStore
+from glassfs.tree import open_sources
+from tests.mount_unit.kernel import operations_of, served
+from tests.tree.made import FORMAT, made
+
+
+@pytest.fixture(autouse=True)
+def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+
+
+def test_what_a_store_tells_is_told_to_the_kernel() -> None:
+    store = MemoryStore({"c": made(a=b"a"), "sub/d": made(b=b"b"), "p": b"plain"})
+    sources, kernel = served(store)
+    woken: list[int] = []
+    sources.on_change = lambda: woken.append(1)
+    container, inside, deep = kernel.find("/c"), kernel.find("/c/a.bin"), kernel.find("/sub/d")
+    sources.refresh()
+    woken.clear()
+    store.put("c", made(a=b"new"))
+    assert woken
+    assert sources.refresh() == ["/c"]
+    stale = kernel.operations.stale("/c")
+    assert (ROOT, "c") in stale.entries
+    assert {ROOT, container, inside} <= set(stale.nodes)
+    store.put("sub/new", b"made")
+    assert sources.refresh() == ["/sub/new"]
+    stale = kernel.operations.stale("/sub/new")
+    assert list(stale.entries) == [(kernel.find("/sub"), "new")]
+    assert deep not in stale.nodes
+    store.remove("p")
+    assert sources.refresh() == ["/p"]
+
+
+def test_a_file_with_another_name_is_asked_for_again_soon(tmp_path: Path) -> None:
+    """What happens to it under that name nobody tells who watches this folder."""
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    for name in ("alone", "shared"):
+        (folder / name).write_bytes(made(a=b"a"))
+    os.link(folder / "shared", elsewhere / "other")
+    sources = open_sources([str(folder)])
+    with sources.tree:
+        operations = operations_of(sources)
+        if operations.look_up(ROOT, "alone").entry_timeout != LONG:
+            pytest.skip("folders cannot be watched here")
+        assert operations.look_up(ROOT, "shared").entry_timeout == SHORT
+        os.link(folder / "alone", elsewhere / "another")
+        assert operations.look_up(ROOT, "alone").entry_timeout == SHORT
