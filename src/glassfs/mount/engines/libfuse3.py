@@ -101,6 +101,7 @@ class Libfuse3(Engine):
         self._failures = failures
         self._is_debugging = is_debugging
         self._init = _Init(self._agree)
+        self._is_agreed = False
         self._session: int | None = None
         self._descriptor = -1
         self._counts: list[list[int]] = [[0] * OPCODES]
@@ -118,7 +119,10 @@ class Libfuse3(Engine):
         before = {number: signal.signal(number, self._told_to_end) for number in SIGNALS}
         try:
             self._mount(place)
+            is_agreed = self._is_agreed  # newer libraries agree with the kernel while they mount
             self._crew.start()
+            if is_agreed:
+                started()
             os.read(over, 1)
         finally:
             self._unmount(place)
@@ -171,6 +175,7 @@ class Libfuse3(Engine):
 
     def _agree(self, _user: int, connection: Any) -> None:
         """What we want of what the kernel can do."""
+        self._is_agreed = True
         info = connection.contents
         info.max_write = LONGEST_READ
         info.max_background = MAX_BACKGROUND
