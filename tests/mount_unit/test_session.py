@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -39,26 +39,34 @@ def session_over(sources: object, operations: object, is_ending: threading.Event
     fields: dict[str, Any] = {
         "sources": sources, "operations": operations, "engine": engine, "failures": Failures(), "shown_sources": ["x"],
         "cache": SimpleNamespace(misses=0), "_memory": SimpleNamespace(tick=lambda misses: None),
-        "_is_ending": is_ending, "_wake": threading.Event(),
+        "_is_ending": is_ending, "_wake": threading.Event(), "_compared": set(),
     }
     for name, value in fields.items():
         setattr(session, name, value)
     return session, engine
 
 
-def test_the_watch_outlives_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
+def test_comparing_outlives_what_goes_wrong(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:
     """Without it nothing new would be shown any more; the log says once what it was."""
+    monkeypatch.setattr(session_module, "WATCH_INTERVAL", 0)
     outcomes: list[list[str] | Exception] = [ValueError("unexpected"), ["/changed"], ValueError("unexpected")]
+    is_ending = threading.Event()
 
     def refresh() -> list[str]:
         outcome = outcomes.pop(0)
+        if not outcomes:
+            is_ending.set()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    session = cast(Session, SimpleNamespace(sources=SimpleNamespace(refresh=refresh), failures=Failures()))
+    session, _ = session_over(SimpleNamespace(refresh=refresh), SimpleNamespace(), is_ending)
     with caplog.at_level(logging.ERROR):
-        assert [Session._refreshed(session) for _ in range(3)] == [[], ["/changed"], []]
+        session._poll()
+    assert session._compared == {"/changed"}
+    assert session._wake.is_set()
     assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected"]
 
 
@@ -73,14 +81,14 @@ def test_the_watch_outlives_what_goes_wrong_while_the_kernel_is_told(
     is_ending = threading.Event()
     rounds: list[int] = []
 
-    def refresh() -> list[str]:
+    def heard() -> list[str]:
         rounds.append(1)
         if len(rounds) == 4:
             is_ending.set()
         return ["/changed"]
 
     operations = SimpleNamespace(stale=stale, unsettled=list)
-    session, _ = session_over(SimpleNamespace(refresh=refresh), operations, is_ending)
+    session, _ = session_over(SimpleNamespace(heard=heard), operations, is_ending)
     session._watch()
     assert len(rounds) == 4
     assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected at /changed"]
@@ -104,6 +112,7 @@ def test_what_changed_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds, is_told in ((0, True), (WATCH_INTERVAL / 2, False), (WATCH_INTERVAL, True), (9, False)):
         now = 1000.0 + seconds
         engine.entries, engine.nodes = [], []
+        session._compared = set(sources.refresh())
         session._look(again)
         assert ((ROOT, "c") in engine.entries) == is_told
         assert (idents <= set(engine.nodes)) == is_told

@@ -1,7 +1,8 @@
 """One mount, from opening its sources to the end: serving, the watch over the sources, what the kernel must forget.
 
 ``Session`` belongs to the thread that makes it, which ``run`` keeps; the watch is a thread of its own, the only one
-that tells the kernel to forget things, and never does so under a lock or while answering it.
+that tells the kernel to forget things, and never does so under a lock or while answering it. What it waits for is the
+kernel: sources, which may hang, are compared by another thread, and requests that somebody gave up ended by a third.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Session:
         if not self.engine.takes_notice:
             self.operations.longest = SHORT
         self._memory = allocator.Memory()
+        self._compared: set[str] = set()
+        """What has changed by comparing, and the kernel was not told of yet; exchanged as a whole."""
         self._is_ending = threading.Event()
         self._wake = threading.Event()
         self.sources.on_change = self._wake.set
@@ -69,6 +72,7 @@ class Session:
         def started() -> None:
             threading.Thread(target=self._after_start, args=(ready,), name="glassfs-watch", daemon=True).start()
             threading.Thread(target=self._tick, name="glassfs-clock", daemon=True).start()
+            threading.Thread(target=self._poll, name="glassfs-poll", daemon=True).start()
 
         self._messages = Messages() if "debug" not in self.options.flags else None
         try:
@@ -130,7 +134,8 @@ class Session:
         due = {place for place, when in again.items() if when <= now}
         for place in due:
             del again[place]
-        for place in self._refreshed():
+        compared, self._compared = self._compared, set()
+        for place in compared.union(self.sources.heard()):
             log.info("%s has changed", place or self.shown_sources[0])
             # Once more later: what somebody is looking at in this moment keeps its old attributes the first time.
             again[place] = now + WATCH_INTERVAL
@@ -141,17 +146,21 @@ class Session:
         self._memory.tick(self.cache.misses)
 
     def _tick(self) -> None:
-        """On a thread of its own: the watch waits for sources that hang."""
+        """On a thread of its own: the watch may have to wait for the kernel."""
         while not self._is_ending.wait(WATCH_INTERVAL):
             self.engine.tick()
 
-    def _refreshed(self) -> list[str]:
-        """What has changed; what goes wrong is logged, and the kernel is told of the rest all the same."""
-        try:
-            return self.sources.refresh()
-        except Exception as error:
-            self.failures.errno_of(error)
-            return []
+    def _poll(self) -> None:
+        """On a thread of its own, as it waits for sources that hang: compares what is shown with the stores."""
+        while not self._is_ending.wait(WATCH_INTERVAL):
+            try:
+                changed = self.sources.refresh()
+            except Exception as error:
+                self.failures.errno_of(error)
+                continue
+            if changed:
+                self._compared = self._compared.union(changed)
+                self._wake.set()
 
     def status(self) -> dict[str, Any]:
         """For ``.glassfs/status.json``."""

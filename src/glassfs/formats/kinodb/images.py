@@ -334,7 +334,7 @@ def _series(scan: _Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[tuple[i
 
     None of them lies below another camera, and none needs to be decoded to know its kind.
     """
-    if len(paths) > MOST_SERIES:
+    if not 0 < len(paths) <= MOST_SERIES:
         return
     count, total = len(paths), len(scan.frames)
     takes_turns = scan.look_of == array("I", range(count)) * (total // count)

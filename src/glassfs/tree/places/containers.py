@@ -132,12 +132,10 @@ class Containers:
         return folder.store.watch(folder.path, told)
 
     def refresh(self) -> list[str]:
-        """Compares the containers that are leased with their stores, or those whose turn it is.
+        """Compares the containers that are leased with their stores, or those whose turn it is. Then as ``heard``.
 
-        The paths in the tree of what changed since this was asked before, whoever has noticed it: of containers, and
-        of anything in a folder that is watched.
+        Waits for each of these stores.
         """
-        self._hear()
         some = self._next()
         parts = max(LEAST_PARTS, PARTS_AT_A_TIME // (len(some) or 1))
         for lease in some:
@@ -150,6 +148,14 @@ class Containers:
                 now = None
             self._compare(lease, before, now)
         self._contents.weigh_some()
+        return self.heard()
+
+    def heard(self) -> list[str]:
+        """The paths in the tree of what changed since this was asked before, whoever has noticed it.
+
+        Of containers, and of anything in a folder that is watched. Waits for no store but one that told of a change.
+        """
+        self._hear()
         with self._lock:
             noticed, self._noticed = self._noticed, set()
         return sorted(noticed)

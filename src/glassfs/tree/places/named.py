@@ -117,6 +117,10 @@ class Sources:
                     self.tree.forget()
         return changed
 
+    def heard(self) -> list[str]:
+        """Of that, what others have noticed and stores have told. Waits for no store but one that told of a change."""
+        return self.containers.heard()
+
     def made_of(self, place: Place, entry: Entry) -> Sequence[Entry]:
         """All files that the container at a place is made of, its own first; that alone if it is no container."""
         at = next(self._at(name) for name, named in self.places.items() if named == place)
