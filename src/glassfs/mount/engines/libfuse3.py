@@ -239,6 +239,10 @@ class Libfuse3(Engine):
             if opcode == Opcode.INTERRUPT:
                 self._interrupted.append((time.monotonic() + PATIENCE, wire.INTERRUPT_IN.unpack_from(message, 40)[0]))
                 continue
+            if opcode == Opcode.IOCTL:  # isatty, by each open() of Python: at once, as the kernel asks again each time
+                worker.state.payload.counts[opcode] += 1
+                self._answers.fail(unique, errno.ENOSYS)
+                continue
             task = Task(opcode, unique, ident, message)
             if opcode == Opcode.READ:
                 task.size = wire.READ_IN.unpack_from(message, wire.IN_HEADER.size)[2]
