@@ -221,6 +221,7 @@ def test_hostile_text(pieces: list[int | bytes]) -> None:
             continue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "members",
     [

@@ -55,6 +55,7 @@ def test_a_replaced_container_shows_the_new_bytes_within_a_second(
         assert is_running(mount.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direct", [False, True], ids=["buffered", "direct"])
 @pytest.mark.parametrize("kind", WRITERS)
 def test_readers_of_a_container_that_is_replaced_never_see_a_mix(

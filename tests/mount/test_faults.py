@@ -38,6 +38,7 @@ def summed(*readers: Readers) -> dict[str, int]:
     return dict(seen.most_common())
 
 
+@pytest.mark.slow
 def test_truncated_and_rewritten(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path) -> None:
     """In place, many times, under eight readers: a mapped page of it would kill the daemon."""
     truncations = scale(50, 1000, 10_000)
@@ -96,6 +97,7 @@ def test_deleted_while_open(mounted: Mounted, faults: Faults, scale: Scale, tmp_
     faults.add("container deleted while it is read", deletions, seen)
 
 
+@pytest.mark.slow
 def test_flipped_bits(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path) -> None:
     """One in every second block, raw ones and compressed ones. A codec may ignore a bit: zstd's header has such."""
     blocks = scale(20, 200)

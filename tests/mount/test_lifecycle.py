@@ -69,6 +69,7 @@ def test_relative_paths(fuse: str, store: Path, tmp_path: Path) -> None:
     assert not is_mounted(tmp_path / "mnt")
 
 
+@pytest.mark.slow
 def test_awkward_mount_points(mounted: Mounted, store: Path, tmp_path: Path) -> None:
     for name in ("with blank", "tab\there", "comma,s", "back\\slash", "ümläut", "-o"):
         at = tmp_path / name
@@ -204,6 +205,7 @@ def test_unmounting_while_somebody_reads(mounted: Mounted, store: Path) -> None:
             reader.communicate()
 
 
+@pytest.mark.slow
 def test_many_mounts_at_once(fuse: str, store: Path, tmp_path: Path, scale: Scale) -> None:
     places = [tmp_path / str(number) for number in range(scale(8, 20))]
     for place in places:

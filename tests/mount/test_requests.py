@@ -170,6 +170,7 @@ def test_the_status_is_new_at_each_look_up_and_whole(mounted: Mounted, film: Pat
         assert os.listdir(path.parent) == ["status.json"]
 
 
+@pytest.mark.slow
 def test_64_readers_of_the_status_at_once(mounted: Mounted, film: Path) -> None:
     with mounted(film) as mount:
         path = mount.path / ".glassfs/status.json"

@@ -109,6 +109,7 @@ def ends_early(fuse: str) -> bool:
     return fuse == "2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
 def test_a_container_replaced_by_larger_and_smaller_ones(
     mounted: Mounted, ends_early: bool, faults: Faults, scale: Scale, tmp_path: Path, in_folder: bool,

@@ -100,6 +100,7 @@ def test_reads_are_positional_and_stop_at_the_end() -> None:
         assert kernel.read(ident, 300, offset) == b""
 
 
+@pytest.mark.slow
 def test_ten_thousand_reads_and_listings_by_threads_leave_nothing() -> None:
     kernel = kernel_of()
     operations = kernel.operations

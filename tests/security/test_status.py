@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.security.conftest import Shared
 from tests.security.daemons import run_within
 from tests.security.places import make_folder, read_or_refusal, write_file, write_store
@@ -48,6 +50,7 @@ def test_a_long_status_is_whole(shared: Shared, place: Path) -> None:
     assert status["pid"] == daemon.pid
 
 
+@pytest.mark.slow
 def test_the_size_of_a_status_is_that_of_its_bytes(shared: Shared, place: Path) -> None:
     """At each fresh look-up, also while more and more is open, so that it grows."""
     sources = long_sources(place)

@@ -191,6 +191,7 @@ def test_new_attributes_are_those_of_what_was_parsed_before(monkeypatch: pytest.
     assert store.opens == opens
 
 
+@pytest.mark.slow
 def test_thousands_of_leases_need_few_descriptors_and_little_memory(tmp_path: Path) -> None:
     """All of them held at once, as a kernel does that has looked at all; and each is read twice."""
     for number in range(2000):

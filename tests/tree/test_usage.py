@@ -50,6 +50,7 @@ class Blocked(MemoryStore):
         return super().list(path)
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_the_sum() -> None:
     store = Blocked()
     usage = Usage([Place(store, ())])
