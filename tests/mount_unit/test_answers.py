@@ -11,7 +11,6 @@ import pytest
 
 from glassfs.content import Blob, Group, Member, Memory, Records, Unreadable
 from glassfs.errors import Changed, Damaged, GlassfsError, NotAllowed, Unavailable
-from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG, SHORT
 from glassfs.source.memory import MemoryStore
@@ -47,13 +46,10 @@ from tests.mount_unit.protocol import (
     kernel_over,
     links,
 )
-from tests.tree.made import FORMAT, made
+from tests.tree.made import made
 from tests.tree.trees import origin, sources_of
 
-
-@pytest.fixture(autouse=True)
-def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+pytestmark = pytest.mark.usefixtures("made_format")
 
 
 # Each request

@@ -11,7 +11,6 @@ import pytest
 
 from glassfs.content import Blob, Group, Member, Memory
 from glassfs.errors import Changed, NotADirectory
-from glassfs.formats import registry
 from glassfs.mount import inodes as inodes_module
 from glassfs.mount.inodes import ROOT
 from glassfs.source.memory import MemoryStore
@@ -21,13 +20,10 @@ from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Origin, Symlink
 from tests.conftest import Scale
 from tests.mount_unit.kernel import Kernel, operations_over, served, told
-from tests.tree.made import FORMAT, made
+from tests.tree.made import made
 from tests.tree.trees import origin
 
-
-@pytest.fixture(autouse=True)
-def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+pytestmark = pytest.mark.usefixtures("made_format")
 
 
 # Many at a time

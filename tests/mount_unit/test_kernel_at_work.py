@@ -20,20 +20,16 @@ from hypothesis.stateful import (
 )
 
 from glassfs.errors import Changed, GlassfsError, NotFound
-from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
 from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory
 from glassfs.tree.lease import Lease
 from tests.conftest import Scale
 from tests.mount_unit.kernel import operations_of
-from tests.tree.made import FORMAT, made
+from tests.tree.made import made
 from tests.tree.trees import sources_of
 
-
-@pytest.fixture(autouse=True)
-def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+pytestmark = pytest.mark.usefixtures("made_format")
 
 
 INNER = ("a", "d/b", "d/e/f/g", "d/e/h", "i/a")

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.content import Blob, Group, Member, Memory
-from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations
 from glassfs.tree import Directory, Node
@@ -26,13 +25,9 @@ from tests.mount_unit.protocol import (
     kernel_over,
     links,
 )
-from tests.tree.made import FORMAT
 from tests.tree.trees import origin
 
-
-@pytest.fixture(autouse=True)
-def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+pytestmark = pytest.mark.usefixtures("made_format")
 
 
 @pytest.mark.parametrize("is_plus", [True, False])

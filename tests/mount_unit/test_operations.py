@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from glassfs.content import Array, Blob, Group, Member, Memory, Records, Unreadable
+from glassfs.content import Group, Member
 from glassfs.errors import Changed, Damaged, IsADirectory, NotADirectory, NotAllowed, NotFound
-from glassfs.formats import registry
 from glassfs.mount import operations as operations_module
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
@@ -25,23 +24,11 @@ from glassfs.tree import Directory, Node, Symlink
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import FixedDirectory
 from tests.mount_unit.kernel import Kernel, operations_of, operations_over, served, told
-from tests.tree.made import FORMAT, made
+from tests.mount_unit.protocol import BIG, members
+from tests.tree.made import made
 from tests.tree.trees import origin, sources_of
 
-BIG = bytes(range(256)) * 40
-
-
-@pytest.fixture(autouse=True)
-def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
-
-
-def members() -> Iterator[Member]:
-    yield Member((b"big",), Blob(b"big", Memory(BIG)))
-    yield Member((b"dir", b"a"), Array(b"dir/a", Memory(bytes(8)), "<f8", (1,)))
-    yield Member((b"dir", b"inner", b"b"), Blob(b"b", Memory(b"b")))
-    yield Member((b"bad",), Blob(b"bad", Unreadable(1000, Damaged("block 7 is bad"))))
-    yield Member((b"rows",), Records(b"rows", 2, lambda block: ["row"] * 3))
+pytestmark = pytest.mark.usefixtures("made_format")
 
 
 def kernel_of(*options: str) -> Kernel:

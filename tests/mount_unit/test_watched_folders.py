@@ -7,18 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG, SHORT
 from glassfs.source.memory import MemoryStore
 from glassfs.tree import open_sources
 from tests.mount_unit.kernel import operations_of, served
-from tests.tree.made import FORMAT, made
+from tests.tree.made import made
 
-
-@pytest.fixture(autouse=True)
-def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+pytestmark = pytest.mark.usefixtures("made_format")
 
 
 def test_what_a_store_tells_is_told_to_the_kernel() -> None:

@@ -20,6 +20,7 @@ from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.options import MountOptions
 from glassfs.tree import Directory, File, Node, Settled, Symlink
+from glassfs.tree.names import raw
 from glassfs.tree.nodes import Facts
 
 BLOCK = 512
@@ -169,7 +170,6 @@ class Operations:
         self.inodes = Inodes(root, own)
         self.longest = LONG
         """Seconds; less where the kernel cannot be told that something has changed."""
-        self._root = root
         self._total_size = total_size
         self._mask = ~options.umask
         self._lock = threading.Lock()
@@ -358,7 +358,7 @@ class Operations:
 
 
 def _facts(node: Node) -> Facts:
-    return node.name.encode("utf-8", "surrogateescape"), node.ino, node.mode, None
+    return raw(node.name), node.ino, node.mode, None
 
 
 def _checked(node: AnyNode) -> AnyNode:

@@ -16,24 +16,34 @@ _TOKEN = re.compile("%[0-9A-F]{2}|.", re.DOTALL)
 _PLAIN = re.compile(rb"[ !-$&-.0-~]+")  # ASCII without control characters, percent sign and slash
 
 
+def raw(name: str) -> bytes:
+    """A name as bytes; those that are not UTF-8 are surrogates in it. Raises UnicodeEncodeError for others."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def text(name: bytes) -> str:
+    """The other way round."""
+    return name.decode("utf-8", "surrogateescape")
+
+
 def escape(name: bytes) -> str:
     """A name as a component of any length."""
     if name in (b".", b".."):
         return "%2E" * len(name)
     if _PLAIN.fullmatch(name):
         return name.decode("ascii")
-    return _UNSAFE.sub(_escaped, name.decode("utf-8", "surrogateescape")) or "%"
+    return _UNSAFE.sub(_escaped, text(name)) or "%"
 
 
 def component(name: bytes, tail: str = "") -> str:
     """``name`` escaped, and ``tail`` (a number, an extension) after it; what is too long is cut and gets a hash."""
-    text = escape(name)
-    if len(text) * 4 + len(tail) <= LONGEST or len((text + tail).encode()) <= LONGEST:
-        return text + tail
+    escaped = escape(name)
+    if len(escaped) * 4 + len(tail) <= LONGEST or len((escaped + tail).encode()) <= LONGEST:
+        return escaped + tail
     mark = f"~{xxhash.xxh64_hexdigest(name)}{tail}"
     room = LONGEST - len(mark.encode())
     kept = []
-    for token in _TOKEN.findall(text):
+    for token in _TOKEN.findall(escaped):
         room -= len(token.encode())
         if room < 0:
             break

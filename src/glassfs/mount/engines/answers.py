@@ -15,6 +15,7 @@ from glassfs.mount.engines.contract import LONGEST_READ
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import BLOCK, Listing, Missing, Operations
+from glassfs.tree.names import raw
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Answers:
         return self._send((OUT_HEADER.pack(_HEADER + len(body), 0, unique), body))
 
     def _look_up(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        name = message[_REQUEST : message.index(0, _REQUEST)].decode("utf-8", "surrogateescape")
+        name = wire.name_at(message)
         try:
             found = self._operations.look_up(ident, name)
         except Missing as missing:
@@ -135,7 +136,7 @@ class Answers:
         try:
             if not is_full:
                 fill = self._fill_plus if is_plus else self._fill
-                is_full = fill(body, listing, position, size, listing.timeout, given)
+                is_full = fill(body, listing, position, size, given)
             if not body:
                 if is_full:  # nothing would mean that this is the end
                     raise Answer(errno.EINVAL)
@@ -154,27 +155,22 @@ class Answers:
             self._ends.clear()
         self._ends.add((ident, cookie))
 
-    def _fill(
-        self, body: bytearray, listing: Listing, position: int, size: int, timeout: float, given: list[int],
-    ) -> bool:
+    def _fill(self, body: bytearray, listing: Listing, position: int, size: int, given: list[int]) -> bool:
         """Entries from ``position`` on; whether there are more than fit."""
         for node in listing.nodes_from(position - 2):
             position += 1
-            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, _bytes(node.name))
+            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, raw(node.name))
             if len(body) + len(entry) > size:
                 return True
             body += entry
         return False
 
-    def _fill_plus(
-        self, body: bytearray, listing: Listing, position: int, size: int, timeout: float, given: list[int],
-    ) -> bool:
+    def _fill_plus(self, body: bytearray, listing: Listing, position: int, size: int, given: list[int]) -> bool:
         """The same with attributes; ``given`` gets the ids that come with a reference.
 
-        As fast as can be: a listing asks for all. What is in one container differs in id, number,
-        size and mode only.
+        As fast as can be: a listing asks for all. What is in one container differs in id, number, size and mode only.
         """
-        operations = self._operations
+        operations, timeout = self._operations, listing.timeout
         seconds, nanoseconds = wire.times(timeout)
         pack_head, pack_dirent, aligned = wire.ENTRY_HEAD.pack, wire.DIRENT.pack, wire.ALIGNED
         tails: dict[int, bytes] = {}
@@ -220,7 +216,7 @@ class Answers:
             self._operations.forget(one, references)
 
     def _readlink(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        self._reply(unique, _bytes(self._operations.readlink(ident)))
+        self._reply(unique, raw(self._operations.readlink(ident)))
 
     def _open(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         if not self.opens:
@@ -233,13 +229,12 @@ class Answers:
         self._reply(unique, wire.OPEN_OUT.pack(0, wire.FOPEN_KEEP_CACHE | wire.FOPEN_CACHE_DIR, 0))
 
     def _getxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        start = _REQUEST + wire.XATTR_IN.size
-        name = message[start : message.index(0, start)].decode("utf-8", "surrogateescape")
+        name = wire.name_at(message, _REQUEST + wire.XATTR_IN.size)
         self._give(unique, message, self._operations.getxattr(ident, name))
 
     def _listxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         names = self._operations.listxattr(ident)
-        self._give(unique, message, b"".join(_bytes(name) + b"\0" for name in names))
+        self._give(unique, message, b"".join(raw(name) + b"\0" for name in names))
 
     def _give(self, unique: int, message: bytes, value: bytes) -> None:
         """A value, or its size for who asks with none."""
@@ -256,7 +251,3 @@ class Answers:
 
     def _nothing(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         self._reply(unique, b"")
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")

@@ -6,13 +6,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from glassfs.mount import system
+from glassfs.mount.errors import MountError
 from glassfs.mount.operations import Operations, Stale
 
 LONGEST_READ = 1 << 20
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Those that end a mount."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,24 @@ class MountPoint:
 
     path: str
     options: dict[str, str | bool] = field(default_factory=dict)
+
+    def words(self, **more: str | bool) -> list[bytes]:
+        """The options and some more, as a command line has them."""
+        words = []
+        for name, value in {**self.options, **more}.items():
+            words += [b"-o", os.fsencode(name if value is True else f"{name}={value}")]
+        return words
+
+    def device(self) -> str:
+        """What is mounted there now, "" for nothing."""
+        mounted = system.mount_at(self.path)
+        return mounted.device if mounted is not None else ""
+
+    def unmount_left(self, device: str) -> None:
+        """Unmounts what is still mounted there of ours: libfuse leaves a mount whose connection was aborted."""
+        if device and self.device() == device:
+            with suppress(MountError):
+                system.unmount(self.path, lazy=True)
 
 
 class Engine(ABC):

@@ -13,21 +13,19 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from glassfs.mount import system
-from glassfs.mount.engines.contract import Engine, MountPoint
+from glassfs.mount.engines.contract import SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.paths import Handles, Paths
 from glassfs.mount.errors import Answer, Failures, MountError
 from glassfs.mount.operations import SHORT, Attributes, Operations, Stale
+from glassfs.tree.names import raw, text
 
 log = logging.getLogger(__name__)
 
 LIBRARY_PATH = "FUSE_LIBRARY_PATH"
 """Where fusepy looks for the library to load while it is imported."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_BACKGROUND = 512
 """Requests that nobody waits for, such as reading ahead, and so threads. A source that hangs soon uses up the usual 12,
 and then nothing is read ahead anywhere."""
@@ -59,8 +57,7 @@ class Libfuse2(Engine):
 
         def begin() -> None:
             nonlocal device
-            mounted = system.mount_at(place.path)
-            device = mounted.device if mounted is not None else ""
+            device = place.device()
             started()
 
         self._callbacks = Callbacks(self._binding, operations, self._failures, begin)
@@ -76,10 +73,7 @@ class Libfuse2(Engine):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        left = system.mount_at(place.path)
-        if device and left is not None and left.device == device:
-            with suppress(MountError):  # libfuse leaves a mount whose connection was aborted
-                system.unmount(place.path, lazy=True)
+        place.unmount_left(device)
         if ended and not device:
             raise MountError("libfuse cannot mount")
         if ended:
@@ -99,15 +93,11 @@ class Libfuse2(Engine):
     def _words(self, place: MountPoint) -> list[bytes]:
         """The command line that libfuse reads."""
         seconds = str(SHORT)
-        options: dict[str, str | bool] = place.options | {
-            "use_ino": True, "nonempty": True,
-            "entry_timeout": seconds, "attr_timeout": seconds, "negative_timeout": seconds,
-            "max_background": str(MAX_BACKGROUND), "congestion_threshold": str(MAX_BACKGROUND * 3 // 4),
-        }
-        words = [b"glassfs", b"-f", *([b"-d"] if self._is_debugging else [])]
-        for name, value in options.items():
-            words += [b"-o", os.fsencode(name if value is True else f"{name}={value}")]
-        return [*words, os.fsencode(place.path)]
+        options = place.words(
+            use_ino=True, nonempty=True, entry_timeout=seconds, attr_timeout=seconds, negative_timeout=seconds,
+            max_background=str(MAX_BACKGROUND), congestion_threshold=str(MAX_BACKGROUND * 3 // 4),
+        )
+        return [b"glassfs", b"-f", *([b"-d"] if self._is_debugging else []), *options, os.fsencode(place.path)]
 
 
 class Callbacks:
@@ -139,19 +129,19 @@ class Callbacks:
         return {name: count for name, count in self._counts.items() if count}
 
     def getattr(self, path: bytes, status: Any) -> None:
-        _fill(status.contents, self.handles.show(_text(path)))
+        _fill(status.contents, self.handles.show(text(path)))
 
     def fgetattr(self, path: bytes | None, status: Any, info: Any) -> None:
         _fill(status.contents, self._operations.attributes(self.handles.ident(info.contents.fh))[0])
 
     def readlink(self, path: bytes, buffer: Any, size: int) -> None:
-        with self.paths.at(_text(path)) as found:
-            target = _bytes(self._operations.readlink(found.ident))[: size - 1]
+        with self.paths.at(text(path)) as found:
+            target = raw(self._operations.readlink(found.ident))[: size - 1]
         ctypes.memmove(buffer, target + b"\0", len(target) + 1)
 
     def open(self, path: bytes, info: Any) -> None:
         fields = info.contents
-        fields.fh, fields.direct_io, fields.keep_cache = self.handles.open(_text(path), fields.flags)
+        fields.fh, fields.direct_io, fields.keep_cache = self.handles.open(text(path), fields.flags)
 
     def read(self, path: bytes | None, buffer: Any, size: int, offset: int, info: Any) -> int:
         target = (ctypes.c_char * size).from_address(ctypes.addressof(buffer.contents))
@@ -161,7 +151,7 @@ class Callbacks:
         self.handles.release(info.contents.fh)
 
     def opendir(self, path: bytes, info: Any) -> None:
-        info.contents.fh = self.handles.opendir(_text(path))
+        info.contents.fh = self.handles.opendir(text(path))
 
     def readdir(self, path: bytes | None, buffer: Any, filler: Any, offset: int, info: Any) -> None:
         listing = self.handles.listing(info.contents.fh)
@@ -173,20 +163,20 @@ class Callbacks:
         first = max(0, offset - 2)
         for number, node in enumerate(listing.nodes_from(first), first):
             status.st_mode, status.st_ino = node.mode & TYPE_MASK, node.ino
-            if filler(buffer, _bytes(node.name), pointer, number + 3):
+            if filler(buffer, raw(node.name), pointer, number + 3):
                 return
 
     def releasedir(self, path: bytes | None, info: Any) -> None:
         self.handles.releasedir(info.contents.fh)
 
     def getxattr(self, path: bytes, name: bytes, value: Any, size: int, *position: int) -> int:
-        with self.paths.at(_text(path)) as found:
-            return _give(self._operations.getxattr(found.ident, _text(name)), value, size)
+        with self.paths.at(text(path)) as found:
+            return _give(self._operations.getxattr(found.ident, text(name)), value, size)
 
     def listxattr(self, path: bytes, names: Any, size: int) -> int:
-        with self.paths.at(_text(path)) as found:
+        with self.paths.at(text(path)) as found:
             listed = self._operations.listxattr(found.ident)
-        return _give(b"".join(_bytes(name) + b"\0" for name in listed), names, size)
+        return _give(b"".join(raw(name) + b"\0" for name in listed), names, size)
 
     def statfs(self, path: bytes, buffer: Any) -> None:
         fields = buffer.contents
@@ -227,14 +217,6 @@ def _fill(status: Any, found: Attributes) -> None:
     seconds, nanoseconds = divmod(found.mtime_ns, 10**9)
     for time in (status.st_atimespec, status.st_mtimespec, status.st_ctimespec):
         time.tv_sec, time.tv_nsec = seconds, nanoseconds
-
-
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
 
 
 def _give(value: bytes, buffer: Any, size: int) -> int:

@@ -25,14 +25,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from glassfs.mount import system
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.answers import OPCODES, Answers, Payload
-from glassfs.mount.engines.contract import LONGEST_READ, Engine, MountPoint
+from glassfs.mount.engines.contract import LONGEST_READ, SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.crew import Crew, Task, Worker
 from glassfs.mount.engines.wire import Opcode
 from glassfs.mount.errors import Failures, MountError
+from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations, Stale
+from glassfs.tree.names import raw
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +43,12 @@ MAX_BACKGROUND = 4096
 """Requests that nobody waits for, such as reading ahead: more than can hang, as the kernel holds back what is above."""
 OPERATIONS = 42
 """Pointers in the oldest ``struct fuse_lowlevel_ops``; the first one is ``init``."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PATIENCE = 2.0
 """Seconds after which a request that was interrupted is answered, if it hangs. Sooner would break what only sleeps."""
 ENDS = (errno.ENODEV, errno.ECONNABORTED, errno.EBADF, errno.EPERM)
 AGAIN = (errno.EINTR, errno.EAGAIN, errno.ENOENT)
-NOBODY_WAITS = (errno.ENOENT, errno.ENODEV, errno.ECONNABORTED, errno.EPERM, errno.EBADF)
+NOBODY_WAITS = (errno.ENOENT, *ENDS)
+_REQUEST = wire.IN_HEADER.size
 
 
 class _ConnectionInfo(ctypes.Structure):
@@ -113,7 +114,7 @@ class Libfuse3(Engine):
     def serve(self, operations: Operations, place: MountPoint, started: Callable[[], None]) -> None:
         self._started = started
         self._answers = Answers(operations, self._failures, self._send)
-        self._named_in_root = partial(operations.inodes.named, wire.ROOT)
+        self._named_in_root = partial(operations.inodes.named, ROOT)
         self._crew = Crew(self._take, self._answer, self._room, operations.inodes.volume, self._end)
         over, self._over = os.pipe()
         before = {number: signal.signal(number, self._told_to_end) for number in SIGNALS}
@@ -131,7 +132,7 @@ class Libfuse3(Engine):
 
     def invalidate(self, stale: Stale) -> None:
         for parent, name in stale.entries:
-            self._send((wire.inval_entry(parent, os.fsencode(name)),))
+            self._send((wire.inval_entry(parent, raw(name)),))
         for ident in stale.nodes:
             self._send((wire.inval_inode(ident),))
 
@@ -150,9 +151,7 @@ class Libfuse3(Engine):
     def _mount(self, place: MountPoint) -> None:
         """Raises MountError; libfuse says on stderr why."""
         library = self._library
-        words = [b"glassfs"]
-        for name, value in place.options.items():
-            words += [b"-o", os.fsencode(name if value is True else f"{name}={value}")]
+        words = [b"glassfs", *place.words()]
         arguments = _Arguments(len(words), (ctypes.c_char_p * (len(words) + 1))(*words), 0)
         callbacks = (ctypes.c_void_p * OPERATIONS)(ctypes.cast(self._init, ctypes.c_void_p))
         size = ctypes.sizeof(callbacks)
@@ -170,8 +169,7 @@ class Libfuse3(Engine):
             raise MountError("libfuse cannot mount")
         # A number of our own: libfuse closes its own at the end, and another file may get it while threads still read.
         self._descriptor = os.dup(library.fuse_session_fd(session))
-        mounted = system.mount_at(place.path)
-        self._device = mounted.device if mounted is not None else ""
+        self._device = place.device()
 
     def _agree(self, _user: int, connection: Any) -> None:
         """What we want of what the kernel can do."""
@@ -199,10 +197,7 @@ class Libfuse3(Engine):
             return
         if self._descriptor >= 0:
             self._library.fuse_session_unmount(session)
-            left = system.mount_at(place.path)
-            if left is not None and left.device == self._device:
-                with suppress(MountError):  # libfuse leaves a mount whose connection was aborted
-                    system.unmount(place.path, lazy=True)
+            place.unmount_left(self._device)
         self._library.fuse_session_destroy(session)
 
     def _room(self) -> _Room:
@@ -237,7 +232,8 @@ class Libfuse3(Engine):
                 continue
             _, opcode, unique, ident, _, _, _, _ = wire.IN_HEADER.unpack_from(message)
             if opcode == Opcode.INTERRUPT:
-                self._interrupted.append((time.monotonic() + PATIENCE, wire.INTERRUPT_IN.unpack_from(message, 40)[0]))
+                (given_up,) = wire.INTERRUPT_IN.unpack_from(message, _REQUEST)
+                self._interrupted.append((time.monotonic() + PATIENCE, given_up))
                 continue
             if opcode == Opcode.IOCTL:  # isatty, by each open() of Python: at once, as the kernel asks again each time
                 worker.state.payload.counts[opcode] += 1
@@ -245,10 +241,10 @@ class Libfuse3(Engine):
                 continue
             task = Task(opcode, unique, ident, message)
             if opcode == Opcode.READ:
-                task.size = wire.READ_IN.unpack_from(message, wire.IN_HEADER.size)[2]
-            elif opcode == Opcode.LOOKUP and ident == wire.ROOT:
+                task.size = wire.READ_IN.unpack_from(message, _REQUEST)[2]
+            elif opcode == Opcode.LOOKUP and ident == ROOT:
                 # Several sources side by side: those that look for one that hangs must not hold up the others.
-                task.within = self._named_in_root(os.fsdecode(message[40 : message.index(0, 40)])) or 0
+                task.within = self._named_in_root(wire.name_at(message)) or 0
             return task
 
     def _answer(self, worker: Worker[_Room], task: Task) -> None:
@@ -277,7 +273,8 @@ class Libfuse3(Engine):
 
     def _show(self, task: Task) -> None:
         name = Opcode(task.opcode).name if task.opcode in set(Opcode) else str(task.opcode)
-        print(f"{name} unique {task.unique} node {task.ident} {task.message[40:104]!r}", file=sys.stderr, flush=True)
+        asked = task.message[_REQUEST : _REQUEST + 64]
+        print(f"{name} unique {task.unique} node {task.ident} {asked!r}", file=sys.stderr, flush=True)
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:

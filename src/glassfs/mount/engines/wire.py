@@ -10,8 +10,8 @@ import struct
 from enum import IntEnum
 
 from glassfs.mount.operations import Attributes
+from glassfs.tree.names import text
 
-ROOT = 1
 LEAST_READ = 8192
 """The kernel refuses to read requests into less than this, or less than its longest write."""
 
@@ -81,6 +81,11 @@ ALIGNED = tuple(bytes(-length % 8) for length in range(8))
 def packed(error: int, unique: int, payload: bytes = b"") -> bytes:
     """A whole message: the reply to ``unique`` with an errno, 0 for success."""
     return OUT_HEADER.pack(OUT_HEADER.size + len(payload), -error, unique) + payload
+
+
+def name_at(message: bytes, start: int = IN_HEADER.size) -> str:
+    """The name in a request that begins there and ends with a NUL. Raises ValueError where there is none."""
+    return text(message[start : message.index(0, start)])
 
 
 def times(seconds: float) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
-from glassfs.tree.names import component
+from glassfs.tree.names import component, raw
 from glassfs.tree.nodes import Services
 from glassfs.tree.places.contents import Contents
 from glassfs.tree.places.held import Held, Opened, Place
@@ -330,7 +330,7 @@ class Containers:
 def _shown_unchanged(name: str) -> str:
     """The name that a folder shows for one in a store, "" if that depends on what else there is."""
     try:
-        return name if component(name.encode("utf-8", "surrogateescape")) == name else ""
+        return name if component(raw(name)) == name else ""
     except UnicodeEncodeError:
         return ""
 

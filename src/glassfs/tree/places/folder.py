@@ -14,7 +14,7 @@ from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Source
 from glassfs.tree.lease import Lease
-from glassfs.tree.names import component, shown_at_root
+from glassfs.tree.names import component, raw, shown_at_root
 from glassfs.tree.nodes import (
     XATTR_PREFIX,
     Access,
@@ -224,7 +224,7 @@ class Folder(Directory):
             if name != original:
                 number = 2
                 while name in taken:
-                    name = component(_bytes(original), f"~{number}")
+                    name = component(raw(original), f"~{number}")
                     number += 1
                 taken.add(name)
             yield name, original, entry
@@ -239,7 +239,7 @@ class Folder(Directory):
 
     def _shown_name(self, original: str) -> str:
         try:
-            name = component(_bytes(original))
+            name = component(raw(original))
         except UnicodeEncodeError:  # no name that a file can have
             return ""
         return shown_at_root(name) if self._is_mount_root else name
@@ -264,8 +264,3 @@ class LostDirectory(Directory):
         if isinstance(self._reason, DeviceFailed):
             return self._reason.at()
         return Changed(self._reason.reason, self._reason.source, self._reason.part)
-
-
-def _bytes(name: str) -> bytes:
-    """A name of a store as bytes, which those that are not UTF-8 come back from surrogates for."""
-    return name.encode("utf-8", "surrogateescape")

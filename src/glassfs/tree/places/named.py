@@ -9,7 +9,7 @@ from contextlib import suppress
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Named
 from glassfs.tree.lease import Lease
-from glassfs.tree.names import RESERVED, component
+from glassfs.tree.names import RESERVED, component, raw
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
 from glassfs.tree.places.containers import COMPARED, Containers
 from glassfs.tree.places.folder import LostDirectory, node_at
@@ -35,7 +35,7 @@ class Sources:
         self.on_drop: Callable[[Lease], None] = lambda lease: None
         """Called when what was parsed of a container was dropped or exchanged: see ``Containers.dropped``."""
         for one in named:
-            original = one.name.encode("utf-8", "surrogateescape")
+            original = raw(one.name)
             name, number = component(original), 2
             while name in self.places or name == RESERVED:
                 name = component(original, f"~{number}")
