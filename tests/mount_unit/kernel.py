@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import Operations
+from glassfs.mount.operations import Listing, Operations
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
 from glassfs.source.memory import MemoryStore
@@ -60,7 +60,7 @@ class Kernel:
     def list(self, ident: int) -> dict[str, int]:
         """Names and ids (0 where there is none), each held once more."""
         listing, _ = self.operations.listing(ident, 0)
-        found = {os.fsdecode(facts[0]): child for child, facts in listing.walk(0)}
+        found = dict(held_by(listing))
         self.held.update(child for child in found.values() if child)
         return found
 
@@ -73,6 +73,13 @@ class Kernel:
         for ident, references in self.held.items():
             self.operations.forget(ident, references)
         self.held.clear()
+
+
+def held_by(listing: Listing, start: int = 0) -> list[tuple[str, int]]:
+    """Names and ids (0 where there is none) of what is listed from a position on, each held once more."""
+    found = [(node.name, child) for child, node in listing.held_from(start)]
+    first, facts = listing.held_inside(start + len(found))
+    return found + [(os.fsdecode(name), ident) for ident, (name, *_) in enumerate(facts, first)]
 
 
 def served(store: MemoryStore, *names: str, options: tuple[str, ...] = (), limit: int = 64) -> tuple[Sources, Kernel]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from glassfs.content import Blob, Group, Member, Memory, Records, Unreadable
+from glassfs.content import Blob, Group, Member, Records, Unreadable
 from glassfs.errors import Changed, Damaged, GlassfsError, NotAllowed, Unavailable
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG, SHORT
@@ -309,9 +309,9 @@ def test_an_entry_that_fails_costs_no_reference(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(kernel.operations, "attributes_of", failing)
     assert kernel.list(ROOT, 0, 100_000) == errno.EIO
     assert len(kernel.operations.inodes) == 0
-    settled = [Member((b"%d" % number, b"a"), Blob(b"a", Memory(b""))) for number in range(9)]
+    settled = [Member((b"%d" % number,), Records(b"%d" % number, 1, lambda block: [])) for number in range(9)]
     kernel = kernel_over(container_root(Group(b"", lambda: settled), origin()))
-    monkeypatch.setattr(kernel.operations, "known_attributes", lambda node: 1 // (node.name != "5") and None)
+    monkeypatch.setattr(kernel.operations, "known_attributes", lambda node: 1 // (node.name != "5.jsonl") and None)
     assert kernel.list(ROOT, 0, 100_000) == errno.EIO
     assert len(kernel.operations.inodes) == 0
 

@@ -180,6 +180,7 @@ def test_a_directory_of_one_version_gives_no_node_of_another_under_its_ids() -> 
         """A container's directory that goes over from one version to the next."""
 
         count = property(lambda self: versions[0].count)  # type: ignore[assignment]
+        inside = property(lambda self: versions[0].inside)  # type: ignore[assignment]
 
         def find(self, name: str) -> int:
             return versions[0].find(name)
@@ -367,5 +368,5 @@ def test_a_directory_that_was_given_back_leaves_no_run_behind() -> None:
     listing, _ = operations.listing(ident, 0)
     operations.forget(ident, 1)
     with pytest.raises(Changed):
-        list(listing.walk(0))
+        listing.held_inside(0)
     assert (len(operations.inodes), operations.inodes._holdings) == (0, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory
 from glassfs.tree.lease import Lease
 from tests.conftest import Scale
-from tests.mount_unit.kernel import operations_of
+from tests.mount_unit.kernel import held_by, operations_of
 from tests.tree.made import made
 from tests.tree.trees import sources_of
 
@@ -281,12 +280,8 @@ class KernelAtWork(RuleBasedStateMachine):
         assert len(names) == len(listing.nodes)
         start = data.draw(st.integers(0, len(listing)))
         most = data.draw(st.integers(0, len(listing)))
-        for seen, (ident, facts) in enumerate(listing.walk(start)):
-            if seen == most:
-                self.operations.forget(ident, 1)
-                break
-            name = os.fsdecode(facts[0])
-            if name == ".glassfs":
+        for seen, (name, ident) in enumerate(held_by(listing, start)):
+            if seen >= most or name == ".glassfs":
                 self.operations.forget(ident, 1)
             else:
                 self.take(ident, self.child_of(parent, name))

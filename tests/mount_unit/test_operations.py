@@ -23,7 +23,7 @@ from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, Node, Symlink
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import FixedDirectory
-from tests.mount_unit.kernel import Kernel, operations_of, operations_over, served, told
+from tests.mount_unit.kernel import Kernel, held_by, operations_of, operations_over, served, told
 from tests.mount_unit.protocol import BIG, members
 from tests.tree.made import made
 from tests.tree.trees import origin, sources_of
@@ -98,7 +98,7 @@ def test_ten_thousand_reads_and_listings_by_threads_leave_nothing() -> None:
         operations.read_into(found, memoryview(buffer), number)
         inner = operations.look_up(ROOT, "dir").ident
         listing, _ = operations.listing(inner, 0)
-        given = [child for child, _ in listing.walk(0)]
+        given = [child for _, child in held_by(listing)]
         assert len(given) == 2
         for ident in (*given, inner, found):
             operations.forget(ident, 1)

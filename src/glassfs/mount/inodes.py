@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
 from glassfs.errors import Changed, NotADirectory
-from glassfs.tree import Directory, File, Node, Settled
+from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
 from glassfs.tree.names import RESERVED
 
@@ -132,21 +132,21 @@ class Inodes:
             named = directory.child(name)
             return self.hold_named(parent, named), named
         number, node = directory.found(name)
-        run = self.hold_settled(parent, directory, node, 1)
+        run = self.hold_settled(parent, directory, node.origin, 1)
         ident = run.first + number
         if ident not in run.holding.nodes:
             self._keep(run.holding, ident, node)
         return ident, node
 
-    def hold_settled(self, parent: int, directory: Settled, child: Node, references: int) -> _Run:
-        """The run of the children of a directory, one of which is given; so many more references are held to it."""
-        identity = child.origin.identity
+    def hold_settled(self, parent: int, directory: Settled, origin: Origin, references: int) -> _Run:
+        """The run of the children of a directory, which have this origin; so many more references are held to it."""
+        identity = origin.identity
         count, above = 0, None
         while True:
             with self._lock:
                 run = self._settled.get(parent)
                 if count and (run is None or run.identity != identity):
-                    run = self._settled[parent] = self._added(parent, child, count)
+                    run = self._settled[parent] = self._added(parent, origin, count)
                     self._place(run, parent, directory, above)
                 if run is not None and run.identity == identity:
                     run.held += references
@@ -160,7 +160,7 @@ class Inodes:
         with self._lock:
             run = self._named.get(key)
             if run is None or not _is_same(run.node, node):
-                run = self._added(parent, node, 1)
+                run = self._added(parent, node.origin, 1)
                 run.name, run.node = node.name, node
                 self._named[key] = run
                 left = None
@@ -275,10 +275,9 @@ class Inodes:
             self._kept -= len(holding.nodes)
             holding.nodes = {}
 
-    def _added(self, parent: int, child: Node, count: int) -> _Run:
-        """A new run. Under the lock."""
-        lease = child.origin.lease
-        run = _Run(self._next, count, parent, child.origin.identity, child.origin.volume, self._joined(lease))
+    def _added(self, parent: int, origin: Origin, count: int) -> _Run:
+        """A new run for what has this origin. Under the lock."""
+        run = _Run(self._next, count, parent, origin.identity, origin.volume, self._joined(origin.lease))
         self._next += count
         firsts, runs = self._table
         # In this order: who looks meanwhile finds the run before, and sees that the id lies outside it.

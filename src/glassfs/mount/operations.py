@@ -8,10 +8,11 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -19,8 +20,7 @@ from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.options import MountOptions
-from glassfs.tree import Directory, File, Node, Settled, Symlink
-from glassfs.tree.names import raw
+from glassfs.tree import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.nodes import Facts
 
 BLOCK = 512
@@ -126,34 +126,28 @@ class Listing:
             position -= 1
         return self.directory.at(position) if isinstance(self.directory, Settled) else self._nodes[position]
 
-    def walk(self, start: int) -> Iterator[tuple[int, Facts]]:
-        """What is listed from position ``start`` on: ids, each with one more reference, and facts.
+    def held_from(self, start: int) -> Iterator[tuple[int, Node]]:
+        """What is listed from position ``start`` on and may change: ids, each with one more reference, and nodes.
 
-        Those of a folder have no size, and 0 is the id of what has to be asked for. Who stops early gives back the last
-        one by ``forget``.
+        0 is the id of what has to be asked for. Who stops early gives back the last one by ``forget``.
         """
         if self.own is not None:
             if start == 0:
-                yield self._inodes.hold_named(self._parent, self.own), _facts(self.own)
+                yield self._inodes.hold_named(self._parent, self.own), self.own
             start = max(0, start - 1)
-        directory, count = self.directory, self._count
-        if not isinstance(directory, Settled):
-            for number in range(start, count):
-                node = self._nodes[number]
-                yield 0 if node.is_volatile else self._inodes.hold_named(self._parent, node), _facts(node)
-            return
-        if start >= count:
-            return
-        # All in one step: references to a run are counted together.
-        taken = count - start
-        run = self._inodes.hold_settled(self._parent, directory, directory.at(start), taken)
-        try:
-            for ident, facts in enumerate(directory.facts(start, count), run.first + start):
-                taken -= 1
-                yield ident, facts
-        finally:
-            if taken:
-                self._inodes.forget(run.first, taken)
+        for node in itertools.islice(self._nodes, start, None):
+            yield 0 if node.is_volatile else self._inodes.hold_named(self._parent, node), node
+
+    def held_inside(self, start: int) -> tuple[int, Iterable[Facts]]:
+        """What is listed of a container from position ``start`` on: the id of the first, and facts.
+
+        Each has one more reference; whoever does not need that many gives back the others.
+        """
+        start -= self.own is not None
+        if start >= self._count or not isinstance(self.directory, Settled):
+            return 0, ()
+        run = self._inodes.hold_settled(self._parent, self.directory, self.directory.inside, self._count - start)
+        return run.first + start, self.directory.facts(start, self._count)
 
 
 class Operations:
@@ -224,18 +218,24 @@ class Operations:
 
     def attributes_of(self, node: Node) -> Attributes:
         """All attributes. May take a pass over the data for a file whose size needs one."""
-        mode, size, origin = node.mode, 0, node.origin
-        _, uid, gid = origin.access
+        size = 0
         if isinstance(node, File):
             size = node.data.size
         elif isinstance(node, Symlink):
             size = len(os.fsencode(node.target))
-        if not node.is_of_mount:
-            uid = uid if self.options.uid is None else self.options.uid
-            gid = gid if self.options.gid is None else self.options.gid
-            mode = mode if isinstance(node, Symlink) else mode & self._mask
+        if node.is_of_mount:
+            origin = node.origin
+            return Attributes(node.mode, 1, node.ino, origin.uid, origin.gid, size, origin.mtime_ns)
+        return self.attributes_in(node.origin, node.mode, node.ino, size)
+
+    def attributes_in(self, origin: Origin, mode: int, ino: int = 0, size: int = 0) -> Attributes:
+        """Those of what comes from a source."""
+        _, uid, gid = origin.access
+        uid = uid if self.options.uid is None else self.options.uid
+        gid = gid if self.options.gid is None else self.options.gid
+        mode = mode if stat.S_ISLNK(mode) else mode & self._mask
         # One link: to count sub-directories would take a look into each directory.
-        return Attributes(mode, 1, node.ino, uid, gid, size, origin.mtime_ns)
+        return Attributes(mode, 1, ino, uid, gid, size, origin.mtime_ns)
 
     def known_attributes(self, node: Node) -> Attributes | None:
         """The attributes, if they are known without reading from the container."""
@@ -355,10 +355,6 @@ class Operations:
                     break
                 self._names_at_root.add(node.name)
             self._noted = identity
-
-
-def _facts(node: Node) -> Facts:
-    return raw(node.name), node.ino, node.mode, None
 
 
 def _checked(node: AnyNode) -> AnyNode:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from glassfs.cache import BlockCache
 from glassfs.source import locate
-from glassfs.tree.nodes import Directory, File, Node, Settled, Symlink
+from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.named import Sources
 from glassfs.tree.tree import Tree
 
-__all__ = ["Containers", "Directory", "File", "Node", "Settled", "Sources", "Symlink", "Tree", "open_sources"]
+__all__ = ["Containers", "Directory", "File", "Node", "Origin", "Settled", "Sources", "Symlink", "Tree", "open_sources"]
 
 
 def open_sources(names: Sequence[str], containers: Containers | None = None) -> Sources:

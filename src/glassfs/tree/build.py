@@ -19,6 +19,7 @@ from glassfs.tree.nodes import (
     Node,
     Origin,
     Settled,
+    facts_of,
     inode,
     inode_of_bytes,
     not_found,
@@ -258,6 +259,13 @@ class FieldsDirectory(Settled):
     def listing(self) -> Sequence[Node]:
         return tuple(map(self.at, range(self.count)))  # they are few
 
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        outline, mode = self._fields.outline, self.origin.directory_mode
+        for name in outline.names[start : min(stop, outline.collections)]:
+            yield name, inode_of_bytes(name, self.ino), mode, None
+        for number in range(max(start, outline.collections), min(stop, len(outline.names))):
+            yield facts_of(self.at(number))
+
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self._fields.key}
 
@@ -296,20 +304,22 @@ class SeriesDirectory(Settled):
         return File(name, inode(name, self.ino), origin, data, content)
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
-        sizes = self._sizes(start, stop)
+        series, origin = self._series, self.origin
+        sizes: Iterable[int | None] | None = repeat(None) if series.has_groups else self._sizes(start, stop)
         if sizes is None:
             yield from super().facts(start, stop)
             return
         # The same without making contents and nodes, which takes several times as long.
-        pattern, parent, mode = self._pattern.encode(), self.ino, self.origin.file_mode
-        for number, size in zip(range(self._series.count)[start:stop], sizes, strict=False):
+        pattern, parent = self._pattern.encode(), self.ino
+        mode = origin.directory_mode if series.has_groups else origin.file_mode
+        for number, size in zip(range(series.count)[start:stop], sizes, strict=False):
             name = pattern % number
             yield name, inode_of_bytes(name, parent), mode, size
 
     def _sizes(self, start: int, stop: int) -> Iterable[int] | None:
         """The sizes of these files, if they are known without making any but the first."""
         series, origin = self._series, self.origin
-        if series.has_groups or not series.count or not (series.is_uniform or series.sizes):
+        if not series.count or not (series.is_uniform or series.sizes):
             return None
         first = series.item(0)
         data = data_of(first, origin.services.cache, (origin.identity, self.ino, 0))

@@ -15,6 +15,7 @@ from glassfs.mount.engines.contract import LONGEST_READ
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import BLOCK, Listing, Missing, Operations
+from glassfs.tree import Origin, Settled
 from glassfs.tree.names import raw
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Answers:
             return
         listing, position = operations.listing(ident, cookie)
         body = bytearray()
-        given: list[int] = []
+        given: list[tuple[int, int]] = []
         is_full = False
         while position < 2 and not is_full:
             # The kernel takes nothing of "." and ".." but the name.
@@ -146,8 +147,8 @@ class Answers:
             if self._reply(unique, body):
                 given.clear()
         finally:
-            for child in given:
-                operations.forget(child, 1)
+            for child, references in given:
+                operations.forget(child, references)
 
     def _note_end(self, ident: int, cookie: int) -> None:
         """Whoever has got all of a listing asks once more, from there on."""
@@ -155,7 +156,9 @@ class Answers:
             self._ends.clear()
         self._ends.add((ident, cookie))
 
-    def _fill(self, body: bytearray, listing: Listing, position: int, size: int, given: list[int]) -> bool:
+    def _fill(
+        self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
+    ) -> bool:
         """Entries from ``position`` on; whether there are more than fit."""
         for node in listing.nodes_from(position - 2):
             position += 1
@@ -165,46 +168,80 @@ class Answers:
             body += entry
         return False
 
-    def _fill_plus(self, body: bytearray, listing: Listing, position: int, size: int, given: list[int]) -> bool:
-        """The same with attributes; ``given`` gets the ids that come with a reference.
-
-        As fast as can be: a listing asks for all. What is in one container differs in id, number, size and mode only.
-        """
-        operations, timeout = self._operations, listing.timeout
-        seconds, nanoseconds = wire.times(timeout)
-        pack_head, pack_dirent, aligned = wire.ENTRY_HEAD.pack, wire.DIRENT.pack, wire.ALIGNED
-        tails: dict[int, bytes] = {}
-        cookie, room, is_settled = listing.cookie, size - len(body), listing.is_settled
-        for number, (child, (name, ino, mode, found)) in enumerate(listing.walk(position - 2), position - 2):
+    def _fill_plus(
+        self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
+    ) -> bool:
+        """The same with attributes; ``given`` gets the ids that come with references, and how many."""
+        operations = self._operations
+        for child, node in listing.held_from(position - 2):
             if child:
-                given.append(child)
-            length = len(name)
-            room -= wire.ENTRY_OUT.size + wire.DIRENT.size + length + len(aligned[length & 7])
-            if room < 0:
-                if child:
-                    operations.forget(given.pop(), 1)
+                given.append((child, 1))
+            position += 1
+            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, raw(node.name))
+            is_full = len(body) + wire.ENTRY_OUT.size + len(entry) > size
+            attributes = operations.known_attributes(node) if child and not is_full else None
+            if child and attributes is None:
+                given.pop()
+                operations.forget(child, 1)
+            if is_full:
                 return True
-            if found is None and mode & TYPE == DIRECTORY:
-                found = 0
-            tail = tails.get(mode) if is_settled else None
-            if tail is not None and found is not None:
-                body += pack_head(child, 0, seconds, seconds, nanoseconds, nanoseconds, ino, found, -(-found // BLOCK))
-                body += tail
+            if attributes is None:
+                body += wire.NO_ENTRY + entry
             else:
-                node = listing.node(number)
-                attributes = operations.known_attributes(node) if child else None
-                if attributes is None:
-                    if child:
-                        operations.forget(given.pop(), 1)
-                    body += wire.NO_ENTRY
-                else:
-                    good = operations.timeout_of(node, timeout)
-                    entry = wire.entry_out(child, good, good, attributes)
-                    if not node.is_of_mount:
-                        tails[mode] = entry[-wire.ENTRY_TAIL :]
-                    body += entry
-            body += pack_dirent(ino, cookie + number + 3, length, mode >> 12) + name + aligned[length & 7]
+                good = operations.timeout_of(node, listing.timeout)
+                body += wire.entry_out(child, good, good, attributes) + entry
+        if isinstance(listing.directory, Settled):
+            return self._fill_inside(body, listing, listing.directory.inside, position, size, given)
         return False
+
+    def _fill_inside(
+        self, body: bytearray, listing: Listing, origin: Origin, position: int, size: int,
+        given: list[tuple[int, int]],
+    ) -> bool:
+        """The same for what is in a container. As fast as can be: a listing asks for all, and few things differ."""
+        operations, seconds, nanoseconds = self._operations, *wire.times(listing.timeout)
+        start = position - 2
+        held = left = len(listing) - start
+        first, found = listing.held_inside(start)
+        ahead = listing.cookie + position + 1 - first
+        tails: dict[int, bytes] = {}
+        room, length, entry = size - len(body), 0, wire.direntplus(0)
+        try:
+            for ident, (name, ino, mode, file_size) in enumerate(found, first):
+                if len(name) != length:
+                    length = len(name)
+                    entry = wire.direntplus(length)
+                room -= entry.size
+                if room < 0:
+                    return True
+                if file_size is None:
+                    if mode & TYPE != DIRECTORY:
+                        left -= self._put_slowly(body, listing, start + ident - first, ident, ahead + ident)
+                        continue
+                    file_size = 0
+                tail = tails.get(mode)
+                if tail is None:
+                    tail = tails[mode] = wire.tail_of(operations.attributes_in(origin, mode))
+                body += entry.pack(
+                    ident, 0, seconds, seconds, nanoseconds, nanoseconds, ino, file_size, -(-file_size // BLOCK), tail,
+                    ino, ahead + ident, length, mode >> 12, name,
+                )
+                left -= 1
+        finally:
+            if left:
+                operations.forget(first, left)
+            if held > left:
+                given.append((first, held - left))
+        return False
+
+    def _put_slowly(self, body: bytearray, listing: Listing, position: int, child: int, after: int) -> bool:
+        """One entry of what takes more than its facts to know, or reading; whether it came with attributes."""
+        node = listing.node(position)
+        attributes = self._operations.known_attributes(node)
+        good = listing.timeout
+        body += wire.NO_ENTRY if attributes is None else wire.entry_out(child, good, good, attributes)
+        body += wire.dirent(node.ino, after, node.mode, raw(node.name))
+        return attributes is not None
 
     def _forget(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         self._operations.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])

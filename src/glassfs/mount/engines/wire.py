@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from functools import lru_cache
 
-from glassfs.mount.operations import Attributes
+from glassfs.mount.operations import LONGEST_NAME, Attributes
 from glassfs.tree.names import text
 
 LEAST_READ = 8192
@@ -56,12 +57,12 @@ OUT_HEADER = struct.Struct("=IiQ")  # length, negative errno, unique
 ATTRIBUTES = "6Q10I"  # struct fuse_attr
 ENTRY_OUT = struct.Struct(f"=4Q2I{ATTRIBUTES}")
 ATTR_OUT = struct.Struct(f"=Q2I{ATTRIBUTES}")
-ENTRY_HEAD = struct.Struct("=4Q2I3Q")  # of ENTRY_OUT: what the files of one directory do not have in common
-ENTRY_TAIL = ENTRY_OUT.size - ENTRY_HEAD.size
+ENTRY_HEAD = "4Q2I3Q"  # of ENTRY_OUT: what the files of one directory do not have in common
+ENTRY_TAIL = ENTRY_OUT.size - struct.calcsize(f"={ENTRY_HEAD}")
 STATFS_OUT = struct.Struct("=5Q4I24x")
 XATTR_OUT = struct.Struct("=II")
 OPEN_OUT = struct.Struct("=QII")
-DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of the name, type
+DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of the name, type; the name comes behind it
 NO_ENTRY = bytes(ENTRY_OUT.size)
 
 FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1 << 1, 1 << 3
@@ -74,8 +75,6 @@ INVAL_ENTRY = struct.Struct("=QII")
 BLOCK_SIZE = 4096
 U64 = (1 << 64) - 1
 """Times before 1970 are sent as two's complement in an unsigned field."""
-ALIGNED = tuple(bytes(-length % 8) for length in range(8))
-"""What is added to a directory entry of so many bytes, modulo 8."""
 
 
 def packed(error: int, unique: int, payload: bytes = b"") -> bytes:
@@ -126,7 +125,18 @@ def attr_out(timeout: float, found: Attributes) -> bytes:
 
 def dirent(ino: int, after: int, mode: int, name: bytes) -> bytes:
     """A directory entry; ``after`` is the position behind it, ``mode`` the type as in st_mode."""
-    return DIRENT.pack(ino, after, len(name), mode >> 12) + name + ALIGNED[len(name) & 7]
+    return DIRENT.pack(ino, after, len(name), mode >> 12) + name + bytes(-len(name) % 8)
+
+
+@lru_cache(LONGEST_NAME + 1)
+def direntplus(length: int) -> struct.Struct:
+    """A directory entry with attributes and a name of so many bytes: ENTRY_HEAD, ``tail_of``, DIRENT, the name."""
+    return struct.Struct(f"={ENTRY_HEAD}{ENTRY_TAIL}sQQII{length + -length % 8}s")
+
+
+def tail_of(attributes: Attributes) -> bytes:
+    """What all entries have in common whose attributes differ in inode number and size only."""
+    return entry_out(0, 0, 0, attributes)[-ENTRY_TAIL:]
 
 
 def inval_inode(ident: int) -> bytes:

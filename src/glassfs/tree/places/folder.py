@@ -152,6 +152,10 @@ class ContainerDirectory(Settled):
     def count(self) -> int:
         return self.opened().root.count
 
+    @property
+    def inside(self) -> Origin:
+        return self.opened().origin
+
     def find(self, name: str) -> int:
         return self.opened().root.find(name)
 
