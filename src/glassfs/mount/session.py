@@ -186,6 +186,5 @@ class Session:
 
 def _tame_collector() -> None:
     """Nodes come and go by the thousand, and are freed without the collector having to look at all of them."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
