@@ -87,7 +87,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # what a terminal's encoding lacks is shown as a number
             stream.reconfigure(errors="backslashreplace")
-    # What a start makes stays to the end, and goes with the process: looking through it would take longer than most work.
+    # What a start makes stays to the end, and goes with the process: looking through it would take a third of the time.
     gc.set_threshold(100_000, 50, 100)
     status = run(sys.argv[1:])
     gc.freeze()
