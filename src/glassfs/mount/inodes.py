@@ -24,7 +24,7 @@ from glassfs.tree.names import RESERVED
 ROOT = 1
 KEPT_DIRECTORIES = 6_144
 """Nodes of directories, which every look-up below them needs: with what they have found out a KiB each."""
-KEPT_FILES = 4_096
+KEPT_FILES = 8_192
 """Nodes of files: each is read soon after it was looked up, and later from the kernel's pages."""
 SPARSE = 1024
 """Runs that were given back before the table is made anew."""
@@ -142,7 +142,7 @@ class Inodes:
         run = self._run(ident)
         if run.node is not None:
             return run.node
-        found = self._found(run.holding, ident)
+        found = self._directories.find(run.holding, ident) or self._files.find(run.holding, ident)
         if found is None:
             found = _still(run, self._directory_of(run).at(ident - run.first))
             self._keep(run.holding, ident, found)
@@ -176,7 +176,7 @@ class Inodes:
         number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node, 1)
         ident = run.first + number
-        if self._found(run.holding, ident) is None:
+        if self._shelf(node).find(run.holding, ident) is None:
             self._keep(run.holding, ident, node)
         return ident, node
 
@@ -307,10 +307,10 @@ class Inodes:
         with self._lock:
             if not holding.runs:  # given back meanwhile
                 return
-            (self._directories if isinstance(node, Directory) else self._files).put(holding, ident, node)
+            self._shelf(node).put(holding, ident, node)
 
-    def _found(self, holding: _Holding, ident: int) -> Node | None:
-        return self._directories.find(holding, ident) or self._files.find(holding, ident)
+    def _shelf(self, node: Node) -> _Shelf:
+        return self._files if isinstance(node, File) else self._directories
 
     def _drop(self, holding: _Holding) -> None:
         """Under the lock."""
