@@ -12,7 +12,7 @@ from click.shell_completion import BashComplete, CompletionItem
 from writers.kastore import KastoreWriter
 
 from glassfs import cli
-from glassfs.cli.complete import complete_options
+from glassfs.cli.mount import complete_options
 
 
 def offered(*words: str | Path) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from glassfs.content import Blob, Group, Member, Memory
 from glassfs.errors import Changed, NotADirectory
 from glassfs.mount import inodes as inodes_module
-from glassfs.mount.inodes import ROOT
+from glassfs.mount.inodes import ROOT, Inodes, _Holding, _Shelf
 from glassfs.source.memory import MemoryStore
 from glassfs.tree import Node, Settled
 from glassfs.tree.build import container_root
@@ -36,6 +36,11 @@ def folder_of(names: int, identity: str = "x") -> Settled:
     members = [Member((b"%d" % number,), Blob(b"%d" % number, Memory(b"%d" % number))) for number in range(names)]
     members += [Member((b"dir%d" % number, b"a"), Blob(b"a", Memory(b""))) for number in range(names)]
     return container_root(Group(b"", lambda: members), origin(identity))
+
+
+def kept_by(inodes: Inodes) -> int:
+    """How many nodes are kept."""
+    return len(inodes._directories) + len(inodes._files)
 
 
 def test_threads_at_once_leave_nothing(scale: Scale) -> None:
@@ -79,7 +84,7 @@ def test_threads_at_once_leave_nothing(scale: Scale) -> None:
     assert [error for error in faults if not isinstance(error, Changed)] == []
     inodes = operations.inodes
     assert (len(inodes), inodes.held, inodes._holdings, inodes._settled, inodes._named) == (0, 0, {}, {}, {})
-    assert inodes._kept == 0
+    assert kept_by(inodes) == 0
     sources.tree.close()
     assert store.held == set()
 
@@ -126,8 +131,7 @@ def test_the_table_does_not_grow_with_what_was_given_back() -> None:
 
 
 def test_nodes_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inodes_module, "KEPT_NODES", 50)
-    monkeypatch.setattr(inodes_module, "KEPT_OF_ONE", 20)
+    monkeypatch.setattr(inodes_module, "KEPT_FILES", 50)
     roots = {f"c{number}": folder_of(100, f"{number}") for number in range(5)}
     top = FixedDirectory("", 1, origin("top"), roots)
     kernel = Kernel(operations_over(lambda: top))
@@ -135,12 +139,40 @@ def test_nodes_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in roots:
         for number in range(100):
             assert kernel.read(kernel.find(f"/{name}/{number}.bin")) == b"%d" % number
-            kept = sum(len(holding.nodes) for holding in inodes._holdings.values())
-            assert (inodes._kept, kept) == (kept, kept)
-            assert kept <= 50
-            assert all(len(holding.nodes) <= 20 for holding in inodes._holdings.values())
+            kept = [len(nodes) for nodes in inodes._files._of.values()]
+            assert len(inodes._files) == sum(kept) <= 50
+            assert max(kept) <= 25
     kernel.forget_all()
-    assert inodes._kept == 0
+    assert kept_by(inodes) == 0
+
+
+def test_nodes_go_with_the_container_that_came_first() -> None:
+    shelf = _Shelf(4)
+    first, second, third = (_Holding(Lease(())) for _ in range(3))
+    node = Symlink("a", 2, origin(), "b")
+    places = [(first, 2), (first, 3), (second, 4), (third, 5), (third, 6)]
+    for holding, ident in places:
+        shelf.put(holding, ident, node)
+    assert [shelf.find(holding, ident) for holding, ident in places] == [None, None, node, node, node]
+    for ident in range(10, 20):
+        shelf.put(third, ident, node)
+    assert (shelf.find(second, 4), shelf.find(third, 19)) == (node, node)
+    shelf.drop(second)
+    shelf.drop(third)
+    assert len(shelf) == 0
+
+
+def test_files_take_no_room_from_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inodes_module, "KEPT_FILES", 4)
+    root = folder_of(100)
+    kernel = Kernel(operations_over(lambda: root))
+    inodes = kernel.operations.inodes
+    kernel.find("/dir7/a.bin")
+    before = len(inodes._directories)
+    for number in range(100):
+        kernel.find(f"/{number}.bin")
+    assert 0 < before == len(inodes._directories)
+    assert 0 < len(inodes._files) <= 4
 
 
 # Versions
@@ -255,7 +287,7 @@ def test_a_node_that_is_given_back_while_it_is_made_is_not_kept() -> None:
     ident = kernel.find("/0.bin")
     kernel.operations.inodes.drop_nodes()
     assert kernel.read(ident) == b"0"
-    assert (len(kernel.operations.inodes), kernel.operations.inodes._kept) == (0, 0)
+    assert (len(kernel.operations.inodes), kept_by(kernel.operations.inodes)) == (0, 0)
 
 
 # Holding on

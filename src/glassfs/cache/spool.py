@@ -8,7 +8,6 @@ again, from the start of the block, for the next reader who wants more than is t
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -197,6 +196,8 @@ class Spool:
         """The file, made by whoever writes first."""
         if self._file is None:
             try:
+                import tempfile
+
                 self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
             except OSError as error:
                 raise self._no_spool(error) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -156,6 +155,8 @@ def _type_name(descr: str) -> str:
 
 def _hint(tree: Tree, path: str) -> str:
     """What may have been meant by a path that is not there."""
+    from difflib import get_close_matches
+
     if os.path.isfile(path):
         return "it is a file of its own; one source is taken"
     if any(character in path for character in "*?["):
@@ -166,5 +167,5 @@ def _hint(tree: Tree, path: str) -> str:
     except GlassfsError:
         return ""
     begun = [name for name in names if name.startswith(f"{wanted}.")]
-    close = begun or difflib.get_close_matches(wanted, names, 1, 0.5)
+    close = begun or get_close_matches(wanted, names, 1, 0.5)
     return f"did you mean '{folder[1:]}{'/' if folder else ''}{close[0]}'?" if close else ""

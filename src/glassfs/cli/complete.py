@@ -1,4 +1,4 @@
-"""What the Tab key offers: paths inside containers, and mount options.
+"""What the Tab key offers: paths inside containers.
 
 A name comes from a container, that is from anybody, and most shells put it into the command line as it is: one with
 a character that means something to a shell, or that does not print, is not offered. Nothing here fails loudly.
@@ -57,21 +57,6 @@ def complete_path_or_folder(
 ) -> list[CompletionItem]:
     """Paths inside the source, or where none begins like this, folders of the local system."""
     return complete_path(context, parameter, incomplete) or [CompletionItem(incomplete, type="dir")]
-
-
-def complete_options(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Mount options; several are separated by commas, and the last of them is completed."""
-    from glassfs.mount.options import DESCRIPTIONS
-
-    before, comma, begun = incomplete.rpartition(",")
-    given = {option.partition("=")[0] for option in before.split(",")}
-    found = []
-    for names, meaning in DESCRIPTIONS.items():
-        for option in names.split(", "):
-            name, equals, _ = option.partition("=")
-            if name.startswith(begun) and name not in given:
-                found.append(CompletionItem(f"{before}{comma}{name}{equals}", help=meaning))
-    return found
 
 
 def _offered(source: str, folder: str, begun: str, typed: str) -> list[CompletionItem]:

@@ -6,8 +6,8 @@ import os
 import shlex
 
 import click
+from click.shell_completion import CompletionItem
 
-from glassfs.cli.complete import complete_options
 from glassfs.cli.unseen import complete_path
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
@@ -18,6 +18,19 @@ def _described() -> str:
     width = max(map(len, DESCRIPTIONS))
     lines = [f"  {name:<{width}}  {text}" for name, text in DESCRIPTIONS.items()]
     return "\n".join(["\b", "Options for -o, separated by commas:", *lines])
+
+
+def complete_options(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Mount options; several are separated by commas, and the last of them is completed."""
+    before, comma, begun = incomplete.rpartition(",")
+    given = {option.partition("=")[0] for option in before.split(",")}
+    found = []
+    for names, meaning in DESCRIPTIONS.items():
+        for option in names.split(", "):
+            name, equals, _ = option.partition("=")
+            if name.startswith(begun) and name not in given:
+                found.append(CompletionItem(f"{before}{comma}{name}{equals}", help=meaning))
+    return found
 
 
 @click.command(epilog=_described())

@@ -1,7 +1,7 @@
 """How glibc's allocator is to treat a daemon: keep what requests need all the time, give back what blocks needed once.
 
 The daemon makes a reply of up to 1 MiB for each request, which is not to be mapped and unmapped each time; and blocks
-of many MiB, which are. What is left over in the arenas of threads is given back when nothing was decoded for a while.
+of many MiB, which are. What is left over in the arenas of threads is given back when there was no work for a while.
 Where there is no glibc, nothing happens.
 """
 
@@ -16,9 +16,9 @@ LARGEST_IN_ARENA = 8 << 20
 KEPT = 16 << 20
 ARENAS = 2
 QUIET = 1.5
-"""Seconds without decoding after which memory is given back."""
+"""Seconds without work after which memory is given back."""
 BUSY = 5.0
-"""Seconds of decoding after which it is given back all the same."""
+"""Seconds of work after which it is given back all the same."""
 
 
 def _libc() -> Any:
@@ -43,15 +43,15 @@ class Memory:
 
     def __init__(self) -> None:
         self._libc = _libc()
-        self._misses = 0
+        self._work = 0
         self._last_change = self._last_trim = time.monotonic()
         self._is_clean = True
 
-    def tick(self, misses: int) -> None:
-        """``misses`` counts what was decoded since the start."""
+    def tick(self, work: int) -> None:
+        """``work`` is a number that changes when blocks are decoded, and when the kernel learns of directories."""
         now = time.monotonic()
-        if misses != self._misses:
-            self._misses, self._last_change, self._is_clean = misses, now, False
+        if work != self._work:
+            self._work, self._last_change, self._is_clean = work, now, False
         if self._is_clean or self._libc is None:
             return
         is_quiet = now - self._last_change > QUIET

@@ -8,11 +8,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 
-from glassfs.mount import probe, system
+from glassfs.mount import system
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
 from glassfs.source.mountinfo import glassfs_devices
@@ -51,6 +50,8 @@ def _check_nothing_is_mounted(mountpoint: str) -> None:
     existing = system.mount_at(place)
     if existing is None or existing.file_system != system.FILE_SYSTEM:
         return
+    from glassfs.mount import probe
+
     (state,) = probe.ask([lambda: b"dead" if system.is_dead(place) else b"alive"])
     if state == b"dead":
         log.warning("%s: unmounting a glassfs mount whose daemon is gone", mountpoint)
@@ -88,6 +89,8 @@ def _check_fuse(options: MountOptions) -> None:
         raise MountError(f"{FUSE_DEVICE} cannot be opened ({error.strerror}): {_device_advice(error)}") from None
     if os.geteuid() == 0:
         return
+    import shutil
+
     if not (shutil.which("fusermount3") or shutil.which("fusermount")):
         raise MountError("fusermount3 is not installed, without which only root may mount: 'apt install fuse3'")
     if options.flags & {"allow_other", "allow_root"} and not _may_allow_other():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from glassfs.errors import Changed, NotADirectory
 from glassfs.tree import Directory, File, Node, Origin, Settled
@@ -22,21 +22,62 @@ from glassfs.tree.lease import Lease
 from glassfs.tree.names import RESERVED
 
 ROOT = 1
-KEPT_NODES = 16_384
-KEPT_OF_ONE = 4_096
+KEPT_DIRECTORIES = 6_144
+"""Nodes of directories, which every look-up below them needs: with what they have found out a KiB each."""
+KEPT_FILES = 8_192
+"""Nodes of files: each is read soon after it was looked up, and later from the kernel's pages."""
 SPARSE = 1024
 """Runs that were given back before the table is made anew."""
 
 
 class _Holding:
-    """What the kernel holds of one version of a container, or of one file: the lease, by so many runs, and nodes."""
+    """What the kernel holds of one version of a container, or of one file: the lease, by so many runs."""
 
-    __slots__ = ("lease", "nodes", "runs")
+    __slots__ = ("lease", "runs")
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.runs = 0
-        self.nodes: dict[int, Node] = {}
+
+
+class _Shelf:
+    """Up to ``limit`` nodes by their ids, half of them of one holding at most: those of whom came first go first.
+
+    Changed under the lock of the table, asked without.
+    """
+
+    __slots__ = ("_count", "_limit", "_of")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+        self._of: dict[_Holding, dict[int, Node]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, holding: _Holding, ident: int) -> Node | None:
+        nodes = self._of.get(holding)
+        return None if nodes is None else nodes.get(ident)
+
+    def put(self, holding: _Holding, ident: int, node: Node) -> None:
+        nodes = self._of.get(holding)
+        if nodes is not None and len(nodes) >= self._limit // 2:
+            self.drop(holding)
+            nodes = None
+        if nodes is None:
+            nodes = self._of[holding] = {}
+        self._count += ident not in nodes
+        nodes[ident] = node
+        if self._count > self._limit:
+            self.drop(next(iter(self._of)))
+
+    def drop(self, holding: _Holding) -> None:
+        self._count -= len(self._of.pop(holding, ()))
+
+    def clear(self) -> None:
+        self._of = {}
+        self._count = 0
 
 
 class _Run:
@@ -81,7 +122,8 @@ class Inodes:
         """The run of the children of a directory that does not change, by the directory's id."""
         self._named: dict[tuple[int, str], _Run] = {}
         self._holdings: dict[Lease, _Holding] = {}
-        self._kept = 0
+        self._directories = _Shelf(KEPT_DIRECTORIES)
+        self._files = _Shelf(KEPT_FILES)
 
     def __len__(self) -> int:
         """How many runs there are."""
@@ -100,7 +142,7 @@ class Inodes:
         run = self._run(ident)
         if run.node is not None:
             return run.node
-        found = run.holding.nodes.get(ident)
+        found = self._directories.find(run.holding, ident) or self._files.find(run.holding, ident)
         if found is None:
             found = _still(run, self._directory_of(run).at(ident - run.first))
             self._keep(run.holding, ident, found)
@@ -134,7 +176,7 @@ class Inodes:
         number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node.origin, 1)
         ident = run.first + number
-        if ident not in run.holding.nodes:
+        if self._shelf(node).find(run.holding, ident) is None:
             self._keep(run.holding, ident, node)
         return ident, node
 
@@ -233,8 +275,11 @@ class Inodes:
     def drop_nodes(self, lease: Lease | None = None) -> None:
         """Makes nodes anew from now on: those of one container, or all."""
         with self._lock:
-            holding = None if lease is None else self._holdings.get(lease)
-            self._drop(self._holdings.values() if lease is None else [holding] if holding else ())
+            if lease is None:
+                self._directories.clear()
+                self._files.clear()
+            elif lease in self._holdings:
+                self._drop(self._holdings[lease])
 
     def _run(self, ident: int) -> _Run:
         firsts, runs = self._table
@@ -250,7 +295,7 @@ class Inodes:
         if found is None:
             above = run.above
             assert above is not None
-            found = above.node or above.holding.nodes.get(above.first + run.number)
+            found = above.node or self._directories.find(above.holding, above.first + run.number)
             if found is None:
                 found = _still(above, self._directory_of(above).at(run.number))
                 self._keep(above.holding, above.first + run.number, found)
@@ -262,18 +307,15 @@ class Inodes:
         with self._lock:
             if not holding.runs:  # given back meanwhile
                 return
-            if self._kept >= KEPT_NODES:
-                self._drop(self._holdings.values())
-            elif len(holding.nodes) >= KEPT_OF_ONE:
-                self._drop((holding,))
-            self._kept += ident not in holding.nodes
-            holding.nodes[ident] = node
+            self._shelf(node).put(holding, ident, node)
 
-    def _drop(self, holdings: Iterable[_Holding]) -> None:
+    def _shelf(self, node: Node) -> _Shelf:
+        return self._files if isinstance(node, File) else self._directories
+
+    def _drop(self, holding: _Holding) -> None:
         """Under the lock."""
-        for holding in holdings:
-            self._kept -= len(holding.nodes)
-            holding.nodes = {}
+        self._directories.drop(holding)
+        self._files.drop(holding)
 
     def _added(self, parent: int, origin: Origin, count: int) -> _Run:
         """A new run for what has this origin. Under the lock."""
@@ -307,7 +349,7 @@ class Inodes:
         if holding.runs:
             return None
         del self._holdings[holding.lease]
-        self._kept -= len(holding.nodes)
+        self._drop(holding)
         return holding.lease
 
     def _renewed(self, run: _Run, node: Node) -> Lease | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 
 from glassfs.terminal import printable
 
@@ -43,5 +42,7 @@ def _nameless() -> int:
     # A pipe would be full some day, or kill a fusermount that lives on and finds nobody to read it.
     if sys.platform == "linux":
         return os.memfd_create("glassfs-messages")
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

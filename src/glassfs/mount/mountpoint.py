@@ -10,7 +10,6 @@ import os
 import time
 from dataclasses import dataclass
 
-from glassfs.mount import probe
 from glassfs.mount.errors import MountError
 
 SUFFIX = "-glassfs"
@@ -40,6 +39,8 @@ class OwnMountPoint:
 
 def is_own(path: str) -> bool:
     """Whether the mount at ``path`` says that its mount point was made for it and goes with it."""
+    from glassfs.mount import probe
+
     options = probe.statuses([path])[0].get("options")
     return isinstance(options, dict) and options.get("own_mountpoint") is True
 

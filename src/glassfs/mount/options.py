@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from glassfs.cache import DEFAULT_BUDGET
 from glassfs.mount.errors import WrongOption
@@ -113,6 +112,8 @@ class MountOptions:
             except ValueError:
                 raise WrongOption(f"option {name}: {value!r} is not {_EXPECTED[name]}") from None
         else:
+            from difflib import get_close_matches
+
             known = (known.partition("=")[0] for names in DESCRIPTIONS for known in names.split(", "))
             close = get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]}?" if close else ""

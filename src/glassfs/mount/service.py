@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 
 
 def notify(*assignments: str) -> None:
@@ -12,6 +11,8 @@ def notify(*assignments: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
+    import socket
+
     if address.startswith("@"):
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:

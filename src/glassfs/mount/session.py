@@ -143,7 +143,7 @@ class Session:
         for place in due:
             self.engine.invalidate(self.operations.stale(place))
         self.engine.invalidate(Stale(nodes=self.operations.unsettled()))
-        self._memory.tick(self.cache.misses)
+        self._memory.tick(self.cache.misses + len(self.operations.inodes))
 
     def _tick(self) -> None:
         """On a thread of its own: the watch may have to wait for the kernel."""
@@ -186,6 +186,5 @@ class Session:
 
 def _tame_collector() -> None:
     """Nodes come and go by the thousand, and are freed without the collector having to look at all of them."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)

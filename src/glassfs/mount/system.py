@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-import subprocess
 import time
 
 from glassfs.mount.errors import MountError
@@ -68,6 +66,9 @@ def unmount(path: str, lazy: bool = False) -> None:
 
 def _unmount(place: str, lazy: bool) -> str | None:
     """The reason why it failed, or None."""
+    import shutil
+    import subprocess
+
     if os.geteuid() == 0:
         commands = [["umount", *(["-l"] if lazy else []), place]]
     else:
