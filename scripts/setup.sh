@@ -42,7 +42,10 @@ make_environment() {
     local stamp wanted python extra=${1:+[$1]}
     stamp=$venv/.installed${1:+-$1}
     wanted="$(cksum <"$root/pyproject.toml") ${GLASSFS_PYTHON:-}"
-    if [ -x "$venv/bin/glassfs" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then return; fi
+    if [ -x "$venv/bin/glassfs" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+        compile_modules
+        return
+    fi
     python=$(find_python) || return 1
     say "setting up $venv …"
     if [ -n "${GLASSFS_PYTHON:-}" ] && [ "$("$venv/bin/python" -V 2>&1)" != "$("$python" -V)" ]; then rm -rf "$venv"; fi
@@ -55,4 +58,8 @@ make_environment() {
     fi
     "$venv/bin/pip" install --quiet --disable-pip-version-check --editable "$root$extra" || return 1
     echo "$wanted" >"$stamp"
+    compile_modules
 }
+
+# compile_modules : once, or where PYTHONDONTWRITEBYTECODE is set each start of glassfs would do it.
+compile_modules() { "$venv/bin/python" -m compileall -q "$root/src" || say "not all modules can be compiled"; }
