@@ -130,7 +130,12 @@ static uint32_t place_of(uint32_t parent, const char *name)
     return at;
 }
 
-/* Reads the tree directory by directory, so that the children of each stand side by side. */
+static int by_name(const void *one, const void *other)
+{
+    return strcmp(((const struct node *)one)->name, ((const struct node *)other)->name);
+}
+
+/* Reads the tree directory by directory, so that the children of each stand side by side; by name, as the peers do. */
 static void read_tree(void)
 {
     add(FUSE_ROOT_ID, ".", folder);
@@ -145,6 +150,7 @@ static void read_tree(void)
         for (struct dirent *found; (found = readdir(directory)) != NULL;)
             if (strcmp(found->d_name, ".") != 0 && strcmp(found->d_name, "..") != 0)
                 add(id, found->d_name, descriptor);
+        qsort(&nodes[first], used - first, sizeof *nodes, by_name);
         nodes[id].first = first;
         nodes[id].count = used - first;
         closedir(directory);
@@ -277,6 +283,7 @@ static int answer(const struct fuse_in_header *asked, const void *more)
     case FUSE_READDIRPLUS: return list(asked->nodeid, more);
     case FUSE_READ: return read_file(asked->nodeid, more);
     case FUSE_STATFS: return get_usage();
+    case FUSE_GETXATTR: return -EOPNOTSUPP; /* ls asks once then; after ENOSYS it would ask the kernel for each file */
     default: return -ENOSYS; /* of OPEN, OPENDIR and most others the kernel asks only once then */
     }
 }
