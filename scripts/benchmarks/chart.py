@@ -9,7 +9,7 @@ from benchmarks.report import Row, shown
 
 COLOURS = {
     "plain": "#7f8c8d", "squashfuse_ll": "#c0392b", "ratarmount": "#2980b9", "hdfuse": "#8e44ad",
-    "libfuse 2": "#16a085", "reference": "#d4a017",
+    "libfuse 2": "#16a085", "C server": "#2c3e50", "reference": "#d4a017",
 }
 LINE_HEIGHT = 0.34
 
@@ -47,6 +47,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axes.set_xlabel("what others need, in times of what glassfs needs: right of the line, glassfs is better")
     axes.grid(axis="x", alpha=0.3)
     axes.margins(y=0.02)
-    figure.legend(loc="outside upper right", ncols=6, fontsize=8, frameon=False)
+    figure.legend(loc="outside upper right", ncols=7, fontsize=8, frameon=False)
     figure.savefig(path, dpi=140)
     pyplot.close(figure)

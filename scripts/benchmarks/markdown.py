@@ -8,7 +8,9 @@ from pathlib import Path
 from benchmarks.report import CONDITIONS, OURS, Report, Row, Summary, ends, shown, system
 from benchmarks.workloads import Goal
 
-SIDES = {"squashfuse_ll": "squashfuse_ll", "ratarmount": "ratarmount", "plain": "plain files"}
+SIDES = {
+    "squashfuse_ll": "squashfuse_ll", "ratarmount": "ratarmount", "plain": "plain files", "C server": "C server",
+}
 """What has a column of its own; all others share one."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import importlib.util
@@ -17,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from benchmarks.data import GLASSFS, Dataset
@@ -25,6 +27,7 @@ PATIENCE = 60.0
 CHUNK = 4 << 20
 STATUS = ".glassfs/status.json"
 LIBFUSE_2 = "libfuse.so.2"
+FLOOR = Path(__file__).with_name("floor.c")
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,40 @@ fuse.FUSE(hdfuse.hdfuse.HDFuse5(sys.argv[1]), sys.argv[2], foreground=False)
         return super().missing()
 
 
+class Compiled(Mount):
+    """A FUSE file system of our own in C, compiled when it is first asked for: the compiler has to be installed."""
+
+    def __init__(self, name: str, form: str, source: Path) -> None:
+        super().__init__(name, form, "cc", "-O2", "-o")
+        self.source = source
+
+    def missing(self) -> str | None:
+        if os.geteuid() != 0:
+            return "only root mounts without a library"
+        return super().missing() or self._fault
+
+    def start(self, image: Path, point: Path) -> None:
+        subprocess.run([self.program, image, point], check=True, stdout=subprocess.DEVNULL)
+
+    @cached_property
+    def program(self) -> Path:
+        """Where it is once ``missing`` has found nothing; it goes with this process."""
+        folder = tempfile.TemporaryDirectory(prefix="glassfs-benchmark-")
+        atexit.register(folder.cleanup)
+        return Path(folder.name) / self.source.stem
+
+    @cached_property
+    def _fault(self) -> str | None:
+        """Compiles it: why that cannot be done here, or None."""
+        english = os.environ | {"LC_ALL": "C"}
+        command = (*self.command, self.program, self.source)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=english)
+        if done.returncode == 0:
+            return None
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or [f"{self.command[0]} failed"]
+        return f"{self.source.name} does not compile: {errors[0]}"
+
+
 def _loads(library: str) -> bool:
     try:
         ctypes.CDLL(library)
@@ -209,6 +246,7 @@ SIDES: dict[str, Side] = {
         Mount("squashfuse_ll", "squashfs", "squashfuse_ll"),
         Mount("ratarmount", "tar", _beside_python("ratarmount")),
         Hdfuse(),
+        Compiled("C server", "tree", FLOOR),
         Unmounted("memory"),
     )
 }

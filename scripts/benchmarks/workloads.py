@@ -93,11 +93,12 @@ SQUASH = "squashfuse_ll"
 ALL = ("plain", SQUASH, "ratarmount")
 FAST = ("plain", SQUASH)
 OLD = "libfuse 2"
+FLOOR = "C server"
 
 
 def _of_array() -> tuple[Workload, ...]:
     cat_goals = (at_least(1.5, SQUASH), at_least(4, "ratarmount"))
-    cats = _mounts(recipes.cat("data.npy"), OLD, *ALL, cat_of_the_container=recipes.cat_container)
+    cats = _mounts(recipes.cat("data.npy"), OLD, *ALL, FLOOR, cat_of_the_container=recipes.cat_container)
     array = Workload("array", "array", cats, memory=LARGE, measures=(
         Measure("first", "cat of a 1 GiB array, first read", cat_goals),
         Measure("second", "cat of a 1 GiB array, second read", (at_least(0.95, SQUASH),),
@@ -108,7 +109,7 @@ def _of_array() -> tuple[Workload, ...]:
                 (at_most(1.5, SQUASH),)),
         Measure("p99", "the same random reads, p99"),
     ))
-    readers = Workload("random-readers", "array", _mounts(recipes.random_readers("data.npy"), *ALL), (
+    readers = Workload("random-readers", "array", _mounts(recipes.random_readers("data.npy"), *ALL, FLOOR), (
         Measure("p50", "8 readers, 10,000 random reads of 4 KiB, first touch, p50", (at_most(0.6, SQUASH),)),
         Measure("p99", "the same of 8 readers, p99"),
     ))
@@ -116,7 +117,7 @@ def _of_array() -> tuple[Workload, ...]:
 
 
 def _of_frames() -> tuple[Workload, ...]:
-    listing = Workload("ls", "pictures", _mounts(recipes.LIST_FRAMES, *ALL), (
+    listing = Workload("ls", "pictures", _mounts(recipes.LIST_FRAMES, *ALL, FLOOR), (
         Measure(FIRST, "ls -l of 20,000 frames, first time", (Goal("≤ 0.2 s", extra=0.2), at_most(0.1, SQUASH)),
                 each="frame"),
         Measure(AGAIN, "ls -l of 20,000 frames, again", (Goal("≤ 0.1 s", extra=0.1),), state=KEPT, each="frame"),
@@ -130,13 +131,13 @@ def _of_frames() -> tuple[Workload, ...]:
         Measure(f"seconds {REQUESTS}", "the same, requests for each file", (Goal("≤ 1.05", extra=1.05),), "count",
                 may_lack=True),
     ))
-    random = Workload("random-pictures", "pictures", _mounts(recipes.random_pictures, *ALL), (
+    random = Workload("random-pictures", "pictures", _mounts(recipes.random_pictures, *ALL, FLOOR), (
         Measure("seconds", "2,000 random pictures out of 20,000, first time", (at_most(0.8, SQUASH),), each="file"),
     ))
     frames = Workload("cat-frames", "frames", _mounts(recipes.CAT_FRAMES, *FAST), (
         Measure("seconds", "cat of 20,000 raw frames of 4 KiB as PNG, first time", (at_most(2, SQUASH),), each="file"),
     ))
-    raw = Workload("cat-large-frames", "raw", _mounts(recipes.CAT_LARGE_FRAMES, *FAST), memory=LARGE, measures=(
+    raw = Workload("cat-large-frames", "raw", _mounts(recipes.CAT_LARGE_FRAMES, *FAST, FLOOR), memory=LARGE, measures=(
         Measure("seconds", "cat of 1 GiB of raw 640 × 480 frames as PNG, first time", (at_most(1, SQUASH),),
                 each="file"),
     ))
@@ -229,29 +230,31 @@ def _of_episodes() -> tuple[Workload, ...]:
         Measure("mount", "mount of 50,000 episodes, process start included", (Goal("≤ 0.2 s", extra=0.2),)),
         Measure("memory", "the daemon's memory after that mount", (Goal("≤ 30 MB", extra=30e6),), "bytes"),
     ))
-    read = Workload("episodes", "episodes", _mounts(recipes.read_episodes(1), *FAST), (
+    read = Workload("episodes", "episodes", _mounts(recipes.read_episodes(1), *FAST, FLOOR), (
         Measure("seconds", "reading all 50,000 episode.json", (at_most(0.8, SQUASH),), each="file"),
     ))
-    some = Workload("some-episodes", "episodes", _mounts(recipes.read_episodes(10), *FAST), (
+    some = Workload("some-episodes", "episodes", _mounts(recipes.read_episodes(10), *FAST, FLOOR), (
         Measure("seconds", "reading every tenth of 50,000 episode.json", (at_most(0.9, SQUASH),), each="file"),
     ))
     return mount, read, some
 
 
 def _of_dataset() -> tuple[Workload, ...]:
-    read = Workload("dataset-samples", "dataset", _mounts(recipes.read_samples, OLD, *ALL), part=FIRST_PART, measures=(
+    samplers = _mounts(recipes.read_samples, OLD, *ALL, FLOOR)
+    read = Workload("dataset-samples", "dataset", samplers, part=FIRST_PART, measures=(
         Measure(FIRST, "one of 2,000 random samples over 500 containers, first time", (at_most(1, SQUASH),),
                 each="sample"),
         Measure(AGAIN, "one of 2,000 random samples over 500 containers, again", (at_most(2, "plain"),), state=KEPT,
                 each="sample"),
     ))
-    train = Workload("dataset-loader", "dataset", _mounts(recipes.train, *ALL), (
+    train = Workload("dataset-loader", "dataset", _mounts(recipes.train, *ALL, FLOOR), (
         Measure(FIRST, "8 workers, 6,000 random samples over 3,000 containers, first pass",
                 (at_least(1, SQUASH),), RATE, each="sample"),
         Measure(AGAIN, "8 workers, second pass over the same samples", (at_least(0.9, "plain"),), RATE, KEPT,
                 each="sample"),
     ))
-    finding = Workload("dataset-find", "dataset", _mounts(recipes.FIND_CONTAINERS, *ALL), part=FIRST_PART, measures=(
+    finders = _mounts(recipes.FIND_CONTAINERS, *ALL, FLOOR)
+    finding = Workload("dataset-find", "dataset", finders, part=FIRST_PART, measures=(
         Measure(FIRST, "find over 500 containers (107,000 entries), first time", (at_most(1, SQUASH),),
                 each="container"),
         Measure(AGAIN, "find over 500 containers, again", (at_most(0.5, SQUASH, "'s first", FIRST),), state=KEPT,

@@ -1,0 +1,129 @@
+"""The floor of the benchmark, a FUSE server in C, shows the tree that it was given, and ends when it is unmounted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks.data import Container, Dataset
+from benchmarks.sides import FLOOR, SIDES, Compiled, Place, Side
+
+from tests.mount.mounts import is_mounted, is_running
+
+MOST_OPEN = 512
+LARGE = (2 << 20) + 777  # more than one request, and no whole number of pages
+
+
+@pytest.fixture
+def side() -> Side:
+    found = SIDES["C server"]
+    reason = found.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """More files than are kept open, listings of more than one request, and whatever names and sizes may be."""
+    root = tmp_path / "data/tree"
+    many = root / "many"
+    many.mkdir(parents=True)
+    for number in range(MOST_OPEN + 90):
+        (many / f"{number:06d}.bin").write_bytes(b"%d " % number * 50)
+    (root / "empty").mkdir()
+    deep = root.joinpath(*["below" * 20] * 12)
+    deep.mkdir(parents=True)
+    (deep / ("n" * 255)).write_bytes(b"far down")
+    (root / os.fsdecode(b"two words, \xff")).touch()
+    (root / "large").write_bytes(os.urandom(LARGE))
+    (root / "large").chmod(0o640)
+    os.utime(root / "large", ns=(5, 1_600_000_000_123_456_789))
+    os.utime(many, ns=(5, 1_500_000_000_000_000_001))
+    return root
+
+
+@pytest.fixture
+def place(side: Side, tree: Path) -> Iterator[Place]:
+    with side.opened(Dataset(Container("none", 1, 1, _nothing, _all), tree.parent, 1)) as place:
+        yield place
+
+
+def _nothing(_path: Path, _size: int) -> None:
+    raise AssertionError("the tree is there already")
+
+
+def _all(_size: int) -> list[str]:
+    return []
+
+
+def _below(root: Path) -> dict[str, tuple[int, int, int, bytes]]:
+    """Mode, mtime, size and bytes of everything there, by its path; a directory has no size of its own."""
+    found = {}
+    for path in (root, *root.rglob("*")):
+        status = path.stat()
+        content = path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(root))] = (status.st_mode, status.st_mtime_ns, len(content), content)
+        assert path.is_dir() or status.st_size == len(content)
+    return found
+
+
+def test_floor_shows_the_tree_as_it_is(place: Place, tree: Path) -> None:
+    expected = _below(tree)
+    assert len(expected) > MOST_OPEN
+    assert _below(place.root) == expected
+    assert place.daemon is not None and place.descriptors() < MOST_OPEN + 20
+    assert _below(place.root) == expected
+    listed = subprocess.run(["ls", "-a", place.root], stdout=subprocess.PIPE, check=True).stdout
+    assert listed == subprocess.run(["ls", "-a", tree], stdout=subprocess.PIPE, check=True).stdout
+
+
+def test_floor_reads_what_is_asked_for(place: Place, tree: Path) -> None:
+    content = (tree / "large").read_bytes()
+    with open(place.root / "large", "rb", buffering=0) as file:
+        for offset in (LARGE - 1, 0, 4095, 1 << 20, LARGE, LARGE + 5000):
+            assert os.pread(file.fileno(), 5000, offset) == content[offset : offset + 5000]
+    for name in ("large/below", "nothing", "many/nothing", "below", "n" * 256):
+        with pytest.raises(OSError):
+            os.stat(place.root / name)
+    with pytest.raises(OSError):
+        (place.root / "new").touch()
+    assert os.statvfs(place.root).f_files > MOST_OPEN
+
+
+def test_floor_ends_with_its_mount(side: Side, tree: Path) -> None:
+    with side.opened(Dataset(Container("none", 1, 1, _nothing, _all), tree.parent, 1)) as place:
+        point, daemon = place.root, place.daemon
+        assert is_mounted(point) and daemon is not None and is_running(daemon)
+    assert not point.exists() and not is_running(daemon)
+
+
+def test_floor_says_why_it_does_not_mount(side: Side, tree: Path, tmp_path: Path) -> None:
+    assert isinstance(side, Compiled)
+    for image, point, word in ((tmp_path / "none", tree, "none: No such"), (tree, tmp_path / "none", "none: No such")):
+        done = subprocess.run([side.program, image, point], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "") and word in done.stderr
+    (tree / "link").symlink_to("large")
+    done = subprocess.run([side.program, tree, tree / "empty"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "floor: link: neither a file nor a directory\n")
+    assert not is_mounted(tree / "empty")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="something else would be missing")
+def test_a_side_that_cannot_be_compiled_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken.c"
+    broken.write_text("#include <linux/no-such-header.h>\n")
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('broken.c:1: error: no-such-header.h')\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert Compiled("C server", "tree", FLOOR).missing() == "cc not installed"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    compiler.chmod(0o755)
+    reason = Compiled("C server", "tree", broken).missing()
+    assert reason == "broken.c does not compile: broken.c:1: error: no-such-header.h"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert Compiled("C server", "tree", FLOOR).missing() == "only root mounts without a library"
