@@ -438,7 +438,7 @@ class LocalSource(Source):
 
 def _read(number: int, buffers: Sequence[memoryview], offset: int, wanted: int) -> int:
     """Fills ``buffers``, ``wanted`` bytes, from ``offset`` of a descriptor on. Returns how many there were."""
-    if isinstance(buffers, Scattered) and buffers.read(number, offset):
+    if type(buffers) is Scattered and buffers.read(number, offset):
         return wanted
     got = 0
     while got < wanted:

@@ -13,7 +13,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import overload
+from typing import final, overload
 
 SEGMENTS = 1024
 """How many places Linux and macOS fill in one call (IOV_MAX)."""
@@ -41,6 +41,7 @@ class Spans:
         return len(self.pairs) // 2
 
 
+@final
 class Scattered(Sequence[memoryview]):
     """The places ``spans`` of ``buffer`` (bytes, writable). Raises ValueError where they are not all in it."""
 
@@ -79,7 +80,7 @@ class Scattered(Sequence[memoryview]):
 
 def total(buffers: Sequence[memoryview]) -> int:
     """How many bytes these have together."""
-    return buffers.spans.size if isinstance(buffers, Scattered) else sum(map(len, buffers))
+    return buffers.spans.size if type(buffers) is Scattered else sum(map(len, buffers))
 
 
 @lru_cache(REMEMBERED)
