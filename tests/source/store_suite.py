@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.errors import Changed, Damaged, GlassfsError, NotADirectory, NotFound
-from glassfs.source import Kind, Path, Store
+from glassfs.source import Kind, Path, Scattered, Spans, Store
 
 CONTENT = bytes(range(256)) * 40
 
@@ -133,10 +133,33 @@ class StoreSuite:
 
         check()
 
+    def test_a_range_lands_in_many_places_of_a_buffer(self, store: Store) -> None:
+        source = store.open(parts("folder/inner/file.bin"))
+
+        @settings(deadline=None)
+        @given(st.integers(0, len(CONTENT)), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=60))
+        def check(offset: int, gaps_and_sizes: list[tuple[int, int]]) -> None:
+            spans, end, expected = [], 0, bytearray()
+            for gap, size in gaps_and_sizes:
+                if offset + sum(size for _, size in spans) + size > len(CONTENT):
+                    break
+                spans.append((end + gap, size))
+                expected += bytes(gap) + CONTENT[offset + sum(size for _, size in spans[:-1]) :][:size]
+                end += gap + size
+            buffer = bytearray(end + 3)
+            source.scatter(Scattered(memoryview(buffer), Spans(spans)), offset)
+            assert buffer == expected + bytes(3)
+
+        check()
+
     def test_more_buffers_than_a_system_takes_at_once_are_filled(self, store: Store) -> None:
         buffer = memoryview(bytearray(3 * len(CONTENT)))
         buffers = [buffer[place : place + 1] for place in range(0, len(buffer), 3)]
         store.open(parts("folder/inner/file.bin")).scatter(buffers, 0)
+        assert (bytes(buffer[::3]), any(buffer[1::3])) == (CONTENT, False)
+        buffer = memoryview(bytearray(3 * len(CONTENT)))
+        places = Scattered(buffer, Spans((place, 1) for place in range(0, len(buffer), 3)))
+        store.open(parts("folder/inner/file.bin")).scatter(places, 0)
         assert (bytes(buffer[::3]), any(buffer[1::3])) == (CONTENT, False)
 
     @pytest.mark.parametrize("offset", [len(CONTENT) - 3, len(CONTENT), 1 << 40, 1 << 70])
@@ -144,6 +167,8 @@ class StoreSuite:
         source = store.open(parts("folder/inner/file.bin"))
         with pytest.raises(Damaged, match=r"file\.bin"):
             source.scatter([memoryview(bytearray(3)), memoryview(bytearray(1))], offset)
+        with pytest.raises(Damaged, match=r"file\.bin"):
+            source.scatter(Scattered(memoryview(bytearray(9)), Spans([(1, 3), (5, 1)])), offset)
 
     def test_no_buffer_gets_bytes_of_another_version(self, lab: Lab, store: Store) -> None:
         source = store.open(parts("folder/inner/file.bin"))

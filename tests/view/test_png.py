@@ -19,6 +19,7 @@ from PIL import Image as Pillow
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Data, Extent, Image, Memory, Unreadable
 from glassfs.errors import Damaged, TooLarge
+from glassfs.source.local import LocalStore
 from glassfs.source.memory import MemoryStore
 from glassfs.view import file_of, folder_of
 from glassfs.view.png import BAND, LONGEST_ROW, STORED_BLOCK
@@ -205,6 +206,28 @@ def test_a_range_costs_its_part(offset: int, size: int) -> None:
     inside = Pattern(1000 * 1000 * 3)
     file_of(Image(KEY, inside, 1000, 1000, 3), BlockCache(), PLACE).data.read(100_000, size)
     assert inside.given <= size
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_buffer_may_hold_anything_before(tmp_path_factory: pytest.TempPathFactory, drawn: st.DataObject) -> None:
+    """As the kernel's do: one buffer for stretches of pictures of several kinds, from a file."""
+    kinds = [(640, 480, 3, 8, False), (33, 9000, 2, 8, False), (700, 900, 4, 8, True), (900, 700, 1, 16, False)]
+    path = tmp_path_factory.getbasetemp() / "pixels"
+    if not path.exists():
+        path.write_bytes(np.random.default_rng(5).bytes(3_000_000))
+    source, cache = LocalStore(path.parent).open((path.name,)), BlockCache()
+    page = memoryview(bytearray(b"\xff" * (3 << 20)))
+    for width, height, channels, bits, is_planar in drawn.draw(st.lists(st.sampled_from(kinds), max_size=6)):
+        size = width * height * channels * bits // 8
+        image = Image(KEY, Extent(source, 9, size), width, height, channels, bits, is_planar)
+        whole = file_bytes(Image(KEY, Memory(source.read(9, size)), width, height, channels, bits, is_planar), ".png")
+        data = file_of(image, cache, (*PLACE, width)).data
+        for _ in range(3):
+            start = drawn.draw(st.integers(0, len(whole) - 1))
+            end = drawn.draw(st.integers(start, len(whole)))
+            data.read_into(page[: end - start], start)
+            assert page[: end - start] == whole[start:end]
 
 
 def test_the_checksum_of_all_pixels_is_right_for_who_reads_nothing_else() -> None:

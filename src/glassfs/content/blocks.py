@@ -10,6 +10,7 @@ from glassfs.codec import checksum, compression
 from glassfs.codec.checksum import Crc32c
 from glassfs.content.data import PIECE, Data, Extent, Location
 from glassfs.errors import Damaged, GlassfsError
+from glassfs.source import total
 
 CHECKED_AT_ONCE = 16 << 20
 HELD_BACK = 128 << 10
@@ -113,7 +114,7 @@ class Decoded(Data):
         if self.codec != compression.NONE:
             super().scatter_into(buffers, offset)
             return
-        self._demand_right(offset + sum(map(len, buffers)))
+        self._demand_right(offset + total(buffers))
         self._extent.scatter_into(buffers, offset)
 
     def _demand_right(self, end: int) -> None:

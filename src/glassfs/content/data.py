@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from glassfs.codec import compression
 from glassfs.errors import Damaged
-from glassfs.source import Source, distribute
+from glassfs.source import Source, distribute, total
 
 PIECE = 1 << 20
 
@@ -45,7 +45,7 @@ class Data(ABC):
 
     def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
         """Fills ``buffers``, one after another, with the bytes from ``offset`` on, which lie in ``[0, size)``."""
-        distribute(self.read(offset, sum(map(len, buffers))), buffers)
+        distribute(self.read(offset, total(buffers)), buffers)
 
     def location(self) -> Location | None:
         """Where the bytes are stored, if they are in one place."""

@@ -3,5 +3,9 @@
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version, distribute
 from glassfs.source.named import Named, locate
 from glassfs.source.reader import Reader
+from glassfs.source.scattered import SEGMENTS, Scattered, Spans, total
 
-__all__ = ["Entry", "Kind", "Named", "Path", "Reader", "Source", "Store", "Version", "distribute", "locate"]
+__all__ = [
+    "SEGMENTS", "Entry", "Kind", "Named", "Path", "Reader", "Scattered", "Source", "Spans", "Store", "Version",
+    "distribute", "locate", "total",
+]

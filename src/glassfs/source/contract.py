@@ -17,6 +17,7 @@ from enum import Enum
 from typing import NamedTuple, NewType
 
 from glassfs.errors import Damaged
+from glassfs.source.scattered import total
 
 Version = NewType("Version", str)
 """Opaque: equal for the same bytes of the same file, different after any change of them that can be noticed."""
@@ -82,7 +83,7 @@ class Source(ABC):
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         """Fills ``buffers``, one after another, from ``offset`` on, in one read where that can be."""
-        distribute(self.buffer(offset, sum(map(len, buffers))), buffers)
+        distribute(self.buffer(offset, total(buffers)), buffers)
 
     @abstractmethod
     def current(self) -> Entry:

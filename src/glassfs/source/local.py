@@ -25,6 +25,7 @@ from functools import lru_cache, partial
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.source import beneath, descriptors, foreign
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
+from glassfs.source.scattered import SEGMENTS, Scattered, total
 from glassfs.source.watched import Watched
 
 ACL = "system.posix_acl_access"
@@ -33,8 +34,6 @@ SETTLED = 2 * 10**9
 """Nanoseconds after which a change of attributes is sure to have another ctime than the one before."""
 RENEWAL = 0.1
 """Seconds between two looks at what stands where a store has its root, for those who ask for something in it."""
-SEGMENTS = 1024
-"""How many buffers Linux and macOS fill in one call (IOV_MAX)."""
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -343,7 +342,7 @@ class LocalSource(Source):
         self.scatter((buffer,), offset)
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        wanted = sum(map(len, buffers))
+        wanted = total(buffers)
         number = self._begin()
         try:
             got = _read(number, buffers, offset, wanted)
@@ -439,6 +438,8 @@ class LocalSource(Source):
 
 def _read(number: int, buffers: Sequence[memoryview], offset: int, wanted: int) -> int:
     """Fills ``buffers``, ``wanted`` bytes, from ``offset`` of a descriptor on. Returns how many there were."""
+    if type(buffers) is Scattered and buffers.read(number, offset):
+        return wanted
     got = 0
     while got < wanted:
         more = os.preadv(number, buffers[:SEGMENTS], offset + got)

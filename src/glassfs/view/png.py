@@ -20,7 +20,7 @@ from glassfs.cache import BlockCache, Notes
 from glassfs.codec import deflate
 from glassfs.content import Data, Image, Location
 from glassfs.errors import TooLarge
-from glassfs.source import distribute
+from glassfs.source import SEGMENTS, Scattered, Spans, distribute
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
@@ -41,10 +41,11 @@ LONGEST_ROW = 64 << 20
 LARGEST = 8 << 30
 """Its last bytes take a pass over all pixels, which somebody waits for."""
 PIECE = 4 * BLOCK
-BUFFERS, BYTES = 1024, 1 << 20
-"""What is filled at once; of a stored block more at the most."""
+STRETCH = 1 << 20
+"""What is filled at once."""
+PLANS = 64
 NARROW = 64
-_NO_FILTERS = bytes(STORED_BLOCK)
+_NO_FILTERS = memoryview(bytes(STORED_BLOCK))
 _BLOCK_HEAD = struct.Struct("<BHH")
 
 
@@ -81,23 +82,16 @@ class Png(Data):
         if places.size > LARGEST:
             raise TooLarge(f"a picture of {places.size} bytes is too large for a PNG to be made of it")
         end = offset + len(buffer)
-        rows = _Rows(self._image, places)
-        shown = []
-        for band in places.bands_in(offset, end):
-            size = places.blocks(band)
-            start = places.start(band) - offset
-            _put(buffer, size.to_bytes(4, "big") + b"IDAT", start)
-            start += CHUNK_HEAD
-            first = max(0, -start)
-            blocks = buffer[start + first : max(0, start + size)]
-            rows.fill(band, blocks, first)
-            shown.append((band, blocks, first, start + size))
-        rows.flush()
+        pixels = _Pixels(self._image, places)
+        pixels.fill(buffer, offset)
         # Who reads all of it at once does not come again.
-        sums = _Sums(self._image, places, self._key, None if len(buffer) == places.size else self._cache.notes)
+        sums = _Sums(pixels, places, self._key, None if len(buffer) == places.size else self._cache.notes)
         found = {}
-        for band, blocks, first, crc in shown:
-            found[band] = sums.of_more(band, blocks, first)
+        for band in places.bands_in(offset, end):
+            start = places.start(band) + CHUNK_HEAD - offset
+            crc = start + places.blocks(band)
+            first = max(0, -start)
+            found[band] = sums.of_more(band, buffer[start + first : max(0, crc)], first)
             if -CHECKSUM < crc < len(buffer):
                 found[band] = sums.of_all(band, found[band])
                 _put(buffer, found[band].crc.to_bytes(CHECKSUM, "big"), crc)
@@ -153,62 +147,95 @@ def layout(width: int, height: int, channels: int, bits: int) -> Layout:
     return Layout(row, height, rows, step, end, end + TAIL)
 
 
-class _Rows:
-    """Fills stretches of stored blocks, one behind the other. The pixels are there after ``flush``."""
+class _Plan(NamedTuple):
+    """What stands in a stretch of the PNGs of one kind. Positions are those in the stretch."""
+
+    fixed: tuple[tuple[slice, bytes | memoryview], ...]
+    """Heads of chunks and of stored blocks, and the filter types of rows."""
+    rows: tuple[tuple[int, Spans], ...]
+    """Which pixels stand where, in bytes as a PNG has them; at most SEGMENTS places each."""
+    narrow: tuple[tuple[slice, int, int], ...]
+    """The same of rows so short that there are very many: where they are, and what ``_fill_columns`` wants."""
+
+
+@lru_cache(PLANS)
+def _plan(places: Layout, offset: int, size: int) -> _Plan:
+    """The plan of the ``size`` bytes from ``offset`` on. All frames of a film are read in the same stretches."""
+    row = places.row
+    fixed: list[tuple[slice, bytes | memoryview]] = []
+    narrow: list[tuple[slice, int, int]] = []
+    spans: list[tuple[int, int]] = []
+    pixels = -1
+
+    def put(data: bytes, position: int) -> None:
+        start, end = max(0, position), min(size, position + len(data))
+        if start < end:
+            fixed.append((slice(start, end), data[start - position : end - position]))
+
+    for band in places.bands_in(offset, offset + size):
+        length = places.blocks(band)
+        begin = places.start(band) - offset
+        put(length.to_bytes(4, "big") + b"IDAT", begin)
+        begin += CHUNK_HEAD
+        first, last = max(0, -begin), min(length, size - begin)
+        of_band = band * places.rows * (row - 1)
+        for block in _stored(first, last, places.filtered(band)) if first < last else ():
+            put(block.head, begin + first + block.place)
+            start, end = begin + first + block.start, begin + first + block.end
+            if start >= end:
+                continue
+            inside = start + -block.filtered % row  # where the first row begins
+            if inside < end:
+                fixed.append((slice(inside, end, row), _NO_FILTERS[: len(range(inside, end, row))]))
+            if row <= NARROW:
+                narrow.append((slice(start, end), block.filtered, of_band))
+                continue
+            if pixels < 0:
+                pixels = of_band + _pixels_before(block.filtered, row)
+            if start < inside:
+                spans.append((start, min(inside, end) - start))
+            spans += [(place, min(row - 1, end - place)) for place in range(inside + 1, end, row)]
+    rows = []
+    for number in range(0, len(spans), SEGMENTS):
+        found = Spans(spans[number : number + SEGMENTS])
+        rows.append((pixels, found))
+        pixels += found.size
+    return _Plan(tuple(fixed), tuple(rows), tuple(narrow))
+
+
+class _Pixels:
+    """The pixels of an image in the order of a PNG, to be put into stretches of it."""
 
     def __init__(self, image: Image, places: Layout) -> None:
         self._image = image
         self._places = places
         self._is_plain = image.bits == 8 and (image.channels == 1 or not image.is_planar)
-        self._waiting: list[memoryview] = []
-        self._offset = self._size = 0
-        """Which pixels the waiting buffers are for, in bytes as a PNG has them."""
 
-    def fill(self, band: int, blocks: memoryview, first: int) -> None:
-        """``blocks`` are those of a band, from byte ``first`` of them on."""
-        places = self._places
-        offset = band * places.rows * (places.row - 1)
-        for block in _stored(first, first + len(blocks), places.filtered(band)):
-            _put(blocks, block.head, block.place)
-            if block.start < block.end:
-                self._fill_part(blocks[block.start : block.end], block.filtered, offset)
-
-    def _fill_part(self, part: memoryview, start: int, offset: int) -> None:
-        """``part`` is what stands from byte ``start`` on in rows whose pixels begin at ``offset``."""
-        row, size = self._places.row, len(part)
-        inside = -start % row  # where the first row begins in it
-        part[inside::row] = _NO_FILTERS[: len(range(inside, size, row))]
-        if row <= NARROW:
-            self._fill_columns(part, start, offset)
-            return
-        if not self._waiting:
-            self._offset = offset + _pixels_before(start, row)
-        if inside:
-            self._waiting.append(part[:inside])
-        self._waiting += [part[pixels : pixels + row - 1] for pixels in range(inside + 1, size, row)]
-        self._size += size
-        if len(self._waiting) >= BUFFERS or self._size >= BYTES:
-            self.flush()
+    def fill(self, buffer: memoryview, offset: int) -> None:
+        """Everything but checksums and the two ends of the file from ``offset`` of it on."""
+        for start in range(0, len(buffer), STRETCH):
+            stretch = buffer[start : start + STRETCH]
+            plan = _plan(self._places, offset + start, len(stretch))
+            for place, data in plan.fixed:
+                stretch[place] = data
+            for pixels, spans in plan.rows:
+                rows = Scattered(stretch, spans)
+                if self._is_plain:
+                    self._image.data.scatter_into(rows, pixels)
+                else:
+                    distribute(self._read(pixels, spans.size), rows)
+            for place, filtered, of_band in plan.narrow:
+                self._fill_columns(stretch[place], filtered, of_band)
 
     def _fill_columns(self, part: memoryview, start: int, offset: int) -> None:
-        """The same where rows are so short that there are very many of them."""
+        """``part`` is what stands from byte ``start`` on in rows whose pixels begin at ``offset``."""
         row, skipped = self._places.row, _pixels_before(start, self._places.row)
-        pixels = self._pixels(offset + skipped, _pixels_before(start + len(part), row) - skipped)
+        pixels = self._read(offset + skipped, _pixels_before(start + len(part), row) - skipped)
         for column in range(1, row):
             first = (column - start) % row
             part[first::row] = pixels[_pixels_before(start + first, row) - skipped :: row - 1]
 
-    def flush(self) -> None:
-        """Reads what is waited for."""
-        if not self._waiting:
-            return
-        if self._is_plain:
-            self._image.data.scatter_into(self._waiting, self._offset)
-        else:
-            distribute(self._pixels(self._offset, sum(map(len, self._waiting))), self._waiting)
-        self._waiting, self._size = [], 0
-
-    def _pixels(self, offset: int, size: int) -> memoryview:
+    def _read(self, offset: int, size: int) -> memoryview:
         """Bytes of pixels as a PNG has them: interleaved, most significant byte first."""
         image = self._image
         if self._is_plain:
@@ -237,8 +264,8 @@ class _Sum(NamedTuple):
 class _Sums:
     """The checksums of an image's bands. With ``notes`` it is noted how far they have come."""
 
-    def __init__(self, image: Image, places: Layout, key: tuple[Hashable, ...], notes: Notes | None) -> None:
-        self._image = image
+    def __init__(self, pixels: _Pixels, places: Layout, key: tuple[Hashable, ...], notes: Notes | None) -> None:
+        self._pixels = pixels
         self._places = places
         self._key = key
         self._notes = notes
@@ -252,9 +279,7 @@ class _Sums:
         size = self._places.blocks(band)
         while known.position < size:
             blocks = memoryview(bytearray(min(PIECE, size - known.position)))
-            rows = _Rows(self._image, self._places)
-            rows.fill(band, blocks, known.position)
-            rows.flush()
+            self._pixels.fill(blocks, self._places.start(band) + CHUNK_HEAD + known.position)
             known = self._with(known, band, blocks, known.position)
         return known
 
