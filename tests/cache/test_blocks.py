@@ -21,6 +21,12 @@ from glassfs.errors import Damaged, Unavailable
 from tests.cache.recipes import Block, Gated, read, wait_until
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing comes too late to be made ahead, on the slowest machine."""
+    monkeypatch.setattr(blocks, "PATIENCE", 600)
+
+
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 60)), max_size=80), st.integers(0, 300))
 def test_it_behaves_like_a_list_of_the_blocks_used_last(uses: list[tuple[int, int]], budget: int) -> None:
     """Reference model: blocks in the order of their last use, as many from the end as fit in the budget."""
@@ -139,6 +145,26 @@ def test_a_queued_prefetch_never_holds_up_a_reader() -> None:
     assert queued.wholes == 1
 
 
+def test_a_prefetch_is_refused_while_enough_is_being_made() -> None:
+    """Whoever reads on asks again; what is made already, or is too large to be made ahead, need not be asked for."""
+    cache = BlockCache(1 << 20)
+    busy = [Gated(number, 100) for number in range(1, WORKERS + 1)]
+    assert all(cache.prefetch(block) for block in busy)
+    queued, refused, large = Block(200, 100), Block(201, 100), Block(202, 1 << 20)
+    assert cache.prefetch(queued)
+    assert not cache.prefetch(refused)
+    assert cache.prefetch(queued)
+    assert cache.prefetch(large)
+    for block in busy:
+        block.gate.set()
+    wait_until(lambda: cache.used == 100 * (len(busy) + 1))
+    assert cache.prefetch(busy[0])
+    assert cache.prefetch(refused)
+    wait_until(lambda: refused.wholes == 1)
+    assert busy[0].wholes == queued.wholes == 1
+    assert large.wholes == 0
+
+
 def test_a_failed_prefetch_hurts_nobody() -> None:
     cache, block = BlockCache(1 << 20), Block(1, 100)
     block.error = Damaged("bad")
@@ -150,12 +176,15 @@ def test_a_failed_prefetch_hurts_nobody() -> None:
     assert read(cache, block, 0, 1) == b"\1"
 
 
-def test_a_prefetch_that_comes_late_is_dropped() -> None:
+def test_a_prefetch_that_comes_late_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever it was for has gone, while all workers were busy."""
     cache = BlockCache(1 << 20)
     busy = [Gated(number, 100) for number in range(1, WORKERS + 1)]
     for block in busy:
         cache.prefetch(block)
+    for block in busy:
+        assert block.entered.wait(60)
+    monkeypatch.setattr(blocks, "PATIENCE", PATIENCE)
     late = Block(200, 100)
     cache.prefetch(late)
     time.sleep(2 * PATIENCE)

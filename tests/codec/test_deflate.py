@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import sys
 import tracemalloc
 import zlib
@@ -113,6 +114,32 @@ def test_a_flipped_bit_gives_the_same_bytes_as_with_zlib_or_damage(data: st.Data
     else:
         with pytest.raises(Damaged):
             whole(bytes(stored), len(raw))
+
+
+@pytest.mark.parametrize("strategy", [zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE])
+def test_codes_that_zlib_refuses_are_refused(strategy: int) -> None:
+    """Each bit of what describes the codes, flipped: where a code is left incomplete, other decoders go on, and give
+    as many bytes as are declared.
+    """
+    generator = random.Random(4)
+    raw = struct.pack("<2000f", *(round(generator.gauss(0, 1), 1) for _ in range(2000)))
+    encoder = zlib.compressobj(6, wbits=-15, strategy=strategy)
+    data = encoder.compress(raw) + encoder.flush()
+    refused = 0
+    for bit in range(800):
+        stored = bytearray(data)
+        stored[bit >> 3] ^= 1 << (bit & 7)
+        try:
+            expected = zlib.decompressobj(-15).decompress(stored, len(raw))
+        except zlib.error as error:
+            refused += "set" in str(error)
+            expected = b""
+        if len(expected) == len(raw):
+            assert whole(bytes(stored), len(raw)) == expected
+        else:
+            with pytest.raises(Damaged):
+                whole(bytes(stored), len(raw))
+    assert refused > 100
 
 
 @pytest.mark.parametrize("way", [whole, lambda data, size: streamed(data, size, 4096)])

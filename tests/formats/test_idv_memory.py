@@ -8,7 +8,7 @@ import struct
 import time
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,23 +98,31 @@ BLOCK = ROWS * 16 * 4
 
 
 class Foreseeing(BlockCache):
-    """A cache that counts what is asked for ahead, and makes nothing ahead."""
+    """A cache that notes what is asked for ahead, and makes nothing ahead. ``refusals`` say how often it is busy."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, refusals: int = 0) -> None:
         super().__init__(budget)
-        self.ahead = 0
+        self.ahead: list[Hashable] = []
+        self.refusals = refusals
 
-    def prefetch(self, recipe: Recipe) -> None:
-        self.ahead += 1
+    def prefetch(self, recipe: Recipe) -> bool:
+        if self.refusals:
+            self.refusals -= 1
+            return False
+        self.ahead.append(recipe.key)
+        return True
 
 
-@pytest.mark.parametrize(("budget", "is_vector", "distance"), [
-    (64 << 20, False, 3), (64 << 20, True, 3), (8 * BLOCK, True, 2), (4 * BLOCK, True, 1), (BLOCK, True, 1),
+@pytest.mark.parametrize(("budget", "is_vector", "begin", "distance"), [
+    (64 << 20, False, 2, 4), (64 << 20, True, 2, 4), (10 * BLOCK, True, 2, 3), (8 * BLOCK, True, 2, 2),
+    (4 * BLOCK, True, 1, 1), (BLOCK, True, 1, 1),
 ])
 def test_blocks_ahead_are_those_of_who_reads_on(
-    make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, budget: int, is_vector: bool, distance: int,
+    make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, budget: int, is_vector: bool, begin: int, distance: int,
 ) -> None:
-    """One for each core, or as many as there is room for; none for who looks at rows here and there."""
+    """At first one for each core that is left, then so many that no core waits for the next request, or as many as
+    there is room for; none for who looks at rows here and there.
+    """
     monkeypatch.setattr(columns, "WORKERS", 3)
     values = np.arange(BLOCKS * ROWS * 16, dtype="<f4").reshape((-1, 16) if is_vector else -1)
     path = make(lambda view: view.add("v", values), rows_per_block=ROWS if is_vector else ROWS * 16)
@@ -124,15 +132,36 @@ def test_blocks_ahead_are_those_of_who_reads_on(
         data = only(open_container(Opening(CountingSource(path), cache)), "columns/v").data
         for start, size in ranges:
             assert data.read(start, size) == values.tobytes()[start : start + size]
-        return cache.ahead
+        assert len(set(cache.ahead)) == len(cache.ahead)
+        return len(cache.ahead)
 
     assert ahead_of((0, 64)) == 0
-    assert ahead_of((0, BLOCK)) == distance
+    assert ahead_of((0, BLOCK)) == begin
     assert ahead_of((0, 64), (64, 64)) == distance
     assert ahead_of((0, 64), (64, 64), (BLOCK, 64)) == distance + 1
     assert ahead_of((5 * BLOCK, BLOCK)) == 0
     assert ahead_of((5 * BLOCK, 64), (9 * BLOCK, 64), (BLOCK, 64), (7 * BLOCK, 64)) == 0
     assert ahead_of(*((start, BLOCK // 2) for start in range(0, BLOCKS * BLOCK, BLOCK // 2))) == BLOCKS - 1
+
+
+@pytest.mark.parametrize("refusals", [1, 5, 40])
+def test_no_block_is_left_out_while_others_are_made(
+    make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, refusals: int,
+) -> None:
+    """What it was too early to ask for is asked for with the next request, and in order."""
+    monkeypatch.setattr(columns, "WORKERS", 3)
+    values = np.arange(BLOCKS * ROWS * 16, dtype="<f4")
+    path = make(lambda view: view.add("v", values), rows_per_block=ROWS * 16)
+    requests = range(0, BLOCKS * BLOCK, BLOCK // 8)
+    caches = Foreseeing(64 << 20), Foreseeing(64 << 20, refusals)
+    for cache in caches:
+        data = only(open_container(Opening(CountingSource(path), cache)), "columns/v").data
+        for start in requests:
+            data.read(start, BLOCK // 8)
+    always, late = (cache.ahead for cache in caches)
+    assert len(always) == BLOCKS - 1
+    assert late == always[-len(late):]
+    assert len(late) == BLOCKS - 1 - (refusals + 1) // 8
 
 
 class Thing:

@@ -39,9 +39,9 @@ class KeyedCache(BlockCache):
         self.keys.add(recipe.key)
         return super().size_of(recipe)
 
-    def prefetch(self, recipe: Recipe) -> None:
+    def prefetch(self, recipe: Recipe) -> bool:
         self.keys.add(recipe.key)
-        super().prefetch(recipe)
+        return super().prefetch(recipe)
 
 
 class CountedPixels(Memory):

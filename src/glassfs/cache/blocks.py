@@ -102,16 +102,22 @@ class BlockCache:
         """For recipes, around what does not need a core, such as reading from a disk."""
         return workers().turns.given_up()
 
-    def prefetch(self, recipe: Recipe) -> None:
-        """Starts making a block that somebody will soon ask for, unless the workers or the memory are busy."""
+    def prefetch(self, recipe: Recipe) -> bool:
+        """Starts making a block that somebody will soon ask for, unless the memory is busy.
+
+        False where so many are being made that it is too early to ask for one more.
+        """
         if recipe.size > self.largest_kept:
-            return
+            return True
         key = recipe.key
         with self._lock:
-            if key in self._blocks or key in self._pending or len(self._pending) > WORKERS:
-                return
+            if key in self._blocks or key in self._pending:
+                return True
+            if len(self._pending) > WORKERS:
+                return False
             pending = self._pending[key] = _Pending(recipe)
         self.run(lambda: self._make_unclaimed(pending))
+        return True
 
     def run(self, task: Callable[[], object]) -> None:
         """Runs ``task``, which must not wait for another task, on one of the few threads that decode ahead."""

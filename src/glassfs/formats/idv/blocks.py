@@ -137,16 +137,18 @@ class Blocks:
         """A block of vectors, checked whole."""
         return self.file.kept.get((self._key, number), lambda: Vectors(self.block(number), self.codec))
 
-    def ahead(self, number: int) -> None:
-        """Starts decompressing a block that will soon be needed; what is wrong with it shows when it is read."""
+    def ahead(self, number: int) -> bool:
+        """Starts decompressing a block that will soon be needed; what is wrong with it shows when it is read.
+
+        False where that is to be tried again.
+        """
         if self.compression == compression.NONE or number >= self.count:
-            return
+            return True
         try:
             data, _ = self._data(number, None)
         except GlassfsError:
-            return
-        if isinstance(data, Decoded):
-            self.file.cache.prefetch(data)
+            return True
+        return not isinstance(data, Decoded) or self.file.cache.prefetch(data)
 
     def location(self) -> Location | None:
         """Where the values are stored, if in one block."""

@@ -96,9 +96,12 @@ class _Parts(Parted):
         # Requests come in parallel and out of order: one step back or forth is still sequential.
         is_begin = self._last < 0 and number == offset == 0 and len(buffer) >= LARGE
         if is_begin or (0 <= number - self._last <= 1 and self._last >= 0):
-            for ahead in range(max(number, self._ahead) + 1, number + self._distance(number) + 1):
+            # Whoever begins makes the first one, and must not wait for cores that make what comes later.
+            most = WORKERS - 1 if is_begin else WORKERS + 1
+            for ahead in range(max(number, self._ahead) + 1, number + self._distance(number, most) + 1):
+                if not self._blocks.ahead(ahead):
+                    break
                 self._ahead = ahead
-                self._blocks.ahead(ahead)
         elif number < self._last:
             self._ahead = -1
         self._last = number
@@ -110,10 +113,10 @@ class _Parts(Parted):
         width, bounds = self._item.width, self.bounds
         _Array(width, (bounds[number + 1] - bounds[number]) // width, part).read_into(buffer, offset)
 
-    def _distance(self, number: int) -> int:
-        """How many blocks to decompress ahead: one for each core, or as many as take half of the cache."""
+    def _distance(self, number: int, most: int) -> int:
+        """How many blocks to decompress ahead, at least one: ``most``, or as many as take half of the cache."""
         size = max(1, self.bounds[number + 1] - self.bounds[number])
-        return max(1, min(WORKERS, self._blocks.file.cache.budget // (2 * size) - 2))
+        return max(1, min(most, self._blocks.file.cache.budget // (2 * size) - 2))
 
 
 class Values(_Parts):
