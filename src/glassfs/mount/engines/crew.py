@@ -33,7 +33,7 @@ READERS = 48
 OF_ONE_VOLUME = 128
 LONG_READ = 128 << 10
 """Bytes; a read of so many is worth a thread beside it."""
-SLOW = 0.0002
+SLOW = 0.001
 """Seconds; after a read that took longer the next one is expected to."""
 LOOK = 0.001
 PATIENCE = 50
@@ -89,6 +89,8 @@ class Crew(Generic[State]):
         self._workers: list[Worker[State]] = []
         self._waiting = 0
         """Threads that wait for requests, or are on their way to do so."""
+        self._taken = 0
+        """How many requests were taken so far."""
         self._parked: list[threading.Lock] = []
         """What threads that are not needed just now wait for, the one that was needed last at the end."""
         self._queues: dict[tuple[str, bool], deque[Task]] = {}
@@ -149,6 +151,7 @@ class Crew(Generic[State]):
         while (task := self._take(worker)) is not None:
             with self._lock:
                 self._waiting -= 1
+                self._taken += 1
                 worker.task = task
                 if len(self._workers) > KEPT and not self._fits(task):
                     kind = self._volume_of(task.place), task.opcode == Opcode.READ
@@ -201,10 +204,12 @@ class Crew(Generic[State]):
         """Sees to it that somebody waits for requests, for as long as there are any."""
         quiet = 0
         while True:
+            taken = self._taken
             time.sleep(LOOK)
             if not self._waiting:
                 quiet = 0
-                self._relieve()
+                if taken == self._taken:  # otherwise somebody is only busy
+                    self._relieve()
             elif quiet < PATIENCE:
                 quiet += 1
             else:
