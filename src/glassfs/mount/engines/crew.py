@@ -1,9 +1,9 @@
 """The threads that answer the kernel, and which of them may wait for what.
 
 A thread takes a request, answers it and takes the next. Another one is there to take what comes meanwhile, if the
-answer may take long: at once where that is likely, and within a millisecond where it turns out so. As long as answers
-come from memory, one thread gives them all, which is the fastest: it need not be woken, and shares the interpreter with
-nobody.
+answer may take long: at once where that is likely, and within two milliseconds where it turns out so. As long as
+answers come from memory, one thread gives them all, which is the fastest: it need not be woken, and shares the
+interpreter with nobody.
 
 What is on one file system hangs together: reads of it take up a bounded number of threads, and those above that wait in
 a queue without any. Everything else may take some more, so that whoever only wants to look is answered beside reads
