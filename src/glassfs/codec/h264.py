@@ -112,7 +112,7 @@ def sequence(width: int, height: int, fps: float) -> bytes:
     bits.ue(columns - 1, rows - 1)
     bits.u(1, 1, 1)
     right, bottom = (columns * SIDE - width) // 2, (rows * SIDE - height) // 2
-    bits.u(1, int(right or bottom))
+    bits.u(1, int(right + bottom > 0))
     if right or bottom:
         bits.ue(0, right, 0, bottom)
     bits.u(1, 1)
