@@ -161,7 +161,7 @@ def _image(image: Image, stored: list[bytes], rows: int, shown: Callable[[], Ran
         bands = [Pillow.frombuffer("L", size, plane, "raw", "L", 0, 1) for plane in planes]
         return Pillow.merge("RGB", bands[:3]) if image.channels > 2 else bands[0]
     mode, raw = {1: ("L", "L"), 2: ("LA", "LA"), 3: ("RGB", "RGB"), 4: ("RGB", "RGBX")}[image.channels]
-    found = Pillow.frombuffer(mode, size, planes[0], "raw", raw, 0, 1)
+    found = Pillow.frombytes(mode, size, planes[0], "raw", raw)
     return found.getchannel(0) if mode == "LA" else found
 
 
