@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -323,3 +324,19 @@ def test_large_frames_are_made_in_strips(width: int, height: int) -> None:
     finally:
         tracemalloc.stop()
     assert peak < h264.size_of(width, height) + planes.strip_cost(width, height)
+
+
+@pytest.mark.parametrize("budget", [1 << 20, 8 << 20, 64 << 20])
+def test_many_readers_share_a_small_budget(budget: int) -> None:
+    """Pictures need room while they are decoded, inside of what needs room itself: nobody waits for ever."""
+    frames: list[Content] = [stored(patches(320, 240, seed), "jpeg") for seed in range(4)]
+    frames += [raw(patches(320, 240, seed)) for seed in range(4)] + [stored(patches(100, 80, 1), "png")] * 2
+    whole = data_of(film(frames, 320, 240)).whole()
+    data = data_of(film(frames, 320, 240), BlockCache(budget))
+
+    def reader(number: int) -> bool:
+        starts = range(number * 20_000, data.size, 100_000)
+        return all(data.read(start, min(100_000, data.size - start)) == whole[start:][:100_000] for start in starts)
+
+    with ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(reader, range(6)))
