@@ -95,6 +95,23 @@ class Picture(Stored):
 
 
 @dataclass(slots=True)
+class Film(Content):
+    """``count`` frames, ``fps`` of them a second, shown ``width`` x ``height`` pixels large.
+
+    ``frame(number)`` is its Image or Picture, and may raise Damaged; one of another size is scaled, and any other
+    content is one that cannot be shown. ``present`` are the numbers of the frames that are there, rising: None if all
+    are. What is seen at a frame that is missing is the one before.
+    """
+
+    count: int
+    fps: float
+    width: int
+    height: int
+    frame: Callable[[int], Content]
+    present: Sequence[int] | None = None
+
+
+@dataclass(slots=True)
 class Json(Stored):
     """A JSON document that the container stores, bytes unchanged."""
 

@@ -1,0 +1,218 @@
+"""Films as MP4 files of stored H.264 pictures: a size by formula, and any range of them made alone.
+
+Boxes: ISO/IEC 14496-12, ``avc1``: 14496-15, pictures: ``glassfs.codec.h264``. ``moov`` stands first; all pictures are
+of one size and can be decoded alone, so that its tables have one entry each, however many frames there are. A picture
+is made when a range touches it, and kept by the cache. One that is damaged costs a Damaged where it would stand, its
+neighbours stay as they are. Any thread.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from bisect import bisect_right
+from collections.abc import Hashable
+from contextlib import closing
+from fractions import Fraction
+from functools import lru_cache, partial
+
+from glassfs.cache import BlockCache
+from glassfs.codec import h264
+from glassfs.content import Blocked, Concatenated, Data, Film, Memory, Regular, Rendered
+from glassfs.errors import Damaged, GlassfsError, TooLarge
+from glassfs.view import planes
+
+Key = tuple[Hashable, ...]
+Rate = tuple[int, int]
+
+USUAL_RATE = Fraction(10)
+"""Frames a second, where what a film says is no rate."""
+SLOWEST, FASTEST = 1e-4, 1e4
+FINEST = 1 << 16
+MOST_FRAMES = (1 << 32) - 1
+LARGEST = (1 << 63) - 1
+LONGEST_HEAD = 1 << 16
+SEARCHED = 64
+"""Frames that are looked at for the range of 16 bits."""
+
+MDAT_HEAD = 16
+DATA_IS_HERE, IS_SHOWN = 1, 3
+_ONE, _HALF_ONE = 1 << 16, 1 << 8
+_MATRIX = struct.pack(">9I", _ONE, 0, 0, 0, _ONE, 0, 0, 0, 1 << 30)
+_UNDETERMINED = 0x55C4
+_RESOLUTION = 72 << 16
+
+
+def view(film: Film, cache: BlockCache, key: Key) -> tuple[str, Data]:
+    """Raises TooLarge, or Damaged where there is nothing to show, with the reason why there is no file."""
+    _demand_sane(film)
+    size, count = h264.size_of(film.width, film.height), film.count
+    frames = _Frames(film, size, cache, key)
+    blocked = Blocked(cache, lambda: Regular(size, count * size), frames.picture, is_sized=True)
+    return ".mp4", Concatenated([Memory(_head(film.width, film.height, rate(film.fps), count)), blocked])
+
+
+def _demand_sane(film: Film) -> None:
+    size = f"{film.width} x {film.height} pixels"
+    if min(film.width, film.height, film.count) < 1:
+        raise Damaged(f"a film of {film.count} frames of {size} shows nothing")
+    columns, rows = h264.macroblocks(film.width, film.height)
+    if max(film.width, film.height) > h264.LONGEST_SIDE or columns * rows > h264.MOST_MACROBLOCKS:
+        raise TooLarge(f"a film of {size} is too large for an MP4 to be made of it")
+    if film.count > MOST_FRAMES or film.count * h264.size_of(film.width, film.height) > LARGEST - LONGEST_HEAD:
+        raise TooLarge(f"a film of {film.count} frames is too long for an MP4 to be made of it")
+
+
+class _Frames:
+    """The pictures of a film."""
+
+    def __init__(self, film: Film, size: int, cache: BlockCache, key: Key) -> None:
+        self._film = film
+        self._size = size
+        self._cache = cache
+        self._key = (*key, "mp4")
+
+    def picture(self, number: int) -> Rendered:
+        """That of a frame, as it stands in the file. Two in turn that show the same differ in a number."""
+        shown = self._shown(number)
+        film = self._film
+        return Rendered(
+            self._cache, (*self._key, shown, number % 2), partial(self._made, shown, number), self._size,
+            self._size + planes.strip_cost(film.width, film.height),
+        )
+
+    def _shown(self, number: int) -> int:
+        """The frame that is seen: the last one up to this that is there. -1 if none is."""
+        present = self._film.present
+        if present is None:
+            return number
+        before = bisect_right(present, number)
+        return present[before - 1] if before else -1
+
+    def _made(self, shown: int, number: int) -> bytearray:
+        import numpy as np
+
+        film = self._film
+        made = bytearray(self._size)
+        columns, rows = h264.macroblocks(film.width, film.height)
+        target = np.frombuffer(made, np.uint8)[h264.FRONT : -len(h264.TAIL)].reshape(rows, columns, h264.MACROBLOCK)
+        if shown < 0:
+            grey = np.full((2, 2), planes.GREY, np.uint8)
+            h264.put(target, grey, grey, grey)
+        else:
+            self._put(target, shown)
+        made[: h264.HEAD] = h264.head(film.width, film.height, number)
+        made[-len(h264.TAIL) :] = h264.TAIL
+        return made
+
+    def _put(self, target: planes.Plane, shown: int) -> None:
+        film, first = self._film, 0
+        try:
+            strips = planes.strips(film.frame(shown), film.width, film.height, self._cache, self._range)
+            with closing(strips):
+                for strip in strips:
+                    count = -(-strip.luma.shape[0] // h264.SIDE)
+                    h264.put(target[first : first + count], *strip)
+                    first += count
+        except GlassfsError as error:
+            raise error.at(part=f"frame {shown}") from error
+
+    def _range(self) -> planes.Range:
+        """What is black and what is white where there are 16 bits: the range of the first frame that can be read."""
+        key = (*self._key, "range")
+        noted = self._cache.notes.find(key)
+        if noted is None:
+            noted = self._found_range()
+            self._cache.notes.put(key, noted)
+        return noted[0], noted[1]
+
+    def _found_range(self) -> planes.Range:
+        film = self._film
+        present = range(film.count) if film.present is None else film.present
+        for number in present[:SEARCHED]:
+            try:
+                return planes.range_of(film.frame(number), self._cache)
+            except (Damaged, TooLarge):
+                continue
+        return planes.FULL
+
+
+def rate(fps: float) -> Rate:
+    """Units of time in a second, and in a frame."""
+    if math.isfinite(fps) and SLOWEST <= fps <= FASTEST:
+        found = Fraction(fps).limit_denominator(FINEST)
+    else:
+        found = USUAL_RATE
+    return found.numerator, found.denominator
+
+
+@lru_cache(256)
+def _head(width: int, height: int, pace: Rate, count: int) -> bytes:
+    """All that stands before the pictures."""
+    brands = _box(b"ftyp", b"isom", struct.pack(">I", 0x200), b"isomiso2avc1mp41")
+    start = len(brands) + len(_moov(width, height, pace, count, 0)) + MDAT_HEAD
+    payload = MDAT_HEAD + count * h264.size_of(width, height)
+    moov = _moov(width, height, pace, count, start)
+    return brands + moov + struct.pack(">I4sQ", 1, b"mdat", payload)
+
+
+def _moov(width: int, height: int, pace: Rate, count: int, start: int) -> bytes:
+    """``start`` is where the pictures begin. The size is the same for any."""
+    second, frame = pace
+    duration = count * frame
+    wide, high = h264.shown(width), h264.shown(height)
+    track = 1
+    return _box(
+        b"moov",
+        _full(
+            b"mvhd", 1, 0, struct.pack(">QQIQIH10x", 0, 0, second, duration, _ONE, _HALF_ONE), _MATRIX, bytes(24),
+            struct.pack(">I", track + 1),
+        ),
+        _box(
+            b"trak",
+            _full(
+                b"tkhd", 1, IS_SHOWN, struct.pack(">QQI4xQ16x", 0, 0, track, duration), _MATRIX,
+                struct.pack(">II", wide << 16, high << 16),
+            ),
+            _box(
+                b"mdia",
+                _full(b"mdhd", 1, 0, struct.pack(">QQIQHH", 0, 0, second, duration, _UNDETERMINED, 0)),
+                _full(b"hdlr", 0, 0, struct.pack(">I4s12x", 0, b"vide"), b"film\0"),
+                _box(
+                    b"minf",
+                    _full(b"vmhd", 0, 1, bytes(8)),
+                    _box(b"dinf", _full(b"dref", 0, 0, struct.pack(">I", 1), _full(b"url ", 0, DATA_IS_HERE))),
+                    _box(
+                        b"stbl",
+                        _full(b"stsd", 0, 0, struct.pack(">I", 1), _avc1(width, height, second / frame)),
+                        _full(b"stts", 0, 0, struct.pack(">III", 1, count, frame)),
+                        _full(b"stsc", 0, 0, struct.pack(">IIII", 1, 1, count, 1)),
+                        _full(b"stsz", 0, 0, struct.pack(">II", h264.size_of(width, height), count)),
+                        _full(b"co64", 0, 0, struct.pack(">IQ", 1, start)),
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+def _avc1(width: int, height: int, fps: float) -> bytes:
+    wide, high = h264.shown(width), h264.shown(height)
+    colours = struct.pack(">4sHHHB", b"nclx", h264.PRIMARIES, h264.TRANSFER, h264.MATRIX, h264.FULL_RANGE << 7)
+    return _box(
+        b"avc1",
+        struct.pack(">6xH16xHHIII", 1, wide, high, _RESOLUTION, _RESOLUTION, 0),
+        struct.pack(">H32xHh", 1, 24, -1),
+        _box(b"avcC", h264.configuration(width, height, fps)),
+        _box(b"colr", colours),
+        _box(b"pasp", struct.pack(">II", 1, 1)),
+    )
+
+
+def _box(kind: bytes, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return struct.pack(">I4s", 8 + len(body), kind) + body
+
+
+def _full(kind: bytes, version: int, flags: int, *parts: bytes) -> bytes:
+    return _box(kind, struct.pack(">I", version << 24 | flags), *parts)

@@ -1,0 +1,128 @@
+"""H.264 pictures of I_PCM: a reader of the standard's fields gives back the size, the colours and every sample."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.codec import h264
+from tests.codec.h264_reader import Plane, Reader, picture, picture_set, sequence, unescaped
+
+SIDES = st.integers(1, h264.LONGEST_SIDE)
+NEEDS_ESCAPE = re.compile(rb"\0\0[\0-\3]")
+
+
+def encoded(luma: Plane, blue: Plane, red: Plane, number: int = 0) -> bytes:
+    height, width = luma.shape
+    columns, rows = h264.macroblocks(width, height)
+    made = bytearray(h264.size_of(width, height))
+    body = np.frombuffer(made, np.uint8)[h264.FRONT : -1].reshape(rows, columns, h264.MACROBLOCK)
+    h264.put(body, luma, blue, red)
+    made[: h264.HEAD] = h264.head(width, height, number)
+    made[-1:] = h264.TAIL
+    return bytes(made)
+
+
+@given(SIDES, SIDES, st.sampled_from([0.5, 10.0, 29.97, 240.0]))
+@settings(deadline=None)
+def test_the_sequence_tells_the_size_and_the_colours(width: int, height: int, fps: float) -> None:
+    found = sequence(h264.sequence(width, height, fps))
+    assert found.size == (width + width % 2, height + height % 2)
+    assert found.crop[0] == found.crop[2] == 0
+    assert max(found.crop) < 16
+    assert (found.profile, found.constraints) == (66, 0xC0)
+    assert (found.order, found.references, found.reordered) == (2, 1, 0)
+    assert (found.full_range, found.colours, found.chroma) == (1, (1, 13, 6), (1, 1))
+
+
+def test_slices_are_told_that_they_can_turn_off_the_filter() -> None:
+    assert picture_set(h264.picture_set()) == 1
+
+
+@given(SIDES, SIDES)
+@settings(deadline=None)
+def test_parameter_sets_are_escaped(width: int, height: int) -> None:
+    for nal in (h264.sequence(width, height, 10), h264.picture_set()):
+        assert not NEEDS_ESCAPE.search(nal.replace(b"\0\0\3", b""))
+        assert nal[-1] != 0
+
+
+def test_emulation_prevention() -> None:
+    """The sides that are allowed need none so far; what escapes is tried by itself."""
+    for raw in (bytes(7), b"\0\0\1", b"\0\0\3\0\0\2", b"a\0\0\0\0\0\0b", b"\0\0\4", b"\0\0"):
+        escaped = h264._escaped(raw)
+        assert unescaped(escaped) == raw
+        assert not re.search(rb"\0\0[\0-\2]", escaped)
+    assert h264._escaped(b"\0\0\4") == b"\0\0\4"
+
+
+@pytest.mark.parametrize(("width", "height", "fps", "level"), [
+    (128, 96, 15, 10), (176, 144, 15, 10), (176, 144, 30, 11), (352, 288, 30, 13), (640, 480, 10, 22),
+    (640, 480, 30, 30), (640, 480, 60, 31), (1280, 720, 30, 31), (1280, 720, 60, 32), (1920, 1080, 30, 40),
+    (1920, 1080, 60, 42), (3840, 2160, 30, 51), (3840, 2160, 60, 52), (7680, 4320, 30, 60), (7680, 4320, 120, 62),
+    (640, 480, 5e3, 61), (7680, 4320, 1000, 62), (4096, 16, 1, 40), (16384, 1, 1, 60),
+])
+def test_level(width: int, height: int, fps: float, level: int) -> None:
+    assert h264.level(width, height, fps) == level
+    assert sequence(h264.sequence(width, height, fps)).level == level
+
+
+def test_configuration() -> None:
+    found = h264.configuration(100, 84, 10)
+    sps = h264.sequence(100, 84, 10)
+    assert found[:6] == bytes([1, 66, 0xC0, sequence(sps).level, 0xFF, 0xE1])
+    size = int.from_bytes(found[6:8], "big")
+    assert found[8 : 8 + size] == sps
+    assert found[8 + size] == 1
+    rest = found[9 + size :]
+    assert (int.from_bytes(rest[:2], "big"), rest[2:]) == (len(rest) - 2, h264.picture_set())
+
+
+@given(SIDES, SIDES, st.integers(0, (1 << 32) - 1))
+@settings(deadline=None)
+def test_no_head_of_a_picture_needs_to_be_escaped(width: int, height: int, number: int) -> None:
+    """It takes two forms, in turn, whatever the number of the frame; the first sample is not 0."""
+    head = h264.head(width, height, number)
+    assert len(head) == h264.HEAD
+    assert not NEEDS_ESCAPE.search(head[4:] + b"\1")
+    assert head[4:] == h264.head(16, 16, number % 2)[4:]
+    assert head[4:] != h264.head(width, height, number + 1)[4:]
+    assert int.from_bytes(head[:4], "big") == h264.size_of(width, height) - 4
+
+
+@given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 3), st.integers(0, 1000))
+@settings(deadline=None, max_examples=60)
+def test_every_sample_is_given_back(width: int, height: int, number: int, seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    shapes = (height, width), *[(-(-height // 2), -(-width // 2))] * 2
+    planes = [chance.choice(np.array([0, 0, 1, 2, 3, 255, chance.integers(256)], np.uint8), shape) for shape in shapes]
+    made = encoded(*planes, number)
+    columns, rows = h264.macroblocks(width, height)
+    assert len(made) == h264.size_of(width, height) == columns * rows * 386 + 8
+    found = picture(made, columns, rows)
+    assert found.number == 1 + number % 2
+    for plane, full in zip(planes, found[1:], strict=True):
+        inside = full[: plane.shape[0], : plane.shape[1]]
+        assert np.array_equal(inside, np.maximum(plane, 1))
+        # What is cut off repeats the edge, so that scaled and odd-sized pictures have no foreign rim.
+        assert (full[plane.shape[0] :] == full[plane.shape[0] - 1]).all()
+        assert (full[:, plane.shape[1] :] == full[:, plane.shape[1] - 1 : plane.shape[1]]).all()
+
+
+def test_the_reader_sees_what_is_wrong() -> None:
+    """The check itself."""
+    grey = np.full((16, 16), 9, np.uint8)
+    made = encoded(grey, grey[:8, :8], grey[:8, :8])
+    picture(made, 1, 1)
+    for place in (0, 4, 5, 6, 7, 8, len(made) - 1):
+        wrong = bytearray(made)
+        wrong[place] ^= 0x10
+        with pytest.raises((AssertionError, IndexError)):
+            picture(bytes(wrong), 1, 1)
+    with pytest.raises(AssertionError):
+        picture(made[:9] + b"\0\0\0" + made[12:], 1, 1)
+    assert Reader(b"\0\xa6").ue() == 0

@@ -1,0 +1,342 @@
+"""Films as MP4: sizes by formula, any range alone, what is seen where frames are missing, damaged or of other kinds."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.cache import BlockCache
+from glassfs.codec import h264
+from glassfs.content import Blob, Content, Film, Image, Memory, Picture, Unreadable, pictures
+from glassfs.errors import Changed, Damaged, TooLarge
+from glassfs.view import mp4, planes
+from tests.view.films import KEY, PLACE, boxes, data_of, film, flat, patches, raw, rgb, shown, stored
+
+RED = (200, 30, 60)
+
+
+def noise(width: int, height: int, channels: int, seed: int, dtype: str = "u1") -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, np.iinfo(dtype).max, (height, width, channels), dtype, endpoint=True)
+
+
+@given(
+    st.integers(1, 50), st.integers(1, 50), st.integers(1, 5), st.integers(1, 4), st.booleans(),
+    st.sampled_from(["u1", "<u2"]), st.integers(0, 1000),
+)
+@settings(deadline=None, max_examples=60)
+def test_any_range_is_that_of_the_whole(
+    width: int, height: int, count: int, channels: int, is_planar: bool, dtype: str, seed: int,
+) -> None:
+    frames = [raw(noise(width, height, channels, seed + number, dtype), is_planar) for number in range(count)]
+    made = film(frames, width, height)
+    data = data_of(made)
+    whole = data.read(0, data.size)
+    head = len(whole) - count * h264.size_of(width, height)
+    assert whole[head - 16 :][:8] == b"\0\0\0\1mdat"
+    assert data_of(made).whole() == whole
+    found = shown(whole)
+    assert found.sequence.size == (width + width % 2, height + height % 2)
+    assert [picture.number for picture in found.pictures] == [1 + number % 2 for number in range(count)]
+    chance, cache = random.Random(seed), BlockCache(1 << 20)
+    for _ in range(10):
+        start = chance.randrange(len(whole))
+        end = min(len(whole), start + chance.choice((1, 9, 300, 5000)))
+        assert data_of(made, cache).read(start, end - start) == whole[start:end]
+
+
+def test_only_the_frames_of_a_range_are_made() -> None:
+    asked: list[int] = []
+    frame = raw(flat(40, 40, *RED))
+
+    def counted(number: int) -> Content:
+        asked.append(number)
+        return frame
+
+    data = data_of(Film(KEY, 100, 10, 40, 40, counted))
+    size = h264.size_of(40, 40)
+    head = data.size - 100 * size
+    assert not asked
+    data.read(0, head)
+    assert not asked
+    data.read(head + 50 * size + 7, 10)
+    assert asked == [50]
+    data.read(head + 50 * size + 100, 10)
+    assert asked.count(50) == 1
+    data.read(head + 70 * size - 1, 2)
+    # Those behind a range may be made ahead of their reader.
+    assert {69, 70} <= set(asked[1:]) <= {51, 69, 70, 71}
+
+
+def test_boxes() -> None:
+    file = data_of(film([raw(flat(101, 84, *RED))] * 3, 101, 84, 29.97)).whole()
+    found = boxes(bytes(file))
+    assert list(found)[:2] == [b"ftyp", b"moov"]
+    assert b"stss" not in found
+    assert b"elst" not in found
+    assert struct.unpack(">IIII", found[b"stts"]) == (0, 1, 3, 100)
+    assert struct.unpack(">IQQIQ", found[b"mdhd"][:32]) == (1 << 24, 0, 0, 2997, 300)
+    assert struct.unpack(">II", found[b"tkhd"][-8:]) == (102 << 16, 84 << 16)
+    assert struct.unpack(">HH", found[b"avc1"][24:28]) == (102, 84)
+    assert found[b"colr"] == b"nclx" + struct.pack(">HHHB", 1, 13, 6, 0x80)
+    assert found[b"hdlr"][8:12] == b"vide"
+
+
+@pytest.mark.parametrize(("fps", "expected"), [
+    (10, (10, 1)), (29.97, (2997, 100)), (30000 / 1001, (30000, 1001)), (0.1, (1, 10)), (1 / 3, (1, 3)),
+    (1e4, (10000, 1)), (1e-4, (1, 10000)), (0, (10, 1)), (-1, (10, 1)), (float("nan"), (10, 1)),
+    (float("inf"), (10, 1)), (1e9, (10, 1)), (1e-9, (10, 1)),
+])
+def test_rates(fps: float, expected: tuple[int, int]) -> None:
+    assert mp4.rate(fps) == expected
+    found = boxes(bytes(data_of(film([raw(flat(2, 2, *RED))], 2, 2, fps)).whole()))
+    assert struct.unpack(">I", found[b"mvhd"][20:24])[0] == expected[0]
+
+
+@pytest.mark.parametrize("kind", ["raw", "planar", "alpha", "png", "jpeg", "png of a palette"])
+def test_flat_patches_keep_their_colours(kind: str) -> None:
+    pixels = patches(96, 64, 1)
+    alpha = np.concatenate((pixels, np.zeros((64, 96, 1), np.uint8)), 2)
+    frame: Content = {
+        "raw": lambda: raw(pixels), "planar": lambda: raw(pixels, True), "alpha": lambda: raw(alpha),
+        "png": lambda: stored(pixels, "png"), "jpeg": lambda: stored(pixels, "jpeg", quality=100, subsampling=0),
+        "png of a palette": lambda: Picture(KEY, Memory(palette(pixels)), "png"),
+    }[kind]()
+    found = rgb(shown(bytes(data_of(film([frame], 96, 64)).whole())).pictures[0], 96, 64)
+    assert abs(found - pixels).max() <= 3
+
+
+def palette(pixels: np.ndarray) -> bytes:
+    import io
+
+    from PIL import Image as Pillow
+
+    made = io.BytesIO()
+    Pillow.fromarray(pixels).convert("P", palette=Pillow.Palette.ADAPTIVE).save(made, "png")
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("options", [{"subsampling": 2}, {"progressive": True}, {"keep_rgb": True}])
+def test_kinds_of_jpeg(options: dict[str, object]) -> None:
+    """Those that are stored as RGB are not taken for YCbCr."""
+    pixels = patches(64, 64, 3)
+    made = film([stored(pixels, "jpeg", quality=98, **options)], 64, 64)
+    found = rgb(shown(bytes(data_of(made).whole())).pictures[0], 64, 64)
+    inside = (slice(8, 24), slice(8, 24))
+    assert abs(found[inside] - pixels[inside]).max() <= 5
+
+
+def test_grey() -> None:
+    pixels = np.repeat(np.arange(64, dtype=np.uint8)[:, None, None] * 4, 32, 1)
+    for frame in (raw(pixels), stored(pixels[..., 0], "png"), raw(np.concatenate((pixels, pixels // 2), 2), True)):
+        picture = shown(bytes(data_of(film([frame], 32, 64)).whole())).pictures[0]
+        assert np.array_equal(picture.luma, np.maximum(pixels[..., 0], 1))
+        assert (picture.blue == 128).all() and (picture.red == 128).all()
+
+
+@pytest.mark.parametrize("is_png", [False, True])
+def test_16_bits_are_shown_by_the_range_of_the_first_frame(is_png: bool) -> None:
+    first = np.array([[1000, 2000], [3000, 1500]], "<u2")
+    second = np.array([[0, 65535], [2000, 3100]], "<u2")
+    frames = [stored(pixels, "png") if is_png else raw(pixels[..., None]) for pixels in (first, second)]
+    whole = bytes(data_of(film(frames, 2, 2)).whole())
+    one, two = (picture.luma[:2, :2] for picture in shown(whole).pictures)
+    assert one.tolist() == [[1, 128], [255, 64]]
+    assert two.tolist() == [[1, 255], [128, 255]]
+    # Nobody has to have read the first frame before.
+    alone = data_of(film(frames, 2, 2))
+    size = h264.size_of(2, 2)
+    assert alone.read(alone.size - size, size) == whole[-size:]
+
+
+def test_depth_without_a_range() -> None:
+    level = raw(np.full((4, 4, 1), 700, "<u2"))
+    assert shown(bytes(data_of(film([level], 4, 4)).whole())).pictures[0].luma[0, 0] == 1
+
+
+def test_a_damaged_first_frame_leaves_the_others_their_range() -> None:
+    damaged = Image(KEY, Unreadable(8, Damaged("lost")), 2, 2, 1, 16)
+    pixels = np.array([[10, 20], [30, 10]], "<u2")[..., None]
+    data = data_of(film([damaged, raw(pixels)], 2, 2))
+    size = h264.size_of(2, 2)
+    with pytest.raises(Damaged, match="frame 0: lost"):
+        data.read(data.size - 2 * size, 1)
+    picture = data.read(data.size - size, size)
+    assert [picture[9], picture[10], picture[25], picture[26]] == [1, 128, 255, 1]
+
+
+def test_missing_frames_show_the_one_before() -> None:
+    pixels = [patches(40, 40, seed) for seed in range(2)]
+    made = film([raw(pixels[0]), stored(pixels[1], "png")], 40, 40, present=[2, 5], count=8)
+    found = shown(bytes(data_of(made).whole())).pictures
+    for number in (0, 1):
+        assert {int(value) for plane in found[number][1:] for value in plane.flat} == {planes.GREY}
+    for number in range(2, 8):
+        assert abs(rgb(found[number], 40, 40)[:32, :32] - pixels[number >= 5][:32, :32]).max() <= 3
+    assert [picture.number for picture in found] == [1, 2] * 4
+
+
+def test_a_film_of_which_no_frame_is_there_is_grey() -> None:
+    found = shown(bytes(data_of(film([], 20, 20, present=[], count=2)).whole())).pictures
+    assert all((picture.luma == planes.GREY).all() for picture in found)
+
+
+@pytest.mark.parametrize("size", [(10, 7), (200, 100), (1, 1), (31, 900)])
+def test_frames_of_another_size_are_scaled(size: tuple[int, int]) -> None:
+    other = flat(*size, *RED)
+    frames = [raw(flat(61, 33, 0, 0, 0)), raw(other), raw(other, True), stored(other, "jpeg"), stored(other, "png")]
+    found = shown(bytes(data_of(film(frames, 61, 33)).whole())).pictures
+    for picture in found[1:]:
+        assert abs(rgb(picture, 61, 33) - RED).max() <= 3
+
+
+def test_scaling_in_strips_has_no_seams(monkeypatch: pytest.MonkeyPatch) -> None:
+    ramp = np.repeat(np.arange(100, dtype=np.uint8)[:, None, None] * 2, 30, 1)
+    for frame in (raw(ramp), stored(ramp[..., 0], "png")):
+        for size in ((50, 150), (30, 100)):
+            whole = data_of(film([frame], *size)).whole()
+            with monkeypatch.context() as patched:
+                patched.setattr(planes, "STRIP", 1)
+                strips = data_of(film([frame], *size)).whole()
+            one, two = (shown(bytes(file)).pictures[0].luma.astype(int) for file in (whole, strips))
+            assert abs(one - two).max() <= 1
+
+
+DAMAGES: dict[str, Content] = {
+    "unreadable": Image(KEY, Unreadable(40 * 40 * 3, Damaged("lost")), 40, 40, 3),
+    "no picture": Blob(KEY, Memory(b"hello")),
+    "no JPEG": Picture(KEY, Memory(b"\xff\xd8\xff\xe0hello"), "jpeg"),
+    "no PNG": Picture(KEY, Memory(b"\x89PNG"), "png"),
+    "cut PNG": Picture(KEY, Memory(stored(noise(40, 40, 3, 0), "png").data.read(0, 2000)), "png"),
+    "cut JPEG": Picture(KEY, Memory(stored(noise(40, 40, 3, 0), "jpeg").data.read(0, 900)), "jpeg"),
+}
+
+
+@pytest.mark.parametrize("damaged", DAMAGES.values(), ids=DAMAGES)
+def test_damage_costs_the_ranges_of_its_frame(damaged: Content) -> None:
+    good = raw(flat(40, 40, *RED))
+    data, size = data_of(film([good, damaged, good], 40, 40)), h264.size_of(40, 40)
+    first = data.size - 3 * size
+    data.read(0, first + size)
+    for start, length in ((first + size, 1), (first + size - 1, 2), (data.size - size - 1, 2), (0, data.size)):
+        with pytest.raises(Damaged, match=r"^frame 1: "):
+            data.read(start, length)
+    assert data.read(data.size - size, size)[9:] == data.read(first, size)[9:]
+
+
+def test_what_passes_is_not_remembered() -> None:
+    good = raw(flat(40, 40, *RED))
+    answers: list[Exception | Content] = [Changed("gone"), good]
+
+    def frame(number: int) -> Content:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    data = data_of(Film(KEY, 1, 10, 40, 40, frame))
+    with pytest.raises(Changed):
+        data.whole()
+    assert data.whole() == data_of(film([good], 40, 40)).whole()
+
+
+def png_head(width: int, height: int) -> bytes:
+    import zlib
+
+    body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = b"IDAT" + zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+        for chunk in (body, data, b"IEND")
+    )
+
+
+@pytest.mark.parametrize("frame", [
+    Picture(KEY, Memory(png_head(100_000, 100_000)), "png"),
+    Picture(KEY, Unreadable(pictures.MOST_BYTES + 1, Damaged("never read")), "jpeg"),
+    Picture(KEY, Memory(stored(noise(8, 8, 3, 0), "jpeg").data.read(0, 600) + b"\xff\xda" * 200), "jpeg"),
+    Image(KEY, Unreadable(3 * 10**10, Damaged("never read")), 100_000, 100_000, 3),
+], ids=["PNG bomb", "stored", "scans", "raw"])
+def test_frames_that_would_take_too_much_are_refused_unread(frame: Content) -> None:
+    data = data_of(film([raw(flat(40, 40, *RED)), frame], 40, 40))
+    size = h264.size_of(40, 40)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="frame 1"):
+            data.read(data.size - size, 10)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+    data.read(0, data.size - size)
+
+
+def never(number: int) -> Content:
+    raise AssertionError(number)
+
+
+@pytest.mark.parametrize(("count", "width", "height", "reason"), [
+    (5, 100_000, 100_000, "100000 x 100000 pixels is too large"), (5, 16_385, 1, "too large"),
+    (5, 1, 16_385, "too large"), (5, 16_000, 16_000, "too large"), (1 << 32, 16, 16, "4294967296 frames is too long"),
+    (1 << 60, 16, 16, "too long"),
+])
+def test_films_that_are_refused(count: int, width: int, height: int, reason: str) -> None:
+    with pytest.raises(TooLarge, match=reason):
+        mp4.view(Film(KEY, count, 10, width, height, never), BlockCache(), PLACE)
+
+
+@pytest.mark.parametrize(("count", "width", "height"), [(0, 5, 5), (5, 0, 5), (5, 5, 0)])
+def test_films_of_nothing(count: int, width: int, height: int) -> None:
+    with pytest.raises(Damaged, match="shows nothing"):
+        mp4.view(Film(KEY, count, 10, width, height, never), BlockCache(), PLACE)
+
+
+def test_the_longest_film_takes_no_memory() -> None:
+    frame = raw(flat(640, 480, *RED))
+    tracemalloc.start()
+    try:
+        data = data_of(Film(KEY, mp4.MOST_FRAMES, 30, 640, 480, lambda number: frame))
+        size = h264.size_of(640, 480)
+        assert data.size // size == mp4.MOST_FRAMES
+        assert data.read(data.size - size, 9) == h264.head(640, 480, mp4.MOST_FRAMES - 1)
+        data.read(data.size // 2, 1 << 20)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 30 << 20
+
+
+@pytest.mark.parametrize(("width", "height"), [(16_384, 2_160), (2_160, 16_384)])
+def test_large_frames_are_made_in_strips(width: int, height: int) -> None:
+    """What is read of the largest pictures at a time, and what it takes beside the picture itself."""
+    zeros = Memory(bytes(width * height * 3))
+    data = data_of(film([Image(KEY, zeros, width, height, 3)], width, height), BlockCache(256 << 20))
+    tracemalloc.start()
+    try:
+        data.read(data.size // 2, 1000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < h264.size_of(width, height) + planes.strip_cost(width, height)
+
+
+@pytest.mark.parametrize("budget", [1 << 20, 8 << 20, 64 << 20])
+def test_many_readers_share_a_small_budget(budget: int) -> None:
+    """Pictures need room while they are decoded, inside of what needs room itself: nobody waits for ever."""
+    frames: list[Content] = [stored(patches(320, 240, seed), "jpeg") for seed in range(4)]
+    frames += [raw(patches(320, 240, seed)) for seed in range(4)] + [stored(patches(100, 80, 1), "png")] * 2
+    whole = data_of(film(frames, 320, 240)).whole()
+    data = data_of(film(frames, 320, 240), BlockCache(budget))
+
+    def reader(number: int) -> bool:
+        starts = range(number * 20_000, data.size, 100_000)
+        return all(data.read(start, min(100_000, data.size - start)) == whole[start:][:100_000] for start in starts)
+
+    with ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(reader, range(6)))

@@ -1,0 +1,102 @@
+"""Films as MP4, played by ffmpeg: it warns of nothing, counts the frames, and gives back every sample."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glassfs.content import Content
+from tests.view.films import Pixels, data_of, film, patches, raw, shown, stored
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("ffmpeg") is None or shutil.which("ffprobe") is None, reason="ffmpeg is not installed",
+)
+QUIET = ("-hide_banner", "-nostdin", "-v", "warning")
+
+
+def run(*words: str) -> bytes:
+    """What a program says; it must not warn of anything."""
+    done = subprocess.run(words, capture_output=True, check=False, timeout=120)
+    # Of its own format for full range, when it turns that into RGB.
+    lines = [line for line in done.stderr.splitlines() if b"deprecated pixel format used" not in line]
+    assert (done.returncode, lines) == (0, [])
+    return done.stdout
+
+
+def frames_of(path: Path, *options: str, before: Sequence[str] = ()) -> bytes:
+    words = ("ffmpeg", *QUIET, *before, "-i", str(path), "-fps_mode", "passthrough", *options, "-f", "rawvideo", "-")
+    return run(*words)
+
+
+def written(path: Path, frames: Sequence[Content], width: int, height: int, fps: float) -> bytes:
+    file = bytes(data_of(film(frames, width, height, fps)).whole())
+    path.write_bytes(file)
+    return file
+
+
+def noise(width: int, height: int, seed: int) -> Pixels:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("width", "height", "fps"), [
+    (64, 48, 10), (100, 84, 29.97), (33, 17, 0.5), (1, 1, 1000), (640, 480, 30), (16, 16, 1 / 3), (1000, 2, 60),
+])
+def test_every_sample_is_given_back(tmp_path: Path, width: int, height: int, fps: float) -> None:
+    path = tmp_path / "film.mp4"
+    file = written(path, [raw(noise(width, height, seed)) for seed in range(5)], width, height, fps)
+    played = np.frombuffer(frames_of(path), np.uint8).reshape(5, -1)
+    wide, high = width + width % 2, height + height % 2
+    for picture, samples in zip(shown(file).pictures, played, strict=True):
+        planes = (plane[: high // part, : wide // part] for part, plane in zip((1, 2, 2), picture[1:], strict=True))
+        assert samples.tobytes() == b"".join(plane.tobytes() for plane in planes)
+
+
+@pytest.mark.parametrize(("width", "height", "fps"), [(64, 48, 10), (101, 85, 29.97), (640, 480, 0.1)])
+def test_what_ffprobe_finds(tmp_path: Path, width: int, height: int, fps: float) -> None:
+    path = tmp_path / "film.mp4"
+    written(path, [raw(noise(width, height, seed)) for seed in range(4)], width, height, fps)
+    words = ("ffprobe", "-hide_banner", "-v", "warning", "-count_frames", "-show_streams", "-of", "json", str(path))
+    (found,) = json.loads(run(*words))["streams"]
+    assert (found["width"], found["height"]) == (width + width % 2, height + height % 2)
+    assert (found["nb_frames"], found["nb_read_frames"]) == ("4", "4")
+    numerator, denominator = map(int, found["avg_frame_rate"].split("/"))
+    assert numerator / denominator == pytest.approx(fps)
+    assert float(found["duration"]) == pytest.approx(4 / fps, abs=1e-6)
+    assert (found["profile"], found["has_b_frames"]) == ("Constrained Baseline", 0)
+    assert (found["color_range"], found["color_space"]) == ("pc", "smpte170m")
+    assert (found["color_transfer"], found["color_primaries"]) == ("iec61966-2-1", "bt709")
+
+
+@pytest.mark.parametrize("kind", ["raw", "planar", "jpeg", "png"])
+def test_flat_patches_keep_their_colours(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "film.mp4"
+    colours = [patches(160, 96, seed) for seed in range(3)]
+    frames: list[Content] = [
+        raw(pixels, kind == "planar") if kind in ("raw", "planar")
+        else stored(pixels, kind, **({"quality": 98} if kind == "jpeg" else {}))
+        for pixels in colours
+    ]
+    written(path, frames, 160, 96, 10)
+    played = np.frombuffer(frames_of(path, "-pix_fmt", "rgb24"), np.uint8).reshape(3, 96, 160, 3).astype(int)
+    # The middle of each patch: what is near its edge may be mixed with the next one, as chroma has half the pixels.
+    middle = np.ix_(*([place for place in range(side) if 8 <= place % 32 < 24] for side in (96, 160)))
+    for pixels, found in zip(colours, played, strict=True):
+        assert abs(found - pixels)[middle].max() <= 3
+
+
+@pytest.mark.parametrize("fps", [10, 29.97, 0.25])
+def test_seeking_finds_what_playing_does(tmp_path: Path, fps: float) -> None:
+    path = tmp_path / "film.mp4"
+    count = 12
+    written(path, [raw(noise(48, 32, seed)) for seed in range(count)], 48, 32, fps)
+    played = frames_of(path)
+    size = len(played) // count
+    for number in range(count):
+        found = frames_of(path, "-frames:v", "1", before=("-ss", f"{(number - 0.4) / fps if number else 0:.6f}"))
+        assert found == played[number * size :][:size]
