@@ -1,8 +1,7 @@
 """Values in Thrift's compact protocol, as the pages and the footer of a Parquet file are written.
 
-https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md. Pure functions. An integer can be
-given a number of bytes: it is then padded, which every decoder of such integers reads, and its value does not change
-the length of what it stands in.
+Pure functions. An integer can be given a number of bytes: it is then padded, which every decoder of such integers
+reads, and its value does not change the length of what it stands in.
 """
 
 from __future__ import annotations

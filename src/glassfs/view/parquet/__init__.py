@@ -9,7 +9,7 @@ dtype:
 | ``i1`` ``i2`` ``u1`` ``u2`` | INT32, an integer of 8 or 16 bits | widened |
 | ``i4`` ``i8`` ``f4`` ``f8`` | INT32, INT64, FLOAT, DOUBLE | as they are |
 | ``u4`` ``u8`` | INT32, INT64, an unsigned integer | as they are |
-| ``f2`` | FLOAT | widened |
+| ``f2`` | FIXED_LEN_BYTE_ARRAY(2), a FLOAT16 | as they are |
 | ``M8[ns]`` ``M8[us]`` ``M8[ms]`` | TIMESTAMP of that unit, of no time zone | as they are |
 | ``M8[100ns]`` | TIMESTAMP(MICROS), rounded down: 64 bits of nanoseconds do not hold the years 1 to 9999 | divided |
 | ``M8[s]`` ``[m]`` ``[h]`` ``[D]`` ``[W]`` | TIMESTAMP(MILLIS) | multiplied |

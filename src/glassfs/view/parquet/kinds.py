@@ -88,9 +88,8 @@ def kind_of(dtype: str) -> Kind | None:
     elif letter in "mM" and size == 8 and unit is not None:
         kind = _time(letter == "M", unit, int(count or 1))
     elif letter == "f" and size in (2, 4, 8):
-        width = max(4, size)
-        physical = DOUBLE if size == 8 else FLOAT
-        kind = Kind(physical, width, size, arrow.floating(width), _cast("<f2", "<f4") if size == 2 else None)
+        logical = struct({15: struct({})}) if size == 2 else None
+        kind = Kind({2: FIXED, 4: FLOAT, 8: DOUBLE}[size], size, size, arrow.floating(size), logical=logical)
     else:
         width = size * 4 if letter == "U" else size
         if not 0 < width <= LARGEST_FIXED:

@@ -25,6 +25,8 @@ MOST_LEAVES = 4096
 TILE = 1 << 20
 GROUP_ROWS = 1 << 20
 GROUP_BYTES = 64 << 20
+FEWEST_ROWS = 8
+"""Of a group and so of a page, which then has whole bytes of bits."""
 MOST_CHUNKS = 4096
 _BYTES = "|V1"
 
@@ -121,7 +123,7 @@ def _rows_a_group(rows: int, columns: Sequence[tuple[Column, _Described]]) -> in
     """A power of two: few bytes of vectors a group, so that they are decoded once, and few groups."""
     widest = max((found.width for _, found in columns), default=0)
     leaves = sum(found.slots or 1 for _, found in columns)
-    wanted = max(1, min(GROUP_ROWS, int(GROUP_BYTES / max(widest, 1))))
+    wanted = max(FEWEST_ROWS, min(GROUP_ROWS, int(GROUP_BYTES / max(widest, 1))))
     group = 1 << wanted.bit_length() - 1
     while -(-rows // group) * leaves > MOST_CHUNKS and group < rows:
         group *= 2

@@ -61,6 +61,8 @@ class Shape(NamedTuple):
             import numpy as np
 
             found = np.array(values, kind.dtype)
+            if found.shape != (len(values),):
+                raise ValueError("a list")
             if kind.is_bits:
                 return np.packbits(found, bitorder="little").tobytes()
             return bytes(found.tobytes() if kind.convert is None else kind.convert(found.tobytes()))
