@@ -23,7 +23,7 @@ MOST_SLOTS = 64
 MOST_LEAVES = 4096
 """With more columns than this, vectors are lists."""
 TILE = 1 << 20
-GROUP_ROWS = 1 << 20
+GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
 FEWEST_ROWS = 8
 """Of a group and so of a page, which then has whole bytes of bits."""
