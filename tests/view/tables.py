@@ -13,8 +13,7 @@ from unittest.mock import patch
 import numpy as np
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, Memory, RaggedText, Records
-from glassfs.content.table import Cells, Column, Ragged, Table
+from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table
 from glassfs.view import parquet
 from glassfs.view.parquet import leaves, pages, records
 from tests.view.views import PLACE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassfs.content.table import Column
+from glassfs.content import Column
 from tests.view.tables import (
     array_column,
     bytes_column,
     parquet_bytes,
+    parquet_data,
     ragged_column,
     records_column,
     small_pages,
@@ -288,3 +290,22 @@ def test_the_size_and_any_range_agree_with_the_whole(
     table = pq.read_table(io.BytesIO(whole))
     table.validate(full=True)
     assert table.num_rows == rows
+
+
+def test_many_threads_read_the_same(tmp_path: Path) -> None:
+    """From files that nobody has asked for anything yet."""
+    rows = 5000
+    columns = [
+        array_column(b"vector", values_of("<f4", (rows, 7))), array_column(b"time", values_of("<M8[us]", (rows,))),
+        text_column(b"text", [b"%d" % row for row in range(rows)]), records_column(b"records", ["x", None] * (rows // 2)),
+    ]
+    with small_pages(1000, 512):
+        whole = parquet_bytes(columns, rows)
+        data = parquet_data(columns, rows)
+
+        def read(start: int) -> bool:
+            end = min(data.size, start + 5000)
+            return data.read(start, end - start) == whole[start:end]
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(read, range(0, len(whole), 1777)))

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, Memory, RaggedText, Records, Unreadable
-from glassfs.content.table import Cells, Column, Ragged
+from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Unreadable
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.parquet.pages import demand_possible
 from tests.view.tables import (
@@ -84,7 +83,9 @@ def test_sizes_need_no_reading_but_of_records() -> None:
     ]
     for page in (1 << 20, 100):
         with small_pages(page):
-            assert parquet_data(columns, 1000).size == len(parquet_bytes(readable, 1000))
+            data = parquet_data(columns, 1000)
+            assert data.is_sized
+            assert data.size == len(parquet_bytes(readable, 1000))
 
 
 def test_a_damaged_column_costs_no_other_its_bytes() -> None:

@@ -31,12 +31,15 @@ from glassfs.content.model import (
     members_of,
 )
 from glassfs.content.parts import Blocked, Concatenated, Converted, Gathered, Made, Parted, Regular, booleans
+from glassfs.content.table import Cells, Column, Ragged, Table
 
 __all__ = [
     "Array",
     "Blob",
     "Blocked",
+    "Cells",
     "Collection",
+    "Column",
     "Concatenated",
     "Container",
     "Content",
@@ -59,6 +62,7 @@ __all__ = [
     "Outline",
     "Parted",
     "Picture",
+    "Ragged",
     "RaggedText",
     "Records",
     "Regular",
@@ -67,6 +71,7 @@ __all__ = [
     "Series",
     "Slice",
     "Stored",
+    "Table",
     "Text",
     "Unreadable",
     "booleans",

@@ -57,3 +57,13 @@ class Table(Content):
 
     rows: int
     columns: Callable[[], Sequence[Column]]
+
+
+def is_sized(column: Column) -> bool:
+    """Whether the sizes of what a column is made of are known without reading blocks; those of records never are."""
+    content = column.content
+    if isinstance(content, Array):
+        return isinstance(content.shape, tuple) and content.data.is_sized
+    if isinstance(content, RaggedText):
+        return content.text.is_sized and content.offsets.is_sized
+    return isinstance(content, Ragged) and content.values.is_sized and content.offsets.is_sized

@@ -29,8 +29,7 @@ Columns of text, of runs and of vectors have sizes by formula. Records take a pa
 from __future__ import annotations
 
 from glassfs.cache import BlockCache
-from glassfs.content import Data
-from glassfs.content.table import Table
+from glassfs.content import Data, Table
 from glassfs.view.parquet.file import Parquet
 from glassfs.view.parquet.leaves import Key
 

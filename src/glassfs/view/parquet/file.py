@@ -15,16 +15,15 @@ from functools import cached_property
 from itertools import pairwise
 
 from glassfs.cache import BlockCache
-from glassfs.content import Parted
-from glassfs.content.table import Table
+from glassfs.content import Parted, Table
+from glassfs.content.table import is_sized
 from glassfs.errors import Damaged, TooLarge
-from glassfs.view.parquet.footer import Chunk, footer
+from glassfs.view.parquet.footer import Chunk, Field, footer, length
 from glassfs.view.parquet.leaves import Key, Leaves, leaves_of
 
 MAGIC = b"PAR1"
 LARGEST_FILE = 1 << 61
 LARGEST_FOOTER = (1 << 31) - 1
-_EMPTY = Chunk(0, 0, 0)
 
 
 class Parquet(Parted):
@@ -37,11 +36,19 @@ class Parquet(Parted):
         self._lock = threading.RLock()
         self._leaves: Leaves | None = None
         self._size: int | None = None
+        self._is_sized: bool | None = None
         self._bounds: Sequence[int] | None = None
 
     @property
     def is_sized(self) -> bool:
-        return self._size is not None
+        if self._size is not None:
+            return True
+        if self._is_sized is None:
+            try:
+                self._is_sized = all(map(is_sized, self._table.columns()))
+            except Damaged:  # whoever asks for the size is told
+                self._is_sized = False
+        return self._is_sized
 
     @property
     def size(self) -> int:
@@ -75,16 +82,19 @@ class Parquet(Parted):
         return self._leaves
 
     @property
+    def _fields(self) -> tuple[Field, ...]:
+        return tuple([leaf.field for leaf in self._found.leaves])
+
+    @property
     def _group_rows(self) -> list[int]:
         """Where each group begins, and the end."""
         return [*range(0, self._table.rows, self._found.rows_a_group), self._table.rows]
 
     def _find_size(self) -> int:
         leaves = self._found.leaves
-        groups = len(self._group_rows) - 1
-        shape = footer(leaves, self._table.rows, [(0, [_EMPTY] * len(leaves))] * groups)
-        size = 2 * len(MAGIC) + 4 + len(shape) + sum(leaf.pages.size for leaf in leaves)
-        if size > LARGEST_FILE or len(shape) > LARGEST_FOOTER:
+        footer_size = length(self._fields, -(-self._table.rows // self._found.rows_a_group))
+        size = 2 * len(MAGIC) + 4 + footer_size + sum(leaf.pages.size for leaf in leaves)
+        if size > LARGEST_FILE or footer_size > LARGEST_FOOTER:
             raise TooLarge("is larger than a Parquet file can be")
         return size
 
@@ -94,7 +104,7 @@ class Parquet(Parted):
             for leaf in self._found.leaves:
                 size = leaf.pages.start(end) - leaf.pages.start(first)
                 if size < 0:
-                    raise Damaged("the offsets of its rows do not rise", part=leaf.path[0].decode())
+                    raise Damaged("the offsets of its rows do not rise", part=leaf.field.path[0].decode())
                 bounds.append(bounds[-1] + size)
         bounds.append(self.size)
         return bounds
@@ -111,5 +121,5 @@ class Parquet(Parted):
                 chunks.append(Chunk(start, self.bounds[number + 1] - start, leaf.pages.entries(first, end)))
                 number += 1
             groups.append((end - first, chunks))
-        made = footer(leaves, self._table.rows, groups)
+        made = footer(self._fields, self._table.rows, groups)
         return made + struct.pack("<I", len(made)) + MAGIC

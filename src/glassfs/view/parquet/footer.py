@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from glassfs.codec.thrift import BINARY, I32, STRUCT, Value, binary, i32, i64, sequence, struct
 from glassfs.view.parquet import arrow
-from glassfs.view.parquet.kinds import FIXED
-from glassfs.view.parquet.leaves import Leaf
+from glassfs.view.parquet.kinds import FIXED, Kind
 
 _DIGITS = 9
 _LIST = 3
@@ -21,6 +21,28 @@ _REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
 _PLAIN, _RLE = 0, 3
 _DURATION = arrow.duration("s").number
 CREATED_BY = b"glassfs"
+_NAMES_KEPT = 2048
+"""Bytes of names with which a length is remembered."""
+
+
+class Field(NamedTuple):
+    """A column in the schema. ``path`` is its name, and what stands below that in a list."""
+
+    path: tuple[bytes, ...]
+    kind: Kind
+    is_nullable: bool
+
+    @staticmethod
+    def single(name: bytes, kind: Kind, is_nullable: bool = False) -> Field:
+        return Field((name,), kind, is_nullable)
+
+    @staticmethod
+    def list_of(name: bytes, kind: Kind, is_nullable: bool = False) -> Field:
+        return Field((name, b"list", b"element"), kind, is_nullable)
+
+    @property
+    def is_list(self) -> bool:
+        return len(self.path) > 1
 
 
 class Chunk(NamedTuple):
@@ -31,54 +53,71 @@ class Chunk(NamedTuple):
     entries: int
 
 
-def footer(leaves: Sequence[Leaf], rows: int, groups: Sequence[tuple[int, Sequence[Chunk]]]) -> bytes:
+_NOWHERE = Chunk(0, 0, 0)
+
+
+def length(fields: tuple[Field, ...], groups: int) -> int:
+    """The bytes of the footer of a file of so many groups. The episodes of a dataset have the same columns."""
+    if sum(len(field.path[0]) for field in fields) > _NAMES_KEPT:
+        return _length(fields, groups)
+    return _known_length(fields, groups)
+
+
+def _length(fields: tuple[Field, ...], groups: int) -> int:
+    return len(footer(fields, 0, [(0, [_NOWHERE] * len(fields))] * groups))
+
+
+_known_length = lru_cache(256)(_length)
+
+
+def footer(fields: Sequence[Field], rows: int, groups: Sequence[tuple[int, Sequence[Chunk]]]) -> bytes:
     """``groups`` has the rows of each, and a chunk for each leaf."""
-    fields = {
+    written = {
         1: i32(2),
-        2: sequence(STRUCT, list(_schema(leaves))),
+        2: sequence(STRUCT, list(_schema(fields))),
         3: i64(rows, _DIGITS),
-        4: sequence(STRUCT, [_group(leaves, count, chunks) for count, chunks in groups]),
+        4: sequence(STRUCT, [_group(fields, count, chunks) for count, chunks in groups]),
     }
-    if any(leaf.kind.arrow.number == _DURATION for leaf in leaves):
-        message = base64.b64encode(arrow.message([_arrow(leaf) for leaf in leaves]))
-        fields[5] = sequence(STRUCT, [struct({1: binary(b"ARROW:schema"), 2: binary(message)})])
-    fields[6] = binary(CREATED_BY)
-    return struct(fields).payload
+    if any(field.kind.arrow.number == _DURATION for field in fields):
+        message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
+        written[5] = sequence(STRUCT, [struct({1: binary(b"ARROW:schema"), 2: binary(message)})])
+    written[6] = binary(CREATED_BY)
+    return struct(written).payload
 
 
-def _schema(leaves: Sequence[Leaf]) -> Iterator[Value]:
-    yield struct({4: binary(b"schema"), 5: i32(len(leaves))})
-    for leaf in leaves:
-        repetition = _OPTIONAL if leaf.is_nullable else _REQUIRED
-        if leaf.is_list:
-            outer, middle, _ = leaf.path
+def _schema(fields: Sequence[Field]) -> Iterator[Value]:
+    yield struct({4: binary(b"schema"), 5: i32(len(fields))})
+    for field in fields:
+        repetition = _OPTIONAL if field.is_nullable else _REQUIRED
+        if field.is_list:
+            outer, middle, _ = field.path
             lists = struct({3: struct({})})
             yield struct({3: i32(repetition), 4: binary(outer), 5: i32(1), 6: i32(_LIST), 10: lists})
             yield struct({3: i32(_REPEATED), 4: binary(middle), 5: i32(1)})
-        kind = leaf.kind
-        fields = {1: i32(kind.physical)}
+        kind = field.kind
+        element = {1: i32(kind.physical)}
         if kind.physical == FIXED:
-            fields[2] = i32(kind.width)
-        fields[3] = i32(repetition)
-        fields[4] = binary(leaf.path[-1])
+            element[2] = i32(kind.width)
+        element[3] = i32(repetition)
+        element[4] = binary(field.path[-1])
         if kind.converted is not None:
-            fields[6] = i32(kind.converted)
+            element[6] = i32(kind.converted)
         if kind.logical is not None:
-            fields[10] = kind.logical
-        yield struct(fields)
+            element[10] = kind.logical
+        yield struct(element)
 
 
-def _group(leaves: Sequence[Leaf], rows: int, chunks: Sequence[Chunk]) -> Value:
-    columns = [_chunk(leaf, chunk) for leaf, chunk in zip(leaves, chunks, strict=True)]
+def _group(fields: Sequence[Field], rows: int, chunks: Sequence[Chunk]) -> Value:
+    columns = [_chunk(field, chunk) for field, chunk in zip(fields, chunks, strict=True)]
     size = sum(chunk.size for chunk in chunks)
     return struct({1: sequence(STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})
 
 
-def _chunk(leaf: Leaf, chunk: Chunk) -> Value:
+def _chunk(field: Field, chunk: Chunk) -> Value:
     metadata = {
-        1: i32(leaf.kind.physical),
+        1: i32(field.kind.physical),
         2: sequence(I32, [i32(_PLAIN), i32(_RLE)]),
-        3: sequence(BINARY, [binary(name) for name in leaf.path]),
+        3: sequence(BINARY, [binary(name) for name in field.path]),
         4: i32(0),
         5: i64(chunk.entries, _DIGITS),
         6: i64(chunk.size, _DIGITS),
@@ -88,9 +127,9 @@ def _chunk(leaf: Leaf, chunk: Chunk) -> Value:
     return struct({2: i64(chunk.start, _DIGITS), 3: struct(metadata)})
 
 
-def _arrow(leaf: Leaf) -> arrow.Field:
-    name = leaf.path[0].decode()
-    if not leaf.is_list:
-        return arrow.Field(name, leaf.kind.arrow, leaf.is_nullable)
-    element = arrow.Field("element", leaf.kind.arrow, leaf.is_nullable)
-    return arrow.Field(name, arrow.LIST, leaf.is_nullable, (element,))
+def _arrow(field: Field) -> arrow.Field:
+    name = field.path[0].decode()
+    if not field.is_list:
+        return arrow.Field(name, field.kind.arrow, field.is_nullable)
+    element = arrow.Field("element", field.kind.arrow, field.is_nullable)
+    return arrow.Field(name, arrow.LIST, field.is_nullable, (element,))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from glassfs.codec import thrift
@@ -33,7 +34,7 @@ _UNITS = {
 _TICKS = ("us", 1, 10)  # 100 ns: the years 1 to 9999 of .NET are not within what 64 bits of nanoseconds hold
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """Values of one type. ``width`` is their size in the file, ``stored`` in the array; a BOOLEAN is a bit.
 
@@ -75,8 +76,9 @@ TEXT = Kind(BYTE_ARRAY, 0, 0, arrow.UTF8, logical=struct({1: struct({})}), conve
 BYTES = Kind(BYTE_ARRAY, 0, 0, arrow.BINARY)
 
 
+@lru_cache(1024)
 def kind_of(dtype: str) -> Kind | None:
-    """The kind of a dtype, or None where Parquet has nothing for it: of no bytes, or of very many."""
+    """The kind of a dtype, always the same one; None where Parquet has nothing: for no bytes, or for very many."""
     match = _DTYPE.fullmatch(dtype)
     if match is None:
         return None

@@ -10,9 +10,9 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, RaggedText, Slice
-from glassfs.content.table import Cells, Column, Ragged, Table
+from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Slice, Table
 from glassfs.errors import Damaged
+from glassfs.view.parquet.footer import Field
 from glassfs.view.parquet.kinds import BYTES, TEXT, Kind, kind_of
 from glassfs.view.parquet.pages import LARGEST_PAGE, Flat, Pages, Slot, Tiles
 from glassfs.view.parquet.ragged import Even, ListPages, Offsets, TextPages
@@ -34,16 +34,10 @@ Key: TypeAlias = tuple[Hashable, ...]
 
 
 class Leaf(NamedTuple):
-    """A column of the file. ``path`` is its place in the schema: a name, and what stands below that in a list."""
+    """A column of the file."""
 
-    path: tuple[bytes, ...]
-    kind: Kind
-    is_nullable: bool
+    field: Field
     pages: Pages | RecordPages | TimePages
-
-    @property
-    def is_list(self) -> bool:
-        return len(self.path) > 1
 
 
 class Leaves(NamedTuple):
@@ -137,18 +131,18 @@ def _made(
     name = column.name
     if isinstance(content, RaggedText):
         text = _offsets(content, content.text.size)
-        yield Leaf((names.new(name),), kind, False, TextPages(content.text, text, rows_a_group, is_text=True))
+        yield Leaf(Field.single(names.new(name), kind), TextPages(content.text, text, rows_a_group, is_text=True))
     elif isinstance(content, Ragged) and kind is BYTES:
         bytes_ = _offsets(content, content.values.size)
-        yield Leaf((names.new(name),), kind, False, TextPages(content.values, bytes_, rows_a_group, is_text=False))
+        yield Leaf(Field.single(names.new(name), kind), TextPages(content.values, bytes_, rows_a_group, is_text=False))
     elif isinstance(content, Ragged):
         offsets = _offsets(content, content.values.size // kind.stored)
         lists = ListPages(kind.shown(content.values), kind, offsets, rows_a_group)
-        yield Leaf(_list_path(names.new(name)), kind, False, lists)
+        yield Leaf(Field.list_of(names.new(name), kind), lists)
     elif not isinstance(content, Array):
         pages = RecordPages(content, Shape(kind, column.is_list), rows, rows_a_group, cache, key)
-        shown = names.new(name)
-        yield Leaf(_list_path(shown) if column.is_list else (shown,), kind, True, pages)
+        field = Field.list_of if column.is_list else Field.single
+        yield Leaf(field(names.new(name), kind, is_nullable=True), pages)
     else:
         yield from _array(content, name, found, rows, rows_a_group, names, cache, key)
 
@@ -166,8 +160,9 @@ def _array(
 
     def single(shown: bytes, values: Data, key: Key) -> Leaf:
         if kind.is_time:
-            return Leaf((shown,), kind, True, TimePages(values, rows, rows_a_group, cache, key))
-        return Leaf((shown,), kind, False, Flat(values, kind, rows, rows_a_group))
+            times = TimePages(values, rows, rows_a_group, cache, key)
+            return Leaf(Field.single(shown, kind, is_nullable=True), times)
+        return Leaf(Field.single(shown, kind), Flat(values, kind, rows, rows_a_group))
 
     if length is None:
         yield single(names.new(name), values, key)
@@ -176,11 +171,8 @@ def _array(
         for number in range(length):
             yield single(names.new(name, number), Slot(tiles, number, rows), (*key, number))
     else:
-        yield Leaf(_list_path(names.new(name)), kind, False, ListPages(values, kind, Even(length, rows), rows_a_group))
-
-
-def _list_path(name: bytes) -> tuple[bytes, ...]:
-    return name, b"list", b"element"
+        lists = ListPages(values, kind, Even(length, rows), rows_a_group)
+        yield Leaf(Field.list_of(names.new(name), kind), lists)
 
 
 def _offsets(content: RaggedText | Ragged, total: int) -> Offsets:
