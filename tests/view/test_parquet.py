@@ -297,7 +297,8 @@ def test_many_threads_read_the_same(tmp_path: Path) -> None:
     rows = 5000
     columns = [
         array_column(b"vector", values_of("<f4", (rows, 7))), array_column(b"time", values_of("<M8[us]", (rows,))),
-        text_column(b"text", [b"%d" % row for row in range(rows)]), records_column(b"records", ["x", None] * (rows // 2)),
+        text_column(b"text", [b"%d" % row for row in range(rows)]),
+        records_column(b"records", ["x", None] * (rows // 2)),
     ]
     with small_pages(1000, 512):
         whole = parquet_bytes(columns, rows)
