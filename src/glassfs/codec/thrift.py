@@ -7,6 +7,7 @@ reads, and its value does not change the length of what it stands in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from glassfs.codec import leb128
@@ -41,10 +42,12 @@ def i8(value: int) -> Value:
     return Value(I8, value.to_bytes(1, "little", signed=True))
 
 
+@lru_cache(1024)
 def i32(value: int, digits: int = 0) -> Value:
     return Value(I32, varint(_zigzag(value), digits))
 
 
+@lru_cache(1024)
 def i64(value: int, digits: int = 0) -> Value:
     return Value(I64, varint(_zigzag(value), digits))
 

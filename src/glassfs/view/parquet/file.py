@@ -18,7 +18,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Parted, Table
 from glassfs.content.table import is_sized
 from glassfs.errors import Damaged, TooLarge
-from glassfs.view.parquet.footer import Chunk, Field, footer, length
+from glassfs.view.parquet.footer import Chunk, Field, footer, group, length
 from glassfs.view.parquet.leaves import Key, Leaves, leaves_of
 
 MAGIC = b"PAR1"
@@ -70,9 +70,9 @@ class Parquet(Parted):
         elif number == len(self.bounds) - 2:
             buffer[:] = self._tail[offset : offset + len(buffer)]
         else:
-            group, column = divmod(number - 1, len(self._found.leaves))
+            place, column = divmod(number - 1, len(self._found.leaves))
             pages = self._found.leaves[column].pages
-            pages.read_into(buffer, pages.start(group * self._found.rows_a_group) + offset)
+            pages.read_into(buffer, pages.start(place * self._found.rows_a_group) + offset)
 
     @property
     def _found(self) -> Leaves:
@@ -111,15 +111,15 @@ class Parquet(Parted):
 
     @cached_property
     def _tail(self) -> bytes:
-        leaves, rows = self._found.leaves, self._group_rows
+        leaves, fields = self._found.leaves, self._fields
         groups = []
         number = 1
-        for first, end in pairwise(rows):
+        for first, end in pairwise(self._group_rows):
             chunks = []
             for leaf in leaves:
                 start = self.bounds[number]
                 chunks.append(Chunk(start, self.bounds[number + 1] - start, leaf.pages.entries(first, end)))
                 number += 1
-            groups.append((end - first, chunks))
-        made = footer(self._fields, self._table.rows, groups)
+            groups.append(group(fields, end - first, chunks))
+        made = footer(fields, self._table.rows, groups)
         return made + struct.pack("<I", len(made)) + MAGIC

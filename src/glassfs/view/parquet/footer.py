@@ -53,6 +53,7 @@ class Chunk(NamedTuple):
     entries: int
 
 
+_ENCODINGS = sequence(I32, [i32(_PLAIN), i32(_RLE)])
 _NOWHERE = Chunk(0, 0, 0)
 
 
@@ -64,19 +65,19 @@ def length(fields: tuple[Field, ...], groups: int) -> int:
 
 
 def _length(fields: tuple[Field, ...], groups: int) -> int:
-    return len(footer(fields, 0, [(0, [_NOWHERE] * len(fields))] * groups))
+    return len(footer(fields, 0, [group(fields, 0, [_NOWHERE] * len(fields))] * groups))
 
 
 _known_length = lru_cache(256)(_length)
 
 
-def footer(fields: Sequence[Field], rows: int, groups: Sequence[tuple[int, Sequence[Chunk]]]) -> bytes:
-    """``groups`` has the rows of each, and a chunk for each leaf."""
+def footer(fields: Sequence[Field], rows: int, groups: Sequence[Value]) -> bytes:
+    """``groups`` are made by ``group``."""
     written = {
         1: i32(2),
         2: sequence(STRUCT, list(_schema(fields))),
         3: i64(rows, _DIGITS),
-        4: sequence(STRUCT, [_group(fields, count, chunks) for count, chunks in groups]),
+        4: sequence(STRUCT, groups),
     }
     if any(field.kind.arrow.number == _DURATION for field in fields):
         message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
@@ -107,7 +108,8 @@ def _schema(fields: Sequence[Field]) -> Iterator[Value]:
         yield struct(element)
 
 
-def _group(fields: Sequence[Field], rows: int, chunks: Sequence[Chunk]) -> Value:
+def group(fields: Sequence[Field], rows: int, chunks: Sequence[Chunk]) -> Value:
+    """A group of so many rows, with a chunk for each field."""
     columns = [_chunk(field, chunk) for field, chunk in zip(fields, chunks, strict=True)]
     size = sum(chunk.size for chunk in chunks)
     return struct({1: sequence(STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})
@@ -116,7 +118,7 @@ def _group(fields: Sequence[Field], rows: int, chunks: Sequence[Chunk]) -> Value
 def _chunk(field: Field, chunk: Chunk) -> Value:
     metadata = {
         1: i32(field.kind.physical),
-        2: sequence(I32, [i32(_PLAIN), i32(_RLE)]),
+        2: _ENCODINGS,
         3: sequence(BINARY, [binary(name) for name in field.path]),
         4: i32(0),
         5: i64(chunk.entries, _DIGITS),
