@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.content import Column
+from tests.codec.test_thrift import Decoder
 from tests.view.tables import (
     array_column,
     bytes_column,
@@ -310,3 +311,22 @@ def test_many_threads_read_the_same(tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(8) as pool:
             assert all(pool.map(read, range(0, len(whole), 1777)))
+
+
+def test_levels_fill_their_section_with_one_run() -> None:
+    """Some readers go on where the run ends, others where its section does: so both are one place."""
+    rows = [np.arange(row % 3) / 2 for row in range(100)]
+    whole = parquet_bytes([ragged_column(b"runs", rows, "<f8")], len(rows))
+    decoder = Decoder(whole)
+    decoder.position = 4
+    header = decoder.struct()
+    assert header[5][1] == sum(max(1, len(row)) for row in rows)
+    begin = decoder.position
+    for _ in range(2):
+        end = decoder.position + 4 + int.from_bytes(whole[decoder.position : decoder.position + 4], "little")
+        decoder.position += 4
+        run = decoder.varint()
+        assert run & 1
+        assert decoder.position + (run >> 1) == end
+        decoder.position = end
+    assert decoder.position + sum(map(len, rows)) * 8 == begin + header[2]

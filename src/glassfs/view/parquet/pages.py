@@ -36,9 +36,12 @@ def page_header(size: int, entries: int) -> bytes:
 HEADER = len(page_header(0, 0))
 
 
-def levels_head(size: int, entries: int) -> bytes:
-    """What stands before ``size`` bytes of levels, of which so many entries are used, one bit or more each."""
-    return struct.pack("<I", size + _DIGITS) + varint(entries << 1 | 1, _DIGITS)
+def levels_head(size: int, bits: int = 1) -> bytes:
+    """What stands before ``size`` bytes of levels of one bit each, or more.
+
+    All of them belong to one run: a run that ends before its section does leads some readers astray.
+    """
+    return struct.pack("<I", size + _DIGITS) + varint(size // bits << 1 | 1, _DIGITS)
 
 
 class Pages(Data, ABC):

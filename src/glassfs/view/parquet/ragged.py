@@ -339,7 +339,7 @@ def _read_levels(buffer: memoryview, offset: int, size: int, entries: int, zeros
     import numpy as np
 
     if offset < LEVELS_HEAD:
-        head = levels_head(size, -(-entries // 8))
+        head = levels_head(size)
         taken = min(len(buffer), LEVELS_HEAD - offset)
         buffer[:taken] = head[offset : offset + taken]
         buffer, offset = buffer[taken:], LEVELS_HEAD

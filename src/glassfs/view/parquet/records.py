@@ -104,7 +104,7 @@ def _levels(levels: Sequence[int], bits: int) -> bytes:
     if bits == 2:
         found = np.stack([found & 1, found >> 1], axis=1).reshape(-1)
     packed = np.packbits(found, bitorder="little").tobytes()
-    return levels_head(len(packed), groups) + packed
+    return levels_head(len(packed), bits) + packed
 
 
 class RecordPages(Parted):

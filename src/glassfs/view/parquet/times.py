@@ -80,7 +80,7 @@ class _Page(NamedTuple):
         values = np.frombuffer(self.values.read(self.first * _WIDTH, self.rows * _WIDTH), "<i8")
         is_there = values != _MISSING
         bits = np.packbits(is_there, bitorder="little").tobytes()
-        parts = [page_header(self.size - HEADER, self.rows), levels_head(len(bits), len(bits)), bits]
+        parts = [page_header(self.size - HEADER, self.rows), levels_head(len(bits)), bits]
         parts.append(values[is_there].tobytes().ljust(self.rows * _WIDTH, b"\0"))
         return b"".join(parts)
 
