@@ -32,12 +32,15 @@ from glassfs.content.model import (
     members_of,
 )
 from glassfs.content.parts import Blocked, Concatenated, Converted, Gathered, Made, Parted, Regular, booleans
+from glassfs.content.table import Cells, Column, Ragged, Table
 
 __all__ = [
     "Array",
     "Blob",
     "Blocked",
+    "Cells",
     "Collection",
+    "Column",
     "Concatenated",
     "Container",
     "Content",
@@ -61,6 +64,7 @@ __all__ = [
     "Outline",
     "Parted",
     "Picture",
+    "Ragged",
     "RaggedText",
     "Records",
     "Regular",
@@ -69,6 +73,7 @@ __all__ = [
     "Series",
     "Slice",
     "Stored",
+    "Table",
     "Text",
     "Unreadable",
     "booleans",

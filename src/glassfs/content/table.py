@@ -1,0 +1,69 @@
+"""Columns of one length: what IDV columns, the tables of tskit and per-step vectors have in common.
+
+A table is made of contents that are there for themselves as well; it adds their names, their order and that row i of
+one belongs to row i of the others. Cheap to make; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from glassfs.content.data import Data
+from glassfs.content.model import Array, Content, RaggedText, Records
+
+
+@dataclass(slots=True)
+class Ragged(Content):
+    """Runs of numbers by row: row i is ``values[offsets[i]:offsets[i + 1]]``, counted in items of ``dtype``.
+
+    ``offsets`` holds ``rows + 1`` integers of ``offset_dtype``; that they do not rise from 0 to the number of values is
+    found when they are read (Damaged). A run of ``|V1`` is bytes that are opaque.
+    """
+
+    values: Data
+    dtype: str
+    offsets: Data
+    offset_dtype: str
+    rows: int
+
+
+@dataclass(slots=True)
+class Cells(Records):
+    """Records of another type than text: ``dtype`` is that of the values that are not None."""
+
+    dtype: str = ""
+
+
+ColumnContent: TypeAlias = "Array | RaggedText | Ragged | Records"
+
+
+class Column(NamedTuple):
+    """A name and the values under it.
+
+    An array of n rows gives a value a row where it has one dimension, else a vector. Of records, ``is_list`` says that
+    each row is a list of values, or None, and not a value or None.
+    """
+
+    name: bytes
+    content: ColumnContent
+    is_list: bool = False
+
+
+@dataclass(slots=True)
+class Table(Content):
+    """``rows`` rows of columns. ``columns`` is asked when somebody first looks at them, and may raise Damaged."""
+
+    rows: int
+    columns: Callable[[], Sequence[Column]]
+
+
+def is_sized(column: Column) -> bool:
+    """Whether the sizes of what a column is made of are known without reading blocks; those of records never are."""
+    content = column.content
+    if isinstance(content, Array):
+        return isinstance(content.shape, tuple) and content.data.is_sized
+    if isinstance(content, RaggedText):
+        return content.text.is_sized and content.offsets.is_sized
+    return isinstance(content, Ragged) and content.values.is_sized and content.offsets.is_sized

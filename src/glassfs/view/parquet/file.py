@@ -1,0 +1,125 @@
+"""A table as the bytes of a Parquet file.
+
+The size is known before anything is decoded, but for columns that need a pass. The columns are asked for when somebody
+first wants the size; where they stand is found out when the first range is read, and takes an offset of each group of
+rows and column whose rows differ in length. Any thread.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from array import array
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+
+from glassfs.cache import BlockCache
+from glassfs.content import Parted, Table
+from glassfs.content.table import is_sized
+from glassfs.errors import Damaged, TooLarge
+from glassfs.view.parquet.footer import Chunk, Field, footer, group, length
+from glassfs.view.parquet.leaves import Key, Leaves, leaves_of
+
+MAGIC = b"PAR1"
+LARGEST_FILE = 1 << 61
+LARGEST_FOOTER = (1 << 31) - 1
+
+
+class Parquet(Parted):
+    """The file: the magic, a part for each column of each group of rows, the footer and its length."""
+
+    def __init__(self, table: Table, cache: BlockCache, key: Key) -> None:
+        self._table = table
+        self._cache = cache
+        self._key = key
+        self._lock = threading.RLock()
+        self._leaves: Leaves | None = None
+        self._size: int | None = None
+        self._is_sized: bool | None = None
+        self._bounds: Sequence[int] | None = None
+
+    @property
+    def is_sized(self) -> bool:
+        if self._size is not None:
+            return True
+        if self._is_sized is None:
+            try:
+                self._is_sized = all(map(is_sized, self._table.columns()))
+            except Damaged:  # whoever asks for the size is told
+                self._is_sized = False
+        return self._is_sized
+
+    @property
+    def size(self) -> int:
+        if self._size is None:
+            with self._lock:
+                self._size = self._find_size()
+        return self._size
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        if self._bounds is None:
+            with self._lock:
+                self._bounds = self._bounds or self._find_bounds()
+        return self._bounds
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        if number == 0:
+            buffer[:] = MAGIC[offset : offset + len(buffer)]
+        elif number == len(self.bounds) - 2:
+            buffer[:] = self._tail[offset : offset + len(buffer)]
+        else:
+            place, column = divmod(number - 1, len(self._found.leaves))
+            pages = self._found.leaves[column].pages
+            pages.read_into(buffer, pages.start(place * self._found.rows_a_group) + offset)
+
+    @property
+    def _found(self) -> Leaves:
+        if self._leaves is None:
+            with self._lock:
+                self._leaves = self._leaves or leaves_of(self._table, self._cache, self._key)
+        return self._leaves
+
+    @property
+    def _fields(self) -> tuple[Field, ...]:
+        return tuple([leaf.field for leaf in self._found.leaves])
+
+    @property
+    def _group_rows(self) -> list[int]:
+        """Where each group begins, and the end."""
+        return [*range(0, self._table.rows, self._found.rows_a_group), self._table.rows]
+
+    def _find_size(self) -> int:
+        leaves = self._found.leaves
+        footer_size = length(self._fields, -(-self._table.rows // self._found.rows_a_group))
+        size = 2 * len(MAGIC) + 4 + footer_size + sum(leaf.pages.size for leaf in leaves)
+        if size > LARGEST_FILE or footer_size > LARGEST_FOOTER:
+            raise TooLarge("is larger than a Parquet file can be")
+        return size
+
+    def _find_bounds(self) -> Sequence[int]:
+        bounds = array("Q", [0, len(MAGIC)])
+        for first, end in pairwise(self._group_rows):
+            for leaf in self._found.leaves:
+                size = leaf.pages.start(end) - leaf.pages.start(first)
+                if size < 0:
+                    raise Damaged("the offsets of its rows do not rise", part=leaf.field.path[0].decode())
+                bounds.append(bounds[-1] + size)
+        bounds.append(self.size)
+        return bounds
+
+    @cached_property
+    def _tail(self) -> bytes:
+        leaves, fields = self._found.leaves, self._fields
+        groups = []
+        number = 1
+        for first, end in pairwise(self._group_rows):
+            chunks = []
+            for leaf in leaves:
+                start = self.bounds[number]
+                chunks.append(Chunk(start, self.bounds[number + 1] - start, leaf.pages.entries(first, end)))
+                number += 1
+            groups.append(group(fields, end - first, chunks))
+        made = footer(fields, self._table.rows, groups)
+        return made + struct.pack("<I", len(made)) + MAGIC

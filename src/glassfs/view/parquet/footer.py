@@ -1,0 +1,137 @@
+"""The footer of a Parquet file: the schema, and where the columns of each group of rows are. Pure functions.
+
+Its length follows from the names, the types and the number of groups: what else is in it has a number of bytes of its
+own (https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from glassfs.codec.thrift import BINARY, I32, STRUCT, Value, binary, i32, i64, sequence, struct
+from glassfs.view.parquet import arrow
+from glassfs.view.parquet.kinds import FIXED, Kind
+
+_DIGITS = 9
+_LIST = 3
+_REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
+_PLAIN, _RLE = 0, 3
+_DURATION = arrow.duration("s").number
+CREATED_BY = b"glassfs"
+_NAMES_KEPT = 2048
+"""Bytes of names with which a length is remembered."""
+
+
+class Field(NamedTuple):
+    """A column in the schema. ``path`` is its name, and what stands below that in a list."""
+
+    path: tuple[bytes, ...]
+    kind: Kind
+    is_nullable: bool
+
+    @staticmethod
+    def single(name: bytes, kind: Kind, is_nullable: bool = False) -> Field:
+        return Field((name,), kind, is_nullable)
+
+    @staticmethod
+    def list_of(name: bytes, kind: Kind, is_nullable: bool = False) -> Field:
+        return Field((name, b"list", b"element"), kind, is_nullable)
+
+    @property
+    def is_list(self) -> bool:
+        return len(self.path) > 1
+
+
+class Chunk(NamedTuple):
+    """Where a column of a group of rows begins, how many bytes it has, and how many values, nulls counted."""
+
+    start: int
+    size: int
+    entries: int
+
+
+_ENCODINGS = sequence(I32, [i32(_PLAIN), i32(_RLE)])
+_NOWHERE = Chunk(0, 0, 0)
+
+
+def length(fields: tuple[Field, ...], groups: int) -> int:
+    """The bytes of the footer of a file of so many groups. The episodes of a dataset have the same columns."""
+    if sum(len(field.path[0]) for field in fields) > _NAMES_KEPT:
+        return _length(fields, groups)
+    return _known_length(fields, groups)
+
+
+def _length(fields: tuple[Field, ...], groups: int) -> int:
+    return len(footer(fields, 0, [group(fields, 0, [_NOWHERE] * len(fields))] * groups))
+
+
+_known_length = lru_cache(256)(_length)
+
+
+def footer(fields: Sequence[Field], rows: int, groups: Sequence[Value]) -> bytes:
+    """``groups`` are made by ``group``."""
+    written = {
+        1: i32(2),
+        2: sequence(STRUCT, list(_schema(fields))),
+        3: i64(rows, _DIGITS),
+        4: sequence(STRUCT, groups),
+    }
+    if any(field.kind.arrow.number == _DURATION for field in fields):
+        message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
+        written[5] = sequence(STRUCT, [struct({1: binary(b"ARROW:schema"), 2: binary(message)})])
+    written[6] = binary(CREATED_BY)
+    return struct(written).payload
+
+
+def _schema(fields: Sequence[Field]) -> Iterator[Value]:
+    yield struct({4: binary(b"schema"), 5: i32(len(fields))})
+    for field in fields:
+        repetition = _OPTIONAL if field.is_nullable else _REQUIRED
+        if field.is_list:
+            outer, middle, _ = field.path
+            lists = struct({3: struct({})})
+            yield struct({3: i32(repetition), 4: binary(outer), 5: i32(1), 6: i32(_LIST), 10: lists})
+            yield struct({3: i32(_REPEATED), 4: binary(middle), 5: i32(1)})
+        kind = field.kind
+        element = {1: i32(kind.physical)}
+        if kind.physical == FIXED:
+            element[2] = i32(kind.width)
+        element[3] = i32(repetition)
+        element[4] = binary(field.path[-1])
+        if kind.converted is not None:
+            element[6] = i32(kind.converted)
+        if kind.logical is not None:
+            element[10] = kind.logical
+        yield struct(element)
+
+
+def group(fields: Sequence[Field], rows: int, chunks: Sequence[Chunk]) -> Value:
+    """A group of so many rows, with a chunk for each field."""
+    columns = [_chunk(field, chunk) for field, chunk in zip(fields, chunks, strict=True)]
+    size = sum(chunk.size for chunk in chunks)
+    return struct({1: sequence(STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})
+
+
+def _chunk(field: Field, chunk: Chunk) -> Value:
+    metadata = {
+        1: i32(field.kind.physical),
+        2: _ENCODINGS,
+        3: sequence(BINARY, [binary(name) for name in field.path]),
+        4: i32(0),
+        5: i64(chunk.entries, _DIGITS),
+        6: i64(chunk.size, _DIGITS),
+        7: i64(chunk.size, _DIGITS),
+        9: i64(chunk.start, _DIGITS),
+    }
+    return struct({2: i64(chunk.start, _DIGITS), 3: struct(metadata)})
+
+
+def _arrow(field: Field) -> arrow.Field:
+    name = field.path[0].decode()
+    if not field.is_list:
+        return arrow.Field(name, field.kind.arrow, field.is_nullable)
+    element = arrow.Field("element", field.kind.arrow, field.is_nullable)
+    return arrow.Field(name, arrow.LIST, field.is_nullable, (element,))

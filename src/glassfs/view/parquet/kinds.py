@@ -1,0 +1,157 @@
+"""What the dtypes of NumPy become in a Parquet file. The table is in the docstring of ``glassfs.view.parquet``.
+
+Pure functions. A conversion raises Damaged where a value has no counterpart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from glassfs.codec import thrift
+from glassfs.codec.thrift import Value, struct
+from glassfs.content import Converted, Data
+from glassfs.errors import Damaged
+from glassfs.view.parquet import arrow
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BOOLEAN, INT32, INT64, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = 0, 1, 2, 4, 5, 6, 7
+UTF8 = 0
+_CONVERTED_INTEGERS = {(8, False): 11, (16, False): 12, (32, False): 13, (64, False): 14, (8, True): 15, (16, True): 16}
+LARGEST_FIXED = 1 << 20
+_DTYPE = re.compile(r"([<|])([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
+
+# Units of time: what they are counted in, and how many of that they are. The calendar's units are none.
+_UNITS = {
+    "ns": ("ns", 1, 1), "us": ("us", 1, 1), "ms": ("ms", 1, 1), "s": ("s", 1, 1), "m": ("s", 60, 1),
+    "h": ("s", 3600, 1), "D": ("s", 86_400, 1), "W": ("s", 604_800, 1),
+}
+_TICKS = ("us", 1, 10)  # 100 ns: the years 1 to 9999 of .NET are not within what 64 bits of nanoseconds hold
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Values of one type. ``width`` is their size in the file, ``stored`` in the array; a BOOLEAN is a bit.
+
+    ``convert`` makes values of the file from values of the array, None: they are the same. ``logical`` is Parquet's
+    word for them, ``converted`` the older one.
+    """
+
+    physical: int
+    width: int
+    stored: int
+    arrow: arrow.Type
+    convert: Callable[[bytes], Any] | None = None
+    logical: Value | None = None
+    converted: int | None = None
+    dtype: str = field(default="")
+
+    @property
+    def is_bits(self) -> bool:
+        return self.physical == BOOLEAN
+
+    @property
+    def is_time(self) -> bool:
+        return self.arrow.number in arrow.TIMES
+
+    @property
+    def is_text(self) -> bool:
+        return self.converted == UTF8
+
+    def shown(self, data: Data) -> Data:
+        """The values of an array as those of the file; BOOLEAN as bytes still."""
+        convert = self.convert
+        if convert is None:
+            return data
+        size = data.size // self.stored * self.width
+        return Converted(data, self.stored, self.width, size, lambda raw: bytes(convert(raw)))
+
+
+TEXT = Kind(BYTE_ARRAY, 0, 0, arrow.UTF8, logical=struct({1: struct({})}), converted=UTF8)
+BYTES = Kind(BYTE_ARRAY, 0, 0, arrow.BINARY)
+
+
+@lru_cache(1024)
+def kind_of(dtype: str) -> Kind | None:
+    """The kind of a dtype, always the same one; None where Parquet has nothing: for no bytes, or for very many."""
+    match = _DTYPE.fullmatch(dtype)
+    if match is None:
+        return None
+    letter, size, count, unit = match[2], int(match[3]), match[4], match[5]
+    if letter == "b":
+        kind = Kind(BOOLEAN, 1, 1, arrow.BOOL)
+    elif letter in "iu" and size in (1, 2, 4, 8):
+        kind = _integer(letter == "i", size)
+    elif letter in "mM" and size == 8 and unit is not None:
+        kind = _time(letter == "M", unit, int(count or 1))
+    elif letter == "f" and size in (2, 4, 8):
+        logical = struct({15: struct({})}) if size == 2 else None
+        kind = Kind({2: FIXED, 4: FLOAT, 8: DOUBLE}[size], size, size, arrow.floating(size), logical=logical)
+    else:
+        width = size * 4 if letter == "U" else size
+        if not 0 < width <= LARGEST_FIXED:
+            return None
+        kind = Kind(FIXED, width, width, arrow.fixed(width))
+    return replace(kind, dtype=dtype)
+
+
+def _integer(is_signed: bool, size: int) -> Kind:
+    bits = 8 * size
+    physical, width = (INT64, 8) if size == 8 else (INT32, 4)
+    convert = None if width == size else _cast(f"<{'i' if is_signed else 'u'}{size}", "<i4")
+    logical = None
+    if size < 4 or not is_signed:
+        integer = struct({1: thrift.i8(bits), 2: thrift.boolean(is_signed)})
+        logical = struct({10: integer})
+    converted = _CONVERTED_INTEGERS.get((bits, is_signed))
+    return Kind(physical, width, size, arrow.integer(bits, is_signed), convert, logical, converted)
+
+
+def _time(is_point: bool, unit: str, count: int) -> Kind:
+    plain = Kind(INT64, 8, 8, arrow.integer(64, True))
+    found = _TICKS if (unit, count) == ("ns", 100) else _UNITS.get(unit)
+    if found is None:
+        return plain
+    target, factor, divisor = found
+    if divisor == 1:
+        factor *= count
+    if is_point and target == "s":  # Parquet counts points of time in milliseconds at least
+        target, factor = "ms", 1000 * factor
+    convert = None if factor == divisor == 1 else _scaled(factor, divisor)
+    if not is_point:
+        return replace(plain, arrow=arrow.duration(target), convert=convert)
+    unit_number = {"ms": 1, "us": 2, "ns": 3}[target]
+    logical = struct({8: struct({1: thrift.boolean(False), 2: struct({unit_number: struct({})})})})
+    return replace(plain, arrow=arrow.timestamp(target), convert=convert, logical=logical)
+
+
+def _cast(source: str, target: str) -> Callable[[bytes], Any]:
+    def convert(raw: bytes) -> Any:
+        import numpy as np
+
+        return np.frombuffer(raw, source).astype(target).data.cast("B")
+
+    return convert
+
+
+def _scaled(factor: int, divisor: int) -> Callable[[bytes], Any]:
+    """Times in another unit, rounded down. What NumPy calls "not a time" stays that."""
+
+    def convert(raw: bytes) -> Any:
+        import numpy as np
+
+        times: NDArray[Any] = np.frombuffer(raw, "<i8")
+        missing = times == np.iinfo("<i8").min
+        limit = ((1 << 63) - 1) // factor
+        if factor > 1 and ((times > limit) | (times < -limit) & ~missing).any():
+            raise Damaged("has a time that does not fit into 64 bits of the unit that Parquet has")
+        scaled = times // divisor if divisor > 1 else np.where(missing, 0, times) * factor
+        scaled[missing] = np.iinfo("<i8").min
+        return scaled.astype("<i8", copy=False).data.cast("B")
+
+    return convert

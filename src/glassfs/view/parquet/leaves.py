@@ -1,0 +1,226 @@
+"""The columns of a table as those of a Parquet file: what each is called, what it is, and its pages.
+
+A column of vectors becomes a column for each element while they are few, else one of lists. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Slice, Table
+from glassfs.errors import Damaged
+from glassfs.view.parquet.footer import Field
+from glassfs.view.parquet.kinds import BYTES, TEXT, Kind, kind_of
+from glassfs.view.parquet.pages import LARGEST_PAGE, Flat, Pages, Slot, Tiles
+from glassfs.view.parquet.ragged import Even, ListPages, Offsets, TextPages
+from glassfs.view.parquet.records import RecordPages, Shape
+from glassfs.view.parquet.times import TimePages
+
+MOST_SLOTS = 64
+MOST_LEAVES = 4096
+"""With more columns than this, vectors are lists."""
+TILE = 1 << 20
+GROUP_ROWS = 1 << 18
+GROUP_BYTES = 64 << 20
+FEWEST_ROWS = 8
+"""Of a group and so of a page, which then has whole bytes of bits."""
+MOST_CHUNKS = 4096
+_BYTES = "|V1"
+
+Key: TypeAlias = tuple[Hashable, ...]
+
+
+class Leaf(NamedTuple):
+    """A column of the file."""
+
+    field: Field
+    pages: Pages | RecordPages | TimePages
+
+
+class Leaves(NamedTuple):
+    """All columns of a file."""
+
+    leaves: Sequence[Leaf]
+    rows_a_group: int
+
+
+def leaves_of(table: Table, cache: BlockCache, key: Key) -> Leaves:
+    """Sizes of data that need a pass are asked for. Raises Damaged where a column has not the rows of the table."""
+    columns = [(column, found) for column in table.columns() if (found := _described(column, table.rows)) is not None]
+    slots = sum(found.slots or 1 for _, found in columns)
+    if slots > MOST_LEAVES:
+        columns = [(column, found._replace(slots=0)) for column, found in columns]
+    rows_a_group = _rows_a_group(table.rows, columns)
+    leaves: list[Leaf] = []
+    names = Names()
+    for number, (column, found) in enumerate(columns):
+        leaves += _made(column, found, table.rows, rows_a_group, names, cache, (*key, number))
+    return Leaves(leaves, rows_a_group)
+
+
+class Names:
+    """Names of columns as text, each once: those that come later get a number."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, int] = {}
+
+    def new(self, name: bytes, slot: int | None = None) -> bytes:
+        text = name.decode("utf-8", "backslashreplace").replace("\0", "\\x00") or "%"
+        if slot is not None:
+            text = f"{text}.{slot}"
+        number = self._taken.get(text, 0) + 1
+        shown = text if number == 1 else f"{text}~{number}"
+        while shown != text and shown in self._taken:
+            number += 1
+            shown = f"{text}~{number}"
+        self._taken[text] = number
+        self._taken.setdefault(shown, 1)
+        return shown.encode()
+
+
+class _Described(NamedTuple):
+    """``length`` is that of the vectors of a column, ``slots`` how many columns they become; 0: none, or a list."""
+
+    kind: Kind
+    length: int | None = None
+    slots: int = 0
+    width: float = 0
+
+
+def _described(column: Column, rows: int) -> _Described | None:
+    """What becomes of a column; None where Parquet has nothing for it."""
+    content = column.content
+    if isinstance(content, RaggedText):
+        return _Described(TEXT, width=content.text.size / max(1, rows))
+    if isinstance(content, Ragged):
+        kind = BYTES if content.dtype == _BYTES else kind_of(content.dtype)
+        return None if kind is None else _Described(kind, width=content.values.size / max(1, rows))
+    if not isinstance(content, Array):
+        kind = kind_of(content.dtype) if isinstance(content, Cells) and content.dtype else TEXT
+        return None if kind is None else _Described(kind)
+    kind = kind_of(content.dtype)
+    shape = content.shape if isinstance(content.shape, tuple) else content.shape()
+    if kind is None or not shape:
+        return None
+    length = prod(shape[1:])
+    if len(shape) == 1:
+        return _Described(kind, width=kind.width)
+    if length * kind.width > LARGEST_PAGE // 2:
+        return None
+    return _Described(kind, length, length if 0 < length <= MOST_SLOTS else 0, length * kind.width)
+
+
+def _rows_a_group(rows: int, columns: Sequence[tuple[Column, _Described]]) -> int:
+    """A power of two: few bytes of vectors a group, so that they are decoded once, and few groups."""
+    widest = max((found.width for _, found in columns), default=0)
+    leaves = sum(found.slots or 1 for _, found in columns)
+    wanted = max(FEWEST_ROWS, min(GROUP_ROWS, int(GROUP_BYTES / max(widest, 1))))
+    group = 1 << wanted.bit_length() - 1
+    while -(-rows // group) * leaves > MOST_CHUNKS and group < rows:
+        group *= 2
+    return group
+
+
+def _made(
+    column: Column, found: _Described, rows: int, rows_a_group: int, names: Names, cache: BlockCache, key: Key,
+) -> Iterator[Leaf]:
+    content, kind = column.content, found.kind
+    name = column.name
+    if isinstance(content, RaggedText):
+        text = _offsets(content, content.text.size)
+        yield Leaf(Field.single(names.new(name), kind), TextPages(content.text, text, rows_a_group, is_text=True))
+    elif isinstance(content, Ragged) and kind is BYTES:
+        bytes_ = _offsets(content, content.values.size)
+        yield Leaf(Field.single(names.new(name), kind), TextPages(content.values, bytes_, rows_a_group, is_text=False))
+    elif isinstance(content, Ragged):
+        offsets = _offsets(content, content.values.size // kind.stored)
+        lists = ListPages(kind.shown(content.values), kind, offsets, rows_a_group)
+        yield Leaf(Field.list_of(names.new(name), kind), lists)
+    elif not isinstance(content, Array):
+        pages = RecordPages(content, Shape(kind, column.is_list), rows, rows_a_group, cache, key)
+        field = Field.list_of if column.is_list else Field.single
+        yield Leaf(field(names.new(name), kind, is_nullable=True), pages)
+    else:
+        yield from _array(content, name, found, rows, rows_a_group, names, cache, key)
+
+
+def _array(
+    array: Array, name: bytes, found: _Described, rows: int, rows_a_group: int, names: Names, cache: BlockCache,
+    key: Key,
+) -> Iterator[Leaf]:
+    kind, length = found.kind, found.length
+    expected = rows * kind.stored * (1 if length is None else length)
+    if array.data.size != expected:
+        part = name.decode("utf-8", "replace")
+        raise Damaged(f"has {array.data.size} bytes, but its table has {rows} rows", part=part)
+    values = kind.shown(array.data)
+
+    def single(shown: bytes, values: Data, key: Key) -> Leaf:
+        if kind.is_time:
+            times = TimePages(values, rows, rows_a_group, cache, key)
+            return Leaf(Field.single(shown, kind, is_nullable=True), times)
+        return Leaf(Field.single(shown, kind), Flat(values, kind, rows, rows_a_group))
+
+    if length is None:
+        yield single(names.new(name), values, key)
+    elif found.slots:
+        tiles = CachedTiles(values, kind.width, length, rows, cache, key)
+        for number in range(length):
+            yield single(names.new(name, number), Slot(tiles, number, rows), (*key, number))
+    else:
+        lists = ListPages(values, kind, Even(length, rows), rows_a_group)
+        yield Leaf(Field.list_of(names.new(name), kind), lists)
+
+
+def _offsets(content: RaggedText | Ragged, total: int) -> Offsets:
+    rows, size = content.rows, content.offsets.size
+    if size != (rows + 1) * int(content.offset_dtype[2:]):
+        raise Damaged(f"has {size} bytes of offsets, but {rows} rows", part=content.key.decode("utf-8", "replace"))
+    return Offsets(content.offsets, content.offset_dtype, rows, total)
+
+
+class CachedTiles(Tiles):
+    """Stretches that the cache keeps, as columns are read one after another."""
+
+    def __init__(self, values: Data, width: int, length: int, rows: int, cache: BlockCache, key: Key) -> None:
+        self._values, self.width, self._length, self._all = values, width, length, rows
+        self._cache = cache
+        self._key = key
+        self.rows = max(1, TILE // (width * length))
+
+    def read_into(self, buffer: memoryview, number: int, slot: int, offset: int) -> None:
+        row = self.width * self._length
+        count = min(self.rows, self._all - number * self.rows)
+        vectors = Slice(self._values, number * self.rows * row, count * row)
+        tile = _Tile((*self._key, "tile", number), count * row, vectors, self.width, self._length)
+        self._cache.read_into(tile, buffer, slot * count * self.width + offset)
+
+
+class _Tile(NamedTuple):
+    """The recipe of a stretch."""
+
+    key: Hashable
+    size: int
+    vectors: Data
+    width: int
+    length: int
+
+    @property
+    def cost(self) -> int:
+        return 3 * self.size
+
+    @property
+    def stream_cost(self) -> int:
+        return self.cost
+
+    def whole(self) -> bytes:
+        import numpy as np
+
+        values = np.frombuffer(self.vectors.read(0, self.size), f"V{self.width}").reshape(-1, self.length)
+        return np.ascontiguousarray(values.T).tobytes()
+
+    def pieces(self) -> Iterator[bytes]:
+        yield self.whole()

@@ -1,0 +1,264 @@
+"""Columns whose rows are known a block at a time, as values of Python: text, lists of text, numbers, with nulls.
+
+Their pages have sizes that only their values tell: one pass over the blocks measures them, a block in memory at a time,
+and remembers some integers a page. The pages are kept by the cache. Any thread.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from array import array
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+from glassfs.cache import BlockCache
+from glassfs.content import Parted, Records
+from glassfs.errors import Damaged
+from glassfs.view.parquet.kinds import Kind
+from glassfs.view.parquet.pages import HEADER, LEVELS_HEAD, PAGE, demand_possible, levels_head, page_header
+
+MOST_ROWS = 1 << 17
+COUNTED = 4 << 20
+"""Measuring a block that needs less memory than this is not counted in the budget."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Shape(NamedTuple):
+    """Rows of records that are values, or lists of them. ``depth`` is the level of an entry with a value."""
+
+    kind: Kind
+    is_list: bool
+
+    @property
+    def depth(self) -> int:
+        return 3 if self.is_list else 1
+
+    def entries(self, rows: Sequence[Any]) -> tuple[list[int], list[int], list[Any]]:
+        """Of each entry whether it goes on with a row, and its level; and the values that there are."""
+        if not self.is_list:
+            return [], [int(row is not None) for row in rows], [row for row in rows if row is not None]
+        repeated, levels, values = [], [], []
+        for row in rows:
+            if not row:
+                repeated.append(0)
+                levels.append(int(row is not None))
+                continue
+            for number, value in enumerate(row):
+                repeated.append(int(number > 0))
+                levels.append(2 if value is None else 3)
+                if value is not None:
+                    values.append(value)
+        return repeated, levels, values
+
+    def packed(self, values: Sequence[Any]) -> bytes:
+        """Values as they stand in a page. Raises Damaged where they are not what the column says."""
+        kind = self.kind
+        try:
+            if kind.is_text:
+                return b"".join([len(raw).to_bytes(4, "little") + raw for raw in map(_encoded, values)])
+            import numpy as np
+
+            found = np.array(values, kind.dtype)
+            if found.shape != (len(values),):
+                raise ValueError("a list")
+            if kind.is_bits:
+                return np.packbits(found, bitorder="little").tobytes()
+            return bytes(found.tobytes() if kind.convert is None else kind.convert(found.tobytes()))
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise Damaged(f"has a value that is not one of its column: {error}") from error
+
+    def size(self, entries: int, width: int) -> int:
+        """The bytes of a page behind its header; ``width`` is that of its values."""
+        levels = [1, 2] if self.is_list else [1]
+        return sum(LEVELS_HEAD + _level_bytes(entries, bits) for bits in levels) + width
+
+    def page(self, rows: Sequence[Any]) -> bytes:
+        """The page of these rows."""
+        repeated, levels, values = self.entries(rows)
+        parts = [_levels(repeated, 1)] if self.is_list else []
+        parts += [_levels(levels, 2 if self.is_list else 1), self.packed(values)]
+        body = b"".join(parts)
+        return page_header(len(body), len(levels)) + body
+
+
+def _encoded(text: Any) -> bytes:
+    """As UTF-8; halves of characters, which .NET can have, become U+FFFD."""
+    try:
+        return bytes(text.encode())
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text).encode()
+
+
+def _level_bytes(entries: int, bits: int) -> int:
+    return -(-entries // 8) * bits
+
+
+def _levels(levels: Sequence[int], bits: int) -> bytes:
+    import numpy as np
+
+    groups = -(-len(levels) // 8)
+    found = np.zeros(groups * 8, np.uint8)
+    found[: len(levels)] = levels
+    if bits == 2:
+        found = np.stack([found & 1, found >> 1], axis=1).reshape(-1)
+    packed = np.packbits(found, bitorder="little").tobytes()
+    return levels_head(len(packed), bits) + packed
+
+
+class RecordPages(Parted):
+    """Pages of rows of records. No page has rows of two groups of ``rows_a_group`` rows."""
+
+    def __init__(
+        self, records: Records, shape: Shape, rows: int, rows_a_group: int, cache: BlockCache,
+        key: tuple[Hashable, ...],
+    ) -> None:
+        self._records = records
+        self._shape = shape
+        self._rows, self._rows_a_group = rows, rows_a_group
+        self._cache = cache
+        self._key = key
+        self._lock = threading.Lock()
+        self._measured: _Measured | None = None
+
+    @property
+    def is_sized(self) -> bool:
+        return self._measured is not None
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        return self._pages.bounds
+
+    def start(self, row: int) -> int:
+        """Where the group begins whose first row this is; with the number of rows, the end."""
+        pages = self._pages
+        return pages.bounds[pages.group_pages[-(-row // self._rows_a_group)]]
+
+    def entries(self, first: int, end: int) -> int:
+        """How many values the groups of the rows ``[first, end)`` have, those that are not there counted."""
+        entries = self._pages.group_entries
+        return entries[-(-end // self._rows_a_group)] - entries[first // self._rows_a_group]
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        pages = self._pages
+        page = _Page(
+            (*self._key, number), pages.bounds[number + 1] - pages.bounds[number], self, pages.first_blocks[number],
+            pages.skipped[number], pages.rows[number], pages.costs[number],
+        )
+        self._cache.read_into(page, buffer, offset)
+
+    def make(self, block: int, skipped: int, count: int) -> bytes:
+        """The page of ``count`` rows, the first of which is row ``skipped`` of a block."""
+        rows: list[Any] = []
+        while len(rows) < count:
+            if block >= self._records.blocks:
+                raise Damaged("has fewer rows than were counted")
+            rows += self._records.block(block)[skipped : skipped + count - len(rows)]
+            block, skipped = block + 1, 0
+        return self._shape.page(rows)
+
+    @property
+    def _pages(self) -> _Measured:
+        if self._measured is None:
+            with self._lock:
+                if self._measured is None:
+                    self._measured = self._measure()
+        return self._measured
+
+    def _measure(self) -> _Measured:
+        found = _Measured(self._shape)
+        for block in range(self._records.blocks):
+            cost = self._records.cost(block)
+            with self._cache.taken(cost) if cost > COUNTED else nullcontext():
+                rows = self._records.block(block)
+                if found.total + len(rows) > self._rows:
+                    raise Damaged(f"has more rows than the {self._rows} of its table")
+                taken = 0
+                while taken < len(rows):
+                    room = min(MOST_ROWS - found.open_rows, self._rows_a_group - found.total % self._rows_a_group)
+                    part = rows[taken : taken + room]
+                    found.add(block, taken, part, cost)
+                    taken += len(part)
+                    if len(part) == room or found.open_size >= PAGE:
+                        found.close_page(found.total % self._rows_a_group == 0)
+        if found.total != self._rows:
+            raise Damaged(f"has {found.total} rows, but its table has {self._rows}")
+        if found.open_rows or found.total % self._rows_a_group:
+            found.close_page(is_group=True)
+        return found
+
+
+class _Measured:
+    """What is known of pages after a pass, and what of the one that is not complete yet."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self.bounds = array("Q", [0])
+        self.first_blocks, self.skipped, self.rows, self.costs = (array("Q") for _ in range(4))
+        self.group_pages, self.group_entries = array("Q", [0]), array("Q", [0])
+        self.total = self.open_rows = 0
+        self._entries = self._width = self._bits = self._cost = self._all_entries = 0
+        self._begin = (0, 0)
+
+    @property
+    def open_size(self) -> int:
+        return self._shape.size(self._entries, self._width + -(-self._bits // 8))
+
+    def add(self, block: int, skipped: int, rows: Sequence[Any], cost: int) -> None:
+        if not self.open_rows:
+            self._begin = block, skipped
+        _, levels, values = self._shape.entries(rows)
+        if self._shape.kind.is_bits:
+            self._bits += len(values)
+        else:
+            self._width += len(self._shape.packed(values))
+        self._entries += len(levels)
+        self._cost += cost
+        self.open_rows += len(rows)
+        self.total += len(rows)
+
+    def close_page(self, is_group: bool) -> None:
+        if self.open_rows:
+            size = self.open_size
+            demand_possible(size)
+            self.bounds.append(self.bounds[-1] + HEADER + size)
+            for kept, value in zip(
+                (self.first_blocks, self.skipped, self.rows, self.costs), (*self._begin, self.open_rows, self._cost),
+                strict=True,
+            ):
+                kept.append(value)
+            self._all_entries += self._entries
+            self.open_rows = self._entries = self._width = self._bits = self._cost = 0
+        if is_group:
+            self.group_pages.append(len(self.rows))
+            self.group_entries.append(self._all_entries)
+
+
+class _Page(NamedTuple):
+    """The recipe of a page. ``rows_cost`` is the memory that its rows take."""
+
+    key: Hashable
+    size: int
+    pages: RecordPages
+    block: int
+    skipped: int
+    rows: int
+    rows_cost: int
+
+    @property
+    def cost(self) -> int:
+        return self.rows_cost + 2 * self.size
+
+    @property
+    def stream_cost(self) -> int:
+        return self.cost
+
+    def whole(self) -> bytes:
+        made = self.pages.make(self.block, self.skipped, self.rows)
+        if len(made) != self.size:
+            raise Damaged(f"a page gives {len(made)} bytes, but {self.size} were expected")
+        return made
+
+    def pieces(self) -> Iterator[bytes]:
+        yield self.whole()

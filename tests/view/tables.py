@@ -1,0 +1,87 @@
+"""Tables for tests, and their Parquet bytes read whole and in ranges."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import accumulate
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table
+from glassfs.view import parquet
+from glassfs.view.parquet import leaves, pages, records
+from tests.view.views import PLACE
+
+
+def offsets_of(lengths: Sequence[int], dtype: str = "<u4") -> Memory:
+    return Memory(np.array(list(accumulate(lengths, initial=0)), dtype).tobytes())
+
+
+def array_column(name: bytes, array: np.ndarray[Any, Any]) -> Column:
+    return Column(name, Array(name, Memory(array.tobytes()), array.dtype.descr[0][1], array.shape))
+
+
+def text_column(name: bytes, rows: Sequence[bytes], dtype: str = "<u4") -> Column:
+    offsets = offsets_of([len(row) for row in rows], dtype)
+    return Column(name, RaggedText(name, Memory(b"".join(rows)), offsets, dtype, len(rows)))
+
+
+def bytes_column(name: bytes, rows: Sequence[bytes]) -> Column:
+    offsets = offsets_of([len(row) for row in rows])
+    return Column(name, Ragged(name, Memory(b"".join(rows)), "|V1", offsets, "<u4", len(rows)))
+
+
+def ragged_column(name: bytes, rows: Sequence[np.ndarray[Any, Any]], dtype: str, offset_dtype: str = "<u8") -> Column:
+    values = Memory(b"".join(row.astype(dtype).tobytes() for row in rows))
+    offsets = offsets_of([len(row) for row in rows], offset_dtype)
+    return Column(name, Ragged(name, values, dtype, offsets, offset_dtype, len(rows)))
+
+
+def records_column(name: bytes, rows: Sequence[Any], block: int = 7, dtype: str = "", is_list: bool = False) -> Column:
+    blocks = -(-len(rows) // block)
+
+    def give(number: int) -> Sequence[Any]:
+        return rows[number * block : (number + 1) * block]
+
+    if dtype:
+        return Column(name, Cells(name, blocks, give, dtype=dtype), is_list)
+    return Column(name, Records(name, blocks, give), is_list)
+
+
+def parquet_data(columns: Sequence[Column], rows: int, cache: BlockCache | None = None) -> Data:
+    return parquet.view(Table(b"table", rows, lambda: columns), cache or BlockCache(8 << 20), PLACE)[1]
+
+
+def parquet_bytes(columns: Sequence[Column], rows: int) -> bytes:
+    """The bytes of the file. Its size, and any range of it, agree with the whole, also in another order."""
+    data = parquet_data(columns, rows)
+    whole = data.read(0, data.size)
+    assert whole[:4] == whole[-4:] == b"PAR1"
+    (footer,) = struct.unpack("<I", whole[-8:-4])
+    assert footer < len(whole)
+    again = parquet_data(columns, rows)
+    chance = random.Random(len(whole))
+    assert again.size == len(whole)
+    for _ in range(12):
+        start = chance.randrange(len(whole))
+        end = min(len(whole), start + chance.choice((1, 3, 50, 70_000)))
+        assert again.read(start, end - start) == whole[start:end]
+    return whole
+
+
+@contextmanager
+def small_pages(size: int, rows_a_group: int = 1 << 20) -> Iterator[None]:
+    """Within it, files have pages of about so many bytes, and groups of so many rows."""
+    with ExitStack() as stack:
+        for module, name, value in (
+            (pages, "PAGE", size), (records, "PAGE", size), (leaves, "TILE", size),
+            (leaves, "GROUP_ROWS", rows_a_group), (leaves, "MOST_CHUNKS", 1 << 20),
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        yield

@@ -1,0 +1,230 @@
+"""Parquet files of tables that lie or cannot be read: damage where it is, little memory, sizes without decoding."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Unreadable
+from glassfs.errors import Damaged, TooLarge
+from glassfs.view.parquet.pages import demand_possible
+from tests.view.tables import (
+    array_column,
+    parquet_bytes,
+    parquet_data,
+    ragged_column,
+    records_column,
+    small_pages,
+    text_column,
+)
+
+BAD = Damaged("not there")
+ROWS = 1_000_000_000
+
+
+class Counted(Data):
+    """Zeros of any size; counts the bytes that were read."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.taken = 0
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        assert 0 <= offset <= offset + len(buffer) <= self._size
+        self.taken += len(buffer)
+        buffer[:] = bytes(len(buffer))
+
+
+class Rising(Counted):
+    """Offsets of rows of three values each."""
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        super().read_into(buffer, offset)
+        assert offset % 8 == len(buffer) % 8 == 0
+        buffer[:] = (np.arange(offset // 8, (offset + len(buffer)) // 8) * 3).astype("<i8").tobytes()
+
+
+def text(offsets: Sequence[int], size: int = 10) -> Column:
+    packed = struct.pack(f"<{len(offsets)}I", *offsets)
+    return Column(b"text", RaggedText(b"text", Memory(bytes(size)), Memory(packed), "<u4", len(offsets) - 1))
+
+
+def numbers(offsets: Sequence[int], size: int = 10) -> Column:
+    packed = struct.pack(f"<{len(offsets)}q", *offsets)
+    return Column(b"runs", Ragged(b"runs", Memory(bytes(4 * size)), "<f4", Memory(packed), "<i8", len(offsets) - 1))
+
+
+def test_sizes_need_no_reading_but_of_records() -> None:
+    columns = [
+        Column(b"a", Array(b"a", Unreadable(4000, BAD), "<f4", (1000,))),
+        Column(b"b", Array(b"b", Unreadable(8000, BAD), "<M8[100ns]", (1000,))),
+        Column(b"v", Array(b"v", Unreadable(3000, BAD), "|u1", (1000, 3))),
+        Column(b"l", Array(b"l", Unreadable(90_000, BAD), "|b1", (1000, 90))),
+        Column(b"t", RaggedText(b"t", Unreadable(500, BAD), Unreadable(4004, BAD), "<u4", 1000)),
+        Column(b"r", Ragged(b"r", Unreadable(400, BAD), "<f4", Unreadable(8008, BAD), "<i8", 1000)),
+    ]
+    readable = [
+        array_column(b"a", np.zeros(1000, "<f4")), array_column(b"b", np.zeros(1000, "<M8[100ns]")),
+        array_column(b"v", np.zeros((1000, 3), "|u1")), array_column(b"l", np.zeros((1000, 90), bool)),
+        text_column(b"t", [b"x" * (row // 500) for row in range(1000)]),
+        ragged_column(b"r", [np.zeros(int(row % 10 == 3)) for row in range(1000)], "<f4"),
+    ]
+    for page in (1 << 20, 100):
+        with small_pages(page):
+            data = parquet_data(columns, 1000)
+            assert data.is_sized
+            assert data.size == len(parquet_bytes(readable, 1000))
+
+
+def test_a_damaged_column_costs_no_other_its_bytes() -> None:
+    fine = array_column(b"fine", np.arange(1000, dtype="<i4"))
+    bad = Column(b"bad", Array(b"bad", Unreadable(4000, BAD), "<i4", (1000,)))
+    data = parquet_data([fine, bad], 1000)
+    whole = parquet_bytes([fine, array_column(b"bad", np.zeros(1000, "<i4"))], 1000)
+    assert data.size == len(whole)
+    with pytest.raises(Damaged, match="not there"):
+        data.read(0, data.size)
+    begin = whole.rindex(bytes(4000))
+    shown = data.read(0, begin) + bytes(4000) + data.read(begin + 4000, len(whole) - begin - 4000)
+    assert pq.read_table(io.BytesIO(shown), columns=["fine"])["fine"].to_pylist() == list(range(1000))
+
+
+@pytest.mark.parametrize("column", [text, numbers])
+@pytest.mark.parametrize("offsets", [
+    [1, 2, 3, 10], [0, 4, 3, 10], [0, 2, 3, 9], [0, 2, 3, 11], [0, 2, 2**31 - 1, 10], [0, 11, 11, 10],
+    [0, 11, 3, 3, 4, 10], [0, 9, 1, 9, 1, 9, 1, 9, 1, 10],
+])
+@pytest.mark.parametrize(("page", "group"), [(1 << 20, 1 << 20), (1, 1 << 20), (1, 8)])
+def test_offsets_that_lie_are_damage(column: Any, offsets: list[int], page: int, group: int) -> None:
+    with small_pages(page, group):
+        data = parquet_data([column(offsets)], len(offsets) - 1)
+        with pytest.raises(Damaged, match="do not rise"):
+            data.read(0, data.size)
+
+
+def test_negative_offsets_are_damage() -> None:
+    data = parquet_data([numbers([0, -5, 3, 10])], 3)
+    with pytest.raises(Damaged):
+        data.read(0, data.size)
+
+
+def test_lengths_that_lie_are_damage() -> None:
+    for column in (
+        Column(b"a", Array(b"a", Memory(bytes(40)), "<f4", (11,))),
+        Column(b"a", Array(b"a", Memory(bytes(40)), "<f4", (5, 3))),
+        Column(b"t", RaggedText(b"t", Memory(b""), Memory(bytes(8)), "<u4", 11)),
+        Column(b"t", Ragged(b"t", Memory(b""), "<f4", Memory(bytes(8)), "<u8", 11)),
+    ):
+        with pytest.raises(Damaged):
+            _ = parquet_data([column], 11).size
+
+
+@pytest.mark.parametrize("rows", [9, 11, 100])
+def test_records_of_another_length_are_damage(rows: int) -> None:
+    with pytest.raises(Damaged, match="rows"):
+        _ = parquet_data([records_column(b"text", ["x"] * 10, 3)], rows).size
+
+
+def test_records_that_are_not_what_their_column_says() -> None:
+    for dtype, values in (("<i4", ["x"]), ("|u1", [1000]), ("<f8", [[1.0]]), ("", [5])):
+        with pytest.raises(Damaged, match="not one of its column"):
+            _ = parquet_data([records_column(b"cells", values, 3, dtype)], 1).size
+
+
+def test_records_that_change_are_damage() -> None:
+    """What was measured is not what is there when it is read."""
+    rows = ["abc"]
+    data = parquet_data([Column(b"text", Records(b"text", 1, lambda _: rows))], 1)
+    assert data.size
+    rows[0] = "longer"
+    with pytest.raises(Damaged, match="were expected"):
+        data.read(0, data.size)
+
+
+def test_a_pass_is_made_once_and_only_when_the_size_is_asked() -> None:
+    asked: list[int] = []
+
+    def block(number: int) -> list[Any]:
+        asked.append(number)
+        return [1.5, None]
+
+    data = parquet_data([Column(b"cells", Cells(b"cells", 3, block, dtype="<f4"))], 6)
+    assert not data.is_sized
+    assert not asked
+    size = data.size
+    assert data.size == size
+    assert asked == [0, 1, 2]
+    assert data.is_sized
+
+
+def test_a_billion_rows_take_little_memory() -> None:
+    """Neither the footer nor any range needs memory for each page, nor reads much more than what is asked for."""
+    numbers, vectors = Counted(4 * ROWS), Counted(8 * ROWS)
+    texts, ends, runs = Counted(3 * ROWS), Rising(8 * (ROWS + 1)), Counted(6 * ROWS)
+    columns = [
+        Column(b"n", Array(b"n", numbers, "<f4", (ROWS,))), Column(b"v", Array(b"v", vectors, "<f4", (ROWS, 2))),
+        Column(b"t", RaggedText(b"t", texts, ends, "<i8", ROWS)),
+        Column(b"w", Array(b"w", runs, "<i2", (ROWS, 3))),
+    ]
+    tracemalloc.start()
+    try:
+        data = parquet_data(columns, ROWS, BlockCache(64 << 20))
+        size = data.size
+        assert not ends.taken
+        footer = struct.unpack("<I", data.read(size - 8, 4))[0]
+        assert footer < 1 << 20
+        for part in range(17):
+            data.read(size * part // 17, 100_000)
+        metadata = pq.read_metadata(io.BytesIO(_Tail(data, footer).read()))
+        assert metadata.num_rows == ROWS
+        assert tracemalloc.get_traced_memory()[1] < 60 << 20
+    finally:
+        tracemalloc.stop()
+    assert max(numbers.taken, vectors.taken, texts.taken, runs.taken, ends.taken) < 40 << 20
+
+
+class _Tail:
+    """A file that is its footer only, which is enough for what it says about itself."""
+
+    def __init__(self, data: Data, footer: int) -> None:
+        self._data, self._size = data, footer + 8
+
+    def read(self) -> bytes:
+        return b"PAR1" + self._data.read(self._data.size - self._size, self._size)
+
+
+def test_a_page_that_no_reader_takes_is_refused() -> None:
+    demand_possible(2**31 - 1)
+    with pytest.raises(TooLarge):
+        demand_possible(2**31)
+    row = 3 << 30
+    offsets = Memory(struct.pack("<2Q", 0, row))
+    data = parquet_data([Column(b"t", RaggedText(b"t", Counted(row), offsets, "<u8", 1))], 1)
+    with pytest.raises(TooLarge):
+        data.read(100, 10)
+
+
+def test_a_vector_too_long_for_a_page_is_left_out() -> None:
+    wide = Column(b"wide", Array(b"wide", Counted(8 << 30), "<f8", (1, 1 << 30)))
+    whole = parquet_bytes([wide, array_column(b"a", np.array([5], "<i4"))], 1)
+    assert pq.read_table(io.BytesIO(whole)).to_pydict() == {"a": [5]}
+
+
+def test_many_vectors_are_lists() -> None:
+    """A table of thousands of vectors has not a column for each of their elements."""
+    columns = [array_column(b"v%d" % number, np.ones((2, 50), "|u1")) for number in range(100)]
+    schema = pq.read_schema(io.BytesIO(parquet_bytes(columns, 2)))
+    assert schema.names == [f"v{number}" for number in range(100)]
+    assert {str(kind) for kind in schema.types} == {"list<element: uint8 not null>"}
