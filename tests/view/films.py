@@ -57,7 +57,7 @@ def patches(width: int, height: int, seed: int) -> Pixels:
 
 
 def data_of(made: Film, cache: BlockCache | None = None) -> Data:
-    suffix, data = mp4.view(made, cache or BlockCache(8 << 20), PLACE)
+    ((data, suffix, _),) = mp4.show(made, cache or BlockCache(8 << 20), PLACE)
     assert suffix == ".mp4"
     return data
 

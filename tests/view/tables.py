@@ -14,8 +14,8 @@ import numpy as np
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table
-from glassfs.view import parquet
 from glassfs.view.parquet import leaves, pages, records
+from glassfs.view.parquet.file import Parquet
 from tests.view.views import PLACE
 
 
@@ -55,7 +55,7 @@ def records_column(name: bytes, rows: Sequence[Any], block: int = 7, dtype: str 
 
 
 def parquet_data(columns: Sequence[Column], rows: int, cache: BlockCache | None = None) -> Data:
-    return parquet.view(Table(b"table", rows, lambda: columns), cache or BlockCache(8 << 20), PLACE)[1]
+    return Parquet(Table(b"table", rows, lambda: columns), cache or BlockCache(8 << 20), PLACE)
 
 
 def parquet_bytes(columns: Sequence[Column], rows: int) -> bytes:

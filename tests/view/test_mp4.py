@@ -288,13 +288,13 @@ def never(number: int) -> Content:
 ])
 def test_films_that_are_refused(count: int, width: int, height: int, reason: str) -> None:
     with pytest.raises(TooLarge, match=reason):
-        mp4.view(Film(KEY, count, 10, width, height, never), BlockCache(), PLACE)
+        mp4.made(Film(KEY, count, 10, width, height, never), BlockCache(), PLACE)
 
 
 @pytest.mark.parametrize(("count", "width", "height"), [(0, 5, 5), (5, 0, 5), (5, 5, 0)])
 def test_films_of_nothing(count: int, width: int, height: int) -> None:
     with pytest.raises(Damaged, match="shows nothing"):
-        mp4.view(Film(KEY, count, 10, width, height, never), BlockCache(), PLACE)
+        mp4.made(Film(KEY, count, 10, width, height, never), BlockCache(), PLACE)
 
 
 def test_the_longest_film_takes_no_memory() -> None:

@@ -204,13 +204,16 @@ class Outline:
     """Names that are known before any content is made: of collections, which come first, and of others.
 
     They are distinct, and no dot and nothing that has to be escaped is in them: whatever extensions files get, no two
-    can want one name.
+    can want one name. ``meanings`` are the names of what has no file of its own, and only says what others mean.
     """
 
-    __slots__ = ("collections", "names", "numbers")
+    __slots__ = ("collections", "meanings", "names", "numbers")
 
-    def __init__(self, collections: Sequence[bytes] = (), others: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self, collections: Sequence[bytes] = (), others: Sequence[bytes] = (), meanings: Sequence[bytes] = (),
+    ) -> None:
         self.names = (*collections, *others)
+        self.meanings = tuple(meanings)
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.collections = len(collections)
         if len(self.numbers) != len(self.names) or not all(map(_HARMLESS.fullmatch, self.names)):
@@ -255,7 +258,7 @@ def members_of(collection: Collection) -> Iterator[Member]:
     if isinstance(collection, Group):
         yield from collection.members()
     elif isinstance(collection, Fields):
-        for name in collection.outline.names:
+        for name in (*collection.outline.names, *collection.outline.meanings):
             yield Member((name,), collection.item(name))
     else:
         for number in range(collection.count):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
-from glassfs.content import Collection, Fields, Group, Member, Series, Stored, members_of
+from glassfs.content import Collection, Content, Data, Fields, Group, Member, Series, Stored, members_of
+from glassfs.errors import GlassfsError
 from glassfs.tree.names import component, shown_at_root
 from glassfs.tree.nodes import (
     XATTR_PREFIX,
@@ -24,7 +25,7 @@ from glassfs.tree.nodes import (
     inode_of_bytes,
     not_found,
 )
-from glassfs.view import data_of, file_of, folder_of
+from glassfs.view import data_of, file_of, folder_of, has_file
 
 DEEPEST = 256
 """Names are split into so many directories at most; what is left is one component."""
@@ -43,13 +44,14 @@ def container_root(root: Collection, origin: Origin, name: str = "", is_mount_ro
 
 def directory(name: str, ino: int, origin: Origin, content: Collection, is_mount_root: bool = False) -> Settled:
     """The directory that shows this collection and nothing else."""
-    if isinstance(content, Fields):
+    if isinstance(content, Fields) and not origin.services.views:
         return FieldsDirectory(name, ino, origin, content)
     if isinstance(content, Series):
         return SeriesDirectory(name, ino, origin, content)
     return ContentDirectory(name, ino, origin, Draft(content), is_mount_root)
 
 
+_Waiting = tuple[bytes, str, "Data | Collection", Content]
 _Run = tuple[int, list[Member]]
 """Members whose names lead through a directory, and the number of the component right below it."""
 
@@ -197,28 +199,51 @@ class ContentDirectory(Settled):
             if self._is_mount_root:
                 name = shown_at_root(name)
             children[name] = below.directory(name, inode(name, self.ino), self.origin)
-        taken: dict[tuple[bytes, str], int] = {}
-        waiting = []
+        cache, views = self.origin.services.cache, self.origin.services.views
+        waiting: list[_Waiting] = []
+        derived: list[_Waiting] = []
+        errors = [self._draft.error] if self._draft.error else []
         for number, (components, content) in enumerate(files):
             original = components[-1]
             key = (self.origin.identity, self.ino, number)
-            suffix, data = file_of(content, self.origin.services.cache, key)
+            if has_file(content):
+                suffix, data = file_of(content, cache, key)
+                name = component(original, suffix)
+                if self._is_mount_root:
+                    name = shown_at_root(name)
+                if name in children:
+                    waiting.append((original, suffix, data, content))
+                else:
+                    children[name] = File(name, inode(name, self.ino), self.origin, data, content)
+            if views:
+                try:
+                    for _, shown in views.shown(content, cache, key):
+                        derived.append((shown.name or original, shown.suffix, shown.thing, content))
+                except GlassfsError as error:
+                    errors.append(f"{component(original)}: {error}")
+        self._put_beside(children, waiting)
+        self._put_beside(children, derived)
+        cost = LISTING_COST + NODE_COST * len(children) + self._draft.cost(directories.values())
+        numbers = {name: number for number, name in enumerate(children)}
+        return Children(tuple(children.values()), numbers, "; ".join(errors), cost)
+
+    def _put_beside(self, children: dict[str, Node], waiting: Iterable[_Waiting]) -> None:
+        """Adds what has to leave its name to those that are there."""
+        taken: dict[tuple[bytes, str], int] = {}
+        for original, suffix, thing, content in waiting:
             name = component(original, suffix)
             if self._is_mount_root:
                 name = shown_at_root(name)
-            if name in children:
-                waiting.append((original, suffix, data, content))
-            else:
-                children[name] = File(name, inode(name, self.ino), self.origin, data, content)
-        for original, suffix, data, content in waiting:
             count = taken.get((original, suffix), 2)
-            while (name := component(original, f"~{count}{suffix}")) in children:
+            while name in children:
+                name = component(original, f"~{count}{suffix}")
                 count += 1
-            taken[original, suffix] = count + 1
-            children[name] = File(name, inode(name, self.ino), self.origin, data, content)
-        cost = LISTING_COST + NODE_COST * len(children) + self._draft.cost(directories.values())
-        numbers = {name: number for number, name in enumerate(children)}
-        return Children(tuple(children.values()), numbers, self._draft.error, cost)
+            taken[original, suffix] = count
+            ino = inode(name, self.ino)
+            if isinstance(thing, Data):
+                children[name] = File(name, ino, self.origin, thing, content)
+            else:
+                children[name] = directory(name, ino, self.origin, thing)
 
 
 class FieldsDirectory(Settled):

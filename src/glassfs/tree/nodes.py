@@ -20,8 +20,10 @@ from glassfs.errors import GlassfsError, NotFound
 from glassfs.source import Entry
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
+from glassfs.view import ViewSet
 
 XATTR_PREFIX = "user.glassfs."
+NO_VIEWS = ViewSet()
 _INODE = (1 << 63) - 1  # some programs take the number for a signed one
 
 
@@ -30,6 +32,8 @@ class Services(NamedTuple):
 
     cache: BlockCache
     listings: Listings[Children]
+    views: ViewSet = NO_VIEWS
+    """The derived views that are shown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from bisect import bisect_right
-from collections.abc import Hashable
+from collections.abc import Iterator
 from contextlib import closing
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -21,8 +21,8 @@ from glassfs.codec import h264
 from glassfs.content import Blocked, Concatenated, Data, Film, Memory, Regular, Rendered
 from glassfs.errors import Damaged, GlassfsError, TooLarge
 from glassfs.view import planes
+from glassfs.view.contract import Key, Shown, View
 
-Key = tuple[Hashable, ...]
 Rate = tuple[int, int]
 
 USUAL_RATE = Fraction(10)
@@ -43,13 +43,18 @@ _UNDETERMINED = 0x55C4
 _RESOLUTION = 72 << 16
 
 
-def view(film: Film, cache: BlockCache, key: Key) -> tuple[str, Data]:
+def show(film: Film, cache: BlockCache, key: Key) -> Iterator[Shown]:
     """Raises TooLarge, or Damaged where there is nothing to show, with the reason why there is no file."""
+    yield Shown(made(film, cache, key), ".mp4")
+
+
+def made(film: Film, cache: BlockCache, key: Key) -> Data:
+    """The bytes of the file. Raises the same."""
     _demand_sane(film)
     size, count = h264.size_of(film.width, film.height), film.count
     frames = _Frames(film, size, cache, key)
     blocked = Blocked(cache, lambda: Regular(size, count * size), frames.picture, is_sized=True)
-    return ".mp4", Concatenated([Memory(_head(film.width, film.height, rate(film.fps), count)), blocked])
+    return Concatenated([Memory(_head(film.width, film.height, rate(film.fps), count)), blocked])
 
 
 def _demand_sane(film: Film) -> None:
@@ -70,7 +75,7 @@ class _Frames:
         self._film = film
         self._size = size
         self._cache = cache
-        self._key = (*key, "mp4")
+        self._key = key
 
     def picture(self, number: int) -> Rendered:
         """That of a frame, as it stands in the file. Two in turn that show the same differ in a number."""
@@ -216,3 +221,6 @@ def _box(kind: bytes, *parts: bytes) -> bytes:
 
 def _full(kind: bytes, version: int, flags: int, *parts: bytes) -> bytes:
     return _box(kind, struct.pack(">I", version << 24 | flags), *parts)
+
+
+VIEW = View("mp4", "films, to be played: every frame as it is, in 4:2:0 and 8 bits", (Film,), show)

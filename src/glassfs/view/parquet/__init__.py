@@ -28,11 +28,16 @@ Columns of text, of runs and of vectors have sizes by formula. Records take a pa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from glassfs.cache import BlockCache
-from glassfs.content import Data, Table
+from glassfs.content import Table
+from glassfs.view.contract import Key, Shown, View
 from glassfs.view.parquet.file import Parquet
-from glassfs.view.parquet.leaves import Key
 
 
-def view(table: Table, cache: BlockCache, key: Key) -> tuple[str, Data]:
-    return ".parquet", Parquet(table, cache, key)
+def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    yield Shown(Parquet(table, cache, key), ".parquet")
+
+
+VIEW = View("parquet", "tables, for pandas, polars, DuckDB and others", (Table,), show)

@@ -1,0 +1,74 @@
+"""The views that every tree has: for each content the one file that stands for it and, for films, a folder of frames.
+
+Each is a module with a function ``content, cache, key → suffix, data`` and a line in the table below. Contents that are
+not there, such as tables, only say what others mean: they are shown by derived views, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from glassfs.cache import BlockCache
+from glassfs.content import (
+    Array,
+    Blob,
+    Content,
+    Data,
+    Document,
+    Image,
+    Json,
+    Null,
+    Picture,
+    RaggedText,
+    Records,
+    Scalar,
+    Series,
+    Text,
+)
+from glassfs.view import film, json, lines, npy, png, stored, text
+from glassfs.view.contract import File, Key
+
+_View = Callable[[Any, BlockCache, Key], tuple[str, Data]]
+
+_VIEWS: dict[type[Content], _View] = {
+    Array: npy.view,
+    Blob: stored.blob,
+    Document: json.view,
+    Image: png.view,
+    Json: stored.json,
+    Null: stored.null,
+    Picture: stored.picture,
+    RaggedText: lines.ragged_text,
+    Records: lines.records,
+    Scalar: text.scalar,
+    Text: stored.text,
+}
+
+
+def has_file(content: Content) -> bool:
+    """Whether there is a file for a content that is not a collection."""
+    return any(base in _VIEWS for base in type(content).__mro__)
+
+
+def file_of(content: Content, cache: BlockCache, key: Key) -> File:
+    """That file."""
+    return File(*_view(type(content))(content, cache, key))
+
+
+def data_of(content: Content, cache: BlockCache, key: Key) -> Data:
+    """Its bytes."""
+    return _view(type(content))(content, cache, key)[1]
+
+
+def folder_of(content: Content) -> Series | None:
+    """What else a content shows, in a folder of its name."""
+    return film.frames(content) if isinstance(content, Array) else None
+
+
+def _view(kind: type[Content]) -> _View:
+    """The view of a kind of content, or of the nearest kind that it derives from."""
+    for base in kind.__mro__:
+        if base in _VIEWS:
+            return _VIEWS[base]
+    raise TypeError(f"there is no file for a content of type {kind.__name__}")

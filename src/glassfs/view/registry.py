@@ -1,0 +1,67 @@
+"""Which derived views there are, and which of them a tree has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+
+from glassfs.cache import BlockCache
+from glassfs.content import Content
+from glassfs.errors import NotFound
+from glassfs.view.contract import Key, Shown, View
+
+GROUP = "glassfs.views"
+ALL = "all"
+_BUILT_IN = ("mp4", "parquet")
+
+log = logging.getLogger(__name__)
+
+
+class ViewSet:
+    """The derived views of a tree, in a fixed order; none, as long as nobody asks for any."""
+
+    def __init__(self, *views: View) -> None:
+        self.views = views
+
+    def __bool__(self) -> bool:
+        return bool(self.views)
+
+    def shown(self, content: Content, cache: BlockCache, key: Key) -> Iterator[tuple[View, Shown]]:
+        """What they make of a content. Raises what they raise, each when its turn comes."""
+        for view in self.views:
+            if isinstance(content, view.kinds):
+                for shown in view.show(content, cache, (*key, view.name)):
+                    yield view, shown
+
+
+@cache
+def available() -> dict[str, View]:
+    """All derived views by their names: those of this package, and those that other packages add."""
+    from importlib.metadata import entry_points
+
+    found = {name: import_module(f"glassfs.view.{name}").VIEW for name in _BUILT_IN}
+    for entry in entry_points(group=GROUP):
+        try:
+            loaded = entry.load()
+        except Exception as error:
+            log.warning("view %s cannot be loaded: %s", entry.name, error)
+            continue
+        if not isinstance(loaded, View):
+            log.warning("view %s is not a glassfs.view.View", entry.name)
+        elif loaded.name in found:
+            log.warning("view %s is there already", entry.name)
+        else:
+            found[loaded.name] = loaded
+    return found
+
+
+def chosen(names: str) -> ViewSet:
+    """The views of these names, separated by ``+``, or ``all``. Raises NotFound for a name that none has."""
+    known = available()
+    wanted = list(known) if names == ALL else [name for name in names.split("+") if name]
+    for name in wanted:
+        if name not in known:
+            raise NotFound(f"is not a view; there are {', '.join(known)}, and {ALL}", part=name)
+    return ViewSet(*(view for name, view in known.items() if name in wanted))
