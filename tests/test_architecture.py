@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mount": BELOW_FORMATS | {"view", "tree", "formats.registry", ""},
     "cli": BELOW_FORMATS | {"view", "tree", "mount", "formats.registry", ""},
     "testing": BELOW_FORMATS | {"view", "tree", "formats.registry"},
-    "": {"cache", "tree"},
+    "": {"cache", "tree", "view"},
     "__main__": {"cli"},
 }
 

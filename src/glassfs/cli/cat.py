@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from glassfs.cli.common import Located, complain, located, lookup, opened, report
+from glassfs.cli.common import Located, complain, located, lookup, opened, report, views_option
 from glassfs.cli.complete import complete_paths
 from glassfs.errors import GlassfsError, IsADirectory
 from glassfs.tree import File, Symlink, Tree
@@ -18,7 +18,8 @@ CHUNK = 1 << 20
 
 @click.command()
 @click.argument("places", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_paths)
-def command(places: tuple[str, ...]) -> int:
+@views_option
+def command(places: tuple[str, ...], views: str) -> int:
     """SOURCE is a container or a folder, each PATH a file inside it.
 
     Paths that go on into a container, as in 'glassfs cat run.trees/nodes/time.npy', are understood as well.
@@ -26,7 +27,7 @@ def command(places: tuple[str, ...]) -> int:
     buffer = memoryview(bytearray(CHUNK))
     is_whole = True
     for source, paths in _grouped(places):
-        with opened(source) as tree:
+        with opened(source, views) as tree:
             for path in paths:
                 is_whole &= _written(tree, path or "/", source, buffer)
     return 0 if is_whole else 1

@@ -17,6 +17,7 @@ from glassfs.formats.registry import HEAD, recognise
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Tree, open_sources
 from glassfs.tree.tree import normal
+from glassfs.view import chosen
 
 SUGGESTED_FROM = 10_000
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
@@ -44,11 +45,25 @@ def located(typed: str) -> Located:
     return Located(source, inner or "/")
 
 
+views_option = click.option(
+    "--views", default="", metavar="NAME+NAME…", callback=lambda context, parameter, names: _demand_views(names),
+    help="Other forms of what is inside as well, such as mp4+parquet, or all: 'glassfs views' lists them.",
+)
+
+
+def _demand_views(names: str) -> str:
+    try:
+        chosen(names)
+    except NotFound as error:
+        raise click.BadParameter(error.reason) from None
+    return names
+
+
 @contextmanager
-def opened(source: str) -> Iterator[Tree]:
+def opened(source: str, views: str = "") -> Iterator[Tree]:
     """The tree of one source, closed at the end. Where it cannot be opened, the error has its path as it was typed."""
     try:
-        tree = glassfs.open(source)
+        tree = glassfs.open(source, views=views)
     except Refused as error:
         raise click.ClickException(f"{source}: {reason_of(error, source)}") from error
     with tree:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from glassfs.cli.common import complain, located, lookup, nodes_from, opened, report
+from glassfs.cli.common import complain, located, lookup, nodes_from, opened, report, views_option
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import Stopped, stoppable
@@ -24,7 +24,10 @@ from glassfs.tree.tree import normal
 @click.option("--overwrite", is_flag=True, help="Replace files, links and pipes that TARGET has under the same names.")
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted: what is complete is kept.")
 @click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
-def command(source: str, paths: tuple[str, ...], overwrite: bool, resume: bool, progress: bool | None) -> int:
+@views_option
+def command(
+    source: str, paths: tuple[str, ...], overwrite: bool, resume: bool, progress: bool | None, views: str,
+) -> int:
     """Write the same tree with the same bytes as a mount to the folder TARGET: all of SOURCE, or each PATH in it.
 
     TARGET is made where it is missing; one that has something in it needs --overwrite or --resume. A file gets its
@@ -42,7 +45,7 @@ def command(source: str, paths: tuple[str, ...], overwrite: bool, resume: bool, 
     source, inner = located(source)
     if inner != "/":
         chosen = [f"{inner}/{path}" for path in chosen] or [inner]
-    with opened(source) as tree:
+    with opened(source, views) as tree:
         starts = _starts(tree, source, chosen or ["/"])
         if _would_hit_itself(tree, source, starts, folder):
             raise click.ClickException(f"{folder}: this would write over {source}, which is to be exported")

@@ -11,7 +11,7 @@ from functools import cache
 
 import click
 
-from glassfs.cli.common import described, located, lookup, opened, report
+from glassfs.cli.common import described, located, lookup, opened, report, views_option
 from glassfs.cli.complete import complete_path, complete_source
 from glassfs.errors import GlassfsError
 from glassfs.sizes import human_size
@@ -30,14 +30,15 @@ WIDEST = 40
               help="Modes, owners, sizes and times as well, and type and shape of arrays.")
 @click.option("-R", "--recursive", is_flag=True, help="Everything below as well.")
 @click.option("-H", "--human-readable", is_flag=True, help="Sizes such as 1.5K.")
-def command(source: str, path: str, is_long: bool, recursive: bool, human_readable: bool) -> int:
+@views_option
+def command(source: str, path: str, is_long: bool, recursive: bool, human_readable: bool, views: str) -> int:
     """SOURCE is a container or a folder, PATH a directory or file inside it.
 
     A SOURCE that goes on into a container, as in 'glassfs ls run.trees/nodes', is understood as well.
     """
     place = located(source)
     inside = f"{place.path}/{path}" if place.path != "/" else path
-    with opened(place.source) as tree:
+    with opened(place.source, views) as tree:
         node = lookup(tree, inside, place.source)
         if isinstance(node, Directory):
             failures = _list(tree, normal(inside), recursive, is_long, human_readable)

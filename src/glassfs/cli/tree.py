@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from glassfs.cli.common import described, located, lookup, opened, report
+from glassfs.cli.common import described, located, lookup, opened, report, views_option
 from glassfs.cli.complete import complete_path, complete_source
 from glassfs.errors import GlassfsError, NotADirectory
 from glassfs.sizes import human_size
@@ -22,14 +22,15 @@ MANY = 40
 @click.argument("path", default="/", shell_complete=complete_path)
 @click.option("-L", "--level", type=click.IntRange(1), help="Go no deeper than this.")
 @click.option("-a", "--all", "show_all", is_flag=True, help=f"All entries of a directory, not only the first {MANY}.")
-def command(source: str, path: str, level: int | None, show_all: bool) -> int:
+@views_option
+def command(source: str, path: str, level: int | None, show_all: bool, views: str) -> int:
     """SOURCE is a container or a folder, PATH a directory inside it. Arrays have their type and shape beside them.
 
     A SOURCE that goes on into a container, as in 'glassfs tree run.trees/nodes', is understood as well.
     """
     place = located(source)
     inside = f"{place.path}/{path}" if place.path != "/" else path
-    with opened(place.source) as tree:
+    with opened(place.source, views) as tree:
         node = lookup(tree, inside, place.source)
         if not isinstance(node, Directory):
             raise NotADirectory(f"{inside}: is not a directory; 'glassfs ls -l' tells what it is")

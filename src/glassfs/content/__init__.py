@@ -31,7 +31,7 @@ from glassfs.content.model import (
     Text,
     members_of,
 )
-from glassfs.content.parts import Blocked, Concatenated, Converted, Gathered, Made, Parted, Regular, booleans
+from glassfs.content.parts import Blocked, Concatenated, Converted, Counted, Gathered, Made, Parted, Regular, booleans
 from glassfs.content.table import Cells, Column, Ragged, Table
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "Container",
     "Content",
     "Converted",
+    "Counted",
     "Data",
     "Decoded",
     "Document",

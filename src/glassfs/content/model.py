@@ -98,13 +98,14 @@ class Picture(Stored):
 class Film(Content):
     """``count`` frames, ``fps`` of them a second, shown ``width`` x ``height`` pixels large.
 
+    The rate may be a function where it takes reading to find out; 0 stands for one that nobody knows.
     ``frame(number)`` is its Image or Picture, and may raise Damaged; one of another size is scaled, and any other
     content is one that cannot be shown. ``present`` are the numbers of the frames that are there, rising: None if all
     are. What is seen at a frame that is missing is the one before.
     """
 
     count: int
-    fps: float
+    fps: float | Callable[[], float]
     width: int
     height: int
     frame: Callable[[int], Content]
@@ -204,16 +205,13 @@ class Outline:
     """Names that are known before any content is made: of collections, which come first, and of others.
 
     They are distinct, and no dot and nothing that has to be escaped is in them: whatever extensions files get, no two
-    can want one name. ``meanings`` are the names of what has no file of its own, and only says what others mean.
+    can want one name.
     """
 
-    __slots__ = ("collections", "meanings", "names", "numbers")
+    __slots__ = ("collections", "names", "numbers")
 
-    def __init__(
-        self, collections: Sequence[bytes] = (), others: Sequence[bytes] = (), meanings: Sequence[bytes] = (),
-    ) -> None:
+    def __init__(self, collections: Sequence[bytes] = (), others: Sequence[bytes] = ()) -> None:
         self.names = (*collections, *others)
-        self.meanings = tuple(meanings)
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.collections = len(collections)
         if len(self.numbers) != len(self.names) or not all(map(_HARMLESS.fullmatch, self.names)):
@@ -224,11 +222,13 @@ class Outline:
 class Fields(Content):
     """Contents under the names of an outline, like the fields of a record, each made by its name when asked for.
 
-    What the outline calls collections are such, and of the others none is, nor an array that is a film.
+    What the outline calls collections are such, and of the others none is, nor an array that is a film. ``meanings``
+    are contents that have no file of their own, and only say what others mean: tables, films.
     """
 
     outline: Outline
     item: Callable[[bytes], Content]
+    meanings: Callable[[], Iterable[Member]] = tuple
 
 
 @dataclass(slots=True)
@@ -258,8 +258,9 @@ def members_of(collection: Collection) -> Iterator[Member]:
     if isinstance(collection, Group):
         yield from collection.members()
     elif isinstance(collection, Fields):
-        for name in (*collection.outline.names, *collection.outline.meanings):
+        for name in collection.outline.names:
             yield Member((name,), collection.item(name))
+        yield from collection.meanings()
     else:
         for number in range(collection.count):
             yield Member((b"%0*d" % (collection.digits, number),), collection.item(number))

@@ -6,6 +6,7 @@ of one size that are made some at a time (``Made``).
 
 from __future__ import annotations
 
+import struct
 import threading
 from abc import abstractmethod
 from bisect import bisect_right
@@ -154,6 +155,25 @@ class Gathered(Made):
         raw = np.frombuffer(records, np.uint8)
         fields = np.lib.stride_tricks.as_strided(raw, (count, width), (stride, 1))
         return np.ascontiguousarray(fields).reshape(-1).data
+
+
+class Counted(Made):
+    """The numbers 0, 1 … ``count - 1`` as little-endian integers of 64 bits."""
+
+    __slots__ = ("_count",)
+
+    unit = 8
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    @property
+    def size(self) -> int:
+        return self.unit * self._count
+
+    def make(self, first: int, count: int) -> bytes:
+        last = min(first + count, self._count)
+        return struct.pack(f"<{last - first}q", *range(first, last))
 
 
 class Converted(Made):

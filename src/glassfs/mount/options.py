@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from glassfs.cache import DEFAULT_BUDGET
+from glassfs.errors import NotFound
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.tree.places.containers import KEPT_BYTES, OPEN_CONTAINERS
@@ -43,6 +44,7 @@ DESCRIPTIONS = {
     "max_open=N": f"containers kept open at a time, as far as they fit into {KEPT_BYTES >> 20}M ({OPEN_CONTAINERS})",
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "nonempty": "mount over a directory that has something in it",
+    "views=NAME+NAME…": "other forms of what is inside as well, such as mp4+parquet, or all",
     "auto_unmount": "unmount when the daemon dies, even by kill -9 (some fusermount3 do so for root only)",
     "debug": "print every request; implies -f",
 }
@@ -66,6 +68,7 @@ class MountOptions:
     spool: str | None = None
     max_open: int = OPEN_CONTAINERS
     read_ahead: int = READ_AHEAD_KIB << 10
+    views: str = ""
     flags: set[str] = field(default_factory=set)
     own_mountpoint: OwnMountPoint | None = None
 
@@ -106,6 +109,14 @@ class MountOptions:
             if not os.path.isdir(value):
                 raise WrongOption(f"option spool: {value} is not a directory")
             self.spool = os.path.abspath(value)
+        elif name == "views":
+            from glassfs.view import chosen
+
+            try:
+                chosen(value)
+            except NotFound as error:
+                raise WrongOption(f"option views: {error.reason}") from None
+            self.views = value
         elif name in _EXPECTED:
             try:
                 setattr(self, name, _number(name, value))
@@ -124,7 +135,7 @@ class MountOptions:
         return {
             "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid, "umask": f"{self.umask:03o}",
             "cache_size": self.cache_size, "spool": self.spool, "max_open": self.max_open,
-            "read_ahead": self.read_ahead, "own_mountpoint": self.own_mountpoint is not None,
+            "read_ahead": self.read_ahead, "views": self.views, "own_mountpoint": self.own_mountpoint is not None,
         }
 
 

@@ -28,6 +28,7 @@ from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
 from glassfs.tree import Containers, open_sources
 from glassfs.tree.places.usage import Usage
+from glassfs.view import chosen
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ class Session:
         self.options = options
         self.started = time.time()
         self.cache = BlockCache(options.cache_size, options.spool)
-        self.sources = open_sources(sources, Containers(self.cache, options.max_open))
+        containers = Containers(self.cache, options.max_open, views=chosen(options.views))
+        self.sources = open_sources(sources, containers)
         usage = Usage(self.sources.places.values(), self.sources.made_of)
         owner = os.geteuid(), os.getegid()
         self.operations = Operations(

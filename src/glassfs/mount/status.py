@@ -1,4 +1,4 @@
-"""What a mount shows of itself: ``.glassfs`` at its root, with ``status.json`` and, not listed, ``source/PATH``."""
+"""What a mount shows of itself: ``.glassfs`` with ``status.json`` and, not listed, ``source`` and ``views``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from glassfs.tree.lease import Lease
 from glassfs.tree.names import RESERVED
 from glassfs.tree.nodes import Access, Origin, inode, not_found
 from glassfs.tree.places.own import OwnFiles
+from glassfs.tree.places.viewed import viewed
 
 STATUS = "status.json"
 SOURCE = "source"
+VIEWS = "views"
 
 
 class OwnDirectory(Directory):
@@ -44,6 +46,8 @@ class OwnDirectory(Directory):
             return self._snapshot()
         if name == SOURCE:
             return OwnFiles(SOURCE, inode(SOURCE, self.ino), self._outer, self._sources)
+        if name == VIEWS:
+            return viewed(self._sources.root(), VIEWS, inode(VIEWS, self.ino))
         raise not_found(name)
 
     def _snapshot(self) -> StatusFile:

@@ -37,9 +37,11 @@ MEMBER_COST, REFERENCE_COST = 400, 8
 """The same for each content that belongs further down: where a group has just named it, and where it is handed on."""
 
 
-def container_root(root: Collection, origin: Origin, name: str = "", is_mount_root: bool = False) -> Settled:
-    """The directory that shows a container's contents."""
-    return directory(name, inode(origin.identity, 0), origin, root, is_mount_root)
+def container_root(
+    root: Collection, origin: Origin, name: str = "", is_mount_root: bool = False, number: int = 0,
+) -> Settled:
+    """The directory that shows a container's contents; ``number`` tells it from others that show the same."""
+    return directory(name, inode(origin.identity, number), origin, root, is_mount_root)
 
 
 def directory(name: str, ino: int, origin: Origin, content: Collection, is_mount_root: bool = False) -> Settled:

@@ -5,9 +5,10 @@ All others are derived: ``registry`` knows them, and a tree has a ``ViewSet`` of
 
 from glassfs.view.canonical import data_of, file_of, folder_of, has_file
 from glassfs.view.contract import File, Key, Shown, View
-from glassfs.view.registry import ViewSet, available, chosen
+from glassfs.view.registry import ALL, ViewSet, available, chosen
 
 __all__ = [
+    "ALL",
     "File",
     "Key",
     "Shown",

@@ -54,7 +54,8 @@ def made(film: Film, cache: BlockCache, key: Key) -> Data:
     size, count = h264.size_of(film.width, film.height), film.count
     frames = _Frames(film, size, cache, key)
     blocked = Blocked(cache, lambda: Regular(size, count * size), frames.picture, is_sized=True)
-    return Concatenated([Memory(_head(film.width, film.height, rate(film.fps), count)), blocked])
+    fps = film.fps() if callable(film.fps) else film.fps
+    return Concatenated([Memory(_head(film.width, film.height, rate(fps), count)), blocked])
 
 
 def _demand_sane(film: Film) -> None:

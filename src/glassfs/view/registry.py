@@ -59,9 +59,11 @@ def available() -> dict[str, View]:
 
 def chosen(names: str) -> ViewSet:
     """The views of these names, separated by ``+``, or ``all``. Raises NotFound for a name that none has."""
+    if not names:
+        return ViewSet()
     known = available()
     wanted = list(known) if names == ALL else [name for name in names.split("+") if name]
     for name in wanted:
         if name not in known:
-            raise NotFound(f"is not a view; there are {', '.join(known)}, and {ALL}", part=name)
+            raise NotFound(f"there is no view {name!r}; there are {', '.join(known)}, and {ALL}")
     return ViewSet(*(view for name, view in known.items() if name in wanted))

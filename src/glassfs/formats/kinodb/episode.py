@@ -11,15 +11,19 @@ from typing import Any, NamedTuple
 
 from glassfs.content import (
     Array,
+    Column,
     Content,
+    Counted,
     Data,
     Document,
     Extent,
     Fault,
     Fields,
     Gathered,
+    Member,
     Memory,
     Outline,
+    Table,
     Unreadable,
     booleans,
 )
@@ -96,7 +100,7 @@ class Episode:
 
     def contents(self) -> Fields:
         outline = _WITH_IMAGES if self.entry.has_images else _WITHOUT_IMAGES
-        return Fields(b"%d" % self.position, outline, self._content)
+        return Fields(b"%d" % self.position, outline, self._content, self._meanings)
 
     def metadata(self) -> Metadata:
         """Raises Damaged where the blob is cut, is not UTF-8, or its length fields cannot be right."""
@@ -180,7 +184,29 @@ class Episode:
         entry = self.entry
         return Images(
             self._opening, f"{self.place}/images", entry.images_offset, entry.images_length, entry.num_frames,
+            self._rate,
         )
+
+    def _rate(self) -> float:
+        """Frames a second, 0 where the metadata cannot be read: their document says why."""
+        try:
+            return self.metadata().fps
+        except Damaged:
+            return 0.0
+
+    def _meanings(self) -> Iterator[Member]:
+        """What was recorded in each frame is a row of a table."""
+        yield Member((b"steps",), Table(b"steps", self.entry.num_frames, self._steps))
+
+    def _steps(self) -> list[Column]:
+        frames = self.entry.num_frames
+        widths = {b"state": self.entry.state_dim, b"action": self.entry.action_dim}
+        columns = [Column(b"frame", Array(b"frame", Counted(frames), "<i8", (frames,)))]
+        for name in _ARRAYS:
+            content = self._content(name)
+            if isinstance(content, Array) and widths.get(name, 1):
+                columns.append(Column(name, content))
+        return columns
 
     def _document(self) -> dict[str, Any]:
         entry, metadata = self.entry, self.metadata()

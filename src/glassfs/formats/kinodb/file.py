@@ -19,12 +19,14 @@ from glassfs.content import (
     Extent,
     Fault,
     Fields,
+    Member,
     Memory,
     Outline,
     Series,
 )
 from glassfs.errors import Refused
 from glassfs.formats.kinodb.episode import Entry, Episode
+from glassfs.formats.kinodb.table import episodes_table
 from glassfs.formats.registry import Opening
 
 MAGIC = b"KINO"
@@ -93,7 +95,7 @@ class _File:
         """Number and bytes of the stretch of the index that was read last; exchanged as one by any thread."""
 
     def contents(self) -> Fields:
-        return Fields(b"", _CONTENTS, self._content)
+        return Fields(b"", _CONTENTS, self._content, self._meanings)
 
     def check(self) -> Iterator[Fault]:
         yield from _header_faults(self)
@@ -118,6 +120,10 @@ class _File:
         if name == b"meta":
             return Fields(name, _META, lambda name: Document(name, self._facts, cost=FACTS_COST))
         return Series(name, self.count, lambda position: self.episode(position).contents(), has_groups=True)
+
+    def _meanings(self) -> Iterator[Member]:
+        table = episodes_table(self._opening, self._index, _ENTRY.size, self.count, self.episode)
+        yield Member((table.key,), table)
 
     def _facts(self) -> dict[str, Any]:
         header = self.header

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import NamedTuple, overload
 
-from glassfs.content import Blob, Content, Extent, Fault, Group, Image, Member, Picture, Series
+from glassfs.content import Blob, Content, Extent, Fault, Film, Group, Image, Member, Picture, Series
 from glassfs.formats.kinodb.pictures import decoded_size
 from glassfs.formats.registry import Opening
 from glassfs.source import Source
@@ -214,15 +216,21 @@ class _Scan:
 
 
 class Images:
-    """The images of an episode, as a group. ``place`` names them in messages; ``offset`` and ``length`` may be any."""
+    """The images of an episode, as a group. ``place`` names them in messages; ``offset`` and ``length`` may be any.
 
-    def __init__(self, opening: Opening, place: str, offset: int, length: int, num_frames: int) -> None:
+    ``rate`` gives the frames a second, 0 where nobody knows.
+    """
+
+    def __init__(
+        self, opening: Opening, place: str, offset: int, length: int, num_frames: int, rate: Callable[[], float],
+    ) -> None:
         self.group = Group(b"images", self.members)
         self._opening = opening
         self._source = opening.source
         self._place = place
         self._offset, self._length = offset, length
         self._num_frames = num_frames
+        self._rate = rate
 
     def members(self) -> Iterator[Member]:
         """Raises Damaged where a section that should hold images shows none."""
@@ -269,6 +277,7 @@ class Images:
         series = dict(_series(scan, paths))
         for look, images in series.items():
             yield Member(paths[look], self._numbered(scan, look, images))
+        yield from self._films(scan, paths)
         if len(series) == len(paths):
             return
         pixels_left = DECODED_PIXELS
@@ -305,6 +314,23 @@ class Images:
             sizes=sizes, is_uniform=scan.is_raw_size(images[0]),
         )
 
+    def _films(self, scan: _Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[Member]:
+        """What each camera saw, as large as its first image says it is."""
+        cameras: dict[bytes, int] = {}
+        for index, look in enumerate(scan.looks):
+            cameras.setdefault(look.camera, index)
+        for camera, index in cameras.items():
+            look = scan.looks[index]
+            seen = _Seen(scan, camera)
+            yield Member(paths[index], Film(
+                camera, self._num_frames, self._rate, look.width, look.height, partial(self._frame, seen), seen,
+            ))
+
+    def _frame(self, seen: _Seen, number: int) -> Content:
+        """What is seen in a frame: of several images of one name the first."""
+        image = seen.image(number)
+        return self._content(seen.scan, image, _MEDIA[seen.scan.media[image]])
+
     def _content(self, scan: _Scan, image: int, media: str | None) -> Content:
         look, data = scan.looks[scan.look_of[image]], self._data(scan, image)
         if media:
@@ -333,6 +359,40 @@ class Images:
         if found != (look.width, look.height):
             return f"is {found[0]} x {found[1]} pixels, but {declared} are declared"
         return None
+
+
+class _Seen(Sequence[int]):
+    """The numbers of the frames in which there is an image of a camera, looked for when somebody asks."""
+
+    def __init__(self, scan: _Scan, camera: bytes) -> None:
+        self.scan = scan
+        self._camera = camera
+
+    @cached_property
+    def _images(self) -> Sequence[int]:
+        looks, look_of = self.scan.looks, self.scan.look_of
+        wanted = {index for index, look in enumerate(looks) if look.camera == self._camera}
+        if len(wanted) == len(looks):
+            return range(len(look_of))
+        return array("I", (image for image, look in enumerate(look_of) if look in wanted))
+
+    @cached_property
+    def _frames(self) -> array[int]:
+        return _picked(self.scan.frames, self._images)
+
+    def image(self, frame: int) -> int:
+        """The first image in a frame that is among them."""
+        return self._images[bisect_left(self._frames, frame)]
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        return self._frames[index]
 
 
 def _series(scan: _Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[tuple[int, Sequence[int]]]:

@@ -30,11 +30,12 @@ from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
 from glassfs.tree.names import component, raw
-from glassfs.tree.nodes import Services
+from glassfs.tree.nodes import NO_VIEWS, Services
 from glassfs.tree.places.contents import Contents
 from glassfs.tree.places.held import Held, Opened, Place
 from glassfs.tree.places.verdicts import Finding, Verdict, Verdicts
 from glassfs.tree.turns import Turns
+from glassfs.view import ViewSet
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +52,18 @@ LEAST_PARTS = 8
 class Containers:
     """The containers of one tree. What is parsed of them stays within ``budget`` bytes, and of ``limit`` of them.
 
+    ``views`` are the derived ones that are shown.
+
     ``changed`` is called, by whoever notices, when a container is not what it was: no path leads to it any more.
     ``dropped`` is called with its lease when its contents were dropped or exchanged: who has nodes of it gives them up,
     so that memory is what it should be, and makes them again when they are needed. Whoever is called must not ask for a
     container: another thread may be waiting for this one's turn.
     """
 
-    def __init__(self, cache: BlockCache, limit: int = OPEN_CONTAINERS, budget: int = KEPT_BYTES) -> None:
-        self.services = Services(cache, Listings())
+    def __init__(
+        self, cache: BlockCache, limit: int = OPEN_CONTAINERS, budget: int = KEPT_BYTES, views: ViewSet = NO_VIEWS,
+    ) -> None:
+        self.services = Services(cache, Listings(), views)
         self.changed: Callable[[], None] = lambda: None
         self.dropped: Callable[[Lease], None] = lambda lease: None
         self._lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import xxhash
@@ -14,6 +15,7 @@ from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, Services, Settled
+from glassfs.view import ViewSet
 
 
 class Place(NamedTuple):
@@ -80,7 +82,7 @@ class Opened:
     Where the attributes of its files change, and nothing else, another takes its place with the same container.
     """
 
-    __slots__ = ("container", "lease", "origin", "root")
+    __slots__ = ("_viewed", "container", "lease", "origin", "root")
 
     def __init__(self, container: Container, lease: Held, origin: Origin) -> None:
         self.container = container
@@ -88,6 +90,14 @@ class Opened:
         self.origin = origin
         name = lease.at.rpartition("/")[2]
         self.root: Settled = container_root(container.root, origin, name, is_mount_root=not lease.at)
+        self._viewed: Settled | None = None
+
+    def root_with(self, views: ViewSet) -> Settled:
+        """A second root directory, the same each time, with inode numbers of its own; ``views`` are shown below it."""
+        if self._viewed is None:
+            services = self.origin.services._replace(views=views)
+            self._viewed = container_root(self.container.root, replace(self.origin, services=services), number=1)
+        return self._viewed
 
 
 def _identity(entries: Sequence[Entry]) -> str:

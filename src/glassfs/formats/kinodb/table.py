@@ -1,0 +1,89 @@
+"""The table of all episodes: what the index (§3) and the metadata (§4) say of each, a row an episode.
+
+Any thread. The index gives its columns as they are stored. Metadata are read some episodes at a time, once for all
+columns, and kept by the cache; where those of an episode cannot be read its values are unknown, and its own document
+says why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from glassfs.content import Array, Cells, Column, Counted, Data, Gathered, Records, Rendered, Table
+from glassfs.errors import Damaged
+from glassfs.formats.kinodb.episode import DOCUMENT_COST, LONGEST_TEXTS, TEXT_COST, Episode
+from glassfs.formats.registry import Opening
+
+NAME = b"episodes"
+AT_ONCE = 256
+"""Episodes whose metadata are read together."""
+_ID = ((b"episode_id", 0, "<u8"),)
+_SIZES = ((b"num_frames", 8, "<u4"), (b"state_dim", 14, "<u2"), (b"action_dim", 12, "<u2"))
+"""Columns of the index: names, places in an entry and dtypes."""
+_TOLD = (
+    (b"embodiment", ""), (b"language_instruction", ""), (b"fps", "<f8"), (b"success", "|b1"), (b"total_reward", "<f8"),
+)
+"""Columns of the metadata, and their dtypes; text has none."""
+
+
+def episodes_table(
+    opening: Opening, index: Data, entry_size: int, count: int, episode: Callable[[int], Episode],
+) -> Table:
+    """The table of the ``count`` episodes whose entries are in ``index``."""
+
+    def stored(name: bytes, offset: int, dtype: str) -> Column:
+        return Column(name, Array(name, Gathered(index, offset, int(dtype[2:]), entry_size, count), dtype, (count,)))
+
+    def columns() -> list[Column]:
+        found = [Column(b"position", Array(b"position", Counted(count), "<i8", (count,)))]
+        found += [stored(*column) for column in _ID]
+        told = _Metadata(opening, count, episode)
+        for number, (name, dtype) in enumerate(_TOLD):
+            block = partial(told.column, number)
+            content = Cells(name, told.blocks, block, cost=told.cost, dtype=dtype) if dtype else Records(
+                name, told.blocks, block, cost=told.cost,
+            )
+            found.append(Column(name, content))
+        return found + [stored(*column) for column in _SIZES]
+
+    return Table(NAME, count, columns)
+
+
+class _Metadata:
+    """What the metadata of all episodes say, AT_ONCE episodes a block."""
+
+    def __init__(self, opening: Opening, count: int, episode: Callable[[int], Episode]) -> None:
+        self.blocks = -(-count // AT_ONCE)
+        self._opening = opening
+        self._count = count
+        self._episode = episode
+
+    def cost(self, block: int) -> int:
+        lengths = (self._episode(position).entry.meta_length for position in self._positions(block))
+        return sum(DOCUMENT_COST + TEXT_COST * min(length, LONGEST_TEXTS) for length in lengths)
+
+    def column(self, number: int, block: int) -> Sequence[Any]:
+        key = (self._opening.source.version, NAME, block)
+        kept = Rendered(self._opening.cache, key, partial(self._rendered, block), cost=self.cost(block))
+        found: list[Sequence[Any]] = json.loads(kept.read(0, kept.size))
+        return found[number]
+
+    def _positions(self, block: int) -> range:
+        return range(block * AT_ONCE, min((block + 1) * AT_ONCE, self._count))
+
+    def _rendered(self, block: int) -> bytes:
+        """The columns of a block as JSON, which can be kept."""
+        rows = [_told(self._episode(position)) for position in self._positions(block)]
+        return json.dumps(list(zip(*rows, strict=True))).encode()
+
+
+def _told(episode: Episode) -> tuple[Any, ...]:
+    try:
+        metadata = episode.metadata()
+    except Damaged:
+        return (None,) * len(_TOLD)
+    success = {1: False, 2: True}.get(metadata.success)
+    return metadata.embodiment, metadata.task, metadata.fps, success, metadata.total_reward

@@ -1,0 +1,78 @@
+"""The same tree with all views beside what they are made of: what ``.glassfs/views`` of a mount shows. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from glassfs.tree.nodes import Directory, Facts, Node, Origin, Settled, inode
+from glassfs.tree.places.folder import ContainerDirectory
+from glassfs.view import ALL, chosen
+
+
+def viewed(node: Node, name: str, ino: int) -> Node:
+    """A node, called ``name``, with all views of what is in it. Files and links stay what they are."""
+    if isinstance(node, ContainerDirectory):
+        return _ViewedContainer(name, ino, node)
+    return _Viewed(name, ino, node) if isinstance(node, Directory) else node
+
+
+class _Viewed(Directory):
+    """A directory that is not in a container. Nobody is told of changes in it: its place is another one."""
+
+    __slots__ = ("_directory",)
+
+    def __init__(self, name: str, ino: int, directory: Directory) -> None:
+        super().__init__(name, ino, directory.origin)
+        self._directory = directory
+
+    @property
+    def mode(self) -> int:
+        return self._directory.mode
+
+    def listing(self) -> Sequence[Node]:
+        return [self._viewed(node) for node in self._directory.listing()]
+
+    def child(self, name: str) -> Node:
+        return self._viewed(self._directory.child(name))
+
+    def _viewed(self, node: Node) -> Node:
+        return viewed(node, node.name, inode(node.name, self.ino))
+
+
+class _ViewedContainer(Settled):
+    """A container."""
+
+    __slots__ = ("_container",)
+
+    def __init__(self, name: str, ino: int, container: ContainerDirectory) -> None:
+        super().__init__(name, ino, container.origin)
+        self._container = container
+
+    @property
+    def count(self) -> int:
+        return self._root().count
+
+    @property
+    def inside(self) -> Origin:
+        return self._root().origin
+
+    def find(self, name: str) -> int:
+        return self._root().find(name)
+
+    def at(self, number: int) -> Node:
+        return self._root().at(number)
+
+    def found(self, name: str) -> tuple[int, Node]:
+        return self._root().found(name)
+
+    def listing(self) -> Sequence[Node]:
+        return self._root().listing()
+
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        return self._root().facts(start, stop)
+
+    def xattrs(self) -> dict[str, bytes]:
+        return self._container.xattrs()
+
+    def _root(self) -> Settled:
+        return self._container.opened().root_with(chosen(ALL))
