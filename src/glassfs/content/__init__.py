@@ -8,6 +8,7 @@ from glassfs.content.blocks import Decoded, Rendered
 from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable
 from glassfs.content.model import (
     Array,
+    Beside,
     Blob,
     Collection,
     Container,
@@ -19,9 +20,11 @@ from glassfs.content.model import (
     Group,
     Image,
     Json,
+    Link,
     Member,
     Null,
     Outline,
+    Part,
     Picture,
     RaggedText,
     Records,
@@ -36,6 +39,7 @@ from glassfs.content.table import Cells, Column, Ragged, Table
 
 __all__ = [
     "Array",
+    "Beside",
     "Blob",
     "Blocked",
     "Cells",
@@ -57,12 +61,14 @@ __all__ = [
     "Group",
     "Image",
     "Json",
+    "Link",
     "Location",
     "Made",
     "Member",
     "Memory",
     "Null",
     "Outline",
+    "Part",
     "Parted",
     "Picture",
     "Ragged",

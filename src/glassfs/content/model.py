@@ -179,6 +179,18 @@ class Records(Content):
 
 
 @dataclass(slots=True)
+class Link(Content):
+    """Another place where something is to be found: names from the directory that this is in, ``..`` among them."""
+
+    target: Name
+
+
+@dataclass(slots=True)
+class Part(Stored):
+    """Bytes of something that is made of several files, under the name that it has there."""
+
+
+@dataclass(slots=True)
 class Blob(Stored):
     """Bytes that nobody described."""
 
@@ -264,6 +276,13 @@ def members_of(collection: Collection) -> Iterator[Member]:
     else:
         for number in range(collection.count):
             yield Member((b"%0*d" % (collection.digits, number),), collection.item(number))
+
+
+@dataclass(slots=True)
+class Beside(Content):
+    """All that has a file of its own in one directory, for whoever shows it as a whole."""
+
+    members: Sequence[Member]
 
 
 class Fault(NamedTuple):

@@ -53,10 +53,16 @@ class Column(NamedTuple):
 
 @dataclass(slots=True)
 class Table(Content):
-    """``rows`` rows of columns. ``columns`` is asked when somebody first looks at them, and may raise Damaged."""
+    """``rows`` rows of columns. ``columns`` is asked when somebody first looks at them, and may raise Damaged.
+
+    Where each row tells of a thing, ``records`` has them as objects, and ``directory`` is the name of what holds a
+    directory for each, called by its number.
+    """
 
     rows: int
     columns: Callable[[], Sequence[Column]]
+    records: Records | None = None
+    directory: bytes = b""
 
 
 def is_sized(column: Column) -> bool:

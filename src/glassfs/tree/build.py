@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
-from glassfs.content import Collection, Content, Data, Fields, Group, Member, Series, Stored, members_of
+from glassfs.content import (
+    Beside,
+    Collection,
+    Content,
+    Data,
+    Fields,
+    Group,
+    Link,
+    Member,
+    Series,
+    Stored,
+    members_of,
+)
 from glassfs.errors import GlassfsError
 from glassfs.tree.names import component, shown_at_root
 from glassfs.tree.nodes import (
@@ -20,12 +32,13 @@ from glassfs.tree.nodes import (
     Node,
     Origin,
     Settled,
+    Symlink,
     facts_of,
     inode,
     inode_of_bytes,
     not_found,
 )
-from glassfs.view import data_of, file_of, folder_of, has_file
+from glassfs.view import Key, data_of, file_of, folder_of, has_file
 
 DEEPEST = 256
 """Names are split into so many directories at most; what is left is one component."""
@@ -208,7 +221,11 @@ class ContentDirectory(Settled):
         for number, (components, content) in enumerate(files):
             original = components[-1]
             key = (self.origin.identity, self.ino, number)
-            if has_file(content):
+            if isinstance(content, Link):
+                name = component(original)
+                target = "/".join(part.decode() if part == b".." else component(part) for part in content.target)
+                children[name] = Symlink(name, inode(name, self.ino), self.origin, target)
+            elif has_file(content):
                 suffix, data = file_of(content, cache, key)
                 name = component(original, suffix)
                 if self._is_mount_root:
@@ -218,16 +235,25 @@ class ContentDirectory(Settled):
                 else:
                     children[name] = File(name, inode(name, self.ino), self.origin, data, content)
             if views:
-                try:
-                    for _, shown in views.shown(content, cache, key):
-                        derived.append((shown.name or original, shown.suffix, shown.thing, content))
-                except GlassfsError as error:
-                    errors.append(f"{component(original)}: {error}")
+                derived += self._derived(original, content, key, errors)
+        if views:
+            beside = Beside(b"", [Member(name[-1:], content) for name, content in files if has_file(content)])
+            derived += self._derived(b"", beside, (self.origin.identity, self.ino), errors)
         self._put_beside(children, waiting)
         self._put_beside(children, derived)
         cost = LISTING_COST + NODE_COST * len(children) + self._draft.cost(directories.values())
         numbers = {name: number for number, name in enumerate(children)}
         return Children(tuple(children.values()), numbers, "; ".join(errors), cost)
+
+    def _derived(self, name: bytes, content: Content, key: Key, errors: list[str]) -> list[_Waiting]:
+        """What derived views make of a content; where one fails, the reason."""
+        services, found = self.origin.services, []
+        try:
+            for _, shown in services.views.shown(content, services.cache, key):
+                found.append((shown.name or name, shown.suffix, shown.thing, content))
+        except GlassfsError as error:
+            errors.append(f"{component(name)}: {error}")
+        return found
 
     def _put_beside(self, children: dict[str, Node], waiting: Iterable[_Waiting]) -> None:
         """Adds what has to leave its name to those that are there."""

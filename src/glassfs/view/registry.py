@@ -14,7 +14,7 @@ from glassfs.view.contract import Key, Shown, View
 
 GROUP = "glassfs.views"
 ALL = "all"
-_BUILT_IN = ("mp4", "parquet")
+_BUILT_IN = ("mp4", "parquet", "jsonl", "by_task", "zarr")
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ def available() -> dict[str, View]:
     """All derived views by their names: those of this package, and those that other packages add."""
     from importlib.metadata import entry_points
 
-    found = {name: import_module(f"glassfs.view.{name}").VIEW for name in _BUILT_IN}
+    views: list[View] = [import_module(f"glassfs.view.{name}").VIEW for name in _BUILT_IN]
+    found = {view.name: view for view in views}
     for entry in entry_points(group=GROUP):
         try:
             loaded = entry.load()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blob, Data, Json, Memory, Null, Picture, Text
+from glassfs.content import Blob, Data, Json, Memory, Null, Part, Picture, Text
 
 EXTENSIONS = {"jpeg": ".jpg", "png": ".png"}
 
@@ -20,6 +20,10 @@ def json(content: Json, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
 
 def null(content: Null, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return ".null", Memory(b"")
+
+
+def part(content: Part, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
+    return "", content.data
 
 
 def picture(content: Picture, cache: BlockCache, key: Hashable) -> tuple[str, Data]:

@@ -209,15 +209,19 @@ class Episode:
         return columns
 
     def _document(self) -> dict[str, Any]:
-        entry, metadata = self.entry, self.metadata()
+        return self.described(self.metadata())
+
+    def described(self, metadata: Metadata | None) -> dict[str, Any]:
+        """What index and metadata say; what only the latter do is unknown without them."""
+        entry = self.entry
         return {
             "position": self.position,
             "episode_id": entry.episode_id,
-            "embodiment": metadata.embodiment,
-            "language_instruction": metadata.task,
-            "fps": metadata.fps,
-            "success": {1: False, 2: True}.get(metadata.success),
-            "total_reward": metadata.total_reward,
+            "embodiment": metadata.embodiment if metadata else None,
+            "language_instruction": metadata.task if metadata else None,
+            "fps": metadata.fps if metadata else None,
+            "success": {1: False, 2: True}.get(metadata.success) if metadata else None,
+            "total_reward": metadata.total_reward if metadata else None,
             "num_frames": entry.num_frames,
             "state_dim": entry.state_dim,
             "action_dim": entry.action_dim,

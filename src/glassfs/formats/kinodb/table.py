@@ -8,7 +8,7 @@ says why.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -34,26 +34,27 @@ def episodes_table(
 ) -> Table:
     """The table of the ``count`` episodes whose entries are in ``index``."""
 
+    told = _Metadata(opening, count, episode)
+
     def stored(name: bytes, offset: int, dtype: str) -> Column:
         return Column(name, Array(name, Gathered(index, offset, int(dtype[2:]), entry_size, count), dtype, (count,)))
 
     def columns() -> list[Column]:
         found = [Column(b"position", Array(b"position", Counted(count), "<i8", (count,)))]
         found += [stored(*column) for column in _ID]
-        told = _Metadata(opening, count, episode)
-        for number, (name, dtype) in enumerate(_TOLD):
-            block = partial(told.column, number)
+        for name, dtype in _TOLD:
+            block = partial(told.column, name.decode())
             content = Cells(name, told.blocks, block, cost=told.cost, dtype=dtype) if dtype else Records(
                 name, told.blocks, block, cost=told.cost,
             )
             found.append(Column(name, content))
         return found + [stored(*column) for column in _SIZES]
 
-    return Table(NAME, count, columns)
+    return Table(NAME, count, columns, Records(NAME, told.blocks, told.records, cost=told.cost), NAME)
 
 
 class _Metadata:
-    """What the metadata of all episodes say, AT_ONCE episodes a block."""
+    """What is known of all episodes, AT_ONCE of them a block."""
 
     def __init__(self, opening: Opening, count: int, episode: Callable[[int], Episode]) -> None:
         self.blocks = -(-count // AT_ONCE)
@@ -65,25 +66,26 @@ class _Metadata:
         lengths = (self._episode(position).entry.meta_length for position in self._positions(block))
         return sum(DOCUMENT_COST + TEXT_COST * min(length, LONGEST_TEXTS) for length in lengths)
 
-    def column(self, number: int, block: int) -> Sequence[Any]:
+    def records(self, block: int) -> list[dict[str, Any]]:
+        """The episodes of a block."""
         key = (self._opening.source.version, NAME, block)
         kept = Rendered(self._opening.cache, key, partial(self._rendered, block), cost=self.cost(block))
-        found: list[Sequence[Any]] = json.loads(kept.read(0, kept.size))
-        return found[number]
+        found: list[dict[str, Any]] = json.loads(kept.read(0, kept.size))
+        return found
+
+    def column(self, name: str, block: int) -> list[Any]:
+        return [record[name] for record in self.records(block)]
 
     def _positions(self, block: int) -> range:
         return range(block * AT_ONCE, min((block + 1) * AT_ONCE, self._count))
 
     def _rendered(self, block: int) -> bytes:
-        """The columns of a block as JSON, which can be kept."""
-        rows = [_told(self._episode(position)) for position in self._positions(block)]
-        return json.dumps(list(zip(*rows, strict=True))).encode()
+        """A block as JSON, which can be kept."""
+        return json.dumps([_described(self._episode(position)) for position in self._positions(block)]).encode()
 
 
-def _told(episode: Episode) -> tuple[Any, ...]:
+def _described(episode: Episode) -> dict[str, Any]:
     try:
-        metadata = episode.metadata()
+        return episode.described(episode.metadata())
     except Damaged:
-        return (None,) * len(_TOLD)
-    success = {1: False, 2: True}.get(metadata.success)
-    return metadata.embodiment, metadata.task, metadata.fps, success, metadata.total_reward
+        return episode.described(None)

@@ -1,0 +1,49 @@
+"""Episodes by what was to be done and by how that went: symbolic links to their directories.
+
+Listing them takes a pass over the records. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from glassfs.cache import BlockCache
+from glassfs.content import Group, Link, Member, Table
+from glassfs.view.contract import Key, Shown, View
+
+INSTRUCTION, SUCCESS = "language_instruction", "success"
+DIGITS = 6
+
+
+def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    if table.records is None or not table.directory:
+        return
+    for name, word in ((b"by-task", _task), (b"by-success", _success)):
+        yield Shown(Group(name, _members(table, word)), name=name)
+
+
+def _task(record: dict[str, Any]) -> bytes:
+    return str(record.get(INSTRUCTION) or "").encode("utf-8", "surrogateescape")
+
+
+def _success(record: dict[str, Any]) -> bytes:
+    outcome = record.get(SUCCESS)
+    return b"true" if outcome is True else b"false" if outcome is False else b"unknown"
+
+
+def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[[], Iterator[Member]]:
+    """Links under the words that are found for their rows."""
+
+    def members() -> Iterator[Member]:
+        records, number = table.records, 0
+        for block in range(records.blocks if records else 0):
+            for record in records.block(block) if records else ():
+                target = (b"..", b"..", table.directory, b"%d" % number)
+                yield Member((word(record), b"%0*d" % (DIGITS, number)), Link(b"%d" % number, target))
+                number += 1
+
+    return members
+
+
+VIEW = View("by-task", "episodes by their instructions and by success, as symbolic links", (Table,), show)
