@@ -14,8 +14,8 @@ from glassfs.formats.idv.columns import Indices, RowEnds, StoredValues, TextRows
 from glassfs.formats.idv.table import IdvFile
 
 NAME = b"columns"
-MOST_COLUMNS = 20_000
-"""Of wider files there is no table: all columns are in memory at once as soon as somebody asks for its size."""
+MOST_COLUMNS = 10_000
+"""Of wider files there is no table: once somebody asks for its size all columns are in memory, 1 to 3 KiB each."""
 
 
 def whole_table(opened: IdvFile) -> Table | None:
