@@ -26,7 +26,7 @@ import unittest
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -38,7 +38,7 @@ from glassfs.formats.registry import HEAD, Format, Opening, built_in
 from glassfs.source import Entry, Source
 from glassfs.source import Path as StorePath
 from glassfs.source.local import LocalStore
-from glassfs.view import data_of, folder_of
+from glassfs.view import ALL, chosen, data_of, folder_of, has_file
 
 LARGE = 1 << 20
 PART = 64 << 10
@@ -267,6 +267,17 @@ class FormatTests(ABC):
                         found = data.read(start, end - start)
                         assert found == expected[start:end], f"{_shown(place)}: other bytes in {start} to {end}"
 
+    def test_derived_views_have_the_sizes_that_they_tell(self) -> None:
+        for path in self._paths():
+            with self._opened(path) as (_, _, container):
+                cache = BlockCache(self.budget)
+                for number, place in enumerate(walk(container.root)):
+                    for data in _shown_as(place.content, cache, number):
+                        whole = data.read(0, data.size)
+                        assert len(whole) == data.size, f"{_shown(place)}: not as many bytes as announced"
+                        for start, end in _ranges(len(whole), random.Random(5)):
+                            assert data.read(start, end - start) == whole[start:end], f"{_shown(place)}: other bytes"
+
     def test_threads_read_the_same(self) -> None:
         for path in self._paths():
             whole = self._contents(path)
@@ -350,7 +361,8 @@ class FormatTests(ABC):
     def _files(self, container: Container) -> Iterator[tuple[Place, Data]]:
         cache = BlockCache(self.budget)
         for number, place in enumerate(walk(container.root)):
-            yield place, data_of(place.content, cache, (number,))
+            if has_file(place.content):
+                yield place, data_of(place.content, cache, (number,))
 
     def _contents(self, path: Path) -> dict[int, bytes]:
         """All bytes of each file by its number, each read at once."""
@@ -428,14 +440,22 @@ def _collections(root: Collection, kind: type[Kind]) -> Iterator[Kind]:
 
 
 def _look_at(content: Content, cache: BlockCache, number: int) -> None:
-    try:
+    with suppress(GlassfsError):
         content.attributes()
-        data = data_of(content, cache, (number,))
-        size = data.size
-        for start in {0, size // 2, max(0, size - PART)}:
-            data.read(start, min(PART, size - start))
-    except GlassfsError:
-        return
+        for data in _shown_as(content, cache, number):
+            with suppress(GlassfsError):
+                size = data.size
+                for start in {0, size // 2, max(0, size - PART)}:
+                    data.read(start, min(PART, size - start))
+
+
+def _shown_as(content: Content, cache: BlockCache, number: int) -> Iterator[Data]:
+    """All files that show a content, those of derived views as well."""
+    if has_file(content):
+        yield data_of(content, cache, (number,))
+    for _, shown in chosen(ALL).shown(content, cache, (number,)):
+        if isinstance(shown.thing, Data):
+            yield shown.thing
 
 
 def _head(path: Path) -> bytes:

@@ -53,7 +53,7 @@ def test_names_are_single_components(make: Callable[..., Path]) -> None:
             view.add(name, np.zeros(1), metadata={"of/it": 1.0})
 
     root = open_path(make(fill)).root
-    columns = {member.name: member.content for member in root.members()}[(b"columns",)]
+    columns = next(member.content for member in root.members() if member.name == (b"columns",))
     assert [member.name for member in columns.members()] == [(name,) for name in names]
     meta = {member.name: member.content for member in root.members()}[(b"meta",)]
     assert {member.name[2] for member in meta.members() if len(member.name) == 3} == {b"of/it"}

@@ -208,7 +208,7 @@ class Store:
         return is_hidden.tobytes()
 
     def members(self) -> Iterator[Member]:
-        """The arrays in the order of the index, those that share their key with a later one behind; then the text."""
+        """The arrays in the order of the index, those that share their key with a later one behind; then tskit's."""
         hidden = self.hidden
         if hidden is None:
             yield from self._arrays()
@@ -217,6 +217,7 @@ class Store:
             yield from compress(self._arrays(), hidden)
         if self.tree_sequence is not None:
             yield from self.tree_sequence.members()
+            yield from self.tree_sequence.tables()
 
     def check(self) -> Iterator[Fault]:
         falling = self.survey.first_falling

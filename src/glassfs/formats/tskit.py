@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from glassfs.content import Content, Data, Json, Member, RaggedText, Text
+from glassfs.content import Array, Content, Data, Json, Member, Ragged, RaggedText, Table, Text
+from glassfs.content import Column as TableColumn
 
 # The columns of the tables: element type; a ragged one has a column of offsets beside it.
 TABLES = {
@@ -136,6 +137,49 @@ class TreeSequence:
             if text is not None and offsets is not None:
                 rows, is_json = offsets.length - 1, key == "provenances/record"
                 yield _member(RaggedText(key.encode(), text.data, offsets.data, offsets.dtype, rows, is_json))
+
+    def tables(self) -> Iterator[Member]:
+        """The tables of which something is there, but for those whose columns do not have the same number of rows."""
+        for table in TABLES:
+            rows = self.rows(table)
+            if rows is not None and self._is_whole(table, rows):
+                yield Member((table.encode(),), Table(table.encode(), rows, partial(self._columns_of, table, rows)))
+
+    def _is_whole(self, table: str, rows: int) -> bool:
+        for name, kind in TABLES[table].items():
+            key = f"{table}/{name}"
+            column, offsets = self._column(key), self._column(f"{key}_offset")
+            if "ragged" not in kind:
+                if column is not None and column.length != rows:
+                    return False
+            elif (column is None) != (offsets is None) or (offsets is not None and self._offsets(key) is None):
+                return False
+        return True
+
+    def _columns_of(self, table: str, rows: int) -> list[TableColumn]:
+        """The columns of a table that is whole. Bytes are text where tskit or the table's schema says so."""
+        found = []
+        for name in TABLES[table]:
+            key = f"{table}/{name}"
+            column, offsets = self._column(key), self._offsets(key)
+            if column is None:
+                continue
+            content: Array | RaggedText | Ragged
+            if offsets is None:
+                content = Array(key.encode(), column.data, column.dtype, (rows,), column.type)
+            elif column.type == "uint8" and self._is_text(key):
+                content = RaggedText(key.encode(), column.data, offsets.data, offsets.dtype, rows)
+            else:
+                dtype = "|V1" if column.type == "uint8" else column.dtype
+                content = Ragged(key.encode(), column.data, dtype, offsets.data, offsets.dtype, rows)
+            found.append(TableColumn(name.encode(), content))
+        return found
+
+    def _is_text(self, key: str) -> bool:
+        if key in TEXT_COLUMNS:
+            return True
+        table, _, name = key.partition("/")
+        return name == "metadata" and self._codec(self._column(f"{table}/metadata_schema", "uint8")) == "json"
 
     def faults(self) -> Iterator[KeyFault]:
         """What breaks tskit's rules; of the values of a column only the first that does."""

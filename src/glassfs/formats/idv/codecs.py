@@ -15,6 +15,8 @@ from glassfs.formats.idv import wire
 from glassfs.formats.idv.wire import shown
 
 LARGEST_SIZE = (1 << 31) - 1
+DENSE_SLOTS = 65_536
+"""Vectors of known size that are larger are shown as what is stored of them."""
 MOST_DIMENSIONS = 1024
 
 

@@ -173,6 +173,10 @@ class RowEnds(Made):
         self._is_stored = is_stored
 
     @property
+    def rows(self) -> int:
+        return self._blocks.rows
+
+    @property
     def size(self) -> int:
         return (self._blocks.rows + 1) * 8
 

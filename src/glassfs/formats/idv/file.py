@@ -14,14 +14,14 @@ from glassfs.content import Array, Container, Document, Group, Member, Records
 from glassfs.errors import Damaged, Refused, TooLarge
 from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.check import faults
-from glassfs.formats.idv.codecs import INT32, Codec
+from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32, Codec
 from glassfs.formats.idv.columns import Indices, RowEnds, StoredValues, TextRows, TextSlots, Values
 from glassfs.formats.idv.table import Column, IdvFile, Metadata, read_header, version_text
+from glassfs.formats.idv.whole import whole_table
 from glassfs.formats.idv.wire import shown
 from glassfs.formats.registry import Opening
 
 COMPRESSION_NAMES = {0: "None", 1: "Deflate"}
-DENSE_SLOTS = 65_536
 MOST_METADATA = 100_000
 MOST_METADATA_BYTES = 8 << 20
 COLUMN_COST, NAME_COST = 4096, 12
@@ -88,6 +88,9 @@ class _Contents:
         yield Member((b"meta",), Group(b"meta", self._meta))
         if self.has_columns:
             yield Member((b"columns",), Group(b"columns", self._columns))
+            table = whole_table(self._opened)
+            if table is not None:
+                yield Member((table.key,), table)
 
     def _columns(self) -> Iterator[Member]:
         for column, codec, name, _ in self._opened.shown():

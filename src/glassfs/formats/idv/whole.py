@@ -1,0 +1,55 @@
+"""All columns of a file as one table, a row a row.
+
+Vectors of known size that are stored sparse become two columns of runs, their values and the slots of these; vectors
+of unknown size one. Making the columns goes through the table of contents and reads no block. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from glassfs.content import Array, Column, Data, Ragged, Records, Table
+from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32, Item
+from glassfs.formats.idv.columns import Indices, RowEnds, StoredValues, TextRows, Values
+from glassfs.formats.idv.table import IdvFile
+
+NAME = b"columns"
+MOST_COLUMNS = 10_000
+"""Of wider files there is no table: once somebody asks for its size all columns are in memory, 1 to 3 KiB each."""
+
+
+def whole_table(opened: IdvFile) -> Table | None:
+    """The table of the readable columns, those that are hidden behind the others."""
+    header = opened.header
+    if header.columns > MOST_COLUMNS:
+        return None
+    return Table(NAME, header.rows, lambda: list(_columns(opened)))
+
+
+def _columns(opened: IdvFile) -> Iterator[Column]:
+    for column, codec, name, _ in opened.shown():
+        blocks, key = opened.blocks(column, codec), column.name
+        if codec.item.is_text:
+            texts = TextRows(blocks)
+            records = Records(key, texts.count, texts.group, codec.type_name, texts.cost)
+            yield Column(name, records, is_list=codec.dimensions is not None)
+            continue
+        if codec.size > DENSE_SLOTS:
+            ends = RowEnds(blocks, is_stored=True)
+            for item in codec.item.arrays:
+                yield _runs(name + b".data", key, StoredValues(blocks, item), item, ends)
+            yield _runs(name + b".indices", key, Indices(blocks, INT32), INT32, ends)
+            continue
+        for item in codec.item.arrays:
+            shown, values = name + item.label.encode(), Values(blocks, item)
+            if codec.size:
+                shape = (blocks.rows, *(codec.dimensions or ()), *item.tail)
+                yield Column(shown, Array(key, values, item.dtype, shape, codec.type_name, label=item.label))
+            else:
+                yield _runs(shown, key, values, item, RowEnds(blocks, is_stored=False))
+
+
+def _runs(name: bytes, key: bytes, values: Data, item: Item, ends: RowEnds) -> Column:
+    """A value that is shown as several numbers, an id, is one of bytes here."""
+    dtype = f"|V{item.width}" if item.tail else item.dtype
+    return Column(name, Ragged(key, values, dtype, ends, "<i8", ends.rows))

@@ -1,0 +1,107 @@
+"""Tables that containers name, as pyarrow reads them, and what they are compared with."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import glassfs
+from glassfs.content import Container, Content, Table, members_of
+from glassfs.errors import GlassfsError
+from glassfs.tree import File
+from tests.helpers import file_data
+
+MOST_SLOTS = 64
+MOST_READ = 1 << 20
+
+
+def table_file(path: Path, name: str) -> pa.Table:
+    """A table inside the tree of a container. What was told as its size is what is read, also of any range."""
+    with glassfs.open(path, views="parquet") as tree:
+        file = tree.file(name)
+        size, chance = file.size, random.Random(1)
+        whole = file.read(0, size)
+        assert len(whole) == size
+        for _ in range(10):
+            start = chance.randrange(size)
+            end = min(size, start + chance.choice((1, 50, 5000)))
+            assert file.read(start, end - start) == whole[start:end]
+    return pq.read_table(io.BytesIO(whole))
+
+
+def tables_of(container: Container) -> dict[bytes, Table]:
+    """The tables at the root of a container."""
+    return {name[-1]: content for name, content in members_of(container.root) if isinstance(content, Table)}
+
+
+def npy(content: Content) -> np.ndarray[Any, Any]:
+    """What the file of a content has, as NumPy reads it."""
+    return np.load(io.BytesIO(file_data(content).whole()))
+
+
+def shown_name(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace").replace("\0", "\\x00") or "%"
+
+
+def look_through(path: Path) -> int:
+    """Reads from every file of a container with all views; how many cannot be read. Nothing else comes out."""
+    faults = 0
+    try:
+        with glassfs.open(path, views="all") as tree:
+            for _, node in tree.walk("/"):
+                if isinstance(node, File):
+                    try:
+                        size = node.size
+                        for start in {0, size // 2, max(0, size - MOST_READ)}:
+                            node.read(start, min(MOST_READ, size - start))
+                    except GlassfsError:
+                        faults += 1
+    except GlassfsError:
+        faults += 1
+    return faults
+
+
+def assert_array(table: pa.Table, name: str, array: np.ndarray[Any, Any]) -> Iterator[str]:
+    """The columns of an array are its values: itself, one for each slot, or one of lists. Gives their names."""
+    assert table.num_rows == len(array)
+    flat = array.reshape(len(array), int(np.prod(array.shape[1:], dtype=int)))
+    if array.ndim == 1:
+        assert_values(table[name], array)
+        yield name
+    elif 0 < flat.shape[1] <= MOST_SLOTS:
+        for slot in range(flat.shape[1]):
+            assert_values(table[f"{name}.{slot}"], flat[:, slot])
+            yield f"{name}.{slot}"
+    else:
+        assert_runs(table, name, array.reshape(-1), np.arange(len(array) + 1) * flat.shape[1])
+        yield name
+
+
+def assert_runs(table: pa.Table, name: str, values: np.ndarray[Any, Any], offsets: Sequence[int] | Any) -> None:
+    """A column of lists; values that have several numbers are bytes there."""
+    column = table[name]
+    assert np.array_equal(pc.list_value_length(column).to_numpy(), np.diff(offsets))
+    assert_values(pc.list_flatten(column), values)
+
+
+def assert_values(column: Any, array: np.ndarray[Any, Any]) -> None:
+    assert len(column) == len(array)
+    if array.ndim > 1:
+        assert b"".join(column.to_pylist()) == array.tobytes()
+    elif array.dtype.kind in "mM":
+        wanted = np.where(np.isnat(array), np.iinfo("<i8").min, array.view("<i8") // 10)
+        assert column.type == (pa.timestamp("us") if array.dtype.kind == "M" else pa.duration("us"))
+        found = pc.fill_null(column.cast(pa.int64()), np.iinfo("<i8").min).to_numpy()
+        np.testing.assert_array_equal(found, wanted)
+    else:
+        found = column.to_numpy()
+        assert found.dtype == array.dtype or not len(array)
+        np.testing.assert_array_equal(found, array)

@@ -1,0 +1,203 @@
+"""All columns of an IDV file as one table: what pyarrow reads is what the file of each column has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from writers.idv import Codec, IdvWriter, Sparse, key, vector
+
+import glassfs
+from glassfs.content import Array, Container, Content, Group, Records, members_of
+from glassfs.errors import Damaged
+from glassfs.formats.idv import whole
+from glassfs.formats.registry import open_container
+from glassfs.source.local import LocalSource
+from tests.formats.idv_files import EPOCH, entry, made_in, raw_column
+from tests.formats.rows import assert_array, assert_runs, look_through, npy, shown_name, table_file, tables_of
+from tests.helpers import CountingSource, file_data, open_bytes, open_path, opening
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    return made_in(tmp_path)
+
+
+def columns_of(container: Container) -> list[tuple[bytes, Content]]:
+    """The contents under ``columns``, each with its name there."""
+    groups = [content for name, content in members_of(container.root) if name == (b"columns",)]
+    return [(name[0], content) for name, content in members_of(groups[0])]  # type: ignore[arg-type]
+
+
+def assert_is_all(path: Path) -> pa.Table:
+    """The table of a file has every column, and nothing else."""
+    table, seen = table_file(path, "columns.parquet"), set()
+    for original, content in columns_of(open_path(path)):
+        name = shown_name(original)
+        if isinstance(content, Array):
+            seen |= set(assert_array(table, name + content.label, npy(content)))
+        elif isinstance(content, Records):
+            rows = [json.loads(line) for line in file_data(content).whole().splitlines()]
+            assert table[name].to_pylist() == rows
+            seen.add(name)
+        else:
+            assert isinstance(content, Group)
+            seen |= runs_of(table, name, content)
+    assert set(table.column_names) == seen
+    return table
+
+
+def runs_of(table: pa.Table, name: str, group: Group) -> set[str]:
+    parts = [(part[0].decode(), content) for part, content in group.members()]
+    ends = next(npy(content) for part, content in parts if part in ("offsets", "indptr"))
+    seen = set()
+    for part, content in parts:
+        if part not in ("offsets", "indptr"):
+            assert isinstance(content, Array)
+            column = name + ("" if part == "values" else f".{part}") + content.label
+            assert_runs(table, column, npy(content), ends)
+            seen.add(column)
+    return seen
+
+
+def every_type(view: IdvWriter) -> None:
+    chance = np.random.default_rng(3)
+    for dtype in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"):
+        view.add(dtype, chance.integers(0, 100, 20).astype(dtype))
+    view.add("flags", np.arange(20) % 3 == 0)
+    view.add("text", ["a", "", "длинно\n", None, "\U0001F41F"] * 4, Codec("TextSpan"))
+    view.add("kind", np.arange(20, dtype="u4") % 4, key("UInt32", 3))
+    times = np.array(["2020-02-29T12:34:56.7891234", "0001-01-01", "NaT", "1969-12-31T23:59:59.9999999"], "M8[100ns]")
+    view.add("when", np.arange(20) * 10**15 + EPOCH, "DateTime")
+    view.add("since", np.tile(times, 5), "DvDateTime")
+    view.add("took", np.tile(np.array([7, -25, 0, 10**12], "m8[100ns]"), 5), "TimeSpan")
+    view.add("zoned", [(EPOCH + 10**9 * row, 60 - row) for row in range(20)], "DateTimeOffset")
+    view.add("id", chance.integers(0, 1 << 60, (20, 2)).astype("u8").tolist(), "DataViewRowId")
+    view.add("dense", chance.normal(size=(20, 3, 2)).astype("f4"))
+    view.add("long", chance.normal(size=(20, 70)))
+    few = [Sparse(100_000, [row, 90_000 + row], [1.0 * row, 2.0]) for row in range(20)]
+    view.add("sparse", few, vector("Double", 100_000))
+    view.add("ragged", [np.arange(row % 4, dtype="i2") for row in range(20)], vector("Int16"))
+    view.add("words", [["x", "é"][: row % 3] for row in range(20)], vector("TextSpan"))
+    view.add("ids", [[(row, 1)] * (row % 2) for row in range(20)], vector("DataViewRowId"))
+    view.add("zones", [[(EPOCH + row, 5)] * (row % 3) for row in range(20)], vector("DateTimeOffset"))
+
+
+@pytest.mark.parametrize("compression", ["none", "deflate"])
+@pytest.mark.parametrize("rows_per_block", [4, 8192])
+def test_every_type(make: Callable[..., Path], compression: str, rows_per_block: int) -> None:
+    table = assert_is_all(make(every_type, rows_per_block=rows_per_block, compression=compression))
+    types = dict(zip(table.column_names, map(str, table.schema.types), strict=True))
+    assert {"zoned", "zoned.offset_minutes", "sparse.data", "sparse.indices", "id.0", "id.1", "dense.5"} <= set(types)
+    assert types["when"] == "timestamp[us]" and types["took"] == "duration[us]"
+    assert types["ragged"] == "list<element: int16 not null>" and types["words"].startswith("list<")
+
+
+def test_the_hidden_come_last_and_the_unreadable_not_at_all(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("F", np.array([1.0, 2.0]))
+        view.add("strange", np.zeros(2), Codec("Double"))
+        view.add("F", ["a", "b"])
+        view.add("G", np.array([3, 4], "i4"))
+        view.add("F", np.array([5.0, 6.0]))
+        view.toc[1] = view.toc[1].replace(b"\x06Double", b"\x06Triple")
+
+    table = assert_is_all(make(fill))
+    assert table.to_pydict() == {"G": [3, 4], "F": [5.0, 6.0], "F~2": [1.0, 2.0], "F~3": ["a", "b"]}
+    assert table.column_names == ["G", "F", "F~2", "F~3"]
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_few_rows(make: Callable[..., Path], rows: int) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("A", np.zeros(rows))
+        view.add("B", ["x"] * rows, Codec("TextSpan"))
+        view.add("C", [np.zeros(2)] * rows, vector("Double"))
+
+    assert assert_is_all(make(fill)).num_rows == rows
+
+
+def test_a_table_reads_nothing_before_its_columns_are_asked_for(make: Callable[..., Path]) -> None:
+    source = CountingSource(make(every_type))
+    container = open_container(opening(source))
+    before = source.bytes_read
+    table = tables_of(container)[b"columns"]
+    assert source.bytes_read == before
+    table.columns()
+    assert source.bytes_read - before < source.size // 4
+
+
+def test_columns_without_need_of_a_pass_have_a_size_without_reading_blocks(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("A", np.random.default_rng(1).normal(size=100_000), compression="none")
+        view.add("B", np.random.default_rng(1).normal(size=(100_000, 3)), compression="none")
+
+    path = make(fill)
+    read: list[int] = []
+    scatter = LocalSource.scatter
+
+    def counting(source: LocalSource, buffers: Any, offset: int) -> None:
+        read.append(sum(map(len, buffers)))
+        scatter(source, buffers, offset)
+
+    with patch.object(LocalSource, "scatter", counting), glassfs.open(path, views="parquet") as tree:
+        assert tree.file("columns.parquet").size > 3_000_000
+        assert 0 < sum(read) < 200_000
+
+
+def test_without_columns_or_with_very_many_there_is_no_table(make: Callable[..., Path]) -> None:
+    assert tables_of(open_path(make(lambda view: None, rows=3))) == {}
+    path = make(every_type)
+    with patch.object(whole, "MOST_COLUMNS", 5):
+        assert tables_of(open_path(path)) == {}
+    assert list(tables_of(open_path(path))) == [b"columns"]
+
+
+def test_damage_costs_the_table_and_not_the_others(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.rows_per_block = 3
+        view.add("A", np.arange(3.0))
+        raw_column(view, b"\x02\0\0\0", vector("Double"))
+
+    assert look_through(make(fill)) > 0
+    container = open_bytes(make(fill).read_bytes())
+    assert npy(dict(columns_of(container))[b"A"]).tolist() == [0, 1, 2]
+
+
+def test_a_damaged_block_costs_the_ranges_that_need_it(make: Callable[..., Path]) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("A", np.arange(30_000.0))
+        view.add("B", np.arange(30_000.0))
+
+    path = make(fill, rows_per_block=100)
+    sound, stored = table_file(path, "columns.parquet"), bytearray(path.read_bytes())
+    _, offset, _ = entry(bytes(stored), 0, 250)
+    stored[offset : offset + 8] = b"\xff" * 8
+    path.write_bytes(stored)
+    with glassfs.open(path, views="parquet") as tree:
+        file = tree.file("columns.parquet")
+        assert np.arange(24_900.0).tobytes() in file.read(0, 8 * 25_000)
+        with pytest.raises(Damaged):
+            file.read(8 * 25_000, 8 * 200)
+        behind = 8 * 26_000
+        assert sound["B"].to_numpy().tobytes() in file.read(behind, file.size - behind)
+
+
+def test_samples(samples: Path) -> None:
+    compared = 0
+    for path in sorted((samples / "idv").glob("*.idv")):
+        if tables_of(open_path(path)):
+            assert_is_all(path)
+            compared += 1
+    assert compared > 0
+
+
+def test_malformed_samples_raise_nothing_else(samples: Path) -> None:
+    paths = sorted((samples / "idv" / "malformed").glob("*.idv"))
+    assert sum(look_through(path) for path in paths) > 0

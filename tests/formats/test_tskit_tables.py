@@ -1,0 +1,173 @@
+"""The tables of tree sequences as pyarrow reads them, against the arrays of the container and the tskit package."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import kastore
+import numpy as np
+import pyarrow as pa
+import pytest
+import tskit
+
+from glassfs.formats.kastore import FORMAT
+from glassfs.formats.registry import open_container
+from glassfs.testing import FormatTests
+from tests.formats.rows import assert_array, assert_runs, look_through, table_file, tables_of
+from tests.formats.test_tskit import rewritten, tables
+from tests.helpers import CountingSource, open_path, opening
+
+TEXT = {"ancestral_state", "derived_state", "timestamp", "record"}
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> Path:
+    tables().dump(tmp_path / "made.trees")
+    return tmp_path / "made.trees"
+
+
+@pytest.fixture
+def change(trees: Path) -> Callable[..., Path]:
+    """The container with other columns, or without those that are None."""
+
+    def changed(**columns: Any) -> Path:
+        items = dict(kastore.load(str(trees))) | {key.replace("__", "/"): value for key, value in columns.items()}
+        return rewritten({key: value for key, value in items.items() if value is not None}, trees)
+
+    return changed
+
+
+def assert_table(path: Path, name: str, stored: dict[str, Any], place: str = "") -> pa.Table:
+    """A table has the columns of its directory, those with offsets folded."""
+    found = table_file(path, f"{place}{name}.parquet")
+    columns = {key.partition("/")[2]: array for key, array in stored.items() if key.startswith(f"{name}/")}
+    columns.pop("metadata_schema", None)
+    seen = []
+    for column, array in columns.items():
+        if column.endswith("_offset"):
+            continue
+        offsets = columns.get(f"{column}_offset")
+        if offsets is None:
+            seen += assert_array(found, column, array)
+            continue
+        seen.append(column)
+        if array.dtype == np.uint8:
+            whole = array.tobytes()
+            rows = [whole[start:end] for start, end in itertools.pairwise(offsets.tolist())]
+            is_text = found[column].type == pa.string()
+            assert is_text or found[column].type == pa.binary()
+            assert found[column].to_pylist() == ([row.decode() for row in rows] if is_text else rows)
+            assert is_text or column not in TEXT
+        else:
+            assert_runs(found, column, array, offsets)
+    assert sorted(found.column_names) == sorted(seen)
+    return found
+
+
+def test_every_table(trees: Path) -> None:
+    stored, loaded = dict(kastore.load(str(trees))), tskit.TableCollection.load(trees)
+    shown = {name: assert_table(trees, name, stored) for name in loaded.table_name_map}
+    assert {name: table.num_rows for name, table in shown.items()} == {
+        name: table.num_rows for name, table in loaded.table_name_map.items()
+    }
+    assert shown["sites"]["ancestral_state"].to_pylist() == [site.ancestral_state for site in loaded.sites]
+    assert shown["provenances"]["record"].to_pylist() == [row.record for row in loaded.provenances]
+    assert shown["individuals"]["location"].to_pylist() == [row.location.tolist() for row in loaded.individuals]
+
+
+def test_metadata_are_text_where_the_schema_says_json(trees: Path) -> None:
+    nodes = table_file(trees, "nodes.parquet")["metadata"]
+    assert nodes.type == pa.string() and nodes.to_pylist() == ['{"n":0}', '{"n":1}', '{"n":2}', "{}", "{}"]
+    populations = table_file(trees, "populations.parquet")["metadata"]
+    assert populations.type == pa.binary() and populations.to_pylist() == [b"A", b"B"]
+
+
+@pytest.mark.parametrize("dtype", ["u4", "u8"])
+def test_offsets_of_both_widths(change: Callable[..., Path], dtype: str) -> None:
+    path = change(sites__ancestral_state_offset=np.array([0, 1, 1, 14], dtype))
+    assert table_file(path, "sites.parquet")["ancestral_state"].to_pylist() == ["A", "", "длинно\n"]
+
+
+@pytest.mark.parametrize("columns", [
+    {"nodes__flags": np.zeros(4, "u4")}, {"nodes__time": np.zeros(0)}, {"nodes__metadata": None},
+    {"nodes__metadata_offset": None}, {"nodes__metadata_offset": np.zeros(4, "u4")},
+    {"nodes__metadata_offset": np.zeros(6, "i4")}, {"nodes__metadata_offset": np.zeros(0, "u4")},
+])
+def test_a_table_whose_columns_do_not_fit_is_left_out(change: Callable[..., Path], columns: dict[str, Any]) -> None:
+    path = change(**columns)
+    found = tables_of(open_path(path))
+    assert b"nodes" not in found and b"sites" in found
+    assert look_through(path) == 0
+
+
+def test_offsets_that_do_not_rise_cost_their_table(change: Callable[..., Path]) -> None:
+    path = change(sites__ancestral_state_offset=np.array([0, 9, 1, 14], "u4"))
+    assert b"sites" in tables_of(open_path(path))
+    assert look_through(path) > 0
+    assert table_file(path, "nodes.parquet").num_rows == 5
+
+
+def test_columns_that_are_optional_may_be_missing(change: Callable[..., Path]) -> None:
+    path = change(mutations__time=None, edges__metadata=None, edges__metadata_offset=None)
+    assert "time" not in table_file(path, "mutations.parquet").column_names
+    assert table_file(path, "edges.parquet").column_names == ["left", "right", "parent", "child"]
+
+
+def test_other_types_than_tskit_has_are_shown_as_they_are(change: Callable[..., Path]) -> None:
+    path = change(nodes__time=np.arange(5, dtype="i2"), sites__metadata=np.arange(4, dtype="i4"),
+                  sites__metadata_offset=np.array([0, 1, 1, 4], "u4"))
+    assert table_file(path, "nodes.parquet")["time"].to_pylist() == [0, 1, 2, 3, 4]
+    assert table_file(path, "sites.parquet")["metadata"].to_pylist() == [[0], [], [1, 2, 3]]
+
+
+def test_appended_stores_have_tables_of_their_own(trees: Path) -> None:
+    first, stored = trees.read_bytes(), dict(kastore.load(str(trees)))
+    trees.write_bytes(first + first)
+    assert_table(trees, "nodes", stored)
+    assert_table(trees, "sites", stored, "appended/1/")
+
+
+def test_other_stores_have_none(tmp_path: Path) -> None:
+    path = rewritten({"nodes/time": np.zeros(3), "nodes/flags": np.zeros(3, "u4")}, tmp_path / "some.kas")
+    assert tables_of(open_path(path)) == {}
+
+
+def test_a_table_reads_nothing_before_its_columns_are_asked_for(change: Callable[..., Path]) -> None:
+    schema = np.frombuffer(b'{"codec": "json"}' + b" " * 100_000, np.uint8)
+    source = CountingSource(change(sites__metadata_schema=schema))
+    found = tables_of(open_container(opening(source)))
+    assert len(found) == 8 and source.bytes_read < len(schema) // 2
+    before = source.bytes_read
+    found[b"sites"].columns()
+    assert source.bytes_read - before >= len(schema)
+
+
+def test_samples(samples: Path) -> None:
+    paths = list(samples.glob("kastore/*.trees"))
+    assert paths
+    for path in paths:
+        stored = dict(kastore.load(str(path)))
+        for name in tskit.TableCollection.load(path).table_name_map:
+            assert_table(path, name, stored)
+
+
+def test_malformed_samples_raise_nothing_else(samples: Path) -> None:
+    paths = [path for place in ("malformed", "odd") for path in (samples / "kastore" / place).glob("*.*as")]
+    assert sum(look_through(path) for path in paths) > 0
+
+
+class TestTrees(FormatTests):
+    """The conformance class with a tree sequence: its tables are looked at as well."""
+
+    format = FORMAT
+    damaged_copies = 10
+
+    @pytest.fixture(autouse=True)
+    def _written(self, trees: Path) -> None:
+        self.trees = trees
+
+    def containers(self) -> Iterable[Path | bytes]:
+        return [self.trees]
