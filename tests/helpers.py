@@ -11,7 +11,7 @@ from glassfs.content import Collection, Container, Content, Data, members_of
 from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Source
 from glassfs.source.local import LocalSource, LocalStore
-from glassfs.view import data_of
+from glassfs.view import data_of, has_file
 
 
 def local(path: str | Path) -> Source:
@@ -65,11 +65,11 @@ def file_data(content: Content, cache: BlockCache | None = None) -> Data:
 
 
 def walk(content: Content, name: bytes = b"") -> Iterator[tuple[bytes, Content]]:
-    """Everything below a group, groups left out: names joined with `/`, and contents."""
+    """Everything below a group that has a file: names joined with `/`, and contents."""
     if isinstance(content, Collection):
         for member in members_of(content):
             yield from walk(member.content, b"/".join((name, *member.name)))
-    else:
+    elif has_file(content):
         yield name.removeprefix(b"/"), content
 
 
