@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from PIL import Image as Pillow
-from writers.wshard import WShardWriter, write_chunked
+from writers.wshard import WShardWriter, write_chunked, write_manifest
 
 import glassfs
 from glassfs.errors import Damaged, GlassfsError
@@ -22,7 +22,7 @@ from glassfs.formats.wshard import steps
 from glassfs.tree import File
 from tests.conftest import DATA, SAMPLES
 from tests.formats.derived import BUDGET, DERIVED, LARGEST, read_somewhere, shown_in, whole
-from tests.formats.wshard_files import entry_of, made, with_flipped
+from tests.formats.wshard_files import entry_of, made, with_entry, with_flipped
 from tests.view.films import boxes, rgb, shown
 
 STEPS = 6
@@ -191,6 +191,47 @@ def test_an_episode_in_parts_has_one_table_and_one_film_and_each_part_its_own(tm
     assert columns_of(files["/chunks/0001/steps.parquet"]) == expected_columns(part)
     pictures = shown(whole(files["/signal/film.mp4"])).pictures
     assert [abs(rgb(one, 36, 20) - frame).max() <= 3 for one, frame in zip(pictures, FILM, strict=True)] == [True] * 6
+
+
+def test_the_joined_film_has_the_rate_of_the_parts(tmp_path: Path) -> None:
+    chunks = []
+    for number in range(2):
+        path = tmp_path / f"part{number}.wshard"
+        with WShardWriter(path, episode={"timebase": {"type": "ticks", "tick_hz": 25}}) as writer:
+            writer.add_channel("film", FILM[3 * number :][:3])
+        steps_here = [3 * number, 3 * number + 2]
+        chunks.append({"chunk_index": number, "uri": path.name, "timestep_range": steps_here, "length_T": 3})
+    files = shown_in(write_manifest(tmp_path / "whole.wshard", {"chunks": chunks}))
+    joined = whole(files["/signal/film.mp4"])
+    assert rate_of(joined) == 25 and len(shown(joined).pictures) == STEPS
+
+
+def test_lengths_that_the_file_cannot_have_cost_no_memory(tmp_path: Path) -> None:
+    """A film of billions of frames and a reward of billions of steps, as the index and the metadata agree on."""
+    length = 5 << 30
+
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("film", np.zeros((STEPS, 1, 1, 1), np.uint8))
+        writer.add("reward", np.zeros(STEPS, "<f4"))
+
+    data = made(fill, episode={"length_T": length})
+    data = with_entry(data, "signal/film", stored=length, original=length)
+    path = tmp_path / "long.wshard"
+    path.write_bytes(with_entry(data, "reward", stored=4 * length, original=4 * length))
+    tracemalloc.start()
+    try:
+        with glassfs.open(path, views="all", cache_size=BUDGET) as tree:
+            assert "film.mp4" not in {node.name for node in tree.directory("/signal").listing()}
+            assert b"too long for an MP4" in tree.directory("/signal").xattrs()["user.glassfs.error"]
+            table = tree.file("/steps.parquet")
+            assert table.size > 12 * length
+            with pytest.raises(Damaged):
+                for place in range(61):
+                    table.read(place * table.size // 61, 4096)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_TRACED
 
 
 def test_without_views_there_is_nothing_new() -> None:
