@@ -52,7 +52,7 @@ class Array(Stored):
     ``dtype`` is NumPy's descr string (``<f4``, ``|b1``, ``<M8[100ns]``), ``type_name`` what the container calls it.
     ``modality`` is ``rgb`` or ``depth`` where metadata say that it is an image. The shape may be a function where it
     takes a pass over the data to find out, as then does ``data.size``. ``label`` tells arrays of one name apart:
-    ``.offset_minutes``, for one.
+    ``.offset_minutes``, for one. ``fps`` is that of a ``Film``, where rows of the array are frames.
     """
 
     dtype: str
@@ -60,6 +60,7 @@ class Array(Stored):
     type_name: str = ""
     modality: str | None = None
     label: str = ""
+    fps: float | Callable[[], float] = 0.0
 
     def attributes(self) -> dict[str, str]:
         shape = self.shape if isinstance(self.shape, tuple) else self.shape()

@@ -195,9 +195,9 @@ class ContentDirectory(Settled):
 
     def xattrs(self) -> dict[str, bytes]:
         groups = [group for group in self._draft.groups if isinstance(group, Group)]
-        if not groups:
-            return {}
-        found = {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": groups[0].key}
+        found = dict[str, bytes]()
+        if groups:
+            found = {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": groups[0].key}
         known = self.origin.services.listings.known(self.origin, self.ino)
         error = self._draft.error if known is None else known.error
         if error:

@@ -1,4 +1,4 @@
-"""Arrays that are films as a series of images, one a frame.
+"""Arrays that are films: as a series of images, one a frame, and as what is played.
 
 A film is uint8 [T, H, W, C] with 1, 3 or 4 channels, or what the metadata call an image: uint8 [T, 3, H, W] and
 [T, H, W], for depth also uint16 [T, H, W].
@@ -6,15 +6,51 @@ A film is uint8 [T, H, W, C] with 1, 3 or 4 channels, or what the metadata call 
 
 from __future__ import annotations
 
-from glassfs.content import Array, Content, Image, Series, Slice
+from functools import partial
+from typing import NamedTuple
+
+from glassfs.content import Array, Film, Image, Series, Slice
 
 DIGITS = 6
 LARGEST_SIDE = (1 << 31) - 1
 CHANNELS = (1, 3, 4)
 
 
+class _Layout(NamedTuple):
+    """How the frames lie in an array."""
+
+    length: int
+    height: int
+    width: int
+    channels: int
+    bits: int
+    is_planar: bool
+
+
 def frames(array: Array) -> Series | None:
     """The frames of a film, or None where the array is not one."""
+    layout = _layout(array)
+    if layout is None:
+        return None
+    return Series(array.key, layout.length, partial(_frame, array, layout), DIGITS, is_uniform=True)
+
+
+def film_of(array: Array) -> Film | None:
+    """The same to be played."""
+    layout = _layout(array)
+    if layout is None:
+        return None
+    frame = partial(_frame, array, layout)
+    return Film(array.key, layout.length, array.fps, layout.width, layout.height, frame)
+
+
+def _frame(array: Array, layout: _Layout, number: int) -> Image:
+    _, height, width, channels, bits, is_planar = layout
+    size = height * width * channels * bits // 8
+    return Image(array.key, Slice(array.data, number * size, size), width, height, channels, bits, is_planar)
+
+
+def _layout(array: Array) -> _Layout | None:
     shape = array.shape
     if not isinstance(shape, tuple) or 0 in shape or array.dtype not in ("|u1", "<u2"):
         return None
@@ -22,14 +58,7 @@ def frames(array: Array) -> Series | None:
     if layout is None or max(layout[:2]) > LARGEST_SIDE:
         return None
     height, width, channels, is_planar = layout
-    bits = 8 if array.dtype == "|u1" else 16
-    frame_size = height * width * channels * bits // 8
-
-    def frame(number: int) -> Content:
-        pixels = Slice(array.data, number * frame_size, frame_size)
-        return Image(array.key, pixels, width, height, channels, bits, is_planar)
-
-    return Series(array.key, shape[0], frame, DIGITS, is_uniform=True)
+    return _Layout(shape[0], height, width, channels, 8 if array.dtype == "|u1" else 16, is_planar)
 
 
 def _frame_layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> tuple[int, int, int, bool] | None:

@@ -18,10 +18,11 @@ from functools import lru_cache, partial
 
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
-from glassfs.content import Blocked, Concatenated, Data, Film, Memory, Regular, Rendered
+from glassfs.content import Array, Blocked, Concatenated, Data, Film, Memory, Regular, Rendered
 from glassfs.errors import Damaged, GlassfsError, TooLarge
 from glassfs.view import planes
 from glassfs.view.contract import Key, Shown, View
+from glassfs.view.film import film_of
 
 Rate = tuple[int, int]
 
@@ -43,9 +44,11 @@ _UNDETERMINED = 0x55C4
 _RESOLUTION = 72 << 16
 
 
-def show(film: Film, cache: BlockCache, key: Key) -> Iterator[Shown]:
+def show(content: Film | Array, cache: BlockCache, key: Key) -> Iterator[Shown]:
     """Raises TooLarge, or Damaged where there is nothing to show, with the reason why there is no file."""
-    yield Shown(made(film, cache, key), ".mp4")
+    film = film_of(content) if isinstance(content, Array) else content
+    if film is not None:
+        yield Shown(made(film, cache, key), ".mp4")
 
 
 def made(film: Film, cache: BlockCache, key: Key) -> Data:
@@ -224,4 +227,4 @@ def _full(kind: bytes, version: int, flags: int, *parts: bytes) -> bytes:
     return _box(kind, struct.pack(">I", version << 24 | flags), *parts)
 
 
-VIEW = View("mp4", "films, to be played: every frame as it is, in 4:2:0 and 8 bits", (Film,), show)
+VIEW = View("mp4", "films, to be played: every frame as it is, in 4:2:0 and 8 bits", (Film, Array), show)

@@ -328,8 +328,14 @@ class Images:
 
     def _frame(self, seen: _Seen, number: int) -> Content:
         """What is seen in a frame: of several images of one name the first."""
-        image = seen.image(number)
-        return self._content(seen.scan, image, _MEDIA[seen.scan.media[image]])
+        scan, image = seen.scan, seen.image(number)
+        media = _MEDIA[scan.media[image]]
+        if media and scan.is_raw_size(image) and not self._is_decodable(scan, image, media):
+            media = None
+        return self._content(scan, image, media)
+
+    def _is_decodable(self, scan: _Scan, image: int, media: str) -> bool:
+        return decoded_size(self._data(scan, image), media, self._opening.cache) is not None
 
     def _content(self, scan: _Scan, image: int, media: str | None) -> Content:
         look, data = scan.looks[scan.look_of[image]], self._data(scan, image)

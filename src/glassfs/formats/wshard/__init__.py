@@ -1,9 +1,9 @@
 """WShard: episodes of robot learning, one block a channel (docs/formats/wshard.md).
 
 ``index`` has the container, ``metadata`` what describes the blocks, ``episode`` the blocks as contents,
-``interleaved`` the repair of the streaming writers' fault, ``residual`` packed bits, ``manifest`` episodes in several
-files, ``verification`` what reading would not reveal. Opening raises Damaged or Refused; everything opened may be
-used from any thread.
+``interleaved`` the repair of the streaming writers' fault, ``residual`` packed bits, ``steps`` the table of the steps,
+``manifest`` episodes in several files, ``verification`` what reading would not reveal. Opening raises Damaged or
+Refused; everything opened may be used from any thread.
 """
 
 from __future__ import annotations

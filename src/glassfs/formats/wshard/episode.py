@@ -6,7 +6,7 @@ What is wrong with one block is found when it is read (Damaged), or known alread
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import Entry, Index
 from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overlaps
+from glassfs.formats.wshard.steps import with_steps
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
@@ -56,11 +57,28 @@ class Episode:
         """Which blocks share bytes, and what becomes of them."""
         return find_overlaps(self.index, self.cache, self._steps, self.metadata.length, self._is_streamed)
 
+    def rate(self) -> float:
+        """Steps a second, 0 where nobody knows."""
+        return self._rate
+
+    @cached_property
+    def _rate(self) -> float:
+        if self.metadata.rate is not None:
+            return self.metadata.rate
+        with self.json(WSHARD) as found:
+            return metadata.rate(found) or 0.0
+
     def members(self) -> Iterator[Member]:
-        """All blocks, in the order of the index."""
+        """All blocks, in the order of the index, and the table of the steps."""
+        return with_steps(self._blocks(), self.metadata.length, self._contents)
+
+    def _blocks(self) -> Iterator[Member]:
         for entry in self.index:
             name = (UNNAMED, b"%d" % entry.number) if entry.name is None else tuple(entry.name.split(b"/"))
             yield Member(name, self.content(entry))
+
+    def _contents(self) -> Iterator[Content]:
+        return map(self.content, self.index)
 
     def content(self, entry: Entry) -> Content:
         """What a block is, by docs/formats/wshard.md §9. It need not be readable."""
@@ -77,7 +95,7 @@ class Episode:
             return Json(key, data)
         if fitted is not None:
             description, steps = fitted
-            return _array(key, data, description, (steps, *description.shape))
+            return _array(key, data, description, (steps, *description.shape), self.rate)
         layout = None if reason is not None else self._residual(key, data)
         if layout is not None:
             return Array(key, residual.UnpackedBits(data, layout), "|b1", layout.shape, "bits")
@@ -153,13 +171,15 @@ class Episode:
             return not isinstance(found, dict) or bool(found.get("streaming"))
 
 
-def _array(key: bytes, data: Data, description: metadata.Description, shape: tuple[int, ...]) -> Array:
+def _array(
+    key: bytes, data: Data, description: metadata.Description, shape: tuple[int, ...], rate: Callable[[], float],
+) -> Array:
     type_name, _, modality = description
     if type_name == "bool":
         data = booleans(data, data.size)
     elif type_name == "bf16":
         data = Converted(data, 2, 4, 2 * data.size, _widened)
-    return Array(key, data, metadata.DTYPES[type_name][0], shape, type_name, modality)
+    return Array(key, data, metadata.DTYPES[type_name][0], shape, type_name, modality, fps=rate)
 
 
 def _widened(raw: bytes) -> bytes:

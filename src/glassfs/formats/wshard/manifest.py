@@ -17,6 +17,7 @@ from glassfs.formats.registry import Opening
 from glassfs.formats.wshard.episode import Episode
 from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
 from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
+from glassfs.formats.wshard.steps import with_steps
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.source import Kind, Source
 from glassfs.source.sealed import SealedSource
@@ -246,8 +247,8 @@ class _Whole:
 
     def members(self) -> Iterator[Member]:
         yield from self._own.members()
-        for content in self._joined:
-            yield Member(tuple(content.key.split(b"/")), content)
+        joined = (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
+        yield from with_steps(joined, sum(part.record.length for part in self._parts), lambda: self._joined)
         for part in self._parts:
             uri = part.record.uri.encode("utf-8", "surrogateescape")
             group = Group(uri, part.episode.members, error=part.episode.error)
@@ -306,4 +307,4 @@ def _joined(contents: Sequence[Content]) -> Content | None:
     if len(kinds) != 1 or not isinstance(first, Array):
         return None
     dtype, shape, type_name = kinds.pop()
-    return Array(first.key, data, dtype, (steps, *shape), type_name, first.modality)
+    return Array(first.key, data, dtype, (steps, *shape), type_name, first.modality, fps=first.fps)

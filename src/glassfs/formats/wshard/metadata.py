@@ -80,7 +80,8 @@ def _refused(constant: str) -> None:
 class Metadata:
     """What is kept of ``channels`` and ``episode``, the parsed blocks, or None where there is none.
 
-    ``told`` are the names of the episode and of its world, ``chunk_index`` is what a part takes itself for.
+    ``told`` are the names of the episode and of its world, ``chunk_index`` is what a part takes itself for, ``rate``
+    the steps a second, None where it does not say.
     """
 
     def __init__(self, channels: Any, episode: Any) -> None:
@@ -97,6 +98,7 @@ class Metadata:
         number = described.get("chunk_index")
         self.chunk_index: int | str | None = number if number is None or _is_count(number) else repr(number)[:40]
         self.length = self._length(described)
+        self.rate = rate(described)
         for name, identifier, channel in self._channels(channels):
             self._add(self.blocks, name, channel)
             if identifier is not None:
@@ -190,6 +192,21 @@ class Metadata:
     def _fault(self, place: str, reason: str) -> None:
         if (place, reason) not in self.faults:
             self.faults.append((place, reason))
+
+
+def rate(block: Any) -> float | None:
+    """Steps a second by the ``timebase`` of a metadata block (§10)."""
+    timebase = block.get("timebase") if isinstance(block, dict) else None
+    if not isinstance(timebase, dict):
+        return None
+    hertz, nanoseconds = _positive(timebase.get("tick_hz")), _positive(timebase.get("dt_ns"))
+    if hertz is None and nanoseconds is not None:
+        return 1e9 / nanoseconds
+    return hertz
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) and 0 < value < LARGEST else None
 
 
 def _legacy(channels: dict[str, Any]) -> list[Any]:

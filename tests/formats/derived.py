@@ -1,0 +1,57 @@
+"""What a tree with all views shows, for tests: files by their paths, sizes, ranges."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import glassfs
+from glassfs.errors import GlassfsError
+from glassfs.tree import File
+
+BUDGET = 8 << 20
+LARGEST = 4 << 20
+"""Files up to this are read whole."""
+DERIVED = (".mp4", ".parquet")
+
+
+def shown_in(source: Path | bytes, views: str = "all", cache_size: int = BUDGET) -> dict[str, File]:
+    """All files below a container. One that was made of bytes stays readable."""
+    if isinstance(source, bytes):
+        with tempfile.NamedTemporaryFile(suffix=".made") as file:
+            file.write(source)
+            file.flush()
+            return {path: node for path, node in shown_in(Path(file.name), views, cache_size).items() if node.size >= 0}
+    tree = glassfs.open(source, cache_size=cache_size, views=views)
+    return {path: node for path, node in tree.walk(on_error=lambda place, error: None) if isinstance(node, File)}
+
+
+def whole(file: File) -> bytes:
+    """All bytes. The size that was said before agrees, and so do ranges."""
+    size = file.size
+    found = file.read(0, size)
+    assert len(found) == size and file.read(size, 1) == b""
+    chance = random.Random(size)
+    for _ in range(10 if size else 0):
+        start = chance.randrange(size)
+        length = min(size - start, chance.choice((1, 3, 50, 70_000)))
+        assert file.read(start, length) == found[start : start + length]
+    return found
+
+
+def read_somewhere(file: File) -> None:
+    """Reads here and there, and small files whole; what cannot be read costs an error of glassfs."""
+    try:
+        size = file.size
+    except GlassfsError:
+        return
+    chance = random.Random(size)
+    starts = [0, size // 2, max(0, size - 4096), *(chance.randrange(size + 1) for _ in range(3))]
+    ranges = [(start, 4096) for start in starts] + ([(0, size)] if size <= LARGEST else [])
+    for start, length in ranges:
+        try:
+            found = file.read(start, length)
+        except GlassfsError:
+            continue
+        assert len(found) == min(length, size - start)

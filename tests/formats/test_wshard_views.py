@@ -1,0 +1,329 @@
+"""WShard through the derived views: films of arrays as MP4, and what belongs to one step as a row of a table."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import struct
+import subprocess
+import tracemalloc
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from writers.wshard import WShardWriter, write_chunked, write_manifest
+
+import glassfs
+from glassfs.errors import Damaged, GlassfsError
+from glassfs.formats.wshard import steps
+from glassfs.tree import File
+from tests.conftest import DATA, SAMPLES
+from tests.formats.derived import BUDGET, DERIVED, LARGEST, read_somewhere, shown_in, whole
+from tests.formats.wshard_files import entry_of, made, with_entry, with_flipped
+from tests.view.films import boxes, rgb, shown
+
+STEPS = 6
+RNG = np.random.default_rng(11)
+COLOURS = RNG.integers(0, 256, (STEPS, 3)).astype(np.uint8)
+FILM = np.broadcast_to(COLOURS[:, None, None], (STEPS, 20, 36, 3)).copy()
+"""Of one colour a frame."""
+MOST_TRACED = 96 << 20
+SOUND = sorted(path for path in (SAMPLES / "wshard").glob("*.wshard"))
+MALFORMED = sorted(
+    path for name in ("wshard", "kinodb") for path in (DATA / name / "malformed").iterdir()
+    if path.suffix in (".wshard", ".kdb")
+)
+
+
+def filmed(film: np.ndarray[Any, Any], modality: str | None = None, codec: str = "none", **episode: Any) -> bytes:
+    return made(
+        lambda writer: writer.add_channel("film", film, modality=modality), codec=codec, episode=episode,
+    )
+
+
+def rate_of(file: bytes) -> float:
+    found = boxes(file)
+    (second,) = struct.unpack_from(">I", found[b"mdhd"], 4 + 16)
+    _, _, _, frame = struct.unpack(">4I", found[b"stts"])
+    return float(second / frame)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
+@pytest.mark.parametrize(("film", "modality", "expected"), [
+    (FILM, None, FILM),
+    (FILM[..., :1], None, FILM[..., [0, 0, 0]]),
+    (FILM[..., [0, 1, 2, 0]], "rgb", FILM),
+    (FILM.transpose(0, 3, 1, 2), "rgb", FILM),
+    (FILM[..., 1], "depth", FILM[..., [1, 1, 1]]),
+])
+def test_a_film_is_played_in_its_colours(
+    film: np.ndarray[Any, Any], modality: str | None, expected: np.ndarray[Any, Any], codec: str,
+) -> None:
+    files = shown_in(filmed(np.ascontiguousarray(film), modality, codec))
+    assert {"/signal/film.npy", "/signal/film.mp4", "/signal/film/000005.png"} <= set(files)
+    pictures = shown(whole(files["/signal/film.mp4"])).pictures
+    assert len(pictures) == STEPS
+    for picture, frame in zip(pictures, expected, strict=True):
+        assert abs(rgb(picture, 36, 20) - frame).max() <= 3
+
+
+def test_depth_of_16_bits_goes_from_black_to_white_by_its_first_frame() -> None:
+    depth = np.stack([np.linspace(500, 900, 20 * 36).reshape(20, 36)] * 2).astype("<u2")
+    picture = shown(whole(shown_in(filmed(depth, "depth"))["/signal/film.mp4"])).pictures[1]
+    luma = picture.luma[:20, :36].astype(float)
+    assert abs(luma - np.linspace(0, 255, 20 * 36).reshape(20, 36)).max() <= 3
+
+
+@pytest.mark.parametrize(("episode", "world", "expected"), [
+    ({"type": "ticks", "tick_hz": 20, "dt_ns": 33333333}, None, 20),
+    ({"type": "ticks", "dt_ns": 33333333}, None, 30),
+    ({"type": "timestamps_ns", "tick_hz": 59.94}, {"tick_hz": 5}, 59.94),
+    (None, {"type": "ticks", "tick_hz": 5}, 5),
+    ("ticks", {"type": "ticks", "tick_hz": 5}, 5),
+    ("ticks", "ticks", 10),
+    ({"tick_hz": "20", "dt_ns": True}, None, 10),
+    ({"tick_hz": 0, "dt_ns": -1}, [], 10),
+    ({"tick_hz": float("nan")}, {"dt_ns": float("inf")}, 10),
+    ({"tick_hz": 10**30}, None, 10),
+    (None, None, 10),
+])
+def test_the_rate_is_that_of_the_time_base(episode: Any, world: Any, expected: float) -> None:
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("film", FILM)
+        writer.add_json("meta/wshard", {"timebase": world})
+
+    data = made(fill, episode={"timebase": episode})
+    assert rate_of(whole(shown_in(data)["/signal/film.mp4"])) == pytest.approx(expected, rel=1e-6)
+
+
+def test_only_films_are_films() -> None:
+    for array, modality in ((FILM[..., 0], None), (FILM.astype("<f4"), "rgb"), (FILM[..., :2], None)):
+        assert "/signal/film.mp4" not in shown_in(filmed(np.ascontiguousarray(array), modality))
+
+
+def test_a_film_that_is_too_large_is_left_out_and_the_reason_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "wide.wshard"
+    path.write_bytes(filmed(np.zeros((2, 1, 20_000, 1), np.uint8)))
+    with glassfs.open(path, views="all") as tree:
+        folder = tree.directory("/signal")
+        assert {node.name for node in folder.listing()} == {"film", "film.npy"}
+        assert b"too large for an MP4" in folder.xattrs()["user.glassfs.error"]
+
+
+def fill_steps(writer: WShardWriter) -> None:
+    writer.add_channel("film", FILM)
+    for name, array in vectors().items():
+        kind, _, channel = name.partition("/")
+        if channel:
+            writer.add_channel(channel, array, kind=kind)
+        else:
+            writer.add(name, array)
+    writer.add_channel("later", np.zeros((STEPS + 1, 2), "<f4"))
+    writer.add_channel("cube", np.zeros((STEPS, 2, 2), "<f4"))
+    writer.add_channel("nothing", np.zeros((STEPS, 0), "<f4"))
+    writer.add("notes", b"nobody described these")
+
+
+def vectors() -> dict[str, np.ndarray[Any, Any]]:
+    chance = np.random.default_rng(5)
+    return {
+        "signal/state": chance.random((STEPS, 3)).astype("<f4"), "signal/arm/force": chance.random(STEPS),
+        "signal/long": chance.random((STEPS, 70)).astype("<f4"), "signal/frame": np.arange(STEPS, dtype="<u8"),
+        "action/ctrl": chance.integers(-9, 9, (STEPS, 2)).astype("<i2"), "reward": chance.random(STEPS).astype("<f4"),
+        "done": np.arange(STEPS) == STEPS - 1,
+    }
+
+
+def columns_of(file: File) -> dict[str, list[Any]]:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    found: dict[str, list[Any]] = parquet.read_table(io.BytesIO(whole(file))).to_pydict()
+    return found
+
+
+def expected_columns(arrays: dict[str, np.ndarray[Any, Any]]) -> dict[str, list[Any]]:
+    rows = len(next(iter(arrays.values())))
+    found: dict[str, list[Any]] = {"frame": list(range(rows))}
+    for name, array in arrays.items():
+        if array.ndim == 2 and array.shape[1] <= 64:
+            found |= {f"{name}.{number}": array[:, number].tolist() for number in range(array.shape[1])}
+        else:
+            found[name] = array.tolist()
+    return found
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_what_belongs_to_a_step_is_a_row(codec: str) -> None:
+    files = shown_in(made(fill_steps, codec=codec, episode={"length_T": STEPS}))
+    found = columns_of(files["/steps.parquet"])
+    expected = expected_columns(vectors())
+    assert list(found) == list(expected)
+    assert found == expected
+
+
+def test_without_a_length_the_first_signal_tells_it() -> None:
+    reward = np.arange(4, dtype="<f4")
+
+    def fill(writer: WShardWriter) -> None:
+        writer.add("reward", reward)
+        writer.add("done", np.zeros(5, bool))
+        writer.add("time/ticks", np.arange(4, dtype="<i4"))
+
+    found = columns_of(shown_in(made(fill, has_metadata=False))["/steps.parquet"])
+    assert found == {"frame": [0, 1, 2, 3], "reward": reward.tolist(), "time/ticks": [0, 1, 2, 3]}
+
+
+def test_where_nothing_belongs_to_a_step_there_is_no_table() -> None:
+    for length in (STEPS + 5, (1 << 62)):
+        assert "/steps.parquet" not in shown_in(made(fill_steps, episode={"length_T": length}))
+    with patch.object(steps, "MOST_SIGNALS", len(vectors()) - 1):
+        assert "/steps.parquet" not in shown_in(made(fill_steps, episode={"length_T": STEPS}))
+
+
+def test_an_episode_in_parts_has_one_table_and_one_film_and_each_part_its_own(tmp_path: Path) -> None:
+    arrays = {**vectors(), "signal/film": FILM}
+    manifest = write_chunked(tmp_path, "pick", arrays, 4, codec="zstd")
+    files = shown_in(manifest)
+    assert columns_of(files["/steps.parquet"]) == expected_columns(vectors())
+    part = {name: array[4:] for name, array in vectors().items()}
+    assert columns_of(files["/chunks/0001/steps.parquet"]) == expected_columns(part)
+    pictures = shown(whole(files["/signal/film.mp4"])).pictures
+    assert [abs(rgb(one, 36, 20) - frame).max() <= 3 for one, frame in zip(pictures, FILM, strict=True)] == [True] * 6
+
+
+def test_the_joined_film_has_the_rate_of_the_parts(tmp_path: Path) -> None:
+    chunks = []
+    for number in range(2):
+        path = tmp_path / f"part{number}.wshard"
+        with WShardWriter(path, episode={"timebase": {"type": "ticks", "tick_hz": 25}}) as writer:
+            writer.add_channel("film", FILM[3 * number :][:3])
+        steps_here = [3 * number, 3 * number + 2]
+        chunks.append({"chunk_index": number, "uri": path.name, "timestep_range": steps_here, "length_T": 3})
+    files = shown_in(write_manifest(tmp_path / "whole.wshard", {"chunks": chunks}))
+    joined = whole(files["/signal/film.mp4"])
+    assert rate_of(joined) == 25 and len(shown(joined).pictures) == STEPS
+
+
+def test_lengths_that_the_file_cannot_have_cost_no_memory(tmp_path: Path) -> None:
+    """A film of billions of frames and a reward of billions of steps, as the index and the metadata agree on."""
+    length = 5 << 30
+
+    def fill(writer: WShardWriter) -> None:
+        writer.add_channel("film", np.zeros((STEPS, 1, 1, 1), np.uint8))
+        writer.add("reward", np.zeros(STEPS, "<f4"))
+
+    data = made(fill, episode={"length_T": length})
+    data = with_entry(data, "signal/film", stored=length, original=length)
+    path = tmp_path / "long.wshard"
+    path.write_bytes(with_entry(data, "reward", stored=4 * length, original=4 * length))
+    tracemalloc.start()
+    try:
+        with glassfs.open(path, views="all", cache_size=BUDGET) as tree:
+            assert "film.mp4" not in {node.name for node in tree.directory("/signal").listing()}
+            assert b"too long for an MP4" in tree.directory("/signal").xattrs()["user.glassfs.error"]
+            table = tree.file("/steps.parquet")
+            assert table.size > 12 * length
+            with pytest.raises(Damaged):
+                for place in range(61):
+                    table.read(place * table.size // 61, 4096)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_TRACED
+
+
+def test_without_views_there_is_nothing_new() -> None:
+    data = made(fill_steps)
+    plain = shown_in(data, views="")
+    assert [path for path in plain if path.endswith(DERIVED)] == []
+    assert [path for path in shown_in(data) if not path.endswith(DERIVED)] == list(plain)
+
+
+def test_a_damaged_block_costs_its_own_column_and_its_own_film() -> None:
+    data = made(fill_steps, codec="zstd", episode={"length_T": STEPS})
+    before = shown_in(data)
+    files = shown_in(with_flipped(with_flipped(data, "signal/state", 20), "signal/film", 20))
+    for path, lost in (("/steps.parquet", vectors()["signal/state"].nbytes), ("/signal/film.mp4", None)):
+        good = whole(before[path])
+        assert files[path].size == len(good)
+        readable = bytearray()
+        for start in range(0, len(good), 4):
+            try:
+                found = files[path].read(start, 4)
+            except Damaged:
+                continue
+            assert found == good[start : start + 4]
+            readable += found
+        missing = len(good) - len(readable)
+        start = struct.unpack(">IIQ", boxes(good)[b"co64"])[2] if lost is None else 0
+        # A range that only touches what is damaged is lost as well: a few bytes at the ends of three columns.
+        assert missing == pytest.approx(len(good) - start if lost is None else lost, abs=24)
+    assert entry_of(data, "signal/film")[1]["stored"] > 20
+
+
+@pytest.mark.parametrize("path", SOUND, ids=lambda path: path.stem)
+def test_samples_in_all_views(path: Path, tmp_path: Path) -> None:
+    files = shown_in(path)
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for place, file in files.items():
+        if place.endswith(".npy"):
+            key = file.xattrs()["user.glassfs.key"].decode("utf-8", "backslashreplace").replace("\0", "\\x00") or "%"
+            arrays.setdefault(key, np.load(io.BytesIO(file.read(0, file.size))))
+    for place, file in files.items():
+        if place.endswith(".parquet"):
+            columns = columns_of(file)
+            rows = len(columns.pop("frame"))
+            signals = {
+                name: array for name, array in arrays.items()
+                if array.ndim in (1, 2) and len(array) == rows and 0 not in array.shape[1:]
+            }
+            expected = expected_columns(signals)
+            twins = columns.keys() - expected.keys()
+            assert all("~" in name for name in twins) and expected.keys() - columns.keys() == {"frame"}
+            for name in columns.keys() - twins:
+                assert np.array_equal(np.array(columns[name]), np.array(expected[name]), equal_nan=True)
+        elif place.endswith(".mp4"):
+            film = whole(file)
+            frames = sorted(one for one in files if one.startswith(place.removesuffix(".mp4") + "/"))
+            (_, _, count) = struct.unpack(">III", boxes(film)[b"stsz"])
+            assert count == len(frames)
+            if shutil.which("ffmpeg"):
+                (tmp_path / "film.mp4").write_bytes(film)
+                played = luma_by_ffmpeg(tmp_path / "film.mp4", count)
+                for plane, frame in zip(played, frames, strict=True):
+                    luma = luma_of(whole(files[frame]))
+                    assert abs(plane[: luma.shape[0], : luma.shape[1]] - luma).max() <= 3
+
+
+def luma_of(png: bytes) -> np.ndarray[Any, Any]:
+    channels = np.asarray(Pillow.open(io.BytesIO(png)).convert("RGB")).astype(float)
+    return channels @ np.array([0.299, 0.587, 0.114])
+
+
+def luma_by_ffmpeg(path: Path, count: int) -> np.ndarray[Any, Any]:
+    """The planes of luma as they are decoded."""
+    found = boxes(path.read_bytes())
+    width, height = (side >> 16 for side in struct.unpack(">II", found[b"tkhd"][-8:]))
+    words = ("ffmpeg", "-hide_banner", "-nostdin", "-v", "error", "-i", str(path), "-fps_mode", "passthrough",
+             "-f", "rawvideo", "-")
+    played = subprocess.run(words, capture_output=True, check=True, timeout=120).stdout
+    planes = np.frombuffer(played, np.uint8).reshape(count, -1)
+    return planes[:, : width * height].reshape(count, height, width).astype(float)
+
+
+@pytest.mark.parametrize("path", MALFORMED, ids=lambda path: path.name)
+def test_malformed_containers_raise_nothing_else_and_take_little(path: Path) -> None:
+    tracemalloc.start()
+    try:
+        try:
+            files = shown_in(path, cache_size=BUDGET)
+        except GlassfsError:
+            return
+        for file in files.values():
+            read_somewhere(file)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_TRACED + 2 * LARGEST
