@@ -1,0 +1,97 @@
+"""Derived views in a mount: beside what they are made of, and always in ``.glassfs/views``."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.conftest import Mounted
+from tests.mount.gallery import Gallery, check
+from tests.mount.mounts import Mount
+
+SUFFIXES = (".mp4", ".parquet", ".jsonl")
+DIRECTORIES = ("by-task", "by-success")
+
+
+def files_below(root: Path) -> set[str]:
+    """Files and links by their paths, without what a mount shows of itself."""
+    found = set()
+    for place, folders, names in os.walk(root):
+        if place == str(root) and ".glassfs" in folders:
+            folders.remove(".glassfs")
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        found |= {os.path.relpath(os.path.join(place, name), root) for name in (*names, *links)}
+    return found
+
+
+def is_derived(path: str) -> bool:
+    parts = Path(path).parts
+    return path.endswith(SUFFIXES) or any(part in DIRECTORIES or part.endswith(".zarr") for part in parts)
+
+
+@pytest.fixture
+def viewed(mounted: Mounted, gallery: Gallery) -> Iterator[Mount]:
+    with mounted(gallery.folder, options=["views=all"]) as mount:
+        yield mount
+
+
+def test_views_stand_beside_the_tree_that_is_there_without(viewed: Mount, shown: Mount, gallery: Gallery) -> None:
+    plain, all_files = files_below(shown.path), files_below(viewed.path)
+    assert plain < all_files
+    derived = all_files - plain
+    assert all(map(is_derived, derived))
+    for wanted in ("mp4", "parquet", "jsonl"):
+        assert any(path.endswith(f".{wanted}") for path in derived), wanted
+    assert any("by-task" in path for path in derived) and any(".zarr/" in path for path in derived)
+    for path, expected in gallery.files.items():
+        check(path, expected, (viewed.path / path).read_bytes())
+
+
+def test_a_size_is_that_of_the_bytes_whole_and_in_ranges(viewed: Mount, shown: Mount) -> None:
+    chance = random.Random(4)
+    for path in sorted(files_below(viewed.path) - files_below(shown.path)):
+        place = viewed.path / path
+        if place.is_symlink():
+            continue
+        size = place.stat().st_size
+        data = place.read_bytes()
+        assert len(data) == size, path
+        with open(place, "rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            for _ in range(4):
+                offset = chance.randrange(size + 1)
+                assert os.pread(file.fileno(), 5000, offset) == data[offset : offset + 5000], (path, offset)
+
+
+def test_views_can_be_reached_where_nobody_asked_for_them(viewed: Mount, shown: Mount) -> None:
+    own = shown.path / ".glassfs/views"
+    assert "views" not in os.listdir(shown.path / ".glassfs")
+    assert files_below(own) == files_below(viewed.path)
+    for path in sorted(files_below(viewed.path) - files_below(shown.path)):
+        if (own / path).is_symlink():
+            assert os.readlink(own / path) == os.readlink(viewed.path / path)
+        else:
+            assert (own / path).read_bytes() == (viewed.path / path).read_bytes(), path
+            assert (own / path).stat().st_ino != (viewed.path / path).stat().st_ino
+
+
+def test_links_lead_to_the_episodes(viewed: Mount) -> None:
+    links = [path for path in viewed.path.rglob("by-task/*/*") if path.is_symlink()]
+    assert links
+    for link in links:
+        assert (link / "meta/episode.json").exists(), link
+
+
+def test_a_view_that_there_is_not(gallery: Gallery, tmp_path: Path) -> None:
+    for arguments in (["mount", "-o", "views=mp5", gallery.folder, tmp_path], ["ls", "--views", "mp5", gallery.folder]):
+        done = subprocess.run(
+            [sys.executable, "-m", "glassfs", *map(str, arguments)], capture_output=True, text=True, check=False,
+        )
+        assert done.returncode == 2
+        assert "there is no view 'mp5'; there are mp4, parquet" in done.stderr
