@@ -5,7 +5,7 @@ the cache.
 """
 
 from glassfs.content.blocks import Decoded, Rendered
-from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable
+from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable, Zeros
 from glassfs.content.model import (
     Array,
     Beside,
@@ -83,6 +83,7 @@ __all__ = [
     "Table",
     "Text",
     "Unreadable",
+    "Zeros",
     "booleans",
     "members_of",
 ]

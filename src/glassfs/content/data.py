@@ -108,6 +108,24 @@ class Extent(Data):
         return Location(self.offset, self._size)
 
 
+class Zeros(Data):
+    """``size`` bytes that are 0."""
+
+    __slots__ = ("_size",)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        for start in range(0, len(buffer), PIECE):
+            piece = buffer[start : start + PIECE]
+            piece[:] = bytes(len(piece))
+
+
 class Unreadable(Data):
     """``size`` bytes that are missing or cannot be trusted: every read raises ``fault``."""
 

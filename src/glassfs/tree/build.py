@@ -7,6 +7,7 @@ container's order keeps the name, and the others get ``~2``, ``~3`` … before t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import repeat
 
 from glassfs.content import (
@@ -25,6 +26,7 @@ from glassfs.content import (
 from glassfs.errors import GlassfsError
 from glassfs.tree.names import component, shown_at_root
 from glassfs.tree.nodes import (
+    NO_VIEWS,
     XATTR_PREFIX,
     Children,
     Facts,
@@ -66,7 +68,7 @@ def directory(name: str, ino: int, origin: Origin, content: Collection, is_mount
     return ContentDirectory(name, ino, origin, Draft(content), is_mount_root)
 
 
-_Waiting = tuple[bytes, str, "Data | Collection", Content]
+_Waiting = tuple[bytes, str, "Data | Collection | Link", Content]
 _Run = tuple[int, list[Member]]
 """Members whose names lead through a directory, and the number of the component right below it."""
 
@@ -222,9 +224,7 @@ class ContentDirectory(Settled):
             original = components[-1]
             key = (self.origin.identity, self.ino, number)
             if isinstance(content, Link):
-                name = component(original)
-                target = "/".join(part.decode() if part == b".." else component(part) for part in content.target)
-                children[name] = Symlink(name, inode(name, self.ino), self.origin, target)
+                waiting.append((original, "", content, content))
             elif has_file(content):
                 suffix, data = file_of(content, cache, key)
                 name = component(original, suffix)
@@ -247,7 +247,8 @@ class ContentDirectory(Settled):
 
     def _derived(self, name: bytes, content: Content, key: Key, errors: list[str]) -> list[_Waiting]:
         """What derived views make of a content; where one fails, the reason."""
-        services, found = self.origin.services, []
+        services = self.origin.services
+        found: list[_Waiting] = []
         try:
             for _, shown in services.views.shown(content, services.cache, key):
                 found.append((shown.name or name, shown.suffix, shown.thing, content))
@@ -270,8 +271,13 @@ class ContentDirectory(Settled):
             ino = inode(name, self.ino)
             if isinstance(thing, Data):
                 children[name] = File(name, ino, self.origin, thing, content)
+            elif isinstance(thing, Link):
+                target = "/".join(part.decode() if part == b".." else component(part) for part in thing.target)
+                children[name] = Symlink(name, ino, self.origin, target)
             else:
-                children[name] = directory(name, ino, self.origin, thing)
+                # What a view makes has no further views: they might never end.
+                services = self.origin.services._replace(views=NO_VIEWS)
+                children[name] = directory(name, ino, replace(self.origin, services=services), thing)
 
 
 class FieldsDirectory(Settled):

@@ -11,35 +11,113 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Beside, Concatenated, Data, Group, Member, Memory, Part, Series, Slice
+from glassfs.content import Array, Beside, Concatenated, Data, Group, Member, Memory, Part, Series, Slice, Zeros
+from glassfs.errors import TooLarge
 from glassfs.view import film
 from glassfs.view.contract import Key, Shown, View
 
 CHUNK = 1 << 20
-LARGEST_CHUNK = 1 << 31
-GROUP = "arrays.zarr"
+LARGEST_CHUNK = 1 << 30
+GROUP = b"arrays.zarr"
 METADATA = b"zarr.json"
 _NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 _DTYPE = re.compile(r"[<|]([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
 
 
+class _Layout(NamedTuple):
+    """An array as Zarr has it: the data type as Zarr calls it, bytes of an item, and the shape of a chunk."""
+
+    data_type: Any
+    item: int
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of a chunk."""
+        return self.item * math.prod(self.chunk)
+
+
 def show(content: Array | Beside, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    """Raises TooLarge for an array whose rows are too large to be chunks."""
     if isinstance(content, Array):
-        if _type(content.dtype) is not None and isinstance(content.shape, tuple):
-            yield Shown(_directory(content, content.shape), ".zarr")
+        layout = _layout(content)
+        if layout is not None:
+            if layout.size > LARGEST_CHUNK:
+                raise TooLarge(f"rows of {layout.size} bytes are too large for chunks of Zarr")
+            yield Shown(_directory(content, layout), ".zarr")
         return
+    arrays = [(name, array) for name, array in content.members if isinstance(array, Array)]
+    laid_out = [(name, array, _layout(array)) for name, array in arrays]
     found = [
-        Member(member.name, _directory(member.content, member.content.shape)) for member in content.members
-        if isinstance(member.content, Array) and isinstance(member.content.shape, tuple)
-        and _type(member.content.dtype) is not None
+        Member(name, _directory(array, layout)) for name, array, layout in laid_out
+        if layout is not None and layout.size <= LARGEST_CHUNK
     ]
     if found:
-        yield Shown(Group(b"", lambda: [_file(METADATA, _group()), *found]), name=GROUP.encode())
+        yield Shown(Group(b"", lambda: [_file(METADATA, _group()), *found]), name=GROUP)
+
+
+def _layout(array: Array) -> _Layout | None:
+    """None where Zarr has no such type, or where it would take a pass to know the shape."""
+    found, shape = _DTYPE.fullmatch(array.dtype), array.shape
+    if found is None or not isinstance(shape, tuple):
+        return None
+    data_type, item = _type(*found.groups()), int(found.group(2))
+    if data_type is None:
+        return None
+    if not shape:
+        return _Layout(data_type, item, (), ())
+    row = item * math.prod(shape[1:])
+    rows = 1 if film.frames(array) is not None else max(1, CHUNK // max(row, 1))
+    return _Layout(data_type, item, shape, (min(rows, max(1, shape[0])), *(max(1, length) for length in shape[1:])))
+
+
+def _type(kind: str, size: str, scale: str | None, unit: str | None) -> Any:
+    """A type of NumPy as Zarr calls it, or None where it has none."""
+    if kind in _TIMES:
+        return {"name": _TIMES[kind], "configuration": {"unit": unit or "generic", "scale_factor": int(scale or 1)}}
+    if kind not in _NUMBERS or unit:
+        return None
+    return "bool" if kind == "b" else f"{_NUMBERS[kind]}{8 * int(size)}"
+
+
+def _directory(array: Array, layout: _Layout) -> Group:
+    """One array."""
+
+    def members() -> Iterator[Member]:
+        yield _file(METADATA, _described(layout))
+        if not layout.shape:
+            yield Member((b"c",), Part(b"c", array.data))
+        elif 0 not in layout.shape:
+            yield Member((b"c",), _chunks(array.data, layout.size, len(layout.shape) - 1))
+
+    return Group(array.key, members)
+
+
+def _described(layout: _Layout) -> dict[str, Any]:
+    seen: Counter[int] = Counter()
+    names = []
+    for length in layout.shape:
+        seen[length] += 1
+        names.append(f"n{length}" + (f"_{seen[length]}" if seen[length] > 1 else ""))
+    kind = str(layout.data_type)
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": layout.shape,
+        "data_type": layout.data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": layout.chunk}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": False if kind == "bool" else [0.0, 0.0] if kind.startswith("complex") else 0,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": {},
+        "dimension_names": names,
+    }
 
 
 def _file(name: bytes, described: Any) -> Member:
@@ -50,57 +128,6 @@ def _group() -> dict[str, Any]:
     return {"zarr_format": 3, "node_type": "group", "attributes": {}}
 
 
-def _type(dtype: str) -> Any:
-    """The data type as Zarr calls it, or None where it has none."""
-    found = _DTYPE.fullmatch(dtype)
-    if found is None:
-        return None
-    kind, size, scale, unit = found.groups()
-    if kind in _TIMES:
-        return {"name": _TIMES[kind], "configuration": {"unit": unit or "generic", "scale_factor": int(scale or 1)}}
-    if kind not in _NUMBERS or unit:
-        return None
-    return "bool" if kind == "b" else f"{_NUMBERS[kind]}{8 * int(size)}"
-
-
-def _directory(array: Array, shape: tuple[int, ...]) -> Group:
-    """One array."""
-    size = int(_DTYPE.fullmatch(array.dtype).group(2))  # type: ignore[union-attr]
-    row = size * math.prod(shape[1:])
-    rows = 1 if film.frames(array) is not None else max(1, CHUNK // max(row, 1))
-    chunk = (min(rows, max(1, shape[0])), *(max(1, length) for length in shape[1:])) if shape else ()
-
-    def members() -> Iterator[Member]:
-        yield _file(METADATA, _described(array.dtype, shape, chunk))
-        if not shape:
-            yield Member((b"c",), Part(b"c", array.data))
-        elif 0 not in shape and size * math.prod(chunk) <= LARGEST_CHUNK:
-            yield Member((b"c",), _chunks(array.data, size * math.prod(chunk), len(shape) - 1))
-
-    return Group(array.key, members)
-
-
-def _described(dtype: str, shape: Sequence[int], chunk: Sequence[int]) -> dict[str, Any]:
-    kind = _type(dtype)
-    seen: Counter[int] = Counter()
-    names = []
-    for length in shape:
-        seen[length] += 1
-        names.append(f"n{length}" + (f"_{seen[length]}" if seen[length] > 1 else ""))
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(shape),
-        "data_type": kind,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": False if kind == "bool" else [0.0, 0.0] if str(kind).startswith("complex") else 0,
-        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-        "attributes": {},
-        "dimension_names": names,
-    }
-
-
 def _chunks(data: Data, size: int, inner: int) -> Series:
     """Chunks of ``size`` bytes by their numbers along the first axis; there is one along each of ``inner`` others."""
     count = -(-data.size // size)
@@ -109,7 +136,7 @@ def _chunks(data: Data, size: int, inner: int) -> Series:
         start = number * size
         rest = min(size, data.size - start)
         part: Data = Slice(data, start, rest)
-        return Part(b"", part if rest == size else Concatenated([part, Memory(bytes(size - rest))]))
+        return Part(b"", part if rest == size else Concatenated([part, Zeros(size - rest)]))
 
     if not inner:
         return Series(b"c", count, chunk, is_uniform=True)

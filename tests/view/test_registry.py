@@ -1,0 +1,121 @@
+"""Which derived views there are, what a set of them shows, and views of third parties."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from glassfs.cache import BlockCache
+from glassfs.content import Blob, Group, Link, Member, Memory, Table, Text
+from glassfs.errors import NotFound, TooLarge
+from glassfs.tree.build import container_root
+from glassfs.tree.nodes import Directory, File, Symlink
+from glassfs.view import ALL, Key, Shown, View, ViewSet, available, chosen, registry
+from tests.tree.trees import origin
+
+BUILT_IN = ["mp4", "parquet", "jsonl", "by-task", "zarr"]
+
+
+def shouted(content: Text, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    if content.data.size > 100:
+        raise TooLarge("a text of more than 100 bytes cannot be shouted")
+    yield Shown(Memory(content.data.read(0, content.data.size).upper()), ".loud")
+    yield Shown(Group(b"", lambda: [Member((b"inside",), content)]), name=b"below")
+
+
+LOUD = View("loud", "texts in capitals", (Text,), shouted)
+
+
+class Entry:
+    """An entry point."""
+
+    name = "loud"
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def load(self) -> Any:
+        if isinstance(self._value, Exception):
+            raise self._value
+        return self._value
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Entry]]:
+    """Entry points in the group of views."""
+    entries: list[Entry] = []
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries if group == registry.GROUP else [])
+    available.cache_clear()
+    yield entries
+    available.cache_clear()
+
+
+def root_of(*members: Member, views: ViewSet) -> Directory:
+    at = origin()
+    return container_root(Group(b"", lambda: members), replace(at, services=at.services._replace(views=views)))
+
+
+def member(name: bytes, text: bytes) -> Member:
+    return Member((name,), Text(name, Memory(text)))
+
+
+def test_each_view_has_a_name_and_a_line_for_people(installed: list[Entry]) -> None:
+    assert list(available()) == BUILT_IN
+    for name, view in available().items():
+        assert view.name == name and view.summary and "\n" not in view.summary
+
+
+def test_views_are_chosen_by_name(installed: list[Entry]) -> None:
+    assert [view.name for view in chosen("parquet+mp4").views] == ["mp4", "parquet"]
+    assert [view.name for view in chosen(ALL).views] == BUILT_IN
+    assert not chosen("")
+    with pytest.raises(NotFound, match="there is no view 'mp5'; there are mp4, "):
+        chosen("mp4+mp5")
+
+
+def test_a_view_of_a_third_party_is_found(installed: list[Entry]) -> None:
+    installed.append(Entry(LOUD))
+    assert list(available()) == [*BUILT_IN, "loud"]
+    assert chosen("loud").views == (LOUD,)
+
+
+@pytest.mark.parametrize("value", [ImportError("no such module"), "not a view", View("mp4", "mine", (Text,), shouted)])
+def test_a_view_that_is_none_is_told_in_the_log(
+    installed: list[Entry], value: object, caplog: pytest.LogCaptureFixture,
+) -> None:
+    installed.append(Entry(value))
+    with caplog.at_level(logging.WARNING):
+        assert list(available()) == BUILT_IN
+    assert len(caplog.records) == 1
+
+
+def test_views_stand_beside_contents_and_leave_them_their_names() -> None:
+    members = [member(b"note", b"hear"), Member((b"note.loud",), Blob(b"", Memory(b"taken")))]
+    members.append(Member((b"below", b"deep"), Blob(b"", Memory(b"taken"))))
+    plain = [node.name for node in root_of(*members, views=ViewSet()).listing()]
+    root = root_of(*members, views=ViewSet(LOUD))
+    names = [node.name for node in root.listing()]
+    assert names == [*plain, "note.loud", "below~2"]
+    shown = root.child("note.loud")
+    assert isinstance(shown, File) and shown.read(0, 9) == b"HEAR"
+    below = root.child("below~2")
+    assert isinstance(below, Directory) and [node.name for node in below.listing()] == ["inside.txt"]
+
+
+def test_what_a_view_cannot_show_is_told_and_costs_nothing_else() -> None:
+    root = root_of(member(b"long", bytes(101)), member(b"note", b"hear"), views=ViewSet(LOUD))
+    assert [node.name for node in root.listing()] == ["long.txt", "note.txt", "note.loud", "below"]
+    assert root.xattrs()["user.glassfs.error"] == b"long: a text of more than 100 bytes cannot be shouted"
+
+
+def test_what_only_says_what_others_mean_is_not_shown() -> None:
+    table = Member((b"table",), Table(b"table", 0, list))
+    link = Member((b"there",), Link(b"", (b"..", b"a b\n")))
+    root = root_of(table, member(b"note", b""), link, views=ViewSet())
+    assert [node.name for node in root.listing()] == ["note.txt", "there"]
+    node = root.child("there")
+    assert isinstance(node, Symlink) and node.target == "../a b%0A"

@@ -1,0 +1,103 @@
+"""Arrays as Zarr: zarr and xarray read what numpy.load reads of the .npy beside it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassfs.content import Array, Group, Member, Memory
+from glassfs.tree import Tree
+from glassfs.tree.build import container_root
+from glassfs.tree.nodes import Directory, File
+from glassfs.view import ViewSet
+from glassfs.view.zarr import CHUNK, VIEW
+from tests.tree.trees import origin
+
+DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16")
+TIMES = ("<M8[ns]", "<M8[us]", "<m8[s]", "<m8[100ns]")
+
+
+def values(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    raw = np.random.default_rng(3).bytes(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+    if dtype == "|b1":
+        return (np.frombuffer(raw, "|u1") & 1).astype(dtype).reshape(shape)
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+def content(name: bytes, array: np.ndarray[Any, Any], dtype: str) -> Member:
+    return Member((name,), Array(name, Memory(array.tobytes()), dtype, array.shape))
+
+
+def written(folder: Path, *members: Member) -> Path:
+    """What the view makes of contents, as files."""
+    at = origin()
+    root = container_root(Group(b"", lambda: members), replace(at, services=at.services._replace(views=ViewSet(VIEW))))
+    for path, node in Tree(lambda: root).walk():
+        place = folder / path[1:]
+        if isinstance(node, Directory):
+            place.mkdir(exist_ok=True)
+        elif isinstance(node, File):
+            data = node.read(0, node.size)
+            assert len(data) == node.size
+            place.write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", DTYPES + TIMES)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (1000,), (3, 5), (0, 4), (7, 2, 3)], ids=str)
+def test_every_dtype_and_shape(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    import zarr
+
+    expected = values(dtype, shape)
+    place = written(tmp_path, content(b"a", expected, dtype)) / "a.zarr"
+    found = zarr.open(place, mode="r")
+    assert (found.dtype, found.shape) == (np.dtype(dtype), shape)
+    assert np.asarray(found[...]).tobytes() == expected.tobytes()
+
+
+@given(rows=st.integers(1, 3000), width=st.sampled_from((1, 3, 200, 40_000)))
+def test_the_last_chunk_is_as_large_as_the_others(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, width: int,
+) -> None:
+    import zarr
+
+    rows = min(rows, (3 * CHUNK) // (4 * width) + 2)
+    expected = values("<u4", (rows, width))
+    place = written(tmp_path_factory.mktemp("z"), content(b"a", expected, "<u4")) / "a.zarr"
+    sizes = {file.stat().st_size for file in (place / "c").rglob("*") if file.is_file()}
+    assert len(sizes) == 1 and sizes <= set(range(4 * width, CHUNK + 1, 4 * width)) | {4 * width}
+    assert np.array_equal(zarr.open(place, mode="r")[:], expected)
+
+
+def test_a_film_has_a_chunk_for_each_frame(tmp_path: Path) -> None:
+    expected = values("|u1", (5, 8, 6, 3))
+    place = written(tmp_path, content(b"film", expected, "|u1")) / "film.zarr"
+    frames = sorted(os.listdir(place / "c"))
+    assert frames == ["0", "1", "2", "3", "4"]
+    assert (place / "c/3/0/0/0").read_bytes() == expected[3].tobytes()
+
+
+def test_the_arrays_of_a_directory_are_a_group(tmp_path: Path) -> None:
+    import xarray
+
+    arrays = {"state": values("<i4", (30, 7)), "action": values("<i8", (30, 2)), "square": values("<i2", (4, 4))}
+    members = [content(name.encode(), array, array.dtype.str) for name, array in arrays.items()]
+    place = written(tmp_path, *members, Member((b"odd",), Array(b"odd", Memory(b"abc"), "|S3", (1,)))) / "arrays.zarr"
+    found = xarray.open_zarr(place, consolidated=False)
+    assert set(found.data_vars) == set(arrays)
+    for name, array in arrays.items():
+        assert np.array_equal(found[name].values, array), name
+    assert found["state"].dims[0] == found["action"].dims[0]
+    assert len(set(found["square"].dims)) == 2
+
+
+def test_dtypes_that_zarr_lacks_are_left_out(tmp_path: Path) -> None:
+    place = written(tmp_path, Member((b"odd",), Array(b"odd", Memory(b"abc"), "|S3", (1,))))
+    assert sorted(os.listdir(place)) == ["odd.npy"]
