@@ -453,7 +453,7 @@ def _shown_as(content: Content, cache: BlockCache, number: int) -> Iterator[Data
     """All files that show a content, those of derived views as well."""
     if has_file(content):
         yield data_of(content, cache, (number,))
-    for _, shown in chosen(ALL).shown(content, cache, (number,)):
+    for shown in chosen(ALL).shown(content, cache, (number,), lambda error: None):
         if isinstance(shown.thing, Data):
             yield shown.thing
 

@@ -247,14 +247,12 @@ class ContentDirectory(Settled):
 
     def _derived(self, name: bytes, content: Content, key: Key, errors: list[str]) -> list[_Waiting]:
         """What derived views make of a content; where one fails, the reason."""
-        services = self.origin.services
-        found: list[_Waiting] = []
-        try:
-            for _, shown in services.views.shown(content, services.cache, key):
-                found.append((shown.name or name, shown.suffix, shown.thing, content))
-        except GlassfsError as error:
+        def on_error(error: GlassfsError) -> None:
             errors.append(f"{component(name)}: {error}")
-        return found
+
+        services = self.origin.services
+        made = services.views.shown(content, services.cache, key, on_error)
+        return [(shown.name or name, shown.suffix, shown.thing, content) for shown in made]
 
     def _put_beside(self, children: dict[str, Node], waiting: Iterable[_Waiting]) -> None:
         """Adds what has to leave its name to those that are there."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 
 from glassfs.cache import BlockCache
 from glassfs.content import Content
-from glassfs.errors import NotFound
+from glassfs.errors import GlassfsError, NotFound
 from glassfs.view.contract import Key, Shown, View
 
 GROUP = "glassfs.views"
@@ -28,12 +28,16 @@ class ViewSet:
     def __bool__(self) -> bool:
         return bool(self.views)
 
-    def shown(self, content: Content, cache: BlockCache, key: Key) -> Iterator[tuple[View, Shown]]:
-        """What they make of a content. Raises what they raise, each when its turn comes."""
+    def shown(
+        self, content: Content, cache: BlockCache, key: Key, on_error: Callable[[GlassfsError], None],
+    ) -> Iterator[Shown]:
+        """What they make of a content. One that fails costs nothing of the others."""
         for view in self.views:
             if isinstance(content, view.kinds):
-                for shown in view.show(content, cache, (*key, view.name)):
-                    yield view, shown
+                try:
+                    yield from view.show(content, cache, (*key, view.name))
+                except GlassfsError as error:
+                    on_error(error)
 
 
 @cache
