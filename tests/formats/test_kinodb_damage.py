@@ -19,6 +19,7 @@ from writers.kinodb import Frame, KinoWriter, Stored, jpeg
 from glassfs.content import Array, Collection, Container, Content, Document, Series, members_of
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats.kinodb import images
+from glassfs.view import has_file
 from tests.formats.kinodb_files import (
     ARRAYS,
     ENTRY,
@@ -62,7 +63,7 @@ def damaged(data: bytes | bytearray) -> set[str]:
                 return
             for member in members:
                 visit(member.content, f"{name}/" + b"/".join(member.name).decode("utf-8", "backslashreplace"))
-        else:
+        elif has_file(content):
             try:
                 if isinstance(content, Document):
                     content.value()
@@ -300,7 +301,7 @@ def exercise(data: bytes | bytearray) -> None:
                     visit(member.content)
             elif isinstance(content, Document):
                 content.value()
-            else:
+            elif has_file(content):
                 size = content.data.size  # type: ignore[attr-defined]
                 for offset in {0, size // 2, max(0, size - 100)}:
                     content.data.read(offset, min(100, size - offset))  # type: ignore[attr-defined]
