@@ -5,16 +5,15 @@ the cache.
 """
 
 from glassfs.content.blocks import Decoded, Rendered
+from glassfs.content.container import Container, Fault
 from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable, Zeros
 from glassfs.content.model import (
     Array,
     Beside,
     Blob,
     Collection,
-    Container,
     Content,
     Document,
-    Fault,
     Fields,
     Film,
     Group,
@@ -35,6 +34,7 @@ from glassfs.content.model import (
     members_of,
 )
 from glassfs.content.parts import Blocked, Concatenated, Converted, Counted, Gathered, Made, Parted, Regular, booleans
+from glassfs.content.recording import Recording
 from glassfs.content.table import Cells, Column, Ragged, Table
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "Picture",
     "Ragged",
     "RaggedText",
+    "Recording",
     "Records",
     "Regular",
     "Rendered",

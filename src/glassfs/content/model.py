@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from glassfs.content.data import Data
-from glassfs.source import Source
 
 Name = tuple[bytes, ...]
 _HARMLESS = re.compile(rb"[A-Za-z0-9_-]{1,64}")
@@ -284,45 +283,3 @@ class Beside(Content):
     """All that has a file of its own in one directory, for whoever shows it as a whole."""
 
     members: Sequence[Member]
-
-
-class Fault(NamedTuple):
-    """Something wrong in a container: where (a path or a part's name) and what."""
-
-    place: str
-    reason: str
-
-
-def no_faults() -> Iterator[Fault]:
-    return iter(())
-
-
-@dataclass(slots=True)
-class Container:
-    """An opened container.
-
-    ``facts`` are what its header and index tell (JSON values, in the order to show them). ``sources`` are all files it
-    is made of, its own first. ``check`` goes through what reading all contents does not cover (holes, overlaps,
-    cross-references) and yields what is wrong.
-    """
-
-    format: str
-    version: str
-    root: Collection
-    sources: list[Source]
-    facts: dict[str, Any] = field(default_factory=dict)
-    check: Callable[[], Iterator[Fault]] = no_faults
-
-    def keep(self) -> None:
-        """Holds on to descriptors as they are needed."""
-        for source in self.sources:
-            source.keep()
-
-    def park(self) -> None:
-        """Gives back descriptors; what is left of the contents can still be read, slower."""
-        for source in self.sources:
-            source.park()
-
-    def close(self) -> None:
-        for source in self.sources:
-            source.close()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from glassfs.errors import Changed, NotADirectory
 from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
-from glassfs.tree.names import RESERVED
+from glassfs.view.names import RESERVED
 
 ROOT = 1
 KEPT_DIRECTORIES = 6_144

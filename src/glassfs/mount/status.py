@@ -11,10 +11,10 @@ from typing import Any
 from glassfs.content import Memory
 from glassfs.tree import Directory, File, Node, Sources
 from glassfs.tree.lease import Lease
-from glassfs.tree.names import RESERVED
 from glassfs.tree.nodes import Access, Origin, inode, not_found
 from glassfs.tree.places.own import OwnFiles
 from glassfs.tree.places.viewed import viewed
+from glassfs.view.names import RESERVED
 
 STATUS = "status.json"
 SOURCE = "source"

@@ -19,13 +19,16 @@ from glassfs.content import (
     Extent,
     Fault,
     Fields,
+    Film,
     Gathered,
     Member,
     Memory,
     Outline,
+    Recording,
     Table,
     Unreadable,
     booleans,
+    members_of,
 )
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
@@ -196,7 +199,16 @@ class Episode:
 
     def _meanings(self) -> Iterator[Member]:
         """What was recorded in each frame is a row of a table."""
-        yield Member((b"steps",), Table(b"steps", self.entry.num_frames, self._steps))
+        steps = Table(b"steps", self.entry.num_frames, self._steps)
+        yield Member((b"steps",), steps)
+        yield Member((b"episode",), Recording(b"episode", self._document, steps, self._cameras))
+
+    def _cameras(self) -> list[Member]:
+        """The films, under the directories of their pictures."""
+        if not self.entry.has_images:
+            return []
+        members = members_of(self._images().group)
+        return [Member((b"images", *name), film) for name, film in members if isinstance(film, Film)]
 
     def _steps(self) -> list[Column]:
         frames = self.entry.num_frames

@@ -23,6 +23,7 @@ from glassfs.content import (
     Memory,
     Outline,
     Series,
+    Table,
 )
 from glassfs.errors import Refused
 from glassfs.formats.kinodb.episode import Entry, Episode
@@ -75,7 +76,7 @@ def open_kinodb(opening: Opening) -> Container:
     if opened.count != header.num_episodes:
         opening.warn(f"its header counts {header.num_episodes} episodes, but its index has {opened.count}")
     facts = {"num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created)}
-    return Container("kinodb", version, opened.contents(), [source], facts, opened.check)
+    return Container("kinodb", version, opened.contents(), [source], facts, opened.check, opened.episodes())
 
 
 class _File:
@@ -96,6 +97,9 @@ class _File:
 
     def contents(self) -> Fields:
         return Fields(b"", _CONTENTS, self._content, self._meanings)
+
+    def episodes(self) -> Table:
+        return episodes_table(self._opening, self._index, _ENTRY.size, self.count, self.episode)
 
     def check(self) -> Iterator[Fault]:
         yield from _header_faults(self)
@@ -122,7 +126,7 @@ class _File:
         return Series(name, self.count, lambda position: self.episode(position).contents(), has_groups=True)
 
     def _meanings(self) -> Iterator[Member]:
-        table = episodes_table(self._opening, self._index, _ENTRY.size, self.count, self.episode)
+        table = self.episodes()
         yield Member((table.key,), table)
 
     def _facts(self) -> dict[str, Any]:

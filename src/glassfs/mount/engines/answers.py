@@ -16,7 +16,7 @@ from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import BLOCK, Listing, Missing, Operations
 from glassfs.tree import Origin, Settled
-from glassfs.tree.names import raw
+from glassfs.view.names import raw
 
 log = logging.getLogger(__name__)
 

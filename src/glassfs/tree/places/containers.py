@@ -29,13 +29,13 @@ from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
-from glassfs.tree.names import component, raw
 from glassfs.tree.nodes import NO_VIEWS, Services
 from glassfs.tree.places.contents import Contents
 from glassfs.tree.places.held import Held, Opened, Place
 from glassfs.tree.places.verdicts import Finding, Verdict, Verdicts
 from glassfs.tree.turns import Turns
 from glassfs.view import ViewSet
+from glassfs.view.names import component, raw
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Source
 from glassfs.tree.lease import Lease
-from glassfs.tree.names import component, raw, shown_at_root
 from glassfs.tree.nodes import (
     XATTR_PREFIX,
     Access,
@@ -31,6 +30,7 @@ from glassfs.tree.nodes import (
 )
 from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.held import Held, Opened, Place
+from glassfs.view.names import component, raw, shown_at_root
 
 _NO_LEASE = Lease(())
 _MAY_BE_MADE = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")

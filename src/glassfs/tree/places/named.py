@@ -9,12 +9,12 @@ from contextlib import suppress
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Named
 from glassfs.tree.lease import Lease
-from glassfs.tree.names import RESERVED, component, raw
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
 from glassfs.tree.places.containers import COMPARED, Containers
 from glassfs.tree.places.folder import LostDirectory, node_at
 from glassfs.tree.places.held import Place
 from glassfs.tree.tree import Tree
+from glassfs.view.names import RESERVED, component, raw
 
 
 class Sources:
