@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.connections import Connection
 from tests.mount.gallery import npy
-from tests.mount.mounts import Mount, is_mounted, is_running, wait_until
+from tests.mount.mounts import COMMAND, PATIENCE, Mount, environment, is_mounted, is_running, wait_until
 
 READERS = 16
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT, errno.ENODEV, errno.EINTR)
@@ -125,6 +127,57 @@ def test_an_end_under_load(mounted: Mounted, film: Path, tmp_path: Path, end: Ca
         with mounted(film, at=point):
             assert (point / "signal/c3.npy").read_bytes() == npy(FILM + 3)
         assert not is_mounted(point)
+
+
+WAITS_FOR_ITSELF = """
+import os, sys, threading, time
+from glassfs.mount.operations import Operations
+from glassfs.mount.options import MountOptions
+from glassfs.mount.session import Session
+
+asked = threading.Event()
+
+def look_up(self, parent, name):
+    asked.set()
+    time.sleep(3600)
+
+def ready():
+    threading.Thread(target=os.stat, args=(sys.argv[2] + "/signal",), daemon=True).start()
+    asked.wait()
+    print("waits", flush=True)
+
+Operations.look_up = look_up
+Session([sys.argv[1]], sys.argv[2], MountOptions.parse(())).run(ready)
+"""
+
+
+def test_a_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, film: Path) -> None:
+    """A process that the kernel cannot end, as the answer that it waits for would have been its own."""
+    if fuse == "2":
+        pytest.skip("libfuse 2 waits at its end for whoever answers")
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS_FOR_ITSELF, str(film), str(tmp_path)], stdout=subprocess.PIPE, text=True,
+        env=environment(fuse),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+    assert not is_mounted(tmp_path)
+
+
+def test_an_end_at_once(fuse: str, film: Path, tmp_path: Path, scale: Scale) -> None:
+    """While libfuse and the kernel still agree, or just after that."""
+    for number in range(scale(4, 40, 400)):
+        process = subprocess.Popen(
+            [*COMMAND, "mount", "-f", str(film), str(tmp_path)], stderr=subprocess.PIPE, text=True,
+            env=environment(fuse),
+        )
+        assert wait_until(lambda: is_mounted(tmp_path))
+        process.send_signal(signal.SIGTERM if number % 2 else signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said
+        assert not is_mounted(tmp_path)
 
 
 @pytest.mark.parametrize("state", ["idle", "with a file open"])

@@ -103,11 +103,11 @@ class Session:
         return options | dict.fromkeys(self.options.flags & {"allow_other", "allow_root", "auto_unmount"}, True)
 
     def _after_start(self, ready: Callable[[], None]) -> None:
-        """On a thread of its own: makes sure that the mount answers, then watches the sources until the end."""
-        try:
-            os.stat(self.mountpoint)
-        except OSError as error:
-            log.error("%s: does not answer: %s", self.mountpoint, error)
+        """On a thread of its own: tells that the mount answers, then watches the sources until the end.
+
+        No thread of this process may look at the mount: one that waits for it when the process is killed could never
+        end, and with it the process.
+        """
         mounted = system.mount_at(self.mountpoint)
         if mounted is not None and not system.raise_read_ahead(mounted.device, self.options.read_ahead):
             log.info("the read-ahead of %s stays at 128 KiB: only root may raise it", self.mountpoint)

@@ -104,6 +104,7 @@ class Libfuse3(Engine):
         self._init = _Init(self._agree)
         self._is_agreed = False
         self._session: int | None = None
+        self._using_session = threading.Lock()
         self._descriptor = -1
         self._counts: list[list[int]] = [[0] * OPCODES]
         """How often each request came, by thread; the first is the sum of those that ended."""
@@ -117,7 +118,10 @@ class Libfuse3(Engine):
         self._named_in_root = partial(operations.inodes.named, ROOT)
         self._crew = Crew(self._take, self._answer, self._room, operations.inodes.volume, self._end)
         over, self._over = os.pipe()
+        os.set_blocking(self._over, False)
         before = {number: signal.signal(number, self._told_to_end) for number in SIGNALS}
+        # A handler of Python's alone would not wake whoever is just about to wait.
+        waker = signal.set_wakeup_fd(self._over, warn_on_full_buffer=False)
         try:
             self._mount(place)
             is_agreed = self._is_agreed  # newer libraries agree with the kernel while they mount
@@ -127,6 +131,7 @@ class Libfuse3(Engine):
             os.read(over, 1)
         finally:
             self._unmount(place)
+            signal.set_wakeup_fd(waker)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -192,13 +197,26 @@ class Libfuse3(Engine):
 
     def _unmount(self, place: MountPoint) -> None:
         """Unmounts what is still there of our mount, and lets go of the kernel."""
-        session, self._session = self._session, None
+        with self._using_session:
+            session, self._session = self._session, None
         if session is None:
             return
         if self._descriptor >= 0:
             self._library.fuse_session_unmount(session)
             place.unmount_left(self._device)
         self._library.fuse_session_destroy(session)
+        if self._descriptor >= 0:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Lets go of the device, so that the kernel fails whatever is not answered.
+
+        It would do so when the process has ended, but a thread of this process that waits for one of the answers could
+        never end. The number stays taken, as other threads may still use it.
+        """
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, self._descriptor)
+        os.close(null)
 
     def _room(self) -> _Room:
         room = _Room()
@@ -224,6 +242,8 @@ class Libfuse3(Engine):
                     continue
                 if error.errno not in ENDS:
                     log.error("the kernel cannot be heard any more: %s", error.strerror)
+                return None
+            if not size:  # hung up
                 return None
             try:
                 message = bytes(request[:size])
@@ -259,7 +279,10 @@ class Libfuse3(Engine):
         """Has libfuse agree with the kernel, which asks nothing else before it has done so."""
         held = ctypes.create_string_buffer(message, len(message))
         buffer = _Buffer(size=len(message), mem=ctypes.addressof(held), fd=-1)
-        self._library.fuse_session_process_buf(self._session, ctypes.byref(buffer))
+        with self._using_session:
+            if self._session is None:  # it is over already
+                return
+            self._library.fuse_session_process_buf(self._session, ctypes.byref(buffer))
         self._started()
 
     def _send(self, parts: Sequence[bytes | bytearray | memoryview]) -> bool:
