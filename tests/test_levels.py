@@ -44,7 +44,10 @@ def test_a_slow_example_is_no_failure() -> None:
     assert calls
 
 
-@pytest.mark.parametrize(("level", "marks"), [("short", ""), ("all", "slow"), ("long", "slow long")])
+@pytest.mark.parametrize(("level", "marks"), [
+    ("short", ""), pytest.param("all", "slow", marks=pytest.mark.slow),
+    pytest.param("long", "slow long", marks=pytest.mark.slow),
+])
 def test_levels_leave_out_what_takes_long(level: str, marks: str) -> None:
     words = ["--level", level, "--collect-only", "-q", "-p", "no:xdist", "tests/system/test_scripts.py"]
     done = subprocess.run(

@@ -33,6 +33,7 @@ def test_the_first_bytes_of_a_large_block_come_before_its_last(small_steps: None
     assert cache.used <= block.stream_cost
 
 
+@pytest.mark.slow
 def test_nothing_is_decoded_ahead_for_readers_that_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "READ_AHEAD", 200 * PIECE)
 

@@ -97,6 +97,7 @@ COSTLY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_document_takes_no_more_memory_than_it_says(name: str) -> None:
     """And says no more than the limits allow, however much is stored."""

@@ -74,6 +74,7 @@ def test_array_behind_its_header(packed: Path, mounted: Mounted, reading: str, j
         assert_verified(done, jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", ["data/none.bin", "data/zstd.bin"])
 @pytest.mark.parametrize("reading", ["--bs=4k --ioengine=mmap", "--bs=64k --ioengine=psync"])
 def test_block(packed: Path, mounted: Mounted, block: str, reading: str) -> None:

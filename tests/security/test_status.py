@@ -88,6 +88,7 @@ def test_readers_of_a_long_status_do_not_stop_the_mount(shared: Shared, place: P
         daemon.end()  # lets go of readers that hang
 
 
+@pytest.mark.slow
 def test_status_of_a_mount_that_does_not_answer(shared: Shared, place: Path) -> None:
     """The others are told of, and the command ends. Mounts of other people's may take their time as well."""
     one, other = (shared(make_folder(place / name)) for name in ("one", "other"))

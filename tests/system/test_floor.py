@@ -72,6 +72,7 @@ def _below(root: Path) -> dict[str, tuple[int, int, int, bytes]]:
     return found
 
 
+@pytest.mark.slow
 def test_floor_shows_the_tree_as_it_is(place: Place, tree: Path) -> None:
     expected = _below(tree)
     assert len(expected) > MOST_OPEN
@@ -82,6 +83,7 @@ def test_floor_shows_the_tree_as_it_is(place: Place, tree: Path) -> None:
     assert listed == subprocess.run(["ls", "-a", tree], stdout=subprocess.PIPE, check=True).stdout
 
 
+@pytest.mark.slow
 def test_floor_reads_what_is_asked_for(place: Place, tree: Path) -> None:
     content = (tree / "large").read_bytes()
     with open(place.root / "large", "rb", buffering=0) as file:

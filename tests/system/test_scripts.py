@@ -175,6 +175,7 @@ def test_nothing_of_ours_calls_sync() -> None:
     assert SYNC.search("os.sync()") and SYNC.search("run(['sync'])") and SYNC.search("sync; echo 3")
 
 
+@pytest.mark.slow
 def test_fuzzer_counts_what_it_tried_and_what_that_reached(tmp_path: Path) -> None:
     done = run(ROOT / "scripts/fuzzing.py", "--count", "200", "--seed", "1", "--keep", tmp_path / "crashes")
     assert done.returncode == 0, done.stdout + done.stderr

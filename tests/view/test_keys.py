@@ -120,6 +120,7 @@ def test_keys_are_plain_values_that_begin_with_a_version(store: MemoryStore, bud
         assert is_plain(key), key
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_full_keeps_no_container(store: MemoryStore) -> None:
     cache = KeyedCache(64 << 20)
     container = open_container(Opening(store.open(("it",)), cache, store, ("it",)))

@@ -90,6 +90,7 @@ def test_flat_patches_keep_their_colours(tmp_path: Path, kind: str) -> None:
         assert abs(found - pixels)[middle].max() <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fps", [10, 29.97, 0.25])
 def test_seeking_finds_what_playing_does(tmp_path: Path, fps: float) -> None:
     path = tmp_path / "film.mp4"
