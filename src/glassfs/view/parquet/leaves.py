@@ -6,11 +6,12 @@ A column of vectors becomes a column for each element while they are few, else o
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from math import prod
 from typing import NamedTuple, TypeAlias
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Slice, Table
+from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Rendered, Table
 from glassfs.errors import Damaged
 from glassfs.view.parquet.footer import Field
 from glassfs.view.parquet.kinds import BYTES, TEXT, Kind, kind_of
@@ -194,33 +195,13 @@ class CachedTiles(Tiles):
     def read_into(self, buffer: memoryview, number: int, slot: int, offset: int) -> None:
         row = self.width * self._length
         count = min(self.rows, self._all - number * self.rows)
-        vectors = Slice(self._values, number * self.rows * row, count * row)
-        tile = _Tile((*self._key, "tile", number), count * row, vectors, self.width, self._length)
-        self._cache.read_into(tile, buffer, slot * count * self.width + offset)
+        size = count * row
+        make = partial(self._tile, number * self.rows * row, size)
+        tile = Rendered(self._cache, (*self._key, "tile", number), make, size, cost=3 * size)
+        tile.read_into(buffer, slot * count * self.width + offset)
 
-
-class _Tile(NamedTuple):
-    """The recipe of a stretch."""
-
-    key: Hashable
-    size: int
-    vectors: Data
-    width: int
-    length: int
-
-    @property
-    def cost(self) -> int:
-        return 3 * self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
-
-    def whole(self) -> bytes:
+    def _tile(self, start: int, size: int) -> bytes:
         import numpy as np
 
-        values = np.frombuffer(self.vectors.read(0, self.size), f"V{self.width}").reshape(-1, self.length)
+        values = np.frombuffer(self._values.read(start, size), f"V{self.width}").reshape(-1, self._length)
         return np.ascontiguousarray(values.T).tobytes()
-
-    def pieces(self) -> Iterator[bytes]:
-        yield self.whole()

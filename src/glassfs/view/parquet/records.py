@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import threading
 from array import array
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Parted, Records
+from glassfs.content import Parted, Records, Rendered
 from glassfs.errors import Damaged
 from glassfs.view.parquet.kinds import Kind
 from glassfs.view.parquet.pages import HEADER, LEVELS_HEAD, PAGE, demand_possible, levels_head, page_header
@@ -142,13 +143,12 @@ class RecordPages(Parted):
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         pages = self._pages
-        page = _Page(
-            (*self._key, number), pages.bounds[number + 1] - pages.bounds[number], self, pages.first_blocks[number],
-            pages.skipped[number], pages.rows[number], pages.costs[number],
-        )
-        self._cache.read_into(page, buffer, offset)
+        size = pages.bounds[number + 1] - pages.bounds[number]
+        make = partial(self._page, pages.first_blocks[number], pages.skipped[number], pages.rows[number])
+        cost = pages.costs[number] + 2 * size
+        Rendered(self._cache, (*self._key, number), make, size, cost).read_into(buffer, offset)
 
-    def make(self, block: int, skipped: int, count: int) -> bytes:
+    def _page(self, block: int, skipped: int, count: int) -> bytes:
         """The page of ``count`` rows, the first of which is row ``skipped`` of a block."""
         rows: list[Any] = []
         while len(rows) < count:
@@ -233,32 +233,3 @@ class _Measured:
         if is_group:
             self.group_pages.append(len(self.rows))
             self.group_entries.append(self._all_entries)
-
-
-class _Page(NamedTuple):
-    """The recipe of a page. ``rows_cost`` is the memory that its rows take."""
-
-    key: Hashable
-    size: int
-    pages: RecordPages
-    block: int
-    skipped: int
-    rows: int
-    rows_cost: int
-
-    @property
-    def cost(self) -> int:
-        return self.rows_cost + 2 * self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
-
-    def whole(self) -> bytes:
-        made = self.pages.make(self.block, self.skipped, self.rows)
-        if len(made) != self.size:
-            raise Damaged(f"a page gives {len(made)} bytes, but {self.size} were expected")
-        return made
-
-    def pieces(self) -> Iterator[bytes]:
-        yield self.whole()

@@ -6,11 +6,11 @@ formula nevertheless. Pages are kept by the cache. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from functools import partial
 
 from glassfs.cache import BlockCache
-from glassfs.content import Data, Parted, Regular
+from glassfs.content import Data, Parted, Regular, Rendered
 from glassfs.view.parquet.pages import HEADER, LEVELS_HEAD, levels_head, page_header, rows_for
 
 _WIDTH = 8
@@ -49,40 +49,20 @@ class TimePages(Parted):
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         first = number * self._rows_a_page
         rows = min(self._rows_a_page, self._rows - first)
-        page = _Page((*self._key, "times", number), _page_size(rows), self._values, first, rows)
-        self._cache.read_into(page, buffer, offset)
+        size = _page_size(rows)
+        key = (*self._key, "times", number)
+        Rendered(self._cache, key, partial(self._page, first, rows), size, cost=4 * size).read_into(buffer, offset)
+
+    def _page(self, first: int, rows: int) -> bytes:
+        import numpy as np
+
+        values = np.frombuffer(self._values.read(first * _WIDTH, rows * _WIDTH), "<i8")
+        is_there = values != _MISSING
+        bits = np.packbits(is_there, bitorder="little").tobytes()
+        parts = [page_header(_page_size(rows) - HEADER, rows), levels_head(len(bits)), bits]
+        parts.append(values[is_there].tobytes().ljust(rows * _WIDTH, b"\0"))
+        return b"".join(parts)
 
 
 def _page_size(rows: int) -> int:
     return HEADER + LEVELS_HEAD + -(-rows // 8) + rows * _WIDTH
-
-
-class _Page(NamedTuple):
-    """The recipe of a page."""
-
-    key: Hashable
-    size: int
-    values: Data
-    first: int
-    rows: int
-
-    @property
-    def cost(self) -> int:
-        return 4 * self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
-
-    def whole(self) -> bytes:
-        import numpy as np
-
-        values = np.frombuffer(self.values.read(self.first * _WIDTH, self.rows * _WIDTH), "<i8")
-        is_there = values != _MISSING
-        bits = np.packbits(is_there, bitorder="little").tobytes()
-        parts = [page_header(self.size - HEADER, self.rows), levels_head(len(bits)), bits]
-        parts.append(values[is_there].tobytes().ljust(self.rows * _WIDTH, b"\0"))
-        return b"".join(parts)
-
-    def pieces(self) -> Iterator[bytes]:
-        yield self.whole()
