@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ FILM_GAP = 24  # pixels at random distances of up to so many change from frame t
 EPISODE_FRAMES = 4
 ROWS_PER_BLOCK = 8192
 WIDE, NARROW = 100, 32
+COLUMNS = ("Left", "Right")
 TAKES, TAKE_FRAMES, CAMERAS = 3, 30, ("cam0", "cam1")  # what a container of the dataset holds
 STATE, ACTION = 14, 7
 PARTS, FIRST_PART, FIRST_SHARE = 10, "part_0", 6  # the first of ten folders has a sixth of the containers
@@ -110,6 +113,21 @@ def write_table(path: Path, rows: int, columns: int) -> None:
     """A data view with one vector column, ``Features``."""
     with IdvWriter(path, rows_per_block=ROWS_PER_BLOCK) as view:
         view.add("Features", table(rows, columns))
+
+
+def write_columns(path: Path, rows: int) -> None:
+    """A data view with two columns of measured values, ``Left`` and ``Right``."""
+    values = table(rows, 2)
+    with IdvWriter(path, rows_per_block=ROWS_PER_BLOCK) as view:
+        for name, column in zip(COLUMNS, values.T, strict=True):
+            view.add(name, np.ascontiguousarray(column))
+
+
+def write_sparse_frames(path: Path, size: int) -> None:
+    """An episode with ``size`` bytes of black frames, which take no room on the disk."""
+    black = np.zeros(LARGE_FRAME, np.uint8)
+    _write_frames(path, repeat(black, max(1, size // black.size)))
+    subprocess.run(["fallocate", "--dig-holes", path], check=True)
 
 
 def write_store(path: Path, size: int) -> None:
@@ -210,7 +228,7 @@ def _raw(count: int, shape: tuple[int, int, int]) -> Iterator[Bytes]:
         yield pool[start : start + size].reshape(shape)
 
 
-def _write_frames(path: Path, frames: Any) -> None:
+def _write_frames(path: Path, frames: Iterable[Any]) -> None:
     given = list(frames)
     zeros = np.zeros((len(given), 1), np.float32)
     with KinoWriter(path) as writer:

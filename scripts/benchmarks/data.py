@@ -61,6 +61,8 @@ CONTAINERS = {
         "long.idv", 1_000_000, 50_000, partial(contents.write_table, columns=contents.NARROW),
         _paths("columns/Features.npy"),
     ),
+    "columns": Container("columns.idv", 1_000_000, 50_000, contents.write_columns, _paths("columns")),
+    "sparse": Container("sparse.kdb", 5 << 30, 2 * MIB, contents.write_sparse_frames, _paths()),
     "store": Container("store.kas", 20 * MIB, MIB, contents.write_store, _paths("nodes/time.npy")),
     "keys": Container("keys.ikv", 20_000, 200, contents.write_keys, _paths("root")),
     "folder": Container("folder", 10_000, 100, contents.write_folder, _paths()),

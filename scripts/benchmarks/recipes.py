@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks import counting
 from benchmarks.contents import (
+    COLUMNS,
     FILM_FRAME,
     FILMS,
     FIRST_PART,
@@ -35,6 +36,7 @@ STATS = 4_000
 READERS = 8
 PART_SIZE, WHOLE = 64 << 10, 1 << 20  # a large frame is smaller than the latter
 FIRST, AGAIN = "first", "again"
+VIEWS = ".glassfs/views"
 LONGEST_WAIT = 10.0
 SCRIPTS = Path(__file__).parent.parent
 
@@ -241,6 +243,25 @@ def _bytes_of(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+def play(place: Place) -> Results:
+    """The film of the large frames from its first to its last byte; the seconds for a frame."""
+    return {"seconds": command("cat", place.root / VIEWS / f"{FRAMES}.mp4") / large_frames(place)}
+
+
+def seek(place: Place) -> Results:
+    """The last frame of that film, through ffmpeg."""
+    words = ("-v", "error", "-nostdin", "-sseof", "-0.05", "-i", place.root / VIEWS / f"{FRAMES}.mp4")
+    return {"seconds": command("ffmpeg", *words, "-frames:v", "1", "-f", "null", "-")}
+
+
+def load_columns(place: Place) -> Results:
+    return child("load_arrays", paths=[place.root / f"columns/{name}.npy" for name in COLUMNS])
+
+
+def read_table(place: Place) -> Results:
+    return child("read_table", path=place.root / VIEWS / "columns.parquet")
 
 
 def verify(place: Place) -> Results:

@@ -138,6 +138,25 @@ def stat_while_reading(films: list[str], names: list[str]) -> Results:
     return _quantiles(times)
 
 
+def load_arrays(paths: Sequence[str]) -> Results:
+    """``numpy.load`` of each."""
+    import numpy as np
+
+    start = time.perf_counter()
+    for path in paths:
+        np.load(path)
+    return {"seconds": time.perf_counter() - start}
+
+
+def read_table(path: str) -> Results:
+    """All columns of a Parquet file."""
+    from pyarrow import parquet
+
+    start = time.perf_counter()
+    parquet.ParquetFile(path).read()
+    return {"seconds": time.perf_counter() - start}
+
+
 def kastore_column(path: str, key: str) -> Results:
     """``kastore.load`` and a copy of one column."""
     import kastore
@@ -205,7 +224,7 @@ TASKS: dict[str, Callable[..., Results]] = {
     task.__name__: task
     for task in (
         read, read_many, read_parts, read_samples, train, walk, random_reads, random_readers, mapped_row,
-        positional_row, stat_while_reading, kastore_column, decompress_block, inflate_blocks,
+        positional_row, stat_while_reading, load_arrays, read_table, kastore_column, decompress_block, inflate_blocks,
     )
 }
 

@@ -267,6 +267,24 @@ def _of_dataset() -> tuple[Workload, ...]:
     return read, train, finding, listing
 
 
+def _of_views() -> tuple[Workload, ...]:
+    film = Workload("mp4", "raw", _mounts(recipes.play), memory=LARGE, measures=(
+        Measure("seconds", "mp4 of raw 640 × 480 frames, first read, frames a second",
+                (Goal("≥ 200 a second", extra=1 / 200),), RATE),
+    ))
+    seeking = Workload("mp4-seek", "sparse", _mounts(recipes.seek), (
+        Measure("seconds", "the last frame of a sparse film of 5 GB, by ffmpeg", (Goal("≤ 0.5 s", extra=0.5),)),
+    ))
+    tables = (
+        Participant("glassfs", "glassfs", recipes.read_table), Participant("as .npy", "glassfs", recipes.load_columns),
+    )
+    columns = Workload("parquet", "columns", tables, (
+        Measure("seconds", "two IDV columns of 1,000,000 rows as columns.parquet, by pyarrow",
+                (at_most(1.5, "as .npy"),)),
+    ))
+    return film, seeking, columns
+
+
 def _of_changes() -> tuple[Workload, ...]:
     folder = Workload("folder", "folder", _mounts(recipes.walk), (
         Measure("seconds", "walking a folder of 10,000 containers and all that is in them, first time"),
@@ -289,7 +307,7 @@ def _of_changes() -> tuple[Workload, ...]:
 # Workloads of the same container stand together, so that its files can go when they are done.
 WORKLOADS: tuple[Workload, ...] = (
     *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_episodes(),
-    *_of_dataset(), *_of_changes(),
+    *_of_dataset(), *_of_views(), *_of_changes(),
 )
 
 Samples = Mapping[str, Mapping[str, list[float]]]
