@@ -36,6 +36,16 @@ class Cells(Records):
     dtype: str = ""
 
 
+@dataclass(slots=True)
+class Documents(Content):
+    """A column that is there for itself, and each row of which is a JSON document too; one of no bytes is ``{}``.
+
+    ``rows`` is asked when somebody looks, may raise Damaged, and gives None where they turn out not to be documents.
+    """
+
+    rows: Callable[[], RaggedText | None]
+
+
 ColumnContent: TypeAlias = "Array | RaggedText | Ragged | Records"
 
 
