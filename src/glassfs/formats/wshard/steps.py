@@ -1,4 +1,4 @@
-"""An episode as a whole: the table of its steps, a row a step, a column a signal, and the films beside it.
+"""An episode as a whole: the table of its steps, a row a step, a column a signal, and the films beside them.
 
 Signals are arrays of one or two axes, of which the first is the steps; films and what has more axes are not in the
 table. Any thread.
@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any
 
 from glassfs.content import Array, Column, Content, Counted, Member, Recording, Table
+from glassfs.content.table import WIDEST
 
 NAME, FRAME, WHOLE = b"steps", b"frame", b"episode"
-MOST_SIGNALS = 4096
-"""With more than these there is no table: what it knows of each is kept in memory."""
 MOST_CAMERAS = 256
 _FILM_DTYPES, _FILM_AXES = ("|u1", "<u2"), (3, 4)
 
@@ -35,9 +34,8 @@ def with_recording(
         if found is not None and steps in (None, found):
             steps = found
             signals += 1
-    has_table = steps is not None and 0 < signals <= MOST_SIGNALS
-    table = Table(NAME, steps or 0, partial(_columns, contents if has_table else tuple, steps or 0))
-    if has_table:
+    table = Table(NAME, steps or 0, partial(_columns, contents, steps or 0), width=1 + signals)
+    if signals:
         yield Member((NAME,), table)
     if member is not None:
         yield Member((WHOLE,), Recording(WHOLE, record, table, partial(_cameras, contents)))
@@ -46,7 +44,7 @@ def with_recording(
 def _columns(contents: Callable[[], Iterable[Content]], steps: int) -> list[Column]:
     columns = [Column(FRAME, Array(FRAME, Counted(steps), "<i8", (steps,)))]
     for content in contents():
-        if isinstance(content, Array) and _steps(content) == steps:
+        if isinstance(content, Array) and _steps(content) == steps and len(columns) < WIDEST:
             columns.append(Column(content.key, content))
     return columns
 
