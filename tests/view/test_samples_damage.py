@@ -10,7 +10,7 @@ import pytest
 import glassfs
 from glassfs.errors import GlassfsError
 from glassfs.tree import File
-from tests.conftest import SAMPLES
+from tests.conftest import DATA, SAMPLES
 from tests.formats.derived import BUDGET, LARGEST
 from tests.view.test_samples import nodes_of, outcome
 
@@ -57,3 +57,10 @@ def read_ends(file: File) -> None:
             assert len(file.read(start, LARGEST // 4)) == min(LARGEST // 4, size - start)
     except GlassfsError:
         return
+
+
+def test_a_film_of_four_billion_frames_is_left_out_and_says_why() -> None:
+    with glassfs.open(DATA / "kinodb/malformed/num_frames_huge.kdb", views="all") as tree:
+        folder = tree.directory("/episodes/0/images")
+        assert {node.name for node in folder.listing()} == {"front", "wrist"}
+        assert b"a film of 4294967295 frames is too long" in folder.xattrs()["user.glassfs.error"]
