@@ -19,7 +19,7 @@ from tests.formats.wshard_files import with_flipped
 from tests.mount.conftest import Mounted
 from tests.view.test_samples_damage import broken
 
-ALLOWED = {errno.EIO, errno.EFBIG, errno.ENOTSUP}
+ALLOWED = {errno.EIO, errno.EFBIG}
 PIECE, PAGE = 1 << 20, 4096
 MOST_CHILDREN = 100
 """Of a directory so many of the first and of the last files are read."""
