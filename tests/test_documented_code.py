@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 import glassfs
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Memory
 from glassfs.formats import registry
+from glassfs.view import View
 from tests.conftest import ROOT
 from tests.test_documents import README, arguments, lines_to_type
 
@@ -78,3 +81,13 @@ def test_times_survive_what_the_manual_says_of_them(tmp_path: Path) -> None:
     np.save(path, ticks.view("<M8[100ns]"))
     times = np.load(path).astype("M8[us]")
     assert (times.view("<i8") * 10 == ticks).all() and str(times[1]).startswith("2020-01-01")
+
+
+def test_the_view_of_the_manual_works() -> None:
+    names: dict[str, object] = {}
+    exec(python_in("docs/manual/views.md", "View("), names)
+    view = names["SHAPE"]
+    assert isinstance(view, View)
+    (shown,) = view.show(Array(b"", Memory(bytes(24)), "<f8", (3,)), BlockCache(), ("version",))
+    assert isinstance(shown.thing, Memory)
+    assert (shown.suffix, shown.thing.read(0, shown.thing.size)) == (".shape", b"<f8 [3]\n")

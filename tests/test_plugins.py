@@ -1,4 +1,4 @@
-"""Formats of third parties: a package with an entry point is found, its containers open, and a broken one only logs."""
+"""Formats and views of third parties: a package with an entry point is found, and a broken one only logs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from glassfs.errors import NotFound
 from glassfs.formats import registry
 from glassfs.formats.registry import Opening
 from glassfs.source.memory import MemoryStore
+from tests.mount.mounts import Mount, require
 from tests.tree.made import FORMAT
 
 MODULE = '''
@@ -101,13 +102,13 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return target
 
 
-def write_distribution(target: Path, module: str, text: str, *entries: str) -> None:
+def write_distribution(target: Path, module: str, text: str, *entries: str, group: str = "glassfs.formats") -> None:
     """A module and the metadata that make it an installed distribution with entry points."""
     (target / f"{module}.py").write_text(text)
     info = target / f"{module}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("\n".join(["[glassfs.formats]", *entries, ""]))
+    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *entries, ""]))
 
 
 def glassfs(*arguments: str | Path, path: Path | None) -> subprocess.CompletedProcess[bytes]:
@@ -217,3 +218,86 @@ def test_a_broken_package_only_logs(tmp_path: Path, wave: Path, module: str, ent
     loading, *rest = log_of(wave, tmp_path)
     assert loading.startswith("WARNING:glassfs.formats.registry:format broken ")
     assert [line.rpartition(": ")[2] for line in rest] == ["has no words"]
+
+
+VIEWS = '''
+from glassfs.content import Array, Memory, Table
+from glassfs.view import Shown, View
+
+
+def described(array, cache, key):
+    yield Shown(Memory(f"{array.dtype} {list(array.shape)}\\n".encode()), ".shape")
+
+
+def failing(array, cache, key):
+    raise RuntimeError("made of glass")
+
+
+SHAPE = View("shape", "what an array is, for people", (Array,), described)
+FAILING = View("failing", "nothing", (Array,), failing)
+CLASH = View("mp4", "another one", (Array,), described)
+NONE = "no view"
+raise_when_loaded = [][0] if __name__ == "glassfs_missing" else None
+'''
+
+
+@pytest.fixture
+def views(tmp_path: Path) -> Path:
+    """A folder of packages: one has a view, one that fails, and two that are of no use."""
+    site = tmp_path / "site"
+    site.mkdir()
+    entries = ("shape = glassfs_shape:SHAPE", "failing = glassfs_shape:FAILING")
+    write_distribution(site, "glassfs_shape", VIEWS, *entries, group="glassfs.views")
+    entries = ("mp4 = glassfs_useless:CLASH", "none = glassfs_useless:NONE")
+    write_distribution(site, "glassfs_useless", VIEWS, *entries, group="glassfs.views")
+    write_distribution(site, "glassfs_missing", VIEWS, "missing = glassfs_missing:SHAPE", group="glassfs.views")
+    return site
+
+
+def test_an_installed_view_is_listed_and_shown(views: Path, store: Path) -> None:
+    listed = glassfs("views", path=views)
+    assert listed.returncode == 0
+    assert ["shape", "what an array is, for people"] in [
+        line.split(maxsplit=1) for line in listed.stdout.decode().splitlines()
+    ]
+    assert glassfs("ls", "--views", "shape", store, path=views).stdout == b"array.npy\narray.shape\n"
+    assert b"array.shape\n" in glassfs("ls", "--views", "all", store, path=views).stdout
+    assert glassfs("ls", store, path=views).stdout == b"array.npy\n"
+    assert glassfs("cat", "--views", "shape", store, "array.shape", path=views).stdout == b"<f8 [2]\n"
+    assert b"shape" not in glassfs("views", path=None).stdout
+
+
+def test_views_that_are_of_no_use_cost_a_warning(views: Path, store: Path) -> None:
+    program = "import logging, sys, glassfs; logging.basicConfig(); tree = glassfs.open(sys.argv[1], views='all'); " \
+        "print([node.name for node in tree.root.listing()], tree.root.xattrs()['user.glassfs.error'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, store], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(views)},
+    )
+    warnings = [line.removeprefix("WARNING:glassfs.view.registry:") for line in done.stderr.splitlines()]
+    assert sorted(warnings) == [
+        "view failing fails: RuntimeError('made of glass')",
+        "view missing cannot be loaded: list index out of range",
+        "view mp4 is there already",
+        "view none is not a glassfs.view.View",
+    ]
+    assert "'array.npy'" in done.stdout and "'array.shape'" in done.stdout and "array.zarr" in done.stdout
+    assert "made of glass" in done.stdout
+
+
+def test_an_installed_view_is_in_a_mount(
+    views: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require("3")
+    monkeypatch.setenv("PYTHONPATH", str(views))
+    place = tmp_path / "mnt"
+    place.mkdir()
+    mount = Mount([store], place, tmp_path / "log", "3", ["views=shape"])
+    try:
+        assert set(os.listdir(place)) == {".glassfs", "array.npy", "array.shape"}
+        assert (place / "array.shape").read_bytes() == b"<f8 [2]\n"
+        assert (place / "array.shape").stat().st_size == 8
+        below = place / ".glassfs/views"
+        assert (below / "array.shape").read_bytes() == b"<f8 [2]\n" and (below / "array.zarr/zarr.json").exists()
+    finally:
+        mount.end()

@@ -78,7 +78,7 @@ def test_cameras_and_success(tmp_path: Path) -> None:
     found = json.loads(glassfs("info", "--json", path).output)
     assert found["cameras"] == {"front": 4, "wrist": 1}
     assert found["success"] == {"yes": 2, "no": 1, "unknown": 1}
-    assert glassfs("info", path).lines[-2:] == [
+    assert glassfs("info", path).lines[-3:-1] == [
         "  cameras: front (in 4), wrist (in 1)", "  success: 2 yes, 1 no, 1 unknown",
     ]
     assert "cameras" not in json.loads(glassfs("info", "--json", "--quick", path).output)
@@ -106,3 +106,18 @@ def test_folders_that_may_not_be_looked_into(dataset: Path, monkeypatch: pytest.
 def test_a_source_that_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
     fails(glassfs("info", tmp_path / "text"), f"{tmp_path}/text: is not a container of a known format")
+
+
+def test_views_are_told_with_where_they_appear(tmp_path: Path) -> None:
+    path = tmp_path / "robot.kdb"
+    picture = np.zeros((2, 2, 3), np.uint8)
+    with KinoWriter(path, created=0) as writer:
+        for _ in range(3):
+            writer.add_episode(np.ones((1, 2)), np.zeros((1, 1)), images=[{"front": picture, "a/b": picture}])
+    found = json.loads(glassfs("info", "--json", path).output)["views"]
+    assert set(found[".mp4"]) == {"episodes/0/images/front.mp4", "episodes/0/images/a/b.mp4"}
+    assert {"episodes.parquet", "episodes/0/steps.parquet"} <= set(found[".parquet"])
+    assert found["by-task"] == ["by-task"]
+    (line,) = (line for line in glassfs("info", path).lines if line.startswith("  views: "))
+    assert "episodes.parquet and 1 more" in line and "front.mp4 and 1 more" in line
+    assert "views" not in json.loads(glassfs("info", "--json", "--quick", path).output)

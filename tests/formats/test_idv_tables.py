@@ -15,8 +15,8 @@ from writers.idv import Codec, IdvWriter, Sparse, key, vector
 
 import glassfs
 from glassfs.content import Array, Container, Content, Group, Records, members_of
+from glassfs.content import table as content_table
 from glassfs.errors import Damaged
-from glassfs.formats.idv import whole
 from glassfs.formats.registry import open_container
 from glassfs.source.local import LocalSource
 from tests.formats.idv_files import EPOCH, entry, made_in, raw_column
@@ -154,9 +154,10 @@ def test_columns_without_need_of_a_pass_have_a_size_without_reading_blocks(make:
 def test_without_columns_or_with_very_many_there_is_no_table(make: Callable[..., Path]) -> None:
     assert tables_of(open_path(make(lambda view: None, rows=3))) == {}
     path = make(every_type)
-    with patch.object(whole, "MOST_COLUMNS", 5):
-        assert tables_of(open_path(path)) == {}
     assert list(tables_of(open_path(path))) == [b"columns"]
+    with patch.object(content_table, "WIDEST", 5), glassfs.open(path, views="parquet") as tree:
+        assert "columns.parquet" not in {node.name for node in tree.root.listing()}
+        assert b"columns is too wide to be shown, at most 5 are" in tree.root.xattrs()["user.glassfs.error"]
 
 
 def test_damage_costs_the_table_and_not_the_others(make: Callable[..., Path]) -> None:

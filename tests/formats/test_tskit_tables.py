@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import pyarrow as pa
 import pytest
 import tskit
 
+import glassfs
+from glassfs.errors import Damaged
 from glassfs.formats.kastore import FORMAT
 from glassfs.formats.registry import open_container
 from glassfs.testing import FormatTests
+from tests.formats.derived import whole
 from tests.formats.rows import assert_array, assert_runs, look_through, table_file, tables_of
 from tests.formats.test_tskit import rewritten, tables
 from tests.helpers import CountingSource, open_path, opening
@@ -171,3 +175,40 @@ class TestTrees(FormatTests):
 
     def containers(self) -> Iterable[Path | bytes]:
         return [self.trees]
+
+
+def documents_in(path: Path) -> dict[str, list[Any]]:
+    """The metadata of rows that a tree with views shows as JSON lines."""
+    with glassfs.open(path, views="jsonl") as tree:
+        files = {place: node for place, node in tree.walk("/") if place.endswith("/metadata.jsonl")}
+        return {place: [json.loads(row) for row in whole(file).splitlines()] for place, file in files.items()}
+
+
+def test_metadata_of_rows_are_lines_where_the_schema_says_json(trees: Path) -> None:
+    rows = [row.metadata for row in tskit.TableCollection.load(trees).nodes]
+    assert documents_in(trees) == {"/nodes/metadata.jsonl": rows}
+    with glassfs.open(trees) as tree:
+        assert not [place for place, _ in tree.walk("/") if place.endswith("metadata.jsonl")]
+
+
+def test_rows_without_metadata_or_with_broken_ones(change: Callable[..., Path]) -> None:
+    """tskit takes no bytes for an empty object, and refuses what is not JSON."""
+    rows = [b"", b'{"n": [1,\n2]}', b"{", b"\xff", b"7"]
+    path = change(
+        nodes__metadata=np.frombuffer(b"".join(rows), np.uint8),
+        nodes__metadata_offset=np.cumsum([0, *map(len, rows)], dtype="u4"),
+    )
+    assert documents_in(path) == {"/nodes/metadata.jsonl": [{}, {"n": [1, 2]}, "{", "\ufffd", 7]}
+    assert tskit.TableCollection.load(path).nodes[0].metadata == {}
+
+
+@pytest.mark.parametrize("schema", [b"", b"{}", b'{"codec": "struct", "type": "object"}', b"[", b'["json"]'])
+def test_metadata_of_another_codec_are_no_lines(change: Callable[..., Path], schema: bytes) -> None:
+    assert documents_in(change(nodes__metadata_schema=np.frombuffer(schema, np.uint8))) == {}
+
+
+def test_offsets_that_do_not_fit_cost_the_lines(change: Callable[..., Path]) -> None:
+    assert documents_in(change(nodes__metadata_offset=np.zeros(4, "u4"))) == {}
+    path = change(nodes__metadata_offset=np.array([0, 9, 1, 2, 3, 21], "u4"))
+    with glassfs.open(path, views="jsonl") as tree, pytest.raises(Damaged):
+        tree.file("/nodes/metadata.jsonl").read(0, 10)

@@ -17,13 +17,14 @@ from PIL import Image as Pillow
 from writers.wshard import WShardWriter, write_chunked, write_manifest
 
 import glassfs
+from glassfs.content import table
 from glassfs.errors import Damaged, GlassfsError
-from glassfs.formats.wshard import steps
 from glassfs.tree import File
 from tests.conftest import DATA, SAMPLES
 from tests.formats.derived import BUDGET, DERIVED, LARGEST, read_somewhere, shown_in, whole
 from tests.formats.wshard_files import entry_of, made, with_entry, with_flipped
 from tests.view.films import boxes, rgb, shown
+from tests.view.test_samples import nodes_of
 
 STEPS = 6
 RNG = np.random.default_rng(11)
@@ -178,7 +179,7 @@ def test_without_a_length_the_first_signal_tells_it() -> None:
 def test_where_nothing_belongs_to_a_step_there_is_no_table() -> None:
     for length in (STEPS + 5, (1 << 62)):
         assert "/steps.parquet" not in shown_in(made(fill_steps, episode={"length_T": length}))
-    with patch.object(steps, "MOST_SIGNALS", len(vectors()) - 1):
+    with patch.object(table, "WIDEST", len(vectors())):
         assert "/steps.parquet" not in shown_in(made(fill_steps, episode={"length_T": STEPS}))
 
 
@@ -318,11 +319,13 @@ def test_malformed_containers_raise_nothing_else_and_take_little(path: Path) -> 
     tracemalloc.start()
     try:
         try:
-            files = shown_in(path, cache_size=BUDGET)
+            tree = glassfs.open(path, cache_size=BUDGET, views="all")
         except GlassfsError:
             return
-        for file in files.values():
-            read_somewhere(file)
+        with tree:
+            for _, node in nodes_of(tree):
+                if isinstance(node, File):
+                    read_somewhere(node)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -284,7 +284,7 @@ def never(number: int) -> Content:
 @pytest.mark.parametrize(("count", "width", "height", "reason"), [
     (5, 100_000, 100_000, "100000 x 100000 pixels is too large"), (5, 16_385, 1, "too large"),
     (5, 1, 16_385, "too large"), (5, 16_000, 16_000, "too large"), (1 << 32, 16, 16, "4294967296 frames is too long"),
-    (1 << 60, 16, 16, "too long"),
+    (1 << 60, 16, 16, "too long"), (1 << 31, 16, 16, "too long"),
 ])
 def test_films_that_are_refused(count: int, width: int, height: int, reason: str) -> None:
     with pytest.raises(TooLarge, match=reason):

@@ -13,8 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Unreadable
+from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table, Unreadable
 from glassfs.errors import Damaged, TooLarge
+from glassfs.view.parquet import VIEW
+from glassfs.view.parquet.file import Parquet
+from glassfs.view.parquet.kept import kept_with
 from glassfs.view.parquet.pages import demand_possible
 from tests.view.tables import (
     array_column,
@@ -228,3 +231,54 @@ def test_many_vectors_are_lists() -> None:
     schema = pq.read_schema(io.BytesIO(parquet_bytes(columns, 2)))
     assert schema.names == [f"v{number}" for number in range(100)]
     assert {str(kind) for kind in schema.types} == {"list<element: uint8 not null>"}
+
+
+def wide(columns: int, width: int | None = None) -> Table:
+    made = [Column(b"c%d" % number, Array(b"", Counted(40), "<f4", (10,))) for number in range(columns)]
+    return Table(b"wide", 10, lambda: made, width=columns if width is None else width)
+
+
+@pytest.mark.parametrize(("width", "error", "reason"), [
+    (10_001, TooLarge, "10001 columns is too wide"), (1 << 40, TooLarge, "too wide"), (0, Damaged, "no columns"),
+])
+def test_tables_that_are_too_wide_or_have_no_columns_are_left_out(
+    width: int, error: type[Exception], reason: str,
+) -> None:
+    with pytest.raises(error, match=reason):
+        list(VIEW.show(wide(1, width), BlockCache(), ("v",)))
+
+
+def test_a_table_of_a_trillion_rows() -> None:
+    rows = 1 << 40
+    columns = [Column(b"n", Array(b"n", Counted(4 * rows), "<f4", (rows,))),
+               Column(b"b", Array(b"b", Counted(rows), "|b1", (rows,)))]
+    tracemalloc.start()
+    try:
+        data = parquet_data(columns, rows, BlockCache(64 << 20))
+        footer = struct.unpack("<I", data.read(data.size - 8, 4))[0]
+        assert len(data.read(data.size // 2, 100_000)) == 100_000
+        assert pq.read_metadata(io.BytesIO(_Tail(data, footer).read())).num_rows == rows
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(TooLarge):
+        assert parquet_data([Column(b"n", Array(b"n", Counted(1 << 62), "<f4", (1 << 60,)))], 1 << 60).size
+
+
+def test_what_is_known_of_many_wide_tables_is_bounded() -> None:
+    """A listing keeps the files of thousands of tables; what is known of their columns is not kept with them."""
+    cache, files = BlockCache(8 << 20), []
+    tables = [wide(500) for _ in range(10)]
+    tracemalloc.start()
+    try:
+        for number, table in enumerate(tables):
+            files.append(Parquet(table, cache, ("v", number)))
+            assert files[-1].size == files[0].size
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+        assert 0 < kept_with(cache).used <= 2 << 20
+    finally:
+        tracemalloc.stop()
+    first, last = (file.read(file.size - 5000, 5000) for file in (files[0], files[-1]))
+    assert first == last
+    del files[:]
+    assert kept_with(cache).used == 0

@@ -101,3 +101,12 @@ def test_the_arrays_of_a_directory_are_a_group(tmp_path: Path) -> None:
 def test_dtypes_that_zarr_lacks_are_left_out(tmp_path: Path) -> None:
     place = written(tmp_path, Member((b"odd",), Array(b"odd", Memory(b"abc"), "|S3", (1,))))
     assert sorted(os.listdir(place)) == ["odd.npy"]
+
+
+def test_an_array_called_like_the_metadata_is_not_in_the_group(tmp_path: Path) -> None:
+    import zarr
+
+    members = [content(name, values("<i4", (3,)), "<i4") for name in (b"zarr.json", b"a", b"c")]
+    place = written(tmp_path, *members)
+    assert sorted(zarr.open(place / "arrays.zarr", mode="r").array_keys()) == ["a", "c"]
+    assert zarr.open(place / "zarr.json.zarr", mode="r").shape == (3,)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+from collections import Counter, deque
+from itertools import islice
 from typing import Any
 
 import click
 
-from glassfs.cli.common import complain, containers_below, opened_container, reason_of
+from glassfs.cli.common import complain, containers_below, opened, opened_container, reason_of
 from glassfs.cli.complete import complete_source
 from glassfs.content import (
     Array,
@@ -29,6 +30,7 @@ from glassfs.errors import GlassfsError
 from glassfs.sizes import human_size
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Tree
+from glassfs.view import ALL
 
 KINDS: dict[type[Content], str] = {
     Array: "arrays", Image: "pictures", Picture: "pictures", Json: "documents", Document: "documents",
@@ -37,6 +39,10 @@ KINDS: dict[type[Content], str] = {
 
 SUMMED = ("num_episodes", "num_frames", "length_T", "rows", "keys", "members")
 """Facts of single containers that mean something when they are added up."""
+
+
+LOOKED_INTO = 256
+"""Directories that are looked into for views, and views told of one kind."""
 
 
 @click.command()
@@ -49,7 +55,8 @@ SUMMED = ("num_episodes", "num_frames", "length_T", "rows", "keys", "members")
 def command(sources: tuple[str, ...], as_json: bool, quick: bool) -> int:
     """Counts what is in each SOURCE, and compares its size raw with that of the file.
 
-    Sizes that would take decoding are left out. For KinoDB the cameras are counted, and how many episodes succeeded.
+    Sizes that would take decoding are left out. Views are told that appear with --views all, and where: of things that
+    are numbered in the first one. For KinoDB the cameras are counted, and how many episodes succeeded.
     A SOURCE that is a folder: how many containers of each format are in it and below, their sizes, and the sums of
     what their headers tell.
     """
@@ -77,7 +84,9 @@ def describe(source: str, quick: bool = False) -> dict[str, Any]:
             "source": source, "format": container.format, "version": container.version, "bytes": size,
             "files": len(container.sources), "facts": container.facts,
         }
-        return found if quick else found | _counted(tree, size, container.format == "kinodb")
+        if quick:
+            return found
+        return found | _counted(tree, size, container.format == "kinodb") | {"views": _views(source)}
 
 
 def describe_folder(source: str) -> dict[str, Any]:
@@ -120,6 +129,32 @@ def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:
     return found | {"cameras": episodes.cameras, "success": episodes.success} if has_episodes else found
 
 
+def _views(source: str) -> dict[str, list[str]]:
+    """The paths of what views add to the tree, by their endings. Nothing is read but what listings take."""
+    found: dict[str, list[str]] = {}
+    with opened(source) as plain, opened(source, ALL) as viewed:
+        waiting = deque([("", plain.root, viewed.root)])
+        for _ in range(LOOKED_INTO):
+            if not waiting:
+                break
+            place, directory, shown = waiting.popleft()
+            try:
+                nodes, more = directory.listing(), shown.listing()
+            except GlassfsError:
+                continue
+            is_numbered = bool(nodes) and nodes[0].name.partition(".")[0].isdigit()
+            known = {node.name: node for node in islice(nodes, 1 if is_numbered else None)}
+            for node in islice(more, 1 if is_numbered else None):
+                below = known.get(node.name)
+                if below is None:
+                    paths = found.setdefault(os.path.splitext(node.name)[1] or node.name, [])
+                    if len(paths) < LOOKED_INTO:
+                        paths.append(f"{place}{node.name}")
+                elif isinstance(below, Directory) and isinstance(node, Directory):
+                    waiting.append((f"{place}{node.name}/", below, node))
+    return found
+
+
 class _Episodes:
     """What the nodes of a KinoDB tree tell, as they come by: in how many episodes a camera is, and how these ended."""
 
@@ -159,6 +194,9 @@ def _for_people(found: dict[str, Any]) -> str:
             lines.append("  cameras: " + ", ".join(f"{name} (in {n:,})" for name, n in found["cameras"].items()))
         if found.get("success"):
             lines.append(f"  success: {_list(found['success'])}")
+        if found["views"]:
+            shown = (paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1) for paths in found["views"].values())
+            lines.append("  views: " + ", ".join(shown))
         lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
     return "\n".join(map(printable, lines))
 

@@ -35,7 +35,7 @@ from glassfs.content.model import (
 )
 from glassfs.content.parts import Blocked, Concatenated, Converted, Counted, Gathered, Made, Parted, Regular, booleans
 from glassfs.content.recording import Recording
-from glassfs.content.table import Cells, Column, Ragged, Table
+from glassfs.content.table import Cells, Column, Documents, Ragged, Table
 
 __all__ = [
     "Array",
@@ -53,6 +53,7 @@ __all__ = [
     "Data",
     "Decoded",
     "Document",
+    "Documents",
     "Extent",
     "Fault",
     "Fields",

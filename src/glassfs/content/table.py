@@ -12,6 +12,10 @@ from typing import NamedTuple, TypeAlias
 
 from glassfs.content.data import Data
 from glassfs.content.model import Array, Content, RaggedText, Records
+from glassfs.errors import Damaged, TooLarge
+
+WIDEST = 10_000
+"""Columns of a table at the most: once somebody asks for them all are in memory, 1 to 3 KiB each."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,16 @@ class Cells(Records):
     dtype: str = ""
 
 
+@dataclass(slots=True)
+class Documents(Content):
+    """A column that is there for itself, and each row of which is a JSON document too; one of no bytes is ``{}``.
+
+    ``rows`` is asked when somebody looks, may raise Damaged, and gives None where they turn out not to be documents.
+    """
+
+    rows: Callable[[], RaggedText | None]
+
+
 ColumnContent: TypeAlias = "Array | RaggedText | Ragged | Records"
 
 
@@ -55,14 +69,24 @@ class Column(NamedTuple):
 class Table(Content):
     """``rows`` rows of columns. ``columns`` is asked when somebody first looks at them, and may raise Damaged.
 
-    Where each row tells of a thing, ``records`` has them as objects, and ``directory`` is the name of what holds a
-    directory for each, called by its number.
+    ``width`` is how many there are, where that is known before: a table that is too wide or has none is not to be shown
+    (``demand_columns``), and its ``columns`` may lack some. Where each row tells of a thing, ``records`` has them as
+    objects, and ``directory`` is the name of what holds a directory for each, called by its number.
     """
 
     rows: int
     columns: Callable[[], Sequence[Column]]
     records: Records | None = None
     directory: bytes = b""
+    width: int | None = None
+
+
+def demand_columns(table: Table) -> None:
+    """Raises TooLarge for a table that is too wide to be shown, and Damaged for one without columns."""
+    if table.width == 0:
+        raise Damaged("a table of no columns shows nothing")
+    if table.width is not None and table.width > WIDEST:
+        raise TooLarge(f"a table of {table.width} columns is too wide to be shown, at most {WIDEST} are")
 
 
 def is_sized(column: Column) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Content, Data, Json, Member, Ragged, RaggedText, Table, Text
+from glassfs.content import Array, Content, Data, Documents, Json, Member, Ragged, RaggedText, Table, Text
 from glassfs.content import Column as TableColumn
 
 # The columns of the tables: element type; a ragged one has a column of offsets beside it.
@@ -139,8 +139,14 @@ class TreeSequence:
                 yield _member(RaggedText(key.encode(), text.data, offsets.data, offsets.dtype, rows, is_json))
 
     def tables(self) -> Iterator[Member]:
-        """The tables of which something is there, but for those whose columns do not have the same number of rows."""
+        """The tables of which something is there, but for those whose columns do not have the same number of rows.
+
+        And their metadata as documents, which they turn out to be where somebody looks.
+        """
         for table in TABLES:
+            metadata = f"{table}/metadata".encode()
+            if f"{table}/metadata" in COLUMNS and metadata in self._columns:
+                yield _member(Documents(metadata, partial(self._documents, table)))
             rows = self.rows(table)
             if rows is not None and self._is_whole(table, rows):
                 yield Member((table.encode(),), Table(table.encode(), rows, partial(self._columns_of, table, rows)))
@@ -174,6 +180,14 @@ class TreeSequence:
                 content = Ragged(key.encode(), column.data, dtype, offsets.data, offsets.dtype, rows)
             found.append(TableColumn(name.encode(), content))
         return found
+
+    def _documents(self, table: str) -> RaggedText | None:
+        """The metadata of the rows of a table, where its schema says that they are JSON."""
+        key = f"{table}/metadata"
+        text, offsets = self._column(key, "uint8"), self._offsets(key)
+        if text is None or offsets is None or not self._is_text(key):
+            return None
+        return RaggedText(key.encode(), text.data, offsets.data, offsets.dtype, offsets.length - 1, is_json=True)
 
     def _is_text(self, key: str) -> bool:
         if key in TEXT_COLUMNS:

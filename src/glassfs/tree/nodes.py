@@ -322,5 +322,10 @@ class FixedDirectory(Directory):
             raise not_found(name) from None
 
 
+def error_of(node: Node) -> dict[str, bytes]:
+    """Of its extended attributes the one that says what of it could not be shown, if there is one."""
+    return {name: value for name, value in node.xattrs().items() if name == XATTR_PREFIX + "error"}
+
+
 def not_found(path: str) -> NotFound:
     return NotFound("no such file or directory", part=path)

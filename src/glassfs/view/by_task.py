@@ -10,21 +10,26 @@ from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Table
+from glassfs.errors import TooLarge
 from glassfs.view.contract import Key, Shown, View
 
 INSTRUCTION, SUCCESS = "language_instruction", "success"
 DIGITS = 6
+MOST = 100_000
+"""Links in a directory: whoever lists it has all of them in memory, and there may be as many as a file has room for."""
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if table.records is None or not table.directory:
         return
+    if table.rows > MOST:
+        raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
     for name, word in ((b"by-task", _task), (b"by-success", _success)):
         yield Shown(Group(name, _members(table, word)), name=name)
 
 
 def _task(record: dict[str, Any]) -> bytes:
-    return str(record.get(INSTRUCTION) or "").encode("utf-8", "surrogateescape")
+    return str(record.get(INSTRUCTION) or "").encode("utf-8", "replace")
 
 
 def _success(record: dict[str, Any]) -> bytes:

@@ -38,15 +38,20 @@ def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
 
 
 def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, Data]:
+    if content.is_json:
+        return documents(content, cache, key)
+    return ".txt", PlainLines(_Rows(content), cache, key)
+
+
+def documents(content: RaggedText, cache: BlockCache, key: Key, empty: bytes = b"") -> tuple[str, Data]:
+    """Each row as JSON, a string where it is not; ``empty`` stands for a row of no bytes."""
     rows = _Rows(content)
-    if not content.is_json:
-        return ".txt", PlainLines(rows, cache, key)
 
     def lines(block: int) -> Iterator[bytes | bytearray]:
         for start, end in rows.spans(block):
             if end - start > json.LIMIT:
                 raise TooLarge(f"a row is longer than {json.LIMIT >> 20} MiB", part=rows.name)
-            yield _ended(_json_line(content.text.read(start, end - start)))
+            yield _ended(_json_line(content.text.read(start, end - start) or empty))
 
     def cost(block: int) -> int:
         return ROW_COST * min(json.LIMIT, max(end - start for start, end in rows.spans(block)))

@@ -30,7 +30,8 @@ USUAL_RATE = Fraction(10)
 """Frames a second, where what a film says is no rate."""
 SLOWEST, FASTEST = 1e-4, 1e4
 FINEST = 1 << 16
-MOST_FRAMES = (1 << 32) - 1
+MOST_FRAMES = (1 << 31) - 1
+"""Players count in 32 bits, some with a sign."""
 LARGEST = (1 << 63) - 1
 LONGEST_HEAD = 1 << 16
 SEARCHED = 64

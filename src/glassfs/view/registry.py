@@ -38,6 +38,9 @@ class ViewSet:
                     yield from view.show(content, cache, (*key, view.name))
                 except GlassfsError as error:
                     on_error(error)
+                except Exception as error:  # a fault of the view, which may be somebody else's
+                    log.warning("view %s fails: %r", view.name, error)
+                    on_error(GlassfsError(f"view {view.name} fails: {error!r}"))
 
 
 @cache

@@ -11,7 +11,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
@@ -52,14 +53,17 @@ def show(content: Array | Beside, cache: BlockCache, key: Key) -> Iterator[Shown
                 raise TooLarge(f"rows of {layout.size} bytes are too large for chunks of Zarr")
             yield Shown(_directory(content, layout), ".zarr")
         return
-    arrays = [(name, array) for name, array in content.members if isinstance(array, Array)]
-    laid_out = [(name, array, _layout(array)) for name, array in arrays]
-    found = [
-        Member(name, _directory(array, layout)) for name, array, layout in laid_out
-        if layout is not None and layout.size <= LARGEST_CHUNK
-    ]
-    if found:
-        yield Shown(Group(b"", lambda: [_file(METADATA, _group()), *found]), name=GROUP)
+    arrays = [member for member in content.members if isinstance(member.content, Array)]
+    if next(_directories(arrays), None) is not None:
+        yield Shown(Group(b"", lambda: chain([_file(METADATA, _group())], _directories(arrays))), name=GROUP)
+
+
+def _directories(arrays: Iterable[Member]) -> Iterator[Member]:
+    """Those of a group, made when somebody looks: there may be very many. None has the name of its metadata."""
+    for name, array in arrays:
+        layout = _layout(array) if isinstance(array, Array) and name[-1] != METADATA else None
+        if isinstance(array, Array) and layout is not None and layout.size <= LARGEST_CHUNK:
+            yield Member(name, _directory(array, layout))
 
 
 def _layout(array: Array) -> _Layout | None:

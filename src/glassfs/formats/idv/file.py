@@ -89,8 +89,7 @@ class _Contents:
         if self.has_columns:
             yield Member((b"columns",), Group(b"columns", self._columns))
             table = whole_table(self._opened)
-            if table is not None:
-                yield Member((table.key,), table)
+            yield Member((table.key,), table)
 
     def _columns(self) -> Iterator[Member]:
         for column, codec, name, _ in self._opened.shown():

@@ -7,23 +7,21 @@ of unknown size one. Making the columns goes through the table of contents and r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from glassfs.content import Array, Column, Data, Ragged, Records, Table
+from glassfs.content.table import WIDEST
 from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32, Item
 from glassfs.formats.idv.columns import Indices, RowEnds, StoredValues, TextRows, Values
 from glassfs.formats.idv.table import IdvFile
 
 NAME = b"columns"
-MOST_COLUMNS = 10_000
-"""Of wider files there is no table: once somebody asks for its size all columns are in memory, 1 to 3 KiB each."""
 
 
-def whole_table(opened: IdvFile) -> Table | None:
+def whole_table(opened: IdvFile) -> Table:
     """The table of the readable columns, those that are hidden behind the others."""
     header = opened.header
-    if header.columns > MOST_COLUMNS:
-        return None
-    return Table(NAME, header.rows, lambda: list(_columns(opened)))
+    return Table(NAME, header.rows, lambda: list(islice(_columns(opened), WIDEST)), width=header.columns)
 
 
 def _columns(opened: IdvFile) -> Iterator[Column]:

@@ -2,11 +2,13 @@
 
 ``index`` has the container, ``metadata`` what describes the blocks, ``episode`` the blocks as contents,
 ``interleaved`` the repair of the streaming writers' fault, ``residual`` packed bits, ``steps`` the table of the steps,
-``manifest`` episodes in several files, ``verification`` what reading would not reveal. Opening raises Damaged or
-Refused; everything opened may be used from any thread.
+``table`` what is known of the episode as a whole, ``manifest`` episodes in several files, ``verification`` what reading
+would not reveal. Opening raises Damaged or Refused; everything opened may be used from any thread.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from glassfs.content import Container, Group
 from glassfs.errors import Refused
@@ -14,6 +16,7 @@ from glassfs.formats.registry import Format, Opening
 from glassfs.formats.wshard.episode import Episode
 from glassfs.formats.wshard.index import MAGIC, MANIFEST_ROLE, WSHARD_ROLE, Index
 from glassfs.formats.wshard.manifest import open_manifest
+from glassfs.formats.wshard.table import members, told_of
 from glassfs.formats.wshard.verification import facts, faults
 
 
@@ -39,9 +42,10 @@ def open_wshard(opening: Opening) -> Container:
     episode = Episode(index, opening.cache)
     for name, reason in episode.damaged_metadata.items():
         opening.warn(reason, name.decode())
-    root = Group(b"", episode.members, error=episode.error)
+    root = Group(b"", partial(members, episode), error=episode.error)
     return Container(
         "wshard", str(header.version), root, [source], facts(episode), lambda: faults(episode),
+        told_of(episode).table(),
     )
 
 

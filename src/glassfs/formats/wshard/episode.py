@@ -19,7 +19,6 @@ from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import Entry, Index
 from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overlaps
-from glassfs.formats.wshard.steps import with_steps
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
@@ -68,16 +67,14 @@ class Episode:
         with self.json(WSHARD) as found:
             return metadata.rate(found) or 0.0
 
-    def members(self) -> Iterator[Member]:
-        """All blocks, in the order of the index, and the table of the steps."""
-        return with_steps(self._blocks(), self.metadata.length, self._contents)
-
-    def _blocks(self) -> Iterator[Member]:
+    def blocks(self) -> Iterator[Member]:
+        """All blocks under their names, in the order of the index."""
         for entry in self.index:
             name = (UNNAMED, b"%d" % entry.number) if entry.name is None else tuple(entry.name.split(b"/"))
             yield Member(name, self.content(entry))
 
-    def _contents(self) -> Iterator[Content]:
+    def contents(self) -> Iterator[Content]:
+        """All blocks."""
         return map(self.content, self.index)
 
     def content(self, entry: Entry) -> Content:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Member
 from glassfs.errors import GlassfsError, Passing, Refused
 from glassfs.formats.registry import Opening
-from glassfs.formats.wshard.episode import Episode
+from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
 from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
-from glassfs.formats.wshard.steps import with_steps
+from glassfs.formats.wshard.steps import with_recording
+from glassfs.formats.wshard.table import Saying, Told, members
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.source import Kind, Source
 from glassfs.source.sealed import SealedSource
 
 MANIFEST = b"meta/manifest"
+OF_A_PART = ("chunk_index", "timestep_range")
 MOST_PARTS = 4096
 HASHED_AT_OPENING = 32 << 20
 
@@ -95,7 +98,8 @@ def open_manifest(opening: Opening, index: Index) -> Container:
     told = facts(own) | facts_of_manifest
     if any(part.episode.overlaps.repaired for part in parts):
         told["repaired"] = True
-    return Container("wshard", str(index.header.version), root, sources, told, whole.faults)
+    episodes = whole.told().table()
+    return Container("wshard", str(index.header.version), root, sources, told, whole.faults, episodes)
 
 
 def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
@@ -246,13 +250,26 @@ class _Whole:
         return f"{len(self._unjoined)} blocks cannot be joined: {shown}"
 
     def members(self) -> Iterator[Member]:
-        yield from self._own.members()
+        yield from self._own.blocks()
         joined = (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
-        yield from with_steps(joined, sum(part.record.length for part in self._parts), lambda: self._joined)
+        yield from with_recording(joined, self._steps, lambda: self._joined, self.told().record)
         for part in self._parts:
             uri = part.record.uri.encode("utf-8", "surrogateescape")
-            group = Group(uri, part.episode.members, error=part.episode.error)
+            group = Group(uri, partial(members, part.episode), error=part.episode.error)
             yield Member((b"chunks", b"%04d" % part.record.number), group)
+
+    def told(self) -> Told:
+        """What the manifest tells of the episode, and where that does not, the first part."""
+        said = [Saying(self._own, MANIFEST)]
+        said += [Saying(part.episode, block) for part in self._parts[:1] for block in (EPISODE, WSHARD)]
+        return Told(said, self._steps, self._rate, lambda: (content.key for content in self._joined), OF_A_PART)
+
+    @property
+    def _steps(self) -> int:
+        return sum(part.record.length for part in self._parts)
+
+    def _rate(self) -> float:
+        return self._parts[0].episode.rate() if self._parts else 0.0
 
     def faults(self) -> Iterator[Fault]:
         yield from faults(self._own)

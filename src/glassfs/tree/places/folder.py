@@ -25,6 +25,7 @@ from glassfs.tree.nodes import (
     Origin,
     Settled,
     Symlink,
+    error_of,
     inode,
     not_found,
 )
@@ -175,7 +176,8 @@ class ContainerDirectory(Settled):
         return self.containers.opened(self._lease)
 
     def xattrs(self) -> dict[str, bytes]:
-        return {XATTR_PREFIX + "format": self._lease.format.encode()}
+        found = {XATTR_PREFIX + "format": self._lease.format.encode()}
+        return found | error_of(self.opened().root) if self.origin.services.views else found
 
 
 class Folder(Directory):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from glassfs.tree.nodes import Directory, Facts, Node, Origin, Settled, inode
+from glassfs.tree.nodes import Directory, Facts, Node, Origin, Settled, error_of, inode
 from glassfs.tree.places.folder import ContainerDirectory
 from glassfs.view import ALL, chosen
 
@@ -72,7 +72,7 @@ class _ViewedContainer(Settled):
         return self._root().facts(start, stop)
 
     def xattrs(self) -> dict[str, bytes]:
-        return self._container.xattrs()
+        return self._container.xattrs() | error_of(self._root())
 
     def _root(self) -> Settled:
         return self._container.opened().root_with(chosen(ALL))

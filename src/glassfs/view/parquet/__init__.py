@@ -32,11 +32,13 @@ from collections.abc import Iterator
 
 from glassfs.cache import BlockCache
 from glassfs.content import Table
+from glassfs.content.table import demand_columns
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.parquet.file import Parquet
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    demand_columns(table)
     yield Shown(Parquet(table, cache, key), ".parquet")
 
 

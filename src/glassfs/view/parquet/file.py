@@ -2,7 +2,8 @@
 
 The size is known before anything is decoded, but for columns that need a pass. The columns are asked for when somebody
 first wants the size; where they stand is found out when the first range is read, and takes an offset of each group of
-rows and column whose rows differ in length. Any thread.
+rows and column whose rows differ in length. What is known of the columns is forgotten when those of many other tables
+were wanted since. Any thread.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from glassfs.content import Parted, Table
 from glassfs.content.table import is_sized
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.parquet.footer import Chunk, Field, footer, group, length
-from glassfs.view.parquet.leaves import Key, Leaves, leaves_of
+from glassfs.view.parquet.kept import kept_with
+from glassfs.view.parquet.leaves import Key, leaves_of
 
 MAGIC = b"PAR1"
 LARGEST_FILE = 1 << 61
 LARGEST_FOOTER = (1 << 31) - 1
+LEAF_COST, CHUNK_COST = 2 << 10, 256
+"""The memory that a column takes, with the content behind it, and its part of each group."""
 
 
 class Parquet(Parted):
@@ -34,10 +38,8 @@ class Parquet(Parted):
         self._cache = cache
         self._key = key
         self._lock = threading.RLock()
-        self._leaves: Leaves | None = None
         self._size: int | None = None
         self._is_sized: bool | None = None
-        self._bounds: Sequence[int] | None = None
 
     @property
     def is_sized(self) -> bool:
@@ -54,54 +56,86 @@ class Parquet(Parted):
     def size(self) -> int:
         if self._size is None:
             with self._lock:
-                self._size = self._find_size()
+                self._size = self._columns.size
         return self._size
 
     @property
     def bounds(self) -> Sequence[int]:
-        if self._bounds is None:
-            with self._lock:
-                self._bounds = self._bounds or self._find_bounds()
-        return self._bounds
+        return self._columns.bounds
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        if number == 0:
-            buffer[:] = MAGIC[offset : offset + len(buffer)]
-        elif number == len(self.bounds) - 2:
-            buffer[:] = self._tail[offset : offset + len(buffer)]
-        else:
-            place, column = divmod(number - 1, len(self._found.leaves))
-            pages = self._found.leaves[column].pages
-            pages.read_into(buffer, pages.start(place * self._found.rows_a_group) + offset)
+        self._columns.read_part(number, buffer, offset)
 
     @property
-    def _found(self) -> Leaves:
-        if self._leaves is None:
+    def _columns(self) -> _Columns:
+        kept = kept_with(self._cache)
+        columns: _Columns | None = kept.find(self)
+        if columns is None:
             with self._lock:
-                self._leaves = self._leaves or leaves_of(self._table, self._cache, self._key)
-        return self._leaves
+                columns = kept.find(self)
+                if columns is None:
+                    columns = _Columns(self._table, self._cache, self._key)
+                    kept.put(self, columns, columns.cost)
+        return columns
+
+
+class _Columns:
+    """What is known of the columns of a table, and so of the file."""
+
+    def __init__(self, table: Table, cache: BlockCache, key: Key) -> None:
+        self._rows = table.rows
+        self._leaves, self._rows_a_group = leaves_of(table, cache, key)
+        self._lock = threading.RLock()
 
     @property
-    def _fields(self) -> tuple[Field, ...]:
-        return tuple([leaf.field for leaf in self._found.leaves])
+    def cost(self) -> int:
+        """The memory that it takes, about."""
+        names = sum(len(leaf.field.path[0]) for leaf in self._leaves)
+        return len(self._leaves) * (LEAF_COST + CHUNK_COST * self._groups) + names * (2 + self._groups)
 
-    @property
-    def _group_rows(self) -> list[int]:
-        """Where each group begins, and the end."""
-        return [*range(0, self._table.rows, self._found.rows_a_group), self._table.rows]
-
-    def _find_size(self) -> int:
-        leaves = self._found.leaves
-        footer_size = length(self._fields, -(-self._table.rows // self._found.rows_a_group))
-        size = 2 * len(MAGIC) + 4 + footer_size + sum(leaf.pages.size for leaf in leaves)
+    @cached_property
+    def size(self) -> int:
+        footer_size = length(self._fields, self._groups)
+        size = 2 * len(MAGIC) + 4 + footer_size + sum(leaf.pages.size for leaf in self._leaves)
         if size > LARGEST_FILE or footer_size > LARGEST_FOOTER:
             raise TooLarge("is larger than a Parquet file can be")
         return size
 
-    def _find_bounds(self) -> Sequence[int]:
+    @property
+    def bounds(self) -> Sequence[int]:
+        with self._lock:
+            return self._bounds
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        if number == 0:
+            buffer[:] = MAGIC[offset : offset + len(buffer)]
+        elif number == len(self._bounds) - 2:
+            with self._lock:
+                tail = self._tail
+            buffer[:] = tail[offset : offset + len(buffer)]
+        else:
+            place, column = divmod(number - 1, len(self._leaves))
+            pages = self._leaves[column].pages
+            pages.read_into(buffer, pages.start(place * self._rows_a_group) + offset)
+
+    @property
+    def _groups(self) -> int:
+        return -(-self._rows // self._rows_a_group)
+
+    @property
+    def _fields(self) -> tuple[Field, ...]:
+        return tuple([leaf.field for leaf in self._leaves])
+
+    @property
+    def _group_rows(self) -> list[int]:
+        """Where each group begins, and the end."""
+        return [*range(0, self._rows, self._rows_a_group), self._rows]
+
+    @cached_property
+    def _bounds(self) -> Sequence[int]:
         bounds = array("Q", [0, len(MAGIC)])
         for first, end in pairwise(self._group_rows):
-            for leaf in self._found.leaves:
+            for leaf in self._leaves:
                 size = leaf.pages.start(end) - leaf.pages.start(first)
                 if size < 0:
                     raise Damaged("the offsets of its rows do not rise", part=leaf.field.path[0].decode())
@@ -111,15 +145,15 @@ class Parquet(Parted):
 
     @cached_property
     def _tail(self) -> bytes:
-        leaves, fields = self._found.leaves, self._fields
+        leaves, fields = self._leaves, self._fields
         groups = []
         number = 1
         for first, end in pairwise(self._group_rows):
             chunks = []
             for leaf in leaves:
-                start = self.bounds[number]
-                chunks.append(Chunk(start, self.bounds[number + 1] - start, leaf.pages.entries(first, end)))
+                start = self._bounds[number]
+                chunks.append(Chunk(start, self._bounds[number + 1] - start, leaf.pages.entries(first, end)))
                 number += 1
             groups.append(group(fields, end - first, chunks))
-        made = footer(fields, self._table.rows, groups)
+        made = footer(fields, self._rows, groups)
         return made + struct.pack("<I", len(made)) + MAGIC

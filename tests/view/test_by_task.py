@@ -1,0 +1,72 @@
+"""Episodes as links, by what was to be done and by how that went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from glassfs.cache import BlockCache
+from glassfs.content import Group, Member, Records, Table
+from glassfs.errors import TooLarge
+from glassfs.tree import Tree
+from glassfs.tree.build import container_root
+from glassfs.tree.nodes import Symlink
+from glassfs.view import ViewSet
+from glassfs.view.by_task import DIGITS, MOST, VIEW
+from tests.tree.trees import origin
+
+BLOCK = 2
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> Table:
+    records = Records(b"episodes", -(-len(rows) // BLOCK), lambda block: rows[block * BLOCK :][:BLOCK])
+    return Table(b"episodes", len(rows), list, records, b"episodes")
+
+
+def links_of(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    at = origin()
+    views = replace(at, services=at.services._replace(views=ViewSet(VIEW)))
+    root = container_root(Group(b"", lambda: [Member((b"episodes",), table_of(rows))]), views)
+    return {path: node.target for path, node in Tree(lambda: root).walk() if isinstance(node, Symlink)}
+
+
+def test_links_lead_to_the_episodes_in_their_order() -> None:
+    rows = [
+        {"language_instruction": "pick", "success": True}, {"language_instruction": "place", "success": False},
+        {"language_instruction": "pick", "success": None}, {}, {"language_instruction": None, "success": 1},
+    ]
+    found = links_of(rows)
+    target = {f"{number:0{DIGITS}d}": f"../../episodes/{number}" for number in range(len(rows))}
+    assert all(to == target[path.rpartition("/")[2]] for path, to in found.items())
+    below: dict[str, list[int]] = {}
+    for path in found:
+        folder, _, number = path.rpartition("/")
+        below.setdefault(folder, []).append(int(number))
+    assert below == {
+        "/by-task/pick": [0, 2], "/by-task/place": [1], "/by-task/%": [3, 4],
+        "/by-success/true": [0], "/by-success/false": [1], "/by-success/unknown": [2, 3, 4],
+    }
+
+
+@pytest.mark.parametrize("text", ["..", ".", "a/b", "/", "a\0b", "\n", "x" * 70_000, "\ud800", "\udc80", 7, ["a"]])
+def test_hostile_instructions_are_one_directory(text: Any) -> None:
+    paths = [path for path in links_of([{"language_instruction": text}]) if path.startswith("/by-task/")]
+    (path,) = paths
+    (_, _, name, number) = path.split("/")
+    assert number == "000000" and name not in ("", ".", "..") and "\0" not in name
+    assert len(name.encode("utf-8", "surrogateescape")) <= 255
+
+
+def test_tables_of_things_without_directories_have_none() -> None:
+    table = replace(table_of([{}]), directory=b"")
+    assert list(VIEW.show(table, BlockCache(), ("v",))) == []
+    assert list(VIEW.show(replace(table, records=None), BlockCache(), ("v",))) == []
+
+
+def test_more_links_than_fit_into_memory_are_left_out() -> None:
+    table = replace(table_of([{}]), rows=MOST + 1)
+    with pytest.raises(TooLarge, match=f"links to {MOST + 1} episodes"):
+        list(VIEW.show(table, BlockCache(), ("v",)))

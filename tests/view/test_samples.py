@@ -1,0 +1,136 @@
+"""Every sample in every view: sizes are those of the bytes, cost no decoding, and two openings show the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import glassfs
+from glassfs.content import Table
+from glassfs.content.table import is_sized
+from glassfs.errors import GlassfsError
+from glassfs.tree import Directory, File, Node, Tree
+from tests.conftest import DATA, SAMPLES
+from tests.formats.derived import LARGEST
+
+BUDGET = 16 << 20
+AT_EACH_END = 40
+"""Of a directory so many children are looked at, the first and the last."""
+BY_PASS = ("by-task", "by-success")
+"""What takes a pass to be listed."""
+OTHER_FILES = (".json", ".md")
+
+
+def containers(folder: Path) -> dict[str, Path]:
+    """All that are meant to be read; what others make of the malformed ones is tests/mount/test_views_damage.py."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in OTHER_FILES)
+    return {str(path.relative_to(folder)): path for path in paths if "malformed" not in path.parts}
+
+
+SMALL = containers(DATA)
+OTHERS = {name: path for name, path in containers(SAMPLES).items() if name not in SMALL}
+PARAMETERS = [
+    *(pytest.param(path, id=name) for name, path in SMALL.items()),
+    *(pytest.param(path, id=name, marks=pytest.mark.slow) for name, path in OTHERS.items()),
+]
+
+
+@pytest.fixture(params=PARAMETERS)
+def container(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    try:
+        with glassfs.open(path):
+            return path
+    except GlassfsError:
+        pytest.skip("is refused")
+
+
+def nodes_of(tree: Tree) -> Iterator[tuple[str, Node]]:
+    """Nodes of a tree under their paths; of directories with very many children the first and the last."""
+    waiting: list[tuple[str, Directory]] = [("", tree.root)]
+    while waiting:
+        place, directory = waiting.pop()
+        try:
+            nodes = directory.listing()
+        except GlassfsError:
+            continue
+        some = nodes if len(nodes) <= 2 * AT_EACH_END else [*nodes[:AT_EACH_END], *nodes[-AT_EACH_END:]]
+        for node in some:
+            yield f"{place}/{node.name}", node
+            if isinstance(node, Directory) and node.name not in BY_PASS:
+                waiting.append((f"{place}/{node.name}", node))
+
+
+def takes_a_pass(path: str, node: File) -> bool:
+    """Whether finding out the size may take a pass: of lines, and of tables with columns that are not sized."""
+    if path.endswith(".parquet") and isinstance(node.content, Table):
+        try:
+            return not all(map(is_sized, node.content.columns()))
+        except GlassfsError:
+            return True
+    return path.endswith(".jsonl") or (".zarr" not in path and not path.endswith(".mp4"))
+
+
+def derived(path: Path) -> Iterator[tuple[str, File]]:
+    """The files that views add."""
+    with glassfs.open(path) as plain, glassfs.open(path, views="all", cache_size=BUDGET) as tree:
+        known = {place for place, _ in nodes_of(plain)}
+        for place, node in nodes_of(tree):
+            if isinstance(node, File) and place not in known:
+                yield place, node
+
+
+@pytest.mark.slow
+def test_the_tree_is_the_same_with_views_beside_it(container: Path) -> None:
+    with glassfs.open(container) as plain, glassfs.open(container, views="all") as tree:
+        for place, node in nodes_of(plain):
+            viewed = tree.lookup(place)
+            assert (viewed.ino, viewed.mode, viewed.name) == (node.ino, node.mode, node.name)
+            if isinstance(node, File) and isinstance(viewed, File):
+                assert outcome(viewed) == outcome(node)
+                assert viewed.xattrs() == node.xattrs()
+
+
+def outcome(file: File) -> object:
+    """What a whole file reads as, or why not; of a large one its beginning and its end."""
+    try:
+        size = file.size
+        parts = [(0, size)] if size <= LARGEST else [(0, 1 << 16), (size - (1 << 16), 1 << 16)]
+        return size, [file.read(start, count) for start, count in parts]
+    except GlassfsError as error:
+        return type(error), str(error)
+
+
+def test_listing_and_sizes_decode_nothing(container: Path) -> None:
+    for place, file in derived(container):
+        cache = file.origin.services.cache
+        assert cache.misses == 0, place
+        if not takes_a_pass(place, file):
+            assert file.size >= 0
+            assert cache.misses == 0, place
+
+
+def test_sizes_are_those_of_the_bytes_whole_and_in_ranges(container: Path) -> None:
+    """And of two openings, one gives in ranges what the other one gives as a whole."""
+    chance = random.Random(container.name)
+    with glassfs.open(container, views="all", cache_size=BUDGET) as other:
+        for place, file in derived(container):
+            again = other.file(place)
+            try:
+                size = file.size
+                starts = [0] if size <= LARGEST else [0, chance.randrange(size - LARGEST), size - LARGEST]
+                wholes = [(start, file.read(start, LARGEST)) for start in starts]
+            except GlassfsError as error:
+                with pytest.raises(type(error)):
+                    again.read(0, min(again.size, LARGEST))
+                continue
+            assert again.size == size and file.read(size, 1) == b""
+            for start, whole in wholes:
+                assert len(whole) == min(LARGEST, size - start), place
+                for _ in range(4 if whole else 0):
+                    begin = chance.randrange(len(whole))
+                    count = min(len(whole) - begin, chance.choice((1, 17, 5000, LARGEST)))
+                    assert again.read(start + begin, count) == whole[begin : begin + count], place

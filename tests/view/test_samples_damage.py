@@ -1,0 +1,66 @@
+"""Broken containers with all views, in process: what is lost costs an error, and the tree is what it is without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import glassfs
+from glassfs.errors import GlassfsError
+from glassfs.tree import File
+from tests.conftest import DATA, SAMPLES
+from tests.formats.derived import BUDGET, LARGEST
+from tests.view.test_samples import nodes_of, outcome
+
+CORPORA = ("malformed", "odd", "ambiguous", "upstream-v1")
+LONG_TO_READ = "zstd_bomb_1GiB"
+
+
+def broken() -> Iterator[Path]:
+    """Containers that others, and our own tests, made to be wrong."""
+    for path in sorted(SAMPLES.rglob("*")):
+        if path.is_file() and path.suffix not in (".json", ".md") and set(CORPORA) & set(path.parts):
+            yield path
+
+
+@pytest.mark.parametrize("path", [
+    pytest.param(path, marks=[pytest.mark.slow] * (path.stem == LONG_TO_READ), id="/".join(path.parts[-3:]))
+    for path in broken()
+])
+def test_what_is_broken_reads_as_it_does_without_views(path: Path) -> None:
+    """Views are read in ranges; what cannot be read costs an error of glassfs, and that file only."""
+    try:
+        plain = glassfs.open(path, cache_size=BUDGET)
+    except GlassfsError as refused:
+        with pytest.raises(type(refused)):
+            glassfs.open(path, views="all")
+        return
+    with plain, glassfs.open(path, views="all", cache_size=BUDGET) as tree:
+        known = set()
+        for place, node in nodes_of(plain):
+            known.add(place)
+            viewed = tree.lookup(place)
+            assert (viewed.ino, viewed.mode) == (node.ino, node.mode), place
+            if isinstance(node, File) and isinstance(viewed, File):
+                assert outcome(viewed) == outcome(node), place
+        for place, node in nodes_of(tree):
+            if place not in known and isinstance(node, File):
+                read_ends(node)
+
+
+def read_ends(file: File) -> None:
+    try:
+        size = file.size
+        for start in {0, size // 2, max(0, size - LARGEST)}:
+            assert len(file.read(start, LARGEST // 4)) == min(LARGEST // 4, size - start)
+    except GlassfsError:
+        return
+
+
+def test_a_film_of_four_billion_frames_is_left_out_and_says_why() -> None:
+    with glassfs.open(DATA / "kinodb/malformed/num_frames_huge.kdb", views="all") as tree:
+        folder = tree.directory("/episodes/0/images")
+        assert {node.name for node in folder.listing()} == {"front", "wrist"}
+        assert b"a film of 4294967295 frames is too long" in folder.xattrs()["user.glassfs.error"]
