@@ -53,7 +53,7 @@
       made("span", caption, "soft", `${camera.width} × ${camera.height}`);
       this.link = made("a", caption);
       this.image.onload = () => this.loaded("");
-      this.image.onerror = () => this.loaded("This frame cannot be read.");
+      this.image.onerror = () => this.missed();
       this.addFilm(figure);
     }
 
@@ -85,20 +85,32 @@
       }
       if (!isShown) {
         this.image.hidden = true;
-        this.address_ = "";
+        this.asked = "";
         this.loaded(frame === null ? "There is no frame yet." : "This frame is no picture that can be shown.");
         return;
       }
       const address = this.address(frame);
       this.image.alt = `${this.camera.name}, frame ${frame.number}`;
-      if (address === this.address_) {
+      if (address === this.asked) {
         this.tell("");
         return;
       }
-      this.address_ = address;
+      this.asked = address;
       this.isLoading = true;
+      this.isSecondTry = false;
       this.image.hidden = false;
       this.image.src = address;
+    }
+
+    // Of very many frames it is not known beforehand what kind of picture each is.
+    missed() {
+      const other = this.found(this.step);
+      if (other && !this.isSecondTry) {
+        this.isSecondTry = true;
+        other.suffix = SHOWN_AS.find((suffix) => suffix !== other.suffix);
+        this.link.textContent = this.address(other).split("/").pop();
+        this.image.src = this.link.href = this.address(other);
+      } else this.loaded("This frame cannot be read.");
     }
 
     loaded(text) {

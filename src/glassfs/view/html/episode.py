@@ -7,13 +7,13 @@ nothing. What cannot be read is told on the page. Any thread.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Content, Data, Film, Member, Memory, Recording, Rendered
+from glassfs.content import Array, Data, Film, Member, Memory, Recording, Rendered
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import json
 from glassfs.view.canonical import file_of
@@ -33,9 +33,9 @@ NO_PICTURE = bytes.fromhex(
 """One pixel that is transparent: the poster of an episode without cameras."""
 PAGE_COST = 16 << 20
 MOST_CAMERAS = 64
-MOST_LOOKED_AT = 200_000
-"""Frames whose kind is looked at, of all cameras of a page."""
-MOST_RUNS = 20_000
+MOST_LOOKS, MOST_BYTES_LOOKED_AT = 4096, 64 << 20
+"""Frames that are looked at to find out what kind of file they have, and their bytes; those of all cameras."""
+MOST_RUNS, AT_ONCE = 100_000, 4096
 LONGEST_TEXT, LONGEST_TITLE = 4000, 200
 MOST_FACTS = 256
 SHOWN_AS = (".png", ".jpg")
@@ -143,7 +143,7 @@ def _films(cameras: Iterable[Member]) -> Iterator[_Camera]:
 def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> list[dict[str, Any]]:
     """What the script needs to know of the cameras to name each frame's file."""
     found: list[dict[str, Any]] = []
-    left = MOST_LOOKED_AT
+    looks = _Looks(cache)
     cameras = list(islice(_films(members), MOST_CAMERAS + 1))
     if len(cameras) > MOST_CAMERAS:
         notes.append(f"Only the first {MOST_CAMERAS} cameras are shown.")
@@ -151,13 +151,9 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
     for camera in cameras[:MOST_CAMERAS]:
         name, film, _ = camera
         label = escape.brief(b"/".join(name[shared:]), LONGEST_TEXT)
-        runs = _Runs(camera, cache)
-        looked = runs.look(left)
-        left -= looked
+        runs = _Runs(camera, looks)
         if runs.is_cut:
             notes.append(f"Of {label}, only the frames before {runs.end} are shown.")
-        if runs.error:
-            notes.append(f"Of {label}, not all frames can be shown: {runs.error}")
         found.append({
             "name": label, "folder": escape.address(name) + "/", "film": escape.address(name, ".mp4"),
             "count": film.count, "width": film.width, "height": film.height, "digits": DIGITS,
@@ -167,48 +163,60 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
     return found
 
 
+class _Looks:
+    """How many frames may be looked at to find out what they are, which may take reading some of them."""
+
+    def __init__(self, cache: BlockCache) -> None:
+        self._cache = cache
+        self._left, self._bytes_left = MOST_LOOKS, MOST_BYTES_LOOKED_AT
+
+    @property
+    def is_over(self) -> bool:
+        return self._left <= 0 or self._bytes_left <= 0
+
+    def suffix(self, film: Film, number: int) -> str:
+        """That of a frame's file; "" where that cannot be told."""
+        self._left -= 1
+        try:
+            content = film.frame(number)
+            suffix, data = file_of(content, self._cache, ())
+            self._bytes_left -= data.size
+        except (Damaged, TooLarge):
+            return ""
+        return suffix
+
+
 class _Runs:
     """Which files the frames of a film have: runs of frames that are there and have one suffix.
 
     ``numbers`` has three for each run: how far it is from the end of the one before, how long it is, and the number of
-    its suffix.
+    its suffix. Those of frames that were not looked at are taken to be like that of the one before: where that is
+    wrong, the page finds it out.
     """
 
-    def __init__(self, camera: _Camera, cache: BlockCache) -> None:
+    def __init__(self, camera: _Camera, looks: _Looks) -> None:
         self.numbers: list[int] = []
         self.suffixes: list[str] = []
         self.end = 0
         self.is_cut = False
-        self.error = ""
-        self._film = camera.film
-        self._is_uniform = camera.is_uniform
-        self._cache = cache
+        self._assumed = SHOWN_AS[0]
+        film = camera.film
+        present: Sequence[int] = range(film.count) if film.present is None else film.present
+        for place in range(0, len(present), AT_ONCE):
+            if camera.is_uniform or (film.present is None and looks.is_over):
+                self._add(place, film.count - place, self._suffix(film, place, looks))
+                return
+            for number in present[place : place + AT_ONCE]:
+                self._add(number, 1, self._suffix(film, number, looks))
+            if len(self.numbers) > 3 * MOST_RUNS:
+                self.is_cut = True
+                return
 
-    def look(self, most: int) -> int:
-        """Looks at so many frames at most; how many it were."""
-        film = self._film
-        present = range(film.count) if film.present is None else film.present
-        if not len(present):
-            return 0
-        if self._is_uniform:
-            self._add(0, film.count, self._suffix(film.frame(0)))
-            return 1
-        looked = 0
-        for number in present[:most]:
-            if len(self.numbers) >= 3 * MOST_RUNS:
-                break
-            looked += 1
-            try:
-                suffix = self._suffix(film.frame(number))
-            except (Damaged, TooLarge) as error:
-                self.error = self.error or error.without_source
-                continue
-            self._add(number, 1, suffix)
-        self.is_cut = looked < len(present)
-        return looked
-
-    def _suffix(self, content: Content) -> str:
-        return file_of(content, self._cache, ()).suffix
+    def _suffix(self, film: Film, number: int, looks: _Looks) -> str:
+        found = "" if looks.is_over else looks.suffix(film, number)
+        if found in SHOWN_AS:
+            self._assumed = found
+        return found or self._assumed
 
     def _add(self, number: int, count: int, suffix: str) -> None:
         if suffix not in self.suffixes:
