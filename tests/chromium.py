@@ -27,7 +27,7 @@ FLAGS = (
     "--disable-default-apps", "--disable-dev-shm-usage", "--disable-extensions", "--disable-sync", "--hide-scrollbars",
     "--metrics-recording-only", "--mute-audio", "--no-first-run", "--no-sandbox", "--remote-debugging-pipe",
 )
-PATIENCE = 120.0
+PATIENCE = 60.0
 KEYS = {
     "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "PageUp": 33,
     "PageDown": 34, "Enter": 13, "Tab": 9, " ": 32, "/": 191,

@@ -17,7 +17,7 @@ ELLIPSIS = "…"
 MOST_ITEMS = 64
 DEEPEST = 8
 
-_SPECIAL = re.compile("[\x00-\x08\x0b-\x1f\x7f&<>\"'`\ud800-\udfff]")
+_SPECIAL = re.compile("[\x00\r&<>\"'`\ud800-\udfff]")
 _IN_SCRIPTS = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"),
                ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
 
@@ -68,4 +68,4 @@ def _first(items: Iterable[Any]) -> list[Any]:
 
 def _reference(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return f"&#{code};" if 0 < code < 0xD800 else "\ufffd"
+    return f"&#{code};" if 0 < code < 0x80 else "\ufffd"
