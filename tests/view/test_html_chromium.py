@@ -197,7 +197,8 @@ def test_a_list_filters_sorts_and_leads_to_pages(chromium: Browser, run: Path) -
     assert not chromium.complaints
     chromium.press("ArrowDown")
     chromium.press("Enter")
-    chromium.wait_for("location.pathname.endsWith('/episodes/0/index.html') && document.querySelector('.camera a') !== null")
+    chromium.wait_for("location.pathname.endsWith('/episodes/0/index.html')")
+    chromium.wait_for("document.querySelector('.camera a') !== null")
     assert chromium.evaluate("document.getElementById('back').getAttribute('href')") == "../../index.html"
 
 

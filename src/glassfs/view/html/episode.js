@@ -11,6 +11,12 @@
     if (parent) parent.append(element);
     return element;
   };
+  const duration = (seconds) => {
+    if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
+    const minutes = Math.floor(seconds / 60);
+    if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
+    return `${Math.floor(minutes / 60).toLocaleString("en")} h ${minutes % 60} min`;
+  };
   const clamp = (value, least, most) => Math.min(most, Math.max(least, value));
   const short = (value) => {
     if (!Number.isFinite(value)) return String(value);
@@ -265,6 +271,7 @@
       }
       pen.lineWidth = column.channels > 16 ? 1 : 1.6;
       pen.lineJoin = "round";
+      pen.globalAlpha = column.channels > 8 ? 0.75 : 1;
       pen.save();
       pen.beginPath();
       pen.rect(this.left, top - 2, this.width, height + 4);
@@ -463,8 +470,7 @@
   at("reading").hidden = !facts.rows;
   at("slider").max = String(last);
   if (steps) {
-    const seconds = steps / facts.fps;
-    const long = seconds < 60 ? `${Number(seconds.toFixed(1))} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+    const long = duration(steps / facts.fps);
     at("length").textContent = `${steps.toLocaleString("en")} steps · ${short(facts.fps)} a second · ${long}`;
   }
   go(Number(asked.get("step")) || 0);

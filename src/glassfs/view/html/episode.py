@@ -271,5 +271,7 @@ def _text(value: Any) -> str:
         return "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
     short = escape.brief(value, LONGEST_TEXT)
     return short if isinstance(short, str) else json.line(short).decode()[:LONGEST_TEXT]

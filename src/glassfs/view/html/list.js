@@ -27,7 +27,7 @@
     if (Array.isArray(value)) return value.map(asText).join(", ");
     return typeof value === "object" ? JSON.stringify(value) : String(value);
   };
-  const asNumber = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : String(Number(value.toPrecision(4))));
+  const asNumber = (value) => String(Number.isInteger(value) ? value : Number(value.toPrecision(4)));
 
   let rows = [], names = [], shown = [], page = 0, sorted = { name: "", isDown: false };
 
