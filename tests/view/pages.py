@@ -98,7 +98,6 @@ class Page(HTMLParser):
     @property
     def facts(self) -> Any:
         scripts = self.of("script")
-        assert len(scripts) == 3
         return json.loads(scripts[0])
 
 
@@ -118,7 +117,12 @@ def plotted(data: bytes) -> tuple[dict[str, Any], list[np.ndarray[Any, Any] | No
 
 
 def listed(data: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """The rows of a list, and what is told of them."""
-    text = data.decode().removeprefix('"use strict";\nglassfs.rows([\n')
-    rows, _, facts = text.rpartition("], {")
-    return json.loads(f"[{rows.strip().removesuffix(',')}]"), json.loads("{" + facts.removesuffix(");\n"))
+    """The rows of a list, and what is told of them; of data.js, or of a page that has them in itself."""
+    text = data.decode()
+    if text.startswith("<!DOCTYPE html>"):
+        found = Page(data).facts
+    else:
+        found = json.loads(text.removeprefix('"use strict";\nglassfs.rows(').removesuffix(");\n"))
+    *rows, end = found["rows"]
+    assert end is None
+    return rows, found["facts"]

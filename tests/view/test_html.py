@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -223,7 +224,7 @@ RECORDS = [
 def test_rows_of_a_list() -> None:
     made = table(RECORDS)
     rows, told = listed(whole(lambda: files(made)["data.js"]))
-    assert told == {"names": list(RECORDS[0]), "total": 40, "directory": "./episodes"}
+    assert (told["names"], told["total"], told["directory"]) == (list(RECORDS[0]), 40, "./episodes")
     assert [row[1] for row in rows] == [number * 2 for number in range(40)]
     assert rows[0][2] == HOSTILE[0]
     assert b"</" not in files(made)["data.js"].whole()
@@ -253,9 +254,34 @@ def test_a_list_that_is_too_long_is_cut(
 def test_tables_whose_rows_have_no_directories_have_no_page() -> None:
     assert not files(table(RECORDS, directory=b""))
     assert not files(Table(b"steps", 4, list))
-    folder = [{"container": "a/b.kdb", "position": 1}]
-    rows, _ = listed(bytes(files(table(folder, directory=b""))["data.js"].whole()))
-    assert rows == [["a/b.kdb", 1]]
+
+
+class Joined(Table):
+    """A table over a folder."""
+
+    def path_of(self, record: dict[str, Any]) -> str:
+        return f"{record['container']}/{record['position']}"
+
+    def attributes(self) -> dict[str, str]:
+        return {"omitted": "3", "error": "</script>"}
+
+
+def test_the_page_of_a_folder_loads_no_data() -> None:
+    """A folder may have a data.js of its own."""
+    records = [{"container": f"{text}.kdb", "position": number} for number, text in enumerate(HOSTILE)]
+    plain = table(records, directory=b"")
+    joined = Joined(plain.key, plain.rows, plain.columns, plain.records)
+    assert list(files(joined)) == ["index.html"]
+    data = whole(lambda: files(joined)["index.html"])
+    rows, told = listed(data)
+    names = [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in HOSTILE]
+    assert rows == [[f"{name}.kdb", number, f"{name}.kdb/{number}"] for number, name in enumerate(names)]
+    assert (told["omitted"], told["error"], told["directory"]) == ("3", "</script>", None)
+    found = Page(data)
+    assert [tag for tag, _ in found.tags].count("script") == 2
+    (policy,) = [found["content"] for tag, found in found.tags if found.get("http-equiv")]
+    assert policy is not None and "script-src 'sha256-" in policy
+    assert "file:" not in policy.partition("script-src")[2].partition(";")[0]
 
 
 def test_the_memory_of_a_list_is_that_of_the_cache() -> None:

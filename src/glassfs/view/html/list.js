@@ -8,7 +8,7 @@
     episode_id: "Id", episode_name: "Name", env_id: "Environment", channels: "Channels",
   };
   const MINOR = ["fps", "state_dim", "action_dim", "episode_id"];
-  const HIDDEN = ["container", "position"];
+  const HIDDEN = ["container", "position", "place"];
   const OUTCOMES = { true: ["good", "succeeded"], false: ["bad", "failed"], null: ["none", "unknown"] };
   const at = (id) => document.getElementById(id);
   const made = (tag, parent, name, text) => {
@@ -36,23 +36,21 @@
       this.number = number;
       this.values = new Map(Array.isArray(values)
         ? facts.names.map((name, place) => [name, values[place]]) : Object.entries(values));
-      const container = this.values.get("container");
-      if (typeof container === "string") {
-        // Not all that is in a container is numbered: some containers are an episode themselves.
-        const position = this.values.get("position");
-        const parts = container.split("/").map(quoted);
-        this.place = `./${parts.join("/")}` + (Number.isInteger(position) ? `/${facts.directory.slice(2)}/${position}` : "");
-        this.label = Number.isInteger(position) ? `${container} · ${position}` : container;
+      const place = this.values.get("place");
+      if (facts.directory === null) {
+        this.place = `./${String(place).split("/").map(quoted).join("/")}`;
+        this.label = String(place);
       } else {
         this.place = `${facts.directory}/${number}`;
         this.label = String(number);
       }
+      this.isNumbered = facts.directory !== null;
       this.up = this.place.split("/").length - 1;
       this.words = `${this.label}\n${[...this.values.values()].map(asWords).join("\n")}`.toLowerCase();
     }
 
     key(name) {
-      if (name === "label") return typeof this.values.get("container") === "string" ? this.label : this.number;
+      if (name === "label") return this.isNumbered ? this.number : this.label;
       const value = this.values.get(name);
       return value === undefined ? null : Array.isArray(value) ? asText(value) : value;
     }
@@ -69,8 +67,8 @@
   }
 
   window.glassfs = {
-    rows(told, facts) {
-      rows = told.map((values, number) => new Row(values, number, facts));
+    rows({ rows: told, facts }) {
+      rows = told.slice(0, -1).map((values, number) => new Row(values, number, facts));
       // What no row tells needs no column.
       const all = new Set(facts.names);
       for (const row of rows) for (const name of row.values.keys()) all.add(name);
@@ -82,6 +80,8 @@
       if (facts.total > rows.length) {
         note(`There are ${facts.total.toLocaleString("en")} episodes, too many for a page: the first ${rows.length.toLocaleString("en")} are here.`);
       }
+      if (facts.omitted) note(`Containers that not everybody may read are left out: ${facts.omitted}.`);
+      if (facts.error) note(`Not all containers could be looked at: ${facts.error}`);
       at("outcome").hidden = !names.includes("success");
       at("all").hidden = false;
       addHeads();
@@ -238,4 +238,6 @@
   } catch {
     // A name that is not UTF-8 cannot be shown.
   }
+  const facts = JSON.parse(at("facts").textContent);
+  if (facts !== null) window.glassfs.rows(facts);
 })();

@@ -10,6 +10,7 @@ import hashlib
 from base64 import b64encode
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from glassfs.view.html import escape
 
@@ -17,17 +18,33 @@ NAME, SUFFIX = b"index", ".html"
 DATA_NAME, DATA_SUFFIX = b"data", ".js"
 LONGEST_TITLE = 200
 STYLE = "page.css"
+BESIDE = "'self' file:"
+"""Where files beside a page may come from, in words of its policy."""
+
+
+class Frame(NamedTuple):
+    """What stands before and behind the facts of a page, which its script finds as JSON."""
+
+    before: bytes
+    after: bytes
 
 
 def document(title: str, body: str, script: str, facts: object = None) -> bytes:
-    """A page. ``body`` is HTML, ``script`` the name of a script, ``facts`` what the script finds as JSON."""
+    """A whole page that loads its data. ``body`` is HTML, ``script`` the name of a script."""
+    before, after = frame(title, body, script)
+    return before + escape.script(facts) + after
+
+
+def frame(title: str, body: str, script: str, has_data: bool = True) -> Frame:
+    """A page around its facts. Without data of its own beside it, it may run no other script than its own."""
     style, code = part(STYLE), part(script)
+    more = f" {BESIDE}" if has_data else ""
     policy = "; ".join((
         "default-src 'none'",
-        f"script-src {_digest(code)} 'self' file:",
+        f"script-src {_digest(code)}{more}",
         f"style-src {_digest(style)}",
-        "img-src 'self' file:",
-        "media-src 'self' file:",
+        f"img-src {BESIDE}",
+        f"media-src {BESIDE}",
         "base-uri 'none'",
         "form-action 'none'",
         "require-trusted-types-for 'script'",
@@ -45,10 +62,9 @@ def document(title: str, body: str, script: str, facts: object = None) -> bytes:
         f"<title>{escape.html(shown)}</title>\n"
         f"<style>{style}</style>\n<body>\n"
     )
-    data = DATA_NAME.decode() + DATA_SUFFIX
-    told = b'<script type="application/json" id="facts">' + escape.script(facts) + b"</script>\n"
-    tail = f'<script>{code}</script>\n<script src="{data}" defer></script>\n</body>\n</html>\n'
-    return head.encode() + body.encode() + told + tail.encode()
+    data = f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else ""
+    tail = f"</script>\n<script>{code}</script>\n{data}</body>\n</html>\n"
+    return Frame(f'{head}{body}<script type="application/json" id="facts">'.encode(), tail.encode())
 
 
 @cache
