@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ KEYS = {
     "PageDown": 34, "Enter": 13, "Tab": 9, " ": 32, "/": 191,
 }
 TEXTS = {" ": " ", "Enter": "\r", "/": "/"}
+
+
+class NotDone(RuntimeError):
+    """What was asked for could not be done: a page that is being left has no answer."""
 
 
 class Browser:
@@ -70,10 +74,13 @@ class Browser:
     def wait_for(self, expression: str) -> Any:
         """Waits until an expression is true, and gives its value."""
         end = time.monotonic() + PATIENCE
-        while not (value := self.evaluate(expression)):
+        while True:
+            with suppress(NotDone):
+                value = self.evaluate(expression)
+                if value:
+                    return value
             assert time.monotonic() < end, f"never true: {expression}"
             time.sleep(0.02)
-        return value
 
     def press(self, key: str) -> None:
         code = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
@@ -123,7 +130,8 @@ class Browser:
             return bool(answers)
 
         self._wait_until(is_answered, lambda found: answers.append(found) if found.get("id") == number else None)
-        assert "error" not in answers[0], answers[0]
+        if "error" in answers[0]:
+            raise NotDone(f"{method}: {answers[0]['error']}")
         result: dict[str, Any] = answers[0]["result"]
         return result
 

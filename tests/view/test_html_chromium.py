@@ -15,7 +15,8 @@ from writers.kinodb import KinoWriter, Stored, jpeg
 from glassfs.view.html import episode
 from tests.chromium import Browser, browser, needs_chromium
 from tests.formats.derived import shown_in
-from tests.view.test_html import HOSTILE
+from tests.view.pages import files, table
+from tests.view.test_html import HOSTILE, Joined
 
 pytestmark = needs_chromium
 FRAMES = 30
@@ -315,3 +316,30 @@ def test_dark_and_light_large_and_small(chromium: Browser, run: Path, page: str)
     finally:
         chromium.prefer("light")
         chromium.resize(1200, 900)
+
+
+@pytest.mark.slow
+def test_the_page_of_a_folder_leads_into_containers(chromium: Browser, run: Path, tmp_path: Path) -> None:
+    """It runs no data.js that lies in the folder."""
+    names = ["sub/a b%#?.kdb", "javascript:window.hacked=1", "ü/x.wshard"]
+    records = [{"container": name, "position": number, "success": None} for number, name in enumerate(names)]
+    plain = table(records, directory=b"")
+    joined = Joined(plain.key, plain.rows, plain.columns, plain.records)
+    (tmp_path / "index.html").write_bytes(files(joined)["index.html"].whole())
+    (tmp_path / "data.js").write_text("window.hacked = 1")
+    for name, number in zip(names, range(3), strict=True):
+        place = tmp_path / f"{name}/{number}"
+        place.mkdir(parents=True)
+        (place / "index.html").write_bytes((run / "episodes/1/index.html").read_bytes())
+        (place / "data.js").write_bytes((run / "episodes/1/data.js").read_bytes())
+        (place / "poster").write_bytes((run / "episodes/0/poster").read_bytes())
+    for number, label in enumerate(("a b%#?.kdb · 0", "javascript:window.hacked=1 · 1", "x.wshard · 2")):
+        chromium.open(tmp_path / "index.html")
+        assert labels(chromium)[number] == label
+        chromium.wait_for("[...document.querySelectorAll('#rows img')].every((image) => image.naturalWidth === 64)")
+        assert "left out: 3" in text(chromium, "#notes") and "</script>" in text(chromium, "#notes")
+        assert not chromium.complaints and chromium.evaluate("window.hacked === undefined")
+        chromium.evaluate(f"document.querySelectorAll('#rows a')[{number}].click()")
+        chromium.wait_for(f"location.pathname.endsWith('/{number}/index.html')")
+        back = chromium.wait_for("document.getElementById('back')?.href")
+        assert back == (tmp_path / "index.html").as_uri()

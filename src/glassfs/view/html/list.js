@@ -7,7 +7,7 @@
     num_frames: "Frames", fps: "Frames/s", total_reward: "Reward", state_dim: "State", action_dim: "Action",
     episode_id: "Id", episode_name: "Name", env_id: "Environment", channels: "Channels",
   };
-  const MINOR = ["fps", "state_dim", "action_dim", "episode_id"];
+  const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_id", "channels"];
   const HIDDEN = ["container", "position", "place"];
   const OUTCOMES = { true: ["good", "succeeded"], false: ["bad", "failed"], null: ["none", "unknown"] };
   const at = (id) => document.getElementById(id);
@@ -36,21 +36,23 @@
       this.number = number;
       this.values = new Map(Array.isArray(values)
         ? facts.names.map((name, place) => [name, values[place]]) : Object.entries(values));
-      const place = this.values.get("place");
+      this.label = String(number);
+      this.folder = "";
+      this.place = `${facts.directory}/${number}`;
       if (facts.directory === null) {
-        this.place = `./${String(place).split("/").map(quoted).join("/")}`;
-        this.label = String(place);
-      } else {
-        this.place = `${facts.directory}/${number}`;
-        this.label = String(number);
+        const place = String(this.values.get("place")), container = asText(this.values.get("container"));
+        this.place = `./${place.split("/").map(quoted).join("/")}`;
+        const parts = (place.startsWith(container) ? container : place).split("/");
+        this.label = parts.pop() + (place === container ? "" : ` · ${asText(this.values.get("position"))}`);
+        this.folder = parts.join("/");
       }
       this.isNumbered = facts.directory !== null;
       this.up = this.place.split("/").length - 1;
-      this.words = `${this.label}\n${[...this.values.values()].map(asWords).join("\n")}`.toLowerCase();
+      this.words = [this.label, ...this.values.values()].map(asWords).join("\n").toLowerCase();
     }
 
     key(name) {
-      if (name === "label") return this.isNumbered ? this.number : this.label;
+      if (name === "label") return this.isNumbered ? this.number : `${this.folder}/${this.label}`;
       const value = this.values.get(name);
       return value === undefined ? null : Array.isArray(value) ? asText(value) : value;
     }
@@ -103,6 +105,7 @@
     for (const name of ["label", ...names]) {
       const head = made("th", at("heads"), isNumeric(name) && name !== "label" ? "number" : "");
       head.scope = "col";
+      if (MINOR.includes(name)) head.classList.add("minor");
       head.dataset.name = name;
       const button = made("button", head, "", name === "label" ? "Episode" : LABELS[name] || name);
       button.onclick = () => {
@@ -162,21 +165,23 @@
     head.scope = "row";
     const link = made("a", head, "", row.label);
     link.dir = "auto";
+    if (row.folder) made("div", head, "soft", row.folder).dir = "auto";
     link.href = `${row.place}/index.html#up=${row.up}`;
     for (const name of names) {
       const value = row.values.get(name) ?? null;
       const cell = made("td", element);
       cell.dataset.name = LABELS[name] || name;
-      const more = MINOR.includes(name) ? " minor" : name === "language_instruction" ? " title" : "";
+      if (MINOR.includes(name)) cell.classList.add("minor");
+      if (name === "language_instruction") cell.classList.add("title");
       if (name === "success") {
         const [kind, text] = OUTCOMES[String(value)] ?? OUTCOMES[null];
         made("span", cell, `badge ${kind}`, text);
         cell.removeAttribute("data-name");
       } else if (typeof value === "number") {
-        cell.className = `number${more}`;
+        cell.classList.add("number");
         cell.textContent = asNumber(value);
       } else if (value !== null) {
-        cell.className = `text${more}`;
+        cell.classList.add("text");
         made("div", cell, "", asText(value)).dir = "auto";
       }
     }
