@@ -7,6 +7,7 @@ nothing. What cannot be read is told on the page. Any thread.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -31,11 +32,12 @@ NO_PICTURE = bytes.fromhex(
     "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"
 )
 """One pixel that is transparent: the poster of an episode without cameras."""
-PAGE_COST = 16 << 20
+PAGE_COST = 4 << 20
 MOST_CAMERAS = 64
 MOST_LOOKS, MOST_BYTES_LOOKED_AT = 4096, 64 << 20
 """Frames that are looked at to find out what kind of file they have, and their bytes; those of all cameras."""
 MOST_RUNS, AT_ONCE = 100_000, 4096
+"""Runs of frames of all cameras, and frames that are gone through before these are counted."""
 LONGEST_TEXT, LONGEST_TITLE = 4000, 200
 MOST_FACTS = 256
 SHOWN_AS = (".png", ".jpg")
@@ -143,7 +145,7 @@ def _films(cameras: Iterable[Member]) -> Iterator[_Camera]:
 def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> list[dict[str, Any]]:
     """What the script needs to know of the cameras to name each frame's file."""
     found: list[dict[str, Any]] = []
-    looks = _Looks(cache)
+    looks, left = _Looks(cache), MOST_RUNS
     cameras = list(islice(_films(members), MOST_CAMERAS + 1))
     if len(cameras) > MOST_CAMERAS:
         notes.append(f"Only the first {MOST_CAMERAS} cameras are shown.")
@@ -151,7 +153,8 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
     for camera in cameras[:MOST_CAMERAS]:
         name, film, _ = camera
         label = escape.brief(b"/".join(name[shared:]), LONGEST_TEXT)
-        runs = _Runs(camera, looks)
+        runs = _Runs(camera, looks, left)
+        left -= runs.count
         if runs.is_cut:
             notes.append(f"Of {label}, only the frames before {runs.end} are shown.")
         found.append({
@@ -194,8 +197,8 @@ class _Runs:
     wrong, the page finds it out.
     """
 
-    def __init__(self, camera: _Camera, looks: _Looks) -> None:
-        self.numbers: list[int] = []
+    def __init__(self, camera: _Camera, looks: _Looks, most: int) -> None:
+        self.numbers = array("q")
         self.suffixes: list[str] = []
         self.end = 0
         self.is_cut = False
@@ -208,9 +211,13 @@ class _Runs:
                 return
             for number in present[place : place + AT_ONCE]:
                 self._add(number, 1, self._suffix(film, number, looks))
-            if len(self.numbers) > 3 * MOST_RUNS:
+            if self.count > most:
                 self.is_cut = True
                 return
+
+    @property
+    def count(self) -> int:
+        return len(self.numbers) // 3
 
     def _suffix(self, film: Film, number: int, looks: _Looks) -> str:
         found = "" if looks.is_over else looks.suffix(film, number)
@@ -225,7 +232,7 @@ class _Runs:
         if self.numbers and self.end == number and self.numbers[-1] == kind:
             self.numbers[-2] += count
         else:
-            self.numbers += (number - self.end, count, kind)
+            self.numbers.extend((number - self.end, count, kind))
         self.end = number + count
 
 
