@@ -16,6 +16,7 @@ from tests.mount.gallery import Gallery, check
 from tests.mount.mounts import Mount
 
 SUFFIXES = (".mp4", ".parquet", ".jsonl")
+PAGES = ("index.html", "data.js", "poster")
 DIRECTORIES = ("by-task", "by-success")
 
 
@@ -32,7 +33,8 @@ def files_below(root: Path) -> set[str]:
 
 def is_derived(path: str) -> bool:
     parts = Path(path).parts
-    return path.endswith(SUFFIXES) or any(part in DIRECTORIES or part.endswith(".zarr") for part in parts)
+    is_below = any(part in DIRECTORIES or part.endswith(".zarr") for part in parts)
+    return path.endswith(SUFFIXES) or parts[-1] in PAGES or is_below
 
 
 @pytest.fixture
@@ -48,6 +50,7 @@ def test_views_stand_beside_the_tree_that_is_there_without(viewed: Mount, shown:
     assert all(map(is_derived, derived))
     for wanted in ("mp4", "parquet", "jsonl"):
         assert any(path.endswith(f".{wanted}") for path in derived), wanted
+    assert all(any(path.endswith(f"/{name}") for path in derived) for name in PAGES)
     assert any("by-task" in path for path in derived) and any(".zarr/" in path for path in derived)
     for path, expected in gallery.files.items():
         check(path, expected, (viewed.path / path).read_bytes())

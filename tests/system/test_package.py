@@ -147,8 +147,9 @@ def test_wheel_holds_units_and_manual_page(packages: Packages) -> None:
 
 @pytest.mark.slow
 def test_wheel_holds_the_program_and_no_more(packages: Packages) -> None:
-    modules = {name.removeprefix("src/") for name in files_below("src") if name.endswith((".py", "/py.typed"))}
-    assert {name for name in packages.wheel if name.endswith((".py", "/py.typed"))} == modules
+    kinds = (".py", "/py.typed", ".css", ".html", ".js")
+    program = {name.removeprefix("src/") for name in files_below("src") if name.endswith(kinds)}
+    assert {name for name in packages.wheel if name.endswith(kinds)} == program
     assert {name.partition("/")[0].partition("-")[0] for name in packages.wheel} == {"glassfs"}
 
 

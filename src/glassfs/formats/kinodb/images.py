@@ -335,7 +335,10 @@ class Images:
         return self._content(scan, image, media)
 
     def _is_decodable(self, scan: _Scan, image: int, media: str) -> bool:
-        return decoded_size(self._data(scan, image), media, self._opening.cache) is not None
+        # Of no more pixels than are declared, so that looking at many takes no longer than reading them.
+        look = scan.looks[scan.look_of[image]]
+        pixels = look.width * look.height
+        return decoded_size(self._data(scan, image), media, self._opening.cache, pixels) is not None
 
     def _content(self, scan: _Scan, image: int, media: str | None) -> Content:
         look, data = scan.looks[scan.look_of[image]], self._data(scan, image)

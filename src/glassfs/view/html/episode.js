@@ -1,0 +1,477 @@
+"use strict";
+// The page of an episode: frames by their file names, plots of what data.js tells, and one position for both.
+(() => {
+  const COLOURS = 8, AHEAD = 4, SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4], SHOWN_AS = [".png", ".jpg"], SMALL = 200;
+  const facts = JSON.parse(document.getElementById("facts").textContent);
+  const at = (id) => document.getElementById(id);
+  const made = (tag, parent, name, text) => {
+    const element = document.createElement(tag);
+    if (name) element.className = name;
+    if (text !== undefined) element.textContent = text;
+    if (parent) parent.append(element);
+    return element;
+  };
+  const duration = (seconds) => {
+    if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
+    const minutes = Math.floor(seconds / 60);
+    if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
+    return `${Math.floor(minutes / 60).toLocaleString("en")} h ${minutes % 60} min`;
+  };
+  const clamp = (value, least, most) => Math.min(most, Math.max(least, value));
+  const short = (value) => {
+    if (!Number.isFinite(value)) return String(value);
+    const size = Math.abs(value);
+    return size !== 0 && (size >= 1e6 || size < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  };
+  const note = (text) => {
+    made("li", at("notes").firstElementChild, "", text).dir = "auto";
+    at("notes").hidden = false;
+  };
+  const steps = Math.max(facts.rows, ...facts.cameras.map((camera) => camera.count), 0);
+  const last = Math.max(0, steps - 1);
+  const state = { step: 0, isPlaying: false, speed: 1, began: 0, from: 0 };
+  const followers = [];
+
+  // Cameras
+
+  class Camera {
+    constructor(camera) {
+      this.camera = camera;
+      this.starts = [];
+      this.lengths = [];
+      this.kinds = [];
+      let end = 0;
+      for (let place = 0; place < camera.runs.length; place += 3) {
+        this.starts.push(end + camera.runs[place]);
+        this.lengths.push(camera.runs[place + 1]);
+        this.kinds.push(camera.suffixes[camera.runs[place + 2]]);
+        end = this.starts.at(-1) + camera.runs[place + 1];
+      }
+      const figure = made("figure", at("cameras"), "camera");
+      const well = made("div", figure, "well");
+      well.style.aspectRatio = `${clamp(camera.width, 1, 1e4)} / ${clamp(camera.height, 1, 1e4)}`;
+      this.image = made("img", well, Math.max(camera.width, camera.height) <= SMALL ? "small" : "");
+      this.image.decoding = "async";
+      this.told = made("p", well);
+      this.told.setAttribute("role", "status");
+      const caption = made("figcaption", figure);
+      made("b", caption, "", camera.name).dir = "auto";
+      made("span", caption, "soft", `${camera.width} × ${camera.height}`);
+      this.link = made("a", caption);
+      this.image.onload = () => this.loaded("");
+      this.image.onerror = () => this.missed();
+      this.addFilm(figure);
+    }
+
+    // The last frame up to a step that is there.
+    found(step) {
+      let low = 0, high = this.starts.length;
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (this.starts[middle] <= step) low = middle + 1;
+        else high = middle;
+      }
+      if (!low) return null;
+      return { number: Math.min(step, this.starts[low - 1] + this.lengths[low - 1] - 1), suffix: this.kinds[low - 1] };
+    }
+
+    address(frame) {
+      return this.camera.folder + String(frame.number).padStart(this.camera.digits, "0") + frame.suffix;
+    }
+
+    show(step) {
+      const frame = this.found(step);
+      const isShown = frame !== null && SHOWN_AS.includes(frame.suffix);
+      this.isLate = frame !== null && frame.number < step;
+      this.link.hidden = frame === null;
+      this.step = step;
+      if (frame !== null) {
+        this.link.textContent = this.address(frame).split("/").pop();
+        this.link.href = this.address(frame);
+      }
+      if (!isShown) {
+        this.image.hidden = true;
+        this.asked = "";
+        this.loaded(frame === null ? "There is no frame yet." : "This frame is no picture that can be shown.");
+        return;
+      }
+      const address = this.address(frame);
+      this.image.alt = `${this.camera.name}, frame ${frame.number}`;
+      if (address === this.asked) {
+        this.tell("");
+        return;
+      }
+      this.asked = address;
+      this.isLoading = true;
+      this.isSecondTry = false;
+      this.image.hidden = false;
+      this.image.src = address;
+    }
+
+    // Of very many frames it is not known beforehand what kind of picture each is.
+    missed() {
+      const other = this.found(this.step);
+      if (other && !this.isSecondTry) {
+        this.isSecondTry = true;
+        other.suffix = SHOWN_AS.find((suffix) => suffix !== other.suffix);
+        this.link.textContent = this.address(other).split("/").pop();
+        this.image.src = this.link.href = this.address(other);
+      } else this.loaded("This frame cannot be read.");
+    }
+
+    loaded(text) {
+      this.isLoading = false;
+      this.tell(text);
+    }
+
+    tell(text) {
+      const missing = this.isLate ? `There is no frame ${this.step}: this is the one before.` : "";
+      this.told.textContent = text || missing;
+      this.told.hidden = !this.told.textContent;
+    }
+
+    // Pictures that will be shown soon are asked for now.
+    prepare(step) {
+      this.ahead = [];
+      for (let next = step + 1; next <= Math.min(last, step + AHEAD); next++) {
+        const frame = this.found(next);
+        if (frame && frame.number === next && SHOWN_AS.includes(frame.suffix)) {
+          const image = new Image();
+          image.src = this.address(frame);
+          this.ahead.push(image);
+        }
+      }
+    }
+
+    // The film of the mp4 view is only asked for when somebody wants it: it may not be there.
+    addFilm(figure) {
+      const details = made("details", figure);
+      made("summary", details, "", "As a film");
+      details.addEventListener("toggle", () => {
+        if (!details.open || this.video) return;
+        this.video = made("video", details);
+        this.video.controls = true;
+        this.video.setAttribute("aria-label", `${this.camera.name}, as a film`);
+        this.video.onerror = () => {
+          this.video.remove();
+          made("p", details, "soft", "There is no film beside the frames: it is there with the mp4 view (-o views=html+mp4).");
+        };
+        this.video.ontimeupdate = () => {
+          if (this.video.duration) go(Math.floor(this.video.currentTime / this.video.duration * this.camera.count + 1e-6));
+        };
+        this.video.src = this.camera.film;
+      });
+    }
+  }
+
+  // Plots
+
+  class Plot {
+    constructor(column, number) {
+      this.column = column;
+      this.hidden = new Set();
+      this.figure = made("figure", at("plots"), "card plot");
+      const caption = made("figcaption", this.figure);
+      made("b", caption, "", column.name).dir = "auto";
+      this.told = made("span", caption, "soft", "Reading …");
+      this.number = number;
+    }
+
+    fill(text, isGood) {
+      const { column } = this;
+      if (!isGood) {
+        this.told.textContent = "The values cannot be read: they are damaged.";
+        return;
+      }
+      const raw = Uint8Array.from(atob(text), (character) => character.charCodeAt(0)).buffer;
+      this.values = column.type === "f4" ? new Float32Array(raw) : new Float64Array(raw);
+      this.told.textContent = column.items > 1 ? `${column.items} channels` : "";
+      this.chart = made("div", this.figure, "chart");
+      this.canvas = made("canvas", this.chart);
+      this.canvas.setAttribute("role", "img");
+      this.canvas.setAttribute("aria-label", `Plot of ${column.name} over ${facts.rows} steps`);
+      this.marker = made("i", this.chart);
+      this.addLegend();
+      const seek = (event) => {
+        if (event.type === "pointermove" && !(event.buttons & 1)) return;
+        const box = this.canvas.getBoundingClientRect();
+        pause();
+        go(Math.round((event.clientX - box.left - this.left) / Math.max(1, this.width) * Math.max(1, facts.rows - 1)));
+      };
+      this.chart.addEventListener("pointerdown", seek);
+      this.chart.addEventListener("pointermove", seek);
+      new ResizeObserver(() => this.draw()).observe(this.chart);
+      this.draw();
+    }
+
+    addLegend() {
+      const legend = made("div", this.figure, "legend");
+      this.legend = [];
+      for (let channel = 0; channel < this.column.channels; channel++) {
+        const button = made("button", legend, `k${channel % COLOURS}`);
+        const name = this.column.items > 1 ? String(channel) : "value";
+        button.title = this.column.items > 1 ? `Show or hide channel ${channel}` : "Show or hide";
+        button.setAttribute("aria-pressed", "true");
+        button.onclick = () => {
+          if (!this.hidden.delete(channel)) this.hidden.add(channel);
+          button.setAttribute("aria-pressed", String(!this.hidden.has(channel)));
+          this.draw();
+        };
+        this.legend.push([button, name]);
+      }
+    }
+
+    range() {
+      let least = Infinity, most = -Infinity;
+      const { points, channels } = this.column;
+      for (let channel = 0; channel < channels; channel++) {
+        if (this.hidden.has(channel)) continue;
+        for (let place = channel * points; place < (channel + 1) * points; place++) {
+          const value = this.values[place];
+          if (value < least && value > -Infinity) least = value;
+          if (value > most && value < Infinity) most = value;
+        }
+      }
+      if (least > most) return [0, 1];
+      const room = (most - least) * 0.05 || Math.abs(most) * 0.1 || 1;
+      return [least - room, most + room];
+    }
+
+    draw() {
+      const { column, canvas } = this;
+      const wide = this.chart.clientWidth, high = this.chart.clientHeight, scale = devicePixelRatio || 1;
+      if (!wide || !high) return;
+      canvas.width = Math.round(wide * scale);
+      canvas.height = Math.round(high * scale);
+      const style = getComputedStyle(this.figure), pen = canvas.getContext("2d");
+      pen.scale(scale, scale);
+      pen.font = "11px system-ui, sans-serif";
+      const [least, most] = this.range(), ticks = ticksOf(least, most, 4);
+      this.left = 10 + Math.max(...ticks.map((tick) => pen.measureText(short(tick)).width));
+      this.width = wide - this.left - 8;
+      const top = 8, height = high - top - 22;
+      const y = (value) => top + height - (value - least) / (most - least) * height;
+      pen.fillStyle = style.getPropertyValue("--soft");
+      pen.strokeStyle = style.getPropertyValue("--line");
+      pen.textBaseline = "middle";
+      pen.textAlign = "right";
+      for (const tick of ticks) {
+        pen.beginPath();
+        pen.moveTo(this.left, y(tick));
+        pen.lineTo(this.left + this.width, y(tick));
+        pen.stroke();
+        pen.fillText(short(tick), this.left - 6, y(tick));
+      }
+      pen.textAlign = "center";
+      pen.textBaseline = "bottom";
+      for (const tick of ticksOf(0, facts.rows - 1, Math.max(2, Math.floor(this.width / 90)))) {
+        if (!Number.isInteger(tick)) continue;
+        const place = this.x(tick), half = pen.measureText(String(tick)).width / 2;
+        pen.fillText(String(tick), clamp(place, this.left + half, wide - half), high - 4);
+      }
+      pen.lineWidth = column.channels > 16 ? 1 : 1.6;
+      pen.lineJoin = "round";
+      pen.globalAlpha = column.channels > 8 ? 0.75 : 1;
+      pen.save();
+      pen.beginPath();
+      pen.rect(this.left, top - 2, this.width, height + 4);
+      pen.clip();
+      for (let channel = column.channels - 1; channel >= 0; channel--) {
+        if (!this.hidden.has(channel)) this.line(pen, channel, y, style.getPropertyValue(`--c${channel % COLOURS}`));
+      }
+      pen.restore();
+      this.mark(state.step);
+    }
+
+    line(pen, channel, y, colour) {
+      const { points, stretch } = this.column, first = channel * points;
+      pen.strokeStyle = pen.fillStyle = colour;
+      pen.beginPath();
+      let isDown = false;
+      for (let place = 0; place < points; place++) {
+        const value = this.values[first + place];
+        if (!Number.isFinite(value)) {
+          isDown = false;
+          continue;
+        }
+        const x = this.x(stretch === 1 ? place : (place >> 1) * stretch);
+        if (isDown) pen.lineTo(x, y(value));
+        else pen.moveTo(x, y(value));
+        // A point between two that are missing would not be seen.
+        if (!isDown && !Number.isFinite(this.values[first + place + 1])) pen.rect(x - 1, y(value) - 1, 2, 2);
+        isDown = true;
+      }
+      pen.stroke();
+    }
+
+    x(step) {
+      return this.left + (facts.rows > 1 ? step / (facts.rows - 1) : 0.5) * this.width;
+    }
+
+    mark(step) {
+      if (!this.values || this.left === undefined) return;
+      const { points, stretch } = this.column, row = clamp(step, 0, facts.rows - 1);
+      this.marker.style.transform = `translateX(${this.x(row)}px)`;
+      this.legend.forEach(([button, name], channel) => {
+        const first = channel * points;
+        let text;
+        if (stretch === 1) text = short(this.values[first + row]);
+        else {
+          const place = first + 2 * Math.floor(row / stretch);
+          text = `${short(this.values[place])} … ${short(this.values[place + 1])}`;
+        }
+        button.textContent = `${name}: ${text}`;
+      });
+    }
+  }
+
+  function ticksOf(least, most, count) {
+    const rough = (most - least) / count, size = 10 ** Math.floor(Math.log10(rough));
+    if (!(rough > 0) || !Number.isFinite(size)) return [least];
+    const step = [1, 2, 5, 10].find((factor) => factor * size >= rough) * size;
+    const ticks = [];
+    for (let number = Math.ceil(least / step); number * step <= most && ticks.length < 50; number++) {
+      ticks.push(number * step);
+    }
+    return ticks;
+  }
+
+  const plots = [];
+  window.glassfs = {
+    columns(told) {
+      for (const [number, column] of told.columns.entries()) plots.push(new Plot(column, number));
+      at("reading").hidden = true;
+      if (told.leftOut) note(`There are too many channels to plot: ${told.leftOut} are left out.`);
+      const long = told.columns.find((column) => column.stretch > 1);
+      if (long) {
+        note(`There are too many steps to plot each: of every ${long.stretch} the least and the greatest value is shown.`);
+      }
+      const partly = told.columns.filter((column) => column.taken < column.stretch && column.stretch > 1);
+      for (const column of partly) {
+        note(`Of ${column.name}, only the first ${column.taken} of every ${column.stretch} steps are looked at.`);
+      }
+    },
+    values(number, text, isGood) {
+      plots[number].fill(text, Boolean(isGood));
+      followers.push((step) => plots[number].mark(step));
+    },
+  };
+  addEventListener("error", (event) => {
+    if (event.target instanceof HTMLScriptElement) {
+      at("reading").hidden = true;
+      note("The values cannot be plotted: data.js, beside this page, cannot be read.");
+    }
+  }, true);
+
+  // Time
+
+  function go(step) {
+    state.step = clamp(Math.round(step) || 0, 0, last);
+    at("slider").value = String(state.step);
+    const seconds = state.step / facts.fps;
+    const clock = `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(2).padStart(5, "0")}`;
+    at("now").textContent = `${state.step} / ${last} · ${clock}`;
+    at("slider").setAttribute("aria-valuetext", `step ${state.step} of ${last}, ${clock}`);
+    for (const follow of followers) follow(state.step);
+  }
+
+  function pause() {
+    state.isPlaying = false;
+    at("play").textContent = "Play";
+  }
+
+  function play() {
+    if (state.step >= last) go(0);
+    state.isPlaying = true;
+    at("play").textContent = "Pause";
+    restart();
+    requestAnimationFrame(tick);
+  }
+
+  function restart() {
+    state.began = performance.now();
+    state.from = state.step;
+  }
+
+  function tick(now) {
+    if (!state.isPlaying) return;
+    const step = Math.min(last, state.from + Math.floor(Math.max(0, now - state.began) / 1000 * facts.fps * state.speed));
+    // A picture that is late holds the film up for one step at most; what then is missed is left out.
+    if (step > state.step && !cameras.some((camera) => camera.isLoading)) {
+      go(step);
+      for (const camera of cameras) camera.prepare(step);
+    }
+    if (state.step >= last) pause();
+    else requestAnimationFrame(tick);
+  }
+
+  const isPlayedBySpace = (target) => !target.closest("button, a, select, summary, video, input[type=search]");
+  const toggle = () => (state.isPlaying ? pause() : play());
+  const moves = {
+    ArrowLeft: (event) => state.step - (event.shiftKey ? 10 : 1),
+    ArrowRight: (event) => state.step + (event.shiftKey ? 10 : 1),
+    PageUp: () => state.step - Math.ceil(steps / 10),
+    PageDown: () => state.step + Math.ceil(steps / 10),
+    Home: () => 0,
+    End: () => last,
+  };
+  addEventListener("keydown", (event) => {
+    if (!steps || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, video")) return;
+    if (event.key === " " && isPlayedBySpace(event.target)) toggle();
+    else if (Object.hasOwn(moves, event.key)) {
+      pause();
+      go(moves[event.key](event));
+    } else return;
+    event.preventDefault();
+  });
+  at("slider").oninput = () => {
+    pause();
+    go(Number(at("slider").value));
+  };
+  at("play").onclick = toggle;
+  for (const [id, key] of [["first", "Home"], ["before", "ArrowLeft"], ["after", "ArrowRight"], ["last", "End"]]) {
+    at(id).onclick = (event) => {
+      pause();
+      go(moves[key](event));
+    };
+  }
+  for (const speed of SPEEDS) {
+    const option = made("option", at("speed"), "", `${speed} ×`);
+    option.value = String(speed);
+    option.selected = speed === 1;
+  }
+  at("speed").onchange = () => {
+    state.speed = Number(at("speed").value);
+    restart();
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const plot of plots) if (plot.chart) plot.draw();
+  });
+
+  // What the list of episodes says of this page, and a step that somebody asks for: #up=2&step=17
+
+  const asked = new URLSearchParams(location.hash.slice(1));
+  const up = Number(asked.get("up"));
+  if (Number.isInteger(up) && up > 0 && up < 64) {
+    at("back").href = "../".repeat(up) + "index.html";
+    at("back").hidden = false;
+  }
+  addEventListener("hashchange", () => {
+    const step = new URLSearchParams(location.hash.slice(1)).get("step");
+    if (step !== null) go(Number(step));
+  });
+
+  const cameras = facts.cameras.map((camera) => new Camera(camera));
+  for (const camera of cameras) followers.push((step) => camera.show(step));
+  at("cameras").classList.toggle("many", cameras.length > 2);
+  at("cameras").hidden = !cameras.length;
+  at("notes").hidden = !at("notes").querySelector("li");
+  at("transport").hidden = at("keys").hidden = steps < 2;
+  at("reading").hidden = !facts.rows;
+  at("slider").max = String(last);
+  if (steps) {
+    const long = duration(steps / facts.fps);
+    at("length").textContent = `${steps.toLocaleString("en")} steps · ${short(facts.fps)} a second · ${long}`;
+  }
+  go(Number(asked.get("step")) || 0);
+})();

@@ -1,0 +1,284 @@
+"""The page of an episode: what is known of it, its cameras frame by frame, and plots of its steps.
+
+The page is rendered when somebody first asks for its size: that reads metadata and the heads of pictures, and decodes
+nothing. What cannot be read is told on the page. Any thread.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Data, Film, Member, Memory, Recording, Rendered
+from glassfs.errors import Damaged, TooLarge
+from glassfs.view import json
+from glassfs.view.canonical import file_of
+from glassfs.view.contract import Key, Shown
+from glassfs.view.film import DIGITS, film_of
+from glassfs.view.html import escape, page
+from glassfs.view.html.plots import Plots
+from glassfs.view.mp4 import FASTEST, SLOWEST, USUAL_RATE
+
+BODY, SCRIPT = "episode.html", "episode.js"
+POSTER = b"poster"
+"""The first picture of the first camera; its name is the same for all episodes, so that lists need not look it up."""
+NO_PICTURE = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
+    "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"
+)
+"""One pixel that is transparent: the poster of an episode without cameras."""
+PAGE_COST = 4 << 20
+MOST_CAMERAS = 64
+MOST_LOOKS, MOST_BYTES_LOOKED_AT = 4096, 64 << 20
+"""Frames that are looked at to find out what kind of file they have, and their bytes; those of all cameras."""
+MOST_RUNS, AT_ONCE = 100_000, 4096
+"""Runs of frames of all cameras, and frames that are gone through before these are counted."""
+LONGEST_TEXT, LONGEST_TITLE = 4000, 200
+MOST_FACTS = 256
+SHOWN_AS = (".png", ".jpg")
+
+INSTRUCTION, SUCCESS, RATE = "language_instruction", "success", "fps"
+_NAMES = ("episode_name", "episode_id", "position")
+_LABELS = {
+    "language_instruction": "Instruction", "fps": "Frames a second", "num_frames": "Frames", "episode_id": "Id",
+    "episode_name": "Name", "state_dim": "State dimensions", "action_dim": "Action dimensions", "env_id": "Environment",
+}
+
+
+def shown(recording: Recording, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    """The page, its data and the poster."""
+    yield Shown(_Page(recording).data(cache, (*key, "page")), page.SUFFIX, page.NAME)
+    yield Shown(Plots(recording.steps).data(cache, (*key, "data")), page.DATA_SUFFIX, page.DATA_NAME)
+    yield Shown(_Poster(recording, cache, (*key, "poster")), "", POSTER)
+
+
+class _Page:
+    """The page, rendered as a whole."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def data(self, cache: BlockCache, key: Key) -> Data:
+        return Rendered(cache, key, partial(self._made, cache), cost=PAGE_COST)
+
+    def _made(self, cache: BlockCache) -> bytes:
+        notes: list[str] = []
+        record: dict[str, Any] = {}
+        try:
+            record = self._recording.record()
+        except (Damaged, TooLarge) as error:
+            notes.append(f"The metadata cannot be read: {error.without_source}")
+        cameras: list[dict[str, Any]] = []
+        try:
+            cameras = _cameras(self._recording.cameras(), cache, notes)
+        except (Damaged, TooLarge) as error:
+            notes.append(f"The cameras cannot be shown: {error.without_source}")
+        rates = [_rate(value) for value in (record.get(RATE), *(camera.pop("fps") for camera in cameras))]
+        rate = next((value for value in rates if value), None)
+        if rate is None and cameras:
+            notes.append(f"Nothing tells how many frames a second there are; {USUAL_RATE} are assumed.")
+        facts = {
+            "fps": rate or float(USUAL_RATE), "rows": self._recording.steps.rows, "cameras": cameras,
+        }
+        title = _title(record)
+        return page.document(title, _body(title, record, notes), SCRIPT, facts)
+
+
+class _Poster(Data):
+    """The bytes of the first picture, which are looked for when somebody asks."""
+
+    __slots__ = ("_cache", "_found", "_key", "_recording")
+
+    def __init__(self, recording: Recording, cache: BlockCache, key: Key) -> None:
+        self._recording = recording
+        self._cache = cache
+        self._key = key
+        self._found: Data | None = None
+
+    @property
+    def size(self) -> int:
+        return self._picture().size
+
+    @property
+    def is_sized(self) -> bool:
+        return False
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._picture().read_into(buffer, offset)
+
+    def _picture(self) -> Data:
+        found = self._found
+        if found is None:
+            found = self._found = self._looked_for()
+        return found
+
+    def _looked_for(self) -> Data:
+        for _, film, _ in _films(self._recording.cameras()):
+            numbers = range(film.count) if film.present is None else film.present
+            if len(numbers):
+                suffix, data = file_of(film.frame(numbers[0]), self._cache, self._key)
+                if suffix in SHOWN_AS:
+                    return data
+        return Memory(NO_PICTURE)
+
+
+class _Camera(NamedTuple):
+    name: tuple[bytes, ...]
+    film: Film
+    is_uniform: bool
+    """Whether all frames are there, and of one kind."""
+
+
+def _films(cameras: Iterable[Member]) -> Iterator[_Camera]:
+    for name, content in cameras:
+        is_array = isinstance(content, Array)
+        film = film_of(content) if isinstance(content, Array) else content
+        if isinstance(film, Film) and film.count > 0:
+            yield _Camera(name, film, is_array)
+
+
+def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> list[dict[str, Any]]:
+    """What the script needs to know of the cameras to name each frame's file."""
+    found: list[dict[str, Any]] = []
+    looks, left = _Looks(cache), MOST_RUNS
+    cameras = list(islice(_films(members), MOST_CAMERAS + 1))
+    if len(cameras) > MOST_CAMERAS:
+        notes.append(f"Only the first {MOST_CAMERAS} cameras are shown.")
+    shared = len({name[:1] for name, _, _ in cameras}) == 1 and all(len(name) > 1 for name, _, _ in cameras)
+    for camera in cameras[:MOST_CAMERAS]:
+        name, film, _ = camera
+        label = escape.brief(b"/".join(name[shared:]), LONGEST_TEXT)
+        runs = _Runs(camera, looks, left)
+        left -= runs.count
+        if runs.is_cut:
+            notes.append(f"Of {label}, only the frames before {runs.end} are shown.")
+        found.append({
+            "name": label, "folder": escape.address(name) + "/", "film": escape.address(name, ".mp4"),
+            "count": film.count, "width": film.width, "height": film.height, "digits": DIGITS,
+            "suffixes": runs.suffixes, "runs": runs.numbers,
+            "fps": film.fps() if callable(film.fps) else film.fps,
+        })
+    return found
+
+
+class _Looks:
+    """How many frames may be looked at to find out what they are, which may take reading some of them."""
+
+    def __init__(self, cache: BlockCache) -> None:
+        self._cache = cache
+        self._left, self._bytes_left = MOST_LOOKS, MOST_BYTES_LOOKED_AT
+
+    @property
+    def is_over(self) -> bool:
+        return self._left <= 0 or self._bytes_left <= 0
+
+    def suffix(self, film: Film, number: int) -> str:
+        """That of a frame's file; "" where that cannot be told."""
+        self._left -= 1
+        try:
+            content = film.frame(number)
+            suffix, data = file_of(content, self._cache, ())
+            self._bytes_left -= data.size
+        except (Damaged, TooLarge):
+            return ""
+        return suffix
+
+
+class _Runs:
+    """Which files the frames of a film have: runs of frames that are there and have one suffix.
+
+    ``numbers`` has three for each run: how far it is from the end of the one before, how long it is, and the number of
+    its suffix. Those of frames that were not looked at are taken to be like that of the one before: where that is
+    wrong, the page finds it out.
+    """
+
+    def __init__(self, camera: _Camera, looks: _Looks, most: int) -> None:
+        self.numbers = array("q")
+        self.suffixes: list[str] = []
+        self.end = 0
+        self.is_cut = False
+        self._assumed = SHOWN_AS[0]
+        film = camera.film
+        present: Sequence[int] = range(film.count) if film.present is None else film.present
+        for place in range(0, len(present), AT_ONCE):
+            if camera.is_uniform or (film.present is None and looks.is_over):
+                self._add(place, film.count - place, self._suffix(film, place, looks))
+                return
+            for number in present[place : place + AT_ONCE]:
+                self._add(number, 1, self._suffix(film, number, looks))
+            if self.count > most:
+                self.is_cut = True
+                return
+
+    @property
+    def count(self) -> int:
+        return len(self.numbers) // 3
+
+    def _suffix(self, film: Film, number: int, looks: _Looks) -> str:
+        found = "" if looks.is_over else looks.suffix(film, number)
+        if found in SHOWN_AS:
+            self._assumed = found
+        return found or self._assumed
+
+    def _add(self, number: int, count: int, suffix: str) -> None:
+        if suffix not in self.suffixes:
+            self.suffixes.append(suffix)
+        kind = self.suffixes.index(suffix)
+        if self.numbers and self.end == number and self.numbers[-1] == kind:
+            self.numbers[-2] += count
+        else:
+            self.numbers.extend((number - self.end, count, kind))
+        self.end = number + count
+
+
+def _rate(value: Any) -> float | None:
+    is_number = type(value) in (int, float) and math.isfinite(value) and SLOWEST <= value <= FASTEST
+    return float(value) if is_number else None
+
+
+def _title(record: dict[str, Any]) -> str:
+    instruction = record.get(INSTRUCTION)
+    if isinstance(instruction, str) and instruction.strip():
+        return instruction
+    name = next((record[key] for key in _NAMES if record.get(key) is not None), None)
+    return "Episode" if name is None else f"Episode {_text(name)}"
+
+
+def _body(title: str, record: dict[str, Any], notes: list[str]) -> str:
+    """What is there without a script, too; the script fills the rest in."""
+    rows = "".join(
+        f'<tr><th scope="row">{escape.html(_label(name))}</th><td dir="auto">{escape.html(_text(value))}</td></tr>\n'
+        for name, value in list(record.items())[:MOST_FACTS]
+    )
+    told = "".join(f'<li dir="auto">{escape.html(escape.brief(note, LONGEST_TEXT))}</li>\n' for note in notes)
+    return page.part(BODY).format(
+        title=escape.html(escape.brief(title, LONGEST_TITLE)), outcome=_outcome(record.get(SUCCESS)), rows=rows,
+        notes=told, embodiment=escape.html(_text(record.get("embodiment") or "")),
+    )
+
+
+def _outcome(success: Any) -> str:
+    if not isinstance(success, bool):
+        return ""
+    return f'<span class="badge {"good" if success else "bad"}">{"succeeded" if success else "failed"}</span>'
+
+
+def _label(name: str) -> str:
+    return _LABELS.get(name) or escape.brief(name.replace("_", " "), LONGEST_TITLE).capitalize()
+
+
+def _text(value: Any) -> str:
+    """A value for people."""
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    short = escape.brief(value, LONGEST_TEXT)
+    return short if isinstance(short, str) else json.line(short).decode()[:LONGEST_TEXT]

@@ -1,0 +1,71 @@
+"""Text of strangers in pages: as HTML, as JSON inside a script, and as an address. It stays text everywhere.
+
+Pure functions. What HTML cannot carry, NUL and what is not Unicode, is shown as U+FFFD.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+from glassfs.view import json
+from glassfs.view.names import component
+
+ELLIPSIS = "…"
+MOST_ITEMS = 64
+DEEPEST = 8
+
+_SPECIAL = re.compile("[\x00\r&<>\"'`\ud800-\udfff]")
+_IN_SCRIPTS = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"),
+               ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
+
+
+def html(text: str) -> str:
+    """For the text of an element, and for the value of an attribute in quotes."""
+    return _SPECIAL.sub(_reference, text)
+
+
+def script(value: Any) -> bytes:
+    """A value as JSON that may stand anywhere in a script: it has nothing that ends one."""
+    made = bytes(json.line(value))
+    for character, escaped in _IN_SCRIPTS:
+        made = made.replace(character, escaped)
+    return made
+
+
+def address(parts: Iterable[bytes], suffix: str = "") -> str:
+    """Where a content of these names is, from the directory of the page on: never an address of another kind."""
+    *folders, last = parts
+    shown = [component(part) for part in folders]
+    return "./" + "/".join(quote(part, safe="") for part in (*shown, component(last, suffix)))
+
+
+def brief(value: Any, longest: int, depth: int = 0) -> Any:
+    """The same value with texts cut, and only so many items of what is inside it."""
+    if isinstance(value, (str, bytes)):
+        text = json.as_text(value[: 4 * longest])
+        return text if len(text) <= longest and len(value) <= 4 * longest else text[:longest] + ELLIPSIS
+    if isinstance(value, dict):
+        if depth >= DEEPEST:
+            return ELLIPSIS
+        found = {
+            brief(name, longest): brief(item, longest, depth + 1) for name, item in _first(value.items())
+        }
+        return found if len(value) <= MOST_ITEMS else found | {ELLIPSIS: f"{len(value) - MOST_ITEMS} more"}
+    if isinstance(value, (list, tuple)):
+        if depth >= DEEPEST:
+            return ELLIPSIS
+        items = [brief(item, longest, depth + 1) for item in value[:MOST_ITEMS]]
+        return items if len(value) <= MOST_ITEMS else [*items, ELLIPSIS]
+    return value
+
+
+def _first(items: Iterable[Any]) -> list[Any]:
+    return [item for item, _ in zip(items, range(MOST_ITEMS), strict=False)]
+
+
+def _reference(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"&#{code};" if 0 < code < 0x80 else "\ufffd"

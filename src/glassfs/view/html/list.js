@@ -1,0 +1,248 @@
+"use strict";
+// The page of many episodes: rows that can be filtered and sorted, so many at a time.
+(() => {
+  const AT_ONCE = 100, SHOWN = 12;
+  const LABELS = {
+    container: "Container", language_instruction: "Instruction", embodiment: "Embodiment", success: "Outcome",
+    num_frames: "Frames", fps: "Frames/s", total_reward: "Reward", state_dim: "State", action_dim: "Action",
+    episode_id: "Id", episode_name: "Name", env_id: "Environment", channels: "Channels",
+  };
+  const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_id", "channels"];
+  const HIDDEN = ["container", "position", "place"];
+  const OUTCOMES = { true: ["good", "succeeded"], false: ["bad", "failed"], null: ["none", "unknown"] };
+  const at = (id) => document.getElementById(id);
+  const made = (tag, parent, name, text) => {
+    const element = document.createElement(tag);
+    if (name) element.className = name;
+    if (text !== undefined) element.textContent = text;
+    if (parent) parent.append(element);
+    return element;
+  };
+  const note = (text) => {
+    made("li", at("notes").firstElementChild, "", text);
+    at("notes").hidden = false;
+  };
+  const asText = (value) => {
+    if (value === null || value === undefined) return "";
+    if (Array.isArray(value)) return value.map(asText).join(", ");
+    return typeof value === "object" ? JSON.stringify(value) : String(value);
+  };
+  const asNumber = (value) => String(Number.isInteger(value) ? value : Number(value.toPrecision(4)));
+
+  let rows = [], names = [], shown = [], page = 0, sorted = { name: "", isDown: false };
+
+  class Row {
+    constructor(values, number, facts) {
+      this.number = number;
+      this.values = new Map(Array.isArray(values)
+        ? facts.names.map((name, place) => [name, values[place]]) : Object.entries(values));
+      this.label = String(number);
+      this.folder = "";
+      this.place = `${facts.directory}/${number}`;
+      if (facts.directory === null) {
+        const place = String(this.values.get("place")), container = asText(this.values.get("container"));
+        this.place = `./${place.split("/").map(quoted).join("/")}`;
+        const parts = (place.startsWith(container) ? container : place).split("/");
+        this.label = parts.pop() + (place === container ? "" : ` · ${asText(this.values.get("position"))}`);
+        this.folder = parts.join("/");
+      }
+      this.isNumbered = facts.directory !== null;
+      this.up = this.place.split("/").length - 1;
+      this.words = [this.label, ...this.values.values()].map(asWords).join("\n").toLowerCase();
+    }
+
+    key(name) {
+      if (name === "label") return this.isNumbered ? this.number : `${this.folder}/${this.label}`;
+      const value = this.values.get(name);
+      return value === undefined ? null : Array.isArray(value) ? asText(value) : value;
+    }
+  }
+
+  const asWords = (value) => (typeof value === "number" || typeof value === "boolean" ? "" : asText(value));
+
+  function quoted(part) {
+    try {
+      return encodeURIComponent(part);
+    } catch {
+      return "";
+    }
+  }
+
+  window.glassfs = {
+    rows({ rows: told, facts }) {
+      rows = told.slice(0, -1).map((values, number) => new Row(values, number, facts));
+      // What no row tells needs no column.
+      const all = new Set(facts.names);
+      for (const row of rows) for (const name of row.values.keys()) all.add(name);
+      const first = Object.keys(LABELS);
+      const rank = (name) => (first.includes(name) ? first.indexOf(name) : first.length);
+      names = [...all].filter((name) => !HIDDEN.includes(name) && rows.some((row) => (row.values.get(name) ?? null) !== null));
+      names.sort((a, b) => rank(a) - rank(b));
+      names = names.slice(0, SHOWN);
+      if (facts.total > rows.length) {
+        note(`There are ${facts.total.toLocaleString("en")} episodes, too many for a page: the first ${rows.length.toLocaleString("en")} are here.`);
+      }
+      if (facts.omitted) note(`Containers that not everybody may read are left out: ${facts.omitted}.`);
+      if (facts.error) note(`Not all containers could be looked at: ${facts.error}`);
+      at("outcome").hidden = !names.includes("success");
+      at("all").hidden = false;
+      addHeads();
+      recall();
+      filter();
+    },
+  };
+  addEventListener("error", (event) => {
+    if (event.target instanceof HTMLScriptElement) {
+      at("count").textContent = "";
+      note("The episodes cannot be listed: data.js, beside this page, cannot be read.");
+    }
+  }, true);
+
+  const isNumeric = (name) => rows.every((row) => ["number", "undefined"].includes(typeof (row.values.get(name) ?? undefined)));
+
+  function addHeads() {
+    made("th", at("heads"), "thumb").setAttribute("aria-label", "First frame");
+    for (const name of ["label", ...names]) {
+      const head = made("th", at("heads"), isNumeric(name) && name !== "label" ? "number" : "");
+      head.scope = "col";
+      if (MINOR.includes(name)) head.classList.add("minor");
+      head.dataset.name = name;
+      const button = made("button", head, "", name === "label" ? "Episode" : LABELS[name] || name);
+      button.onclick = () => {
+        sorted = { name, isDown: sorted.name === name && !sorted.isDown };
+        page = 0;
+        filter();
+      };
+    }
+  }
+
+  function compared(a, b) {
+    if (a === null || b === null) return (a === null) - (b === null);
+    const sign = sorted.isDown ? -1 : 1;
+    if (typeof a === "string" && typeof b === "string") return sign * order.compare(a, b);
+    return sign * (a < b ? -1 : a > b ? 1 : 0);
+  }
+  const order = new Intl.Collator("en", { numeric: true });
+
+  function filter() {
+    const words = at("filter").value.toLowerCase().split(/\s+/).filter(Boolean), outcome = at("outcome").value;
+    shown = rows.filter((row) => words.every((word) => row.words.includes(word))
+      && (!outcome || String(row.values.get("success") ?? null) === outcome));
+    if (sorted.name) shown.sort((a, b) => compared(a.key(sorted.name), b.key(sorted.name)));
+    for (const head of at("heads").children) {
+      if (head.dataset.name === sorted.name) head.setAttribute("aria-sort", sorted.isDown ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+      const button = head.querySelector("button");
+      if (button) button.dataset.order = head.getAttribute("aria-sort") ?? "";
+    }
+    const all = rows.length.toLocaleString("en"), plural = rows.length === 1 ? "" : "s";
+    at("count").textContent = shown.length === rows.length
+      ? `${all} episode${plural}` : `${shown.length.toLocaleString("en")} of ${all} episode${plural}`;
+    show();
+  }
+
+  function show() {
+    const pages = Math.max(1, Math.ceil(shown.length / AT_ONCE));
+    page = Math.min(Math.max(0, page), pages - 1);
+    at("rows").replaceChildren(...shown.slice(page * AT_ONCE, (page + 1) * AT_ONCE).map(line));
+    at("page").textContent = `${page + 1} / ${pages}`;
+    at("before").disabled = page === 0;
+    at("after").disabled = page === pages - 1;
+    document.querySelector(".pager").hidden = pages === 1;
+    remember();
+  }
+
+  function line(row) {
+    const element = document.createElement("tr");
+    const image = made("img", made("div", made("td", element, "thumb")));
+    image.loading = "lazy";
+    image.decoding = "async";
+    image.alt = "";
+    image.onload = () => image.classList.toggle("none", image.naturalWidth <= 1);
+    image.onerror = () => image.classList.add("none");
+    image.src = `${row.place}/poster`;
+    const head = made("th", element);
+    head.scope = "row";
+    const link = made("a", head, "", row.label);
+    link.dir = "auto";
+    if (row.folder) made("div", head, "soft", row.folder).dir = "auto";
+    link.href = `${row.place}/index.html#up=${row.up}`;
+    for (const name of names) {
+      const value = row.values.get(name) ?? null;
+      const cell = made("td", element);
+      cell.dataset.name = LABELS[name] || name;
+      if (MINOR.includes(name)) cell.classList.add("minor");
+      if (name === "language_instruction") cell.classList.add("title");
+      if (name === "success") {
+        const [kind, text] = OUTCOMES[String(value)] ?? OUTCOMES[null];
+        made("span", cell, `badge ${kind}`, text);
+        cell.removeAttribute("data-name");
+      } else if (typeof value === "number") {
+        cell.classList.add("number");
+        cell.textContent = asNumber(value);
+      } else if (value !== null) {
+        cell.classList.add("text");
+        made("div", cell, "", asText(value)).dir = "auto";
+      }
+    }
+    return element;
+  }
+
+  // The state is kept in the address, so that going back finds it again.
+
+  function remember() {
+    const told = new URLSearchParams();
+    if (at("filter").value) told.set("filter", at("filter").value);
+    if (at("outcome").value) told.set("outcome", at("outcome").value);
+    if (sorted.name) told.set("sort", (sorted.isDown ? "-" : "") + sorted.name);
+    if (page) told.set("page", String(page + 1));
+    const hash = told.toString();
+    if (hash !== location.hash.slice(1)) history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
+  }
+
+  function recall() {
+    const told = new URLSearchParams(location.hash.slice(1)), sort = told.get("sort") ?? "";
+    at("filter").value = told.get("filter") ?? "";
+    at("outcome").value = told.get("outcome") ?? "";
+    if (at("outcome").selectedIndex < 0) at("outcome").value = "";
+    const name = sort.replace(/^-/, "");
+    if (name === "label" || names.includes(name)) sorted = { name, isDown: sort.startsWith("-") };
+    page = (Number(told.get("page")) || 1) - 1;
+  }
+
+  const again = () => {
+    page = 0;
+    filter();
+  };
+  at("filter").oninput = again;
+  at("outcome").onchange = again;
+  const turn = (by) => {
+    page += by;
+    show();
+    scrollTo(0, 0);
+  };
+  at("before").onclick = () => turn(-1);
+  at("after").onclick = () => turn(1);
+  addEventListener("keydown", (event) => {
+    const isTyping = event.target.closest("input, select");
+    if (event.key === "/" && !isTyping) at("filter").focus();
+    else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      if (event.target.closest("select")) return;
+      const links = [...at("rows").querySelectorAll("a")], now = links.indexOf(document.activeElement);
+      const next = now < 0 ? (event.key === "ArrowDown" ? 0 : -1) : now + (event.key === "ArrowDown" ? 1 : -1);
+      if (next < 0) at("filter").focus();
+      else links[Math.min(next, links.length - 1)]?.focus();
+    } else return;
+    event.preventDefault();
+  });
+
+  const folder = location.pathname.split("/").at(-2) ?? "";
+  try {
+    const name = decodeURIComponent(folder);
+    if (name) document.title = at("title").textContent = name;
+  } catch {
+    // A name that is not UTF-8 cannot be shown.
+  }
+  const facts = JSON.parse(at("facts").textContent);
+  if (facts !== null) window.glassfs.rows(facts);
+})();

@@ -1,0 +1,132 @@
+"""The page of many episodes, those of a container or of a folder: rows that lead to their pages.
+
+There is a row an episode, up to MOST_ROWS of them and MOST_BYTES. To know the size takes one pass over the records,
+when it is first asked for, a block in memory at a time. The page of a container is the same for all, and the rows are
+in ``data.js``. That of a folder has them in itself: other files are in a folder, and what is called ``data.js`` there
+may be anything. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import cache as cached
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from glassfs.cache import BlockCache
+from glassfs.content import Blocked, Memory, Records, Rendered, Table
+from glassfs.view.contract import Key, Shown
+from glassfs.view.html import escape, page
+from glassfs.view.lines import COUNTED
+
+TITLE, BODY, SCRIPT = "Episodes", "list.html", "list.js"
+PLACE = "place"
+MOST_ROWS = 100_000
+MOST_BYTES = 32 << 20
+LONGEST_TEXT = 1000
+LONGEST_PLACE = 8192
+
+
+@runtime_checkable
+class OfManyContainers(Protocol):
+    """A table of what is in several containers."""
+
+    def path_of(self, record: dict[str, Any]) -> str:
+        """Where the episode of a row is, from the folder: components as trees show them, joined by slashes."""
+
+
+def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    """Nothing for a table whose rows have no directories."""
+    if table.records is None:
+        return
+    if isinstance(table, OfManyContainers):
+        before, after = page.frame(TITLE, page.part(BODY), SCRIPT, has_data=False)
+        rows = _Rows(table, table.records, cache, key, before + b'{"rows": [\n', after)
+        yield Shown(rows.data, page.SUFFIX, page.NAME)
+    elif table.directory:
+        rows = _Rows(table, table.records, cache, key, b'"use strict";\nglassfs.rows({"rows": [\n', b");\n")
+        yield Shown(Memory(_page()), page.SUFFIX, page.NAME)
+        yield Shown(rows.data, page.DATA_SUFFIX, page.DATA_NAME)
+
+
+@cached
+def _page() -> bytes:
+    return page.document(TITLE, page.part(BODY), SCRIPT)
+
+
+class _Rows:
+    """A line a row, and behind them what they are, between what stands before and behind that."""
+
+    def __init__(
+        self, table: Table, records: Records, cache: BlockCache, key: Key, before: bytes, after: bytes,
+    ) -> None:
+        self._table = table
+        self._records = records
+        self._cache = cache
+        self._key = key
+        self._before, self._after = before, after
+        self._path_of = table.path_of if isinstance(table, OfManyContainers) else None
+        self._names: list[str] | None = None
+        """What the first record has; a row of the same is a list of their values."""
+        self._counts: list[int] = []
+        """Rows of each block that are shown."""
+        self._told = b""
+        self.data = Blocked(cache, self._bounds, self._block)
+
+    def _bounds(self) -> Sequence[int]:
+        bounds, rows = [0, len(self._before)], 0
+        self._counts.clear()
+        for number in range(self._records.blocks):
+            cost = self._records.cost(number)
+            with self._cache.taken(cost) if cost > COUNTED else nullcontext():
+                records = self._records.block(number)
+                count = size = 0
+                for record in records[: MOST_ROWS - rows]:
+                    length = len(self._row(record))
+                    if bounds[-1] - bounds[1] + size + length > MOST_BYTES:
+                        break
+                    size += length
+                    count += 1
+                is_cut = count < len(records)
+                del records
+            self._counts.append(count)
+            bounds.append(bounds[-1] + size)
+            rows += count
+            if is_cut:
+                break
+        self._told = self._facts(rows) + self._after
+        return [*bounds, bounds[-1] + len(self._told)]
+
+    def _block(self, number: int) -> Rendered:
+        bounds = self.data.bounds
+        size = bounds[number + 1] - bounds[number]
+        key = (*self._key, number)
+        if number == 0:
+            return Rendered(self._cache, key, lambda: self._before, size)
+        if number > len(self._counts):
+            return Rendered(self._cache, key, lambda: self._told, size)
+        cost = self._records.cost(number - 1) + 2 * size
+        return Rendered(self._cache, key, partial(self._made, number - 1), size, cost)
+
+    def _made(self, number: int) -> bytes:
+        records = self._records.block(number)
+        return b"".join(self._row(record) for record in records[: self._counts[number]])
+
+    def _row(self, record: dict[str, Any]) -> bytes:
+        short = {name: escape.brief(value, LONGEST_TEXT) for name, value in record.items()}
+        if self._path_of is not None:
+            short[PLACE] = escape.brief(self._path_of(record), LONGEST_PLACE)
+        if self._names is None:
+            self._names = list(short)
+        return escape.script(list(short.values()) if list(short) == self._names else short) + b",\n"
+
+    def _facts(self, rows: int) -> bytes:
+        """What stands behind the rows, with an end of the list that is none."""
+        told = self._table.attributes()
+        facts = {
+            "names": self._names or [], "total": max(rows, self._table.rows), "omitted": told.get("omitted"),
+            "error": escape.brief(told.get("error"), LONGEST_TEXT),
+            "directory": escape.address((self._table.directory,)) if self._table.directory else None,
+        }
+        return b'null], "facts": %b}' % escape.script(facts)

@@ -1,0 +1,77 @@
+"""What all pages have in common: the frame around a body, with its style, its script and what they may load.
+
+A page may run only its own script and the ``data.js`` beside it, show files beside it, and speak to nobody: its policy
+says so to the browser. Any thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from glassfs.view.html import escape
+
+NAME, SUFFIX = b"index", ".html"
+DATA_NAME, DATA_SUFFIX = b"data", ".js"
+LONGEST_TITLE = 200
+STYLE = "page.css"
+BESIDE = "'self' file:"
+"""Where files beside a page may come from, in words of its policy."""
+
+
+class Frame(NamedTuple):
+    """What stands before and behind the facts of a page, which its script finds as JSON."""
+
+    before: bytes
+    after: bytes
+
+
+def document(title: str, body: str, script: str, facts: object = None) -> bytes:
+    """A whole page that loads its data. ``body`` is HTML, ``script`` the name of a script."""
+    before, after = frame(title, body, script)
+    return before + escape.script(facts) + after
+
+
+def frame(title: str, body: str, script: str, has_data: bool = True) -> Frame:
+    """A page around its facts. Without data of its own beside it, it may run no other script than its own."""
+    style, code = part(STYLE), part(script)
+    more = f" {BESIDE}" if has_data else ""
+    policy = "; ".join((
+        "default-src 'none'",
+        f"script-src {_digest(code)}{more}",
+        f"style-src {_digest(style)}",
+        f"img-src {BESIDE}",
+        f"media-src {BESIDE}",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    ))
+    shown = escape.brief(title, LONGEST_TITLE)
+    head = (
+        "<!DOCTYPE html>\n"
+        '<html lang="en">\n'
+        '<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{escape.html(shown)}</title>\n"
+        f"<style>{style}</style>\n<body>\n"
+    )
+    data = f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else ""
+    tail = f"</script>\n<script>{code}</script>\n{data}</body>\n</html>\n"
+    return Frame(f'{head}{body}<script type="application/json" id="facts">'.encode(), tail.encode())
+
+
+@cache
+def part(name: str) -> str:
+    """A file of this package that stands in pages."""
+    return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,216 @@
+"""The values of an episode for its page: ``data.js``, base64 of at most POINTS numbers a channel.
+
+Its size follows from the columns of the steps and their lengths alone; values are read when it is. Of more steps than
+POINTS the least and the greatest of each stretch are there, so that nothing that sticks out is lost; of very many, only
+the first steps of a stretch are looked at, and the page says so. A column that is damaged is marked as such, and costs
+the others nothing. Any thread.
+"""
+
+from __future__ import annotations
+
+import math
+from binascii import b2a_base64
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Blocked, Counted, Data, Rendered, Table
+from glassfs.errors import Damaged, TooLarge
+from glassfs.view.contract import Key
+from glassfs.view.film import film_of
+from glassfs.view.html import escape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Values = np.ndarray[Any, np.dtype[Any]]
+
+POINTS = 2000
+STRETCHES = POINTS // 2
+MOST_CHANNELS = 256
+MOST_OF_A_COLUMN = 128
+MOST_COLUMNS = 128
+LONGEST_NAME = 200
+MOST_READ = 256 << 20
+"""Bytes of a column that are read."""
+AT_ONCE = 1 << 20
+READING_COST = 4 * AT_ONCE
+
+_PLOTTED = {"|b1", "|i1", "|u1"} | {f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8)} | {"<f2", "<f4", "<f8"}
+_EXACT = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<f4"}
+"""What is no less exact in 32 bits. Times in nanoseconds, for one, would become a staircase."""
+_GOOD, _DAMAGED = b"1", b"0"
+
+
+class Sampling(NamedTuple):
+    """How steps become points: ``stretch`` of them are one, of which the first ``taken`` are looked at."""
+
+    steps: int
+    stretch: int
+    taken: int
+
+    @property
+    def points(self) -> int:
+        """Values of a channel: one a step, or the least and the greatest of each stretch."""
+        return self.steps if self.stretch == 1 else 2 * -(-self.steps // self.stretch)
+
+
+class _Column(NamedTuple):
+    name: bytes
+    array: Array
+    items: int
+    channels: int
+    """Those of its items that are plotted."""
+    sampling: Sampling
+
+    @property
+    def is_exact(self) -> bool:
+        return self.array.dtype in _EXACT
+
+    @property
+    def size(self) -> int:
+        """Bytes of its values."""
+        return self.sampling.points * self.channels * (4 if self.is_exact else 8)
+
+
+class Plots:
+    """The values of the steps of an episode."""
+
+    def __init__(self, steps: Table) -> None:
+        self._steps = steps
+
+    def data(self, cache: BlockCache, key: Key) -> Data:
+        """The bytes of the file, a block for its head and for each column."""
+        heads: list[bytes] = []
+        columns: list[_Column] = []
+
+        def find_bounds() -> Sequence[int]:
+            found, left_out = self._columns()
+            columns[:] = found
+            heads[:] = [_head(self._steps.rows, found, left_out)]
+            sizes = [len(heads[0])] + [_size(number, column) for number, column in enumerate(found)]
+            return list(accumulate(sizes, initial=0))
+
+        def block(number: int) -> Rendered:
+            if not number:
+                return Rendered(cache, (*key, number), lambda: heads[0], len(heads[0]))
+            column = columns[number - 1]
+            size = _size(number - 1, column)
+            made = partial(_made, number - 1, column)
+            return Rendered(cache, (*key, number), made, size, READING_COST + 4 * size)
+
+        return Blocked(cache, find_bounds, block)
+
+    def _columns(self) -> tuple[list[_Column], int]:
+        """What is plotted, and how many channels are not as there are too many."""
+        found: list[_Column] = []
+        left_out = 0
+        left = MOST_CHANNELS
+        for name, content, _ in self._steps.columns():
+            if not isinstance(content, Array) or not _is_plotted(content, self._steps.rows):
+                continue
+            shape = content.shape if isinstance(content.shape, tuple) else ()
+            items = math.prod(shape[1:])
+            channels = min(items, left, MOST_OF_A_COLUMN) if len(found) < MOST_COLUMNS else 0
+            left -= channels
+            left_out += items - channels
+            if channels:
+                item = int(content.dtype[2:])
+                found.append(_Column(name, content, items, channels, sampling_of(self._steps.rows, items * item)))
+        return found, left_out
+
+
+def sampling_of(steps: int, width: int) -> Sampling:
+    """Of so many steps of ``width`` bytes each."""
+    if steps <= POINTS:
+        return Sampling(steps, 1, 1)
+    stretch = -(-steps // STRETCHES)
+    taken = MOST_READ // (-(-steps // stretch) * width)
+    return Sampling(steps, stretch, max(1, min(stretch, taken)))
+
+
+def _is_plotted(array: Array, rows: int) -> bool:
+    shape = array.shape
+    return (
+        isinstance(shape, tuple) and len(shape) > 0 and shape[0] == rows > 0 and 0 not in shape
+        and array.dtype in _PLOTTED and not isinstance(array.data, Counted) and film_of(array) is None
+    )
+
+
+def _head(rows: int, columns: Sequence[_Column], left_out: int) -> bytes:
+    told = [
+        {
+            "name": escape.brief(column.name, LONGEST_NAME), "items": column.items, "channels": column.channels,
+            "type": "f4" if column.is_exact else "f8", "stretch": column.sampling.stretch,
+            "taken": column.sampling.taken, "points": column.sampling.points,
+        }
+        for column in columns
+    ]
+    facts = {"rows": rows, "leftOut": left_out, "columns": told}
+    return b'"use strict";\nglassfs.columns(%b);\n' % escape.script(facts)
+
+
+def _before(number: int) -> bytes:
+    return b'glassfs.values(%d, "' % number
+
+
+_AFTER = b'", %b);\n'
+
+
+def _size(number: int, column: _Column) -> int:
+    """How long the line of a column is."""
+    return len(_before(number)) + 4 * -(-column.size // 3) + len(_AFTER % _GOOD)
+
+
+def _made(number: int, column: _Column) -> bytes:
+    import numpy as np
+
+    dtype = "<f4" if column.is_exact else "<f8"
+    state = _GOOD
+    try:
+        values = _values(column, dtype)
+    except (Damaged, TooLarge):
+        values, state = np.zeros(column.size, np.uint8), _DAMAGED
+    return _before(number) + b2a_base64(values.tobytes(), newline=False) + _AFTER % state
+
+
+def _values(column: _Column, dtype: str) -> Values:
+    """The points, one channel after another."""
+    import numpy as np
+
+    steps, stretch, taken = column.sampling
+    if stretch == 1:
+        return np.concatenate([part.astype(dtype) for part in _read(column, 0, steps)]).T
+    points = np.empty((column.channels, column.sampling.points // 2, 2), dtype)
+    for point in range(points.shape[1]):
+        first = point * stretch
+        least = greatest = np.full(column.channels, np.nan)
+        for part in _read(column, first, min(taken, steps - first)):
+            values = part.astype(dtype)
+            least = np.fmin(least, np.fmin.reduce(values))
+            greatest = np.fmax(greatest, np.fmax.reduce(values))
+        points[:, point, 0], points[:, point, 1] = least, greatest
+    return points
+
+
+def _read(column: _Column, first: int, count: int) -> Iterator[Values]:
+    """The channels of so many steps, some at a time."""
+    import numpy as np
+
+    item = int(column.array.dtype[2:])
+    width, wanted = column.items * item, column.channels * item
+    data = column.array.data
+    if column.items > 2 * column.channels:
+        at_once = max(1, AT_ONCE // wanted)
+    else:
+        at_once = max(1, AT_ONCE // width)
+    for start in range(first, first + count, at_once):
+        steps = min(at_once, first + count - start)
+        if column.items > 2 * column.channels:  # what is between the wanted ones is not read
+            raw = b"".join(data.read(step * width, wanted) for step in range(start, start + steps))
+            yield np.frombuffer(raw, column.array.dtype).reshape(steps, column.channels)
+        else:
+            found = np.frombuffer(data.read(start * width, steps * width), column.array.dtype)
+            yield found.reshape(steps, column.items)[:, : column.channels]

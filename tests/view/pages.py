@@ -1,0 +1,128 @@
+"""Pages for tests: those of contents, and what is in them as a browser would find it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Column, Content, Data, Memory, Recording, Records, Table
+from glassfs.view import html
+from tests.view.views import PLACE
+
+
+def recording(
+    record: dict[str, Any] | Exception | None = None, columns: Sequence[Column] = (), rows: int = 0,
+    cameras: Sequence[Any] | Exception = (),
+) -> Recording:
+    """An episode; an exception is raised where the value would be given."""
+    def given(value: Any) -> Callable[[], Any]:
+        def give() -> Any:
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return give
+
+    return Recording(b"episode", given(record or {}), Table(b"steps", rows, given(columns)), given(cameras))
+
+
+def column(name: bytes, array: np.ndarray[Any, Any], data: Data | None = None) -> Column:
+    return Column(name, Array(name, data or Memory(array.tobytes()), array.dtype.descr[0][1], array.shape))
+
+
+def table(records: Sequence[dict[str, Any]], directory: bytes = b"episodes", block: int = 7) -> Table:
+    blocks = -(-len(records) // block)
+    given = Records(b"episodes", blocks, lambda number: records[number * block : (number + 1) * block])
+    names = list(records[0]) if records else []
+    return Table(
+        b"episodes", len(records), lambda: [Column(name.encode(), given) for name in names], given, directory,
+    )
+
+
+def files(content: Content, cache: BlockCache | None = None) -> dict[str, Data]:
+    """What the view shows of a content, by its names."""
+    shown = html.show(content, cache or BlockCache(8 << 20), PLACE)  # type: ignore[arg-type]
+    found = {(name or b"").decode() + suffix: thing for thing, suffix, name in shown}
+    assert all(isinstance(thing, Data) for thing in found.values())
+    return found  # type: ignore[return-value]
+
+
+def whole(make: Callable[[], Data]) -> bytes:
+    """All bytes. Ranges of it agree, and so does what another one gives."""
+    data = make()
+    size = data.size
+    found = bytes(data.read(0, size))
+    again = make()
+    assert again.size == size
+    chance = random.Random(size)
+    for _ in range(10):
+        start = chance.randrange(size)
+        end = min(size, start + chance.choice((1, 3, 50, 70_000)))
+        assert again.read(start, end - start) == found[start:end]
+    return found
+
+
+class Page(HTMLParser):
+    """A page: its tags with their attributes, its texts by the tag that they are in, and its facts."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(data.decode())
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.texts.append((tag, ""))
+
+    def handle_data(self, data: str) -> None:
+        if self.texts:
+            tag, text = self.texts[-1]
+            self.texts[-1] = (tag, text + data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.texts.append((f"/{tag}", ""))
+
+    def of(self, tag: str) -> list[str]:
+        return [text for found, text in self.texts if found == tag]
+
+    @property
+    def facts(self) -> Any:
+        scripts = self.of("script")
+        return json.loads(scripts[0])
+
+
+def plotted(data: bytes) -> tuple[dict[str, Any], list[np.ndarray[Any, Any] | None]]:
+    """What data.js tells of the columns, and the points of each; None where they cannot be read."""
+    text = data.decode()
+    head, *lines = text.removeprefix('"use strict";\n').splitlines()
+    told = json.loads(head.removeprefix("glassfs.columns(").removesuffix(");"))
+    points: list[np.ndarray[Any, Any] | None] = []
+    for number, (line, shown) in enumerate(zip(lines, told["columns"], strict=True)):
+        match = re.fullmatch(r'glassfs\.values\((\d+), "([A-Za-z0-9+/=]*)", ([01])\);', line)
+        assert match is not None and int(match[1]) == number
+        values = np.frombuffer(base64.b64decode(match[2]), f"<{shown['type']}")
+        assert values.size == shown["channels"] * shown["points"]
+        points.append(values.reshape(shown["channels"], -1) if match[3] == "1" else None)
+    return told, points
+
+
+def listed(data: bytes) -> tuple[list[Any], dict[str, Any]]:
+    """The rows of a list, and what is told of them; of data.js, or of a page that has them in itself."""
+    text = data.decode()
+    if text.startswith("<!DOCTYPE html>"):
+        found = Page(data).facts
+    else:
+        found = json.loads(text.removeprefix('"use strict";\nglassfs.rows(').removesuffix(");\n"))
+    *rows, end = found["rows"]
+    assert end is None
+    return rows, found["facts"]

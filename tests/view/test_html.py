@@ -1,0 +1,293 @@
+"""Pages: what is told of episodes, which files frames are found in, and that text of strangers stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Blob, Content, Film, Member, Memory, Table
+from glassfs.errors import Changed, Damaged
+from glassfs.view.html import episode, escape, listing, page
+from glassfs.view.names import component
+from tests.view.films import film, flat, raw, stored
+from tests.view.pages import Page, files, listed, recording, table, whole
+
+RED = raw(flat(8, 6, 200, 30, 60))
+PNG, JPEG = stored(flat(8, 6, 1, 2, 3), "png"), stored(flat(8, 6, 1, 2, 3), "jpeg")
+HOSTILE = (
+    "</script><script>alert(1)</script>", "<!--<script>", "]]>", "\"'`><img src=x onerror=alert(1)>",
+    "javascript:alert(1)", "\u202egnp.exe", "a\0b", "line\u2028and\u2029", "&lt;&#60;&amp;",
+    "\r\n\t\x0b\x0c\x1f\x7f\x80\x9f", "\ud800 \udfff",
+    "${1}", "{title}", "%s %b", "é😀",
+)
+TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(categories=None), max_size=40))
+
+
+def shown(text: str) -> str:
+    """What is seen of a text: HTML has no NUL and no halves of characters."""
+    return re.sub("[\0\ud800-\udfff]", "\ufffd", text)
+
+
+@given(TEXTS)
+@settings(max_examples=300)
+@example("".join(map(chr, range(256))))
+def test_text_in_html_stays_text(text: str) -> None:
+    made = escape.html(text)
+    assert not set(made) & set("<>\"'`\0\r")
+    found = Page(f'<p title="{made}">{made}</p>'.encode())
+    assert found.tags == [("p", {"title": shown(text)})]
+    assert found.of("p") == [shown(text)]
+
+
+@given(st.recursive(TEXTS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)))
+@settings(max_examples=200)
+def test_values_in_scripts_stay_values(value: object) -> None:
+    made = escape.script(value)
+    assert not set(made.decode()) & set("<>&\u2028\u2029\0\n\r")
+
+    def expected(value: object) -> object:
+        if isinstance(value, list):
+            return [expected(item) for item in value]
+        return re.sub("[\ud800-\udfff]", "\ufffd", value) if isinstance(value, str) else value
+
+    found = json.loads(made)
+    if not isinstance(value, dict):  # keys that become equal are told apart
+        assert isinstance(value, list) or found == expected(value)
+
+
+@given(st.lists(st.binary(max_size=30) | st.sampled_from([b"..", b".", b"", b"javascript:x", b"//host", b"a?b#c"]),
+                min_size=1, max_size=4))
+@settings(max_examples=200)
+def test_an_address_leads_to_the_file_and_nowhere_else(parts: list[bytes]) -> None:
+    made = escape.address(parts, ".mp4")
+    assert re.fullmatch(r"\./[A-Za-z0-9_.~%/-]+", made)
+    steps = made.split("/")[1:]
+    assert ".." not in steps and "." not in steps and "" not in steps
+    assert [unquote(step) for step in steps] == [*map(component, parts[:-1]), component(parts[-1], ".mp4")]
+
+
+@given(TEXTS, TEXTS, TEXTS)
+@settings(max_examples=60)
+def test_names_in_pages_make_no_tags(text: str, name: str, key: str) -> None:
+    camera = Member((b"images", name.encode("utf-8", "surrogatepass")), film([RED], 8, 6))
+    record = {"language_instruction": text, "embodiment": name, key: [text, {name: key}]}
+    found = Page(bytes(files(recording(record, cameras=[camera]))["index.html"].whole()))
+    expected = Page(bytes(files(recording(
+        {"language_instruction": "a", "embodiment": "b", "c": ["a"]}, cameras=[camera],
+    ))["index.html"].whole()))
+    rows = len(record)
+    assert [tag for tag, _ in found.tags if tag not in ("tr", "th", "td")] == [
+        tag for tag, _ in expected.tags if tag not in ("tr", "th", "td")
+    ]
+    assert [tag for tag, _ in found.tags].count("td") == rows
+    if text.strip():
+        assert found.of("h1") == [shown(text)]
+    assert found.of("script")[1:] == [page.part("episode.js"), ""]
+    assert page.part("episode.js").count("</") == 0
+
+
+def test_a_page_may_load_nothing_but_what_is_beside_it() -> None:
+    for made in (files(recording({"episode_id": 7}))["index.html"], files(table([{"position": 0}]))["index.html"]):
+        data = bytes(made.whole()).decode()
+        found = Page(data.encode())
+        policies = [attributes["content"] for tag, attributes in found.tags
+                    if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"]
+        assert len(policies) == 1 and policies[0] is not None
+        assert policies[0].startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policies[0]
+        assert [attributes["src"] for _, attributes in found.tags if "src" in attributes] == ["data.js"]
+        assert not re.search(r"https?:|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(|\son\w+=\"", data)
+
+
+def test_what_is_known_is_in_the_page_without_a_script() -> None:
+    record = {"position": 3, "episode_id": 9, "embodiment": "arm", "success": True, "fps": 29.97, "total_reward": None,
+              "num_frames": 2, "more": {"a": [1, "x"]}}
+    found = Page(bytes(files(recording(record))["index.html"].whole()))
+    assert found.of("title") == ["Episode 9"] and found.of("h1") == ["Episode 9"]
+    assert "succeeded" in found.of("span")
+    assert dict(zip(found.of("th"), found.of("td"), strict=True)) == {
+        "Position": "3", "Id": "9", "Embodiment": "arm", "Success": "yes", "Frames a second": "29.97",
+        "Total reward": "unknown", "Frames": "2", "More": '{"a": [1, "x"]}',
+    }
+
+
+def test_what_is_very_long_is_cut() -> None:
+    record = {"language_instruction": "x" * 100_000, "blob": b"\xff" * 100_000, "list": list(range(100_000)),
+              "deep": json.loads("[" * 500 + "]" * 500), **{f"key {number}": number for number in range(5000)}}
+    data = bytes(files(recording(record))["index.html"].whole())
+    assert len(data) < 200_000
+    found = Page(data)
+    assert found.of("h1") == ["x" * 200 + "…"]
+    assert len(found.of("td")) == 256
+
+
+def facts(*cameras: Content, **options: object) -> list[dict[str, object]]:
+    members = [Member((b"images", b"camera %d" % number), camera) for number, camera in enumerate(cameras)]
+    made = files(recording({}, cameras=members))["index.html"]
+    found: list[dict[str, object]] = Page(bytes(made.whole())).facts["cameras"]
+    return found
+
+
+def test_frames_are_told_by_runs() -> None:
+    mixed: list[Content] = [RED, PNG, JPEG, JPEG, Blob(b"", Memory(b"x")), RED]
+    (camera,) = facts(film(mixed, 8, 6, present=[0, 1, 2, 5, 6, 9], count=20))
+    assert (camera["name"], camera["folder"], camera["film"]) == (
+        "camera 0", "./images/camera%200/", "./images/camera%200.mp4",
+    )
+    assert camera["suffixes"] == [".png", ".jpg", ".bin"]
+    assert camera["runs"] == [0, 2, 0, 0, 1, 1, 2, 1, 1, 0, 1, 2, 2, 1, 0]
+    assert camera["count"] == 20
+
+
+def test_of_many_frames_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode, "MOST_LOOKS", 10)
+    looked: list[int] = []
+
+    def frame(number: int) -> Content:
+        looked.append(number)
+        return JPEG
+
+    (camera,) = facts(Film(b"", 1 << 32, 10, 8, 6, frame))
+    assert camera["runs"] == [0, 1 << 32, 0] and camera["suffixes"] == [".jpg"]
+    assert len(looked) <= episode.AT_ONCE
+    looked.clear()
+    (camera,) = facts(Film(b"", 1 << 32, 10, 8, 6, frame, range(0, 100_000, 50)))
+    assert len(looked) == 10
+    assert camera["runs"] == [0, 1, 0] + [49, 1, 0] * 1999
+
+
+def test_too_many_gaps_are_cut_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode, "MOST_RUNS", 100)
+    monkeypatch.setattr(episode, "AT_ONCE", 64)
+    camera = Member((b"c",), Film(b"", 1000, 10, 8, 6, lambda number: RED, range(0, 1000, 2)))
+    found = Page(bytes(files(recording({}, cameras=[camera]))["index.html"].whole()))
+    assert found.of("li") == ["Of c, only the frames before 255 are shown."]
+
+
+def test_an_array_that_is_a_film_is_a_camera() -> None:
+    pixels = np.zeros((5, 6, 8, 3), np.uint8)
+    array = Array(b"signal/rgb", Memory(pixels.tobytes()), "|u1", pixels.shape, fps=25.0)
+    not_a_film = Array(b"signal/x", Memory(bytes(5)), "|u1", (5,))
+    members = [Member((b"signal", b"x"), not_a_film), Member((b"signal", b"rgb"), array)]
+    found = Page(bytes(files(recording({}, cameras=members))["index.html"].whole())).facts
+    (camera,) = found["cameras"]
+    assert (camera["name"], camera["folder"], camera["runs"]) == ("rgb", "./signal/rgb/", [0, 5, 0])
+    assert found["fps"] == 25
+
+
+@pytest.mark.parametrize(("fps", "expected"), [(12.5, 12.5), (0, 10), (float("nan"), 10), ("7", 10), (None, 10)])
+def test_the_rate_of_the_record_or_the_usual_one(fps: object, expected: float) -> None:
+    camera = Member((b"c",), film([RED], 8, 6, fps=0))
+    found = Page(bytes(files(recording({"fps": fps}, cameras=[camera]))["index.html"].whole()))
+    assert found.facts["fps"] == expected
+    assert len(found.of("li")) == (expected != fps)
+
+
+def test_the_poster_is_the_first_picture() -> None:
+    first = film([JPEG], 8, 6, present=[7], count=9)
+    cameras = [Member((b"none",), film([], 8, 6, present=[], count=9)), Member((b"c",), first)]
+    assert whole(lambda: files(recording({}, cameras=cameras))["poster"]) == JPEG.data.whole()
+    nothing = bytes(files(recording({}))["poster"].whole())
+    assert nothing == episode.NO_PICTURE and not files(recording({}))["poster"].is_sized
+
+
+def test_damage_is_told_on_the_page_and_costs_the_poster() -> None:
+    record, cameras = Damaged("is cut", "x.kdb", "metadata"), Damaged("breaks </li>off", "x.kdb", "images")
+    shown = files(recording(record, cameras=cameras))
+    found = Page(bytes(shown["index.html"].whole()))
+    assert found.of("li") == [
+        "The metadata cannot be read: metadata: is cut", "The cameras cannot be shown: images: breaks </li>off",
+    ]
+    with pytest.raises(Damaged):
+        _ = shown["poster"].size
+
+
+def test_what_passes_is_not_taken_for_damage() -> None:
+    with pytest.raises(Changed):
+        _ = files(recording(Changed("is another file")))["index.html"].size
+
+
+RECORDS = [
+    {"position": number, "episode_id": number * 2, "language_instruction": HOSTILE[number % len(HOSTILE)],
+     "success": None, "total_reward": number / 7}
+    for number in range(40)
+]
+
+
+def test_rows_of_a_list() -> None:
+    made = table(RECORDS)
+    rows, told = listed(whole(lambda: files(made)["data.js"]))
+    assert (told["names"], told["total"], told["directory"]) == (list(RECORDS[0]), 40, "./episodes")
+    assert [row[1] for row in rows] == [number * 2 for number in range(40)]
+    assert rows[0][2] == HOSTILE[0]
+    assert b"</" not in files(made)["data.js"].whole()
+    assert whole(lambda: files(made)["index.html"]) == whole(lambda: files(table([]))["index.html"])
+
+
+def test_rows_of_other_shapes_keep_their_names() -> None:
+    records = [{"a": 1, "b": 2}, {"b": 3, "c": [4]}, {"a": 5, "b": 6}]
+    rows, told = listed(bytes(files(table(records))["data.js"].whole()))
+    assert told["names"] == ["a", "b"]
+    assert rows == [[1, 2], {"b": 3, "c": [4]}, [5, 6]]
+    rows, told = listed(bytes(files(table([]))["data.js"].whole()))
+    assert rows == [] and told["total"] == 0
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), [("MOST_ROWS", 10, 10), ("MOST_BYTES", 700, None)])
+def test_a_list_that_is_too_long_is_cut(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: int, expected: int | None,
+) -> None:
+    monkeypatch.setattr(listing, name, value)
+    data = whole(lambda: files(table(RECORDS))["data.js"])
+    rows, told = listed(data)
+    assert told["total"] == 40
+    assert len(rows) == expected if expected else 0 < len(rows) < 40 and len(data) < value + 200
+
+
+def test_tables_whose_rows_have_no_directories_have_no_page() -> None:
+    assert not files(table(RECORDS, directory=b""))
+    assert not files(Table(b"steps", 4, list))
+
+
+class Joined(Table):
+    """A table over a folder."""
+
+    def path_of(self, record: dict[str, Any]) -> str:
+        return f"{record['container']}/{record['position']}"
+
+    def attributes(self) -> dict[str, str]:
+        return {"omitted": "3", "error": "</script>"}
+
+
+def test_the_page_of_a_folder_loads_no_data() -> None:
+    """A folder may have a data.js of its own."""
+    records = [{"container": f"{text}.kdb", "position": number} for number, text in enumerate(HOSTILE)]
+    plain = table(records, directory=b"")
+    joined = Joined(plain.key, plain.rows, plain.columns, plain.records)
+    assert list(files(joined)) == ["index.html"]
+    data = whole(lambda: files(joined)["index.html"])
+    rows, told = listed(data)
+    names = [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in HOSTILE]
+    assert rows == [[f"{name}.kdb", number, f"{name}.kdb/{number}"] for number, name in enumerate(names)]
+    assert (told["omitted"], told["error"], told["directory"]) == ("3", "</script>", None)
+    found = Page(data)
+    assert [tag for tag, _ in found.tags].count("script") == 2
+    (policy,) = [found["content"] for tag, found in found.tags if found.get("http-equiv")]
+    assert policy is not None and "script-src 'sha256-" in policy
+    assert "file:" not in policy.partition("script-src")[2].partition(";")[0]
+
+
+def test_the_memory_of_a_list_is_that_of_the_cache() -> None:
+    cache = BlockCache(1 << 20)
+    many = [{"language_instruction": "x" * 900, "position": number} for number in range(8000)]
+    data = files(table(many, block=500), cache)["data.js"]
+    assert data.size > 6 << 20
+    assert sum(map(len, data.pieces())) == data.size
+    assert cache.used <= cache.budget

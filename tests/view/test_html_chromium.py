@@ -1,0 +1,345 @@
+"""Pages in Chromium, from files and without a server: what is seen, what keys do, and that no other script runs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from writers.kinodb import KinoWriter, Stored, jpeg
+
+from glassfs.view.html import episode
+from tests.chromium import Browser, browser, needs_chromium
+from tests.formats.derived import shown_in
+from tests.view.pages import files, table
+from tests.view.test_html import HOSTILE, Joined
+
+pytestmark = needs_chromium
+FRAMES = 30
+ATTACK = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+def exported(container: Path, folder: Path, views: str = "html") -> Path:
+    """All files of a container, in a folder of its name."""
+    root = folder / container.stem
+    for path, node in shown_in(container, views).items():
+        place = root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(node.read(0, node.size))
+    return root
+
+
+def colour(number: int) -> tuple[int, int, int]:
+    return (number * 8, 255 - number * 8, number % 2 * 200)
+
+
+def picture(number: int) -> np.ndarray[Any, Any]:
+    return np.full((48, 64, 3), colour(number), np.uint8)
+
+
+def frames() -> Iterator[dict[str, Any]]:
+    """Of one camera each frame is there, of the other every third."""
+    for number in range(FRAMES):
+        yield {"front": picture(number), **({"wrist": picture(number)} if number % 3 == 0 else {})}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    steps = np.linspace(0, 6, FRAMES)
+    with KinoWriter(folder / "run.kdb") as writer:
+        writer.add_episode(
+            np.sin(np.stack([steps, steps + 1, steps + 2], 1)), np.stack([steps], 1), images=frames(),
+            task="open the top drawer", embodiment="arm", fps=100, success=True,
+        )
+        for number in range(1, 250):
+            writer.add_episode(
+                np.zeros((1, 1)), np.zeros((1, 1)), task=f"fetch cup {number}", embodiment=("arm", "hand")[number % 2],
+                success=(None, True, False)[number % 3], total_reward=float(number * 37 % 101),
+            )
+    return exported(folder / "run.kdb", folder, "html+mp4")
+
+
+def pixel(page: Browser, selector: str) -> tuple[int, int, int]:
+    """What is seen in the middle of an element, when its picture is there."""
+    element = f"document.querySelector({selector!r})"
+    page.wait_for(f"{element}.complete && {element}.naturalWidth > 0")
+    page.evaluate(f"{element}.decode().then(() => new Promise(requestAnimationFrame))")
+    x, y = page.evaluate(
+        f"(() => {{ const box = {element}.getBoundingClientRect();"
+        "return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+    )
+    with Image.open(io.BytesIO(page.screenshot())) as seen:
+        found: tuple[int, int, int] = seen.convert("RGB").getpixel((int(x), int(y)))  # type: ignore[assignment]
+    return found
+
+
+def text(page: Browser, selector: str) -> str:
+    found: str = page.evaluate(f"document.querySelector({selector!r}).textContent")
+    return found
+
+
+def test_keys_lead_through_the_frames(chromium: Browser, run: Path) -> None:
+    chromium.open(run / "episodes/0/index.html")
+    for key, step in (
+        ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 29), ("PageUp", 26), ("Home", 0),
+        ("ArrowLeft", 0), ("PageDown", 3), ("ArrowRight", 4),
+    ):
+        chromium.press(key)
+        assert text(chromium, "#now").startswith(f"{step} / 29 "), key
+    assert text(chromium, ".camera a") == "000004.png"
+    assert np.abs(np.subtract(pixel(chromium, ".camera img"), colour(4))).max() <= 3
+    # The other camera saw nothing in this frame.
+    assert np.abs(np.subtract(pixel(chromium, ".camera:last-child img"), colour(3))).max() <= 3
+    assert text(chromium, ".camera:last-child p") == "There is no frame 4: this is the one before."
+    assert chromium.evaluate("[...document.querySelectorAll('.camera b')].map((name) => name.textContent)") == [
+        "front", "wrist",
+    ]
+    assert not chromium.complaints
+
+
+def test_plots_are_drawn_and_lead_to_steps(chromium: Browser, run: Path) -> None:
+    chromium.open(run / "episodes/0/index.html")
+    chromium.wait_for("document.querySelectorAll('.chart canvas').length === 4")
+    drawn = chromium.evaluate("""[...document.querySelectorAll(".chart canvas")].map((canvas) => {
+        const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        const colours = new Set();
+        for (let place = 0; place < data.length; place += 4) {
+            if (data[place + 3] === 255) colours.add(data.slice(place, place + 3).join());
+        }
+        return colours.size;
+    })""")
+    assert all(colours >= 1 for colours in drawn) and drawn[0] >= 3
+    assert text(chromium, ".legend button") == "0: 0"
+    box = chromium.evaluate("""(() => {
+        const chart = document.querySelector(".chart");
+        chart.scrollIntoView({block: "center"});
+        const {x, y, width, height} = chart.getBoundingClientRect();
+        return [x, y, width, height];
+    })()""")
+    chromium.click(box[0] + box[2] - 8, box[1] + box[3] / 2)
+    assert text(chromium, "#now").startswith("29 / 29 ")
+    assert text(chromium, ".legend button") == f"0: {float(f'{np.sin(6):.4g}'):g}"
+    chromium.evaluate("document.querySelector('.legend button').click()")
+    assert chromium.evaluate("document.querySelector('.legend button').getAttribute('aria-pressed')") == "false"
+    assert not chromium.complaints
+
+
+@pytest.mark.slow
+def test_it_plays_to_the_end(chromium: Browser, run: Path) -> None:
+    chromium.open(f"{(run / 'episodes/0/index.html').as_uri()}#up=2&step=7")
+    assert text(chromium, "#now").startswith("7 / 29 ")
+    assert chromium.evaluate("document.getElementById('back').href").endswith("/run/index.html")
+    chromium.press(" ")
+    assert text(chromium, "#play") == "Pause"
+    chromium.wait_for("document.getElementById('now').textContent.startsWith('29 / 29 ')")
+    chromium.wait_for("document.getElementById('play').textContent === 'Play'")
+    assert np.abs(np.subtract(pixel(chromium, ".camera img"), colour(29))).max() <= 3
+    assert not chromium.complaints
+
+
+@pytest.mark.slow
+def test_the_film_is_asked_for_when_somebody_wants_it(chromium: Browser, run: Path, tmp_path: Path) -> None:
+    chromium.open(run / "episodes/0/index.html")
+    assert not [address for address in chromium.requested if address.endswith(".mp4")]
+    chromium.evaluate("document.querySelector('.camera details').open = true")
+    chromium.wait_for("(document.querySelector('video') ?? {}).readyState >= 2")
+    chromium.evaluate("document.querySelector('video').currentTime = 0.205")
+    chromium.wait_for("document.getElementById('now').textContent.startsWith('20 / 29 ')")
+    assert not chromium.complaints
+    (run / "episodes/0/images/front.mp4").rename(tmp_path / "front.mp4")
+    try:
+        chromium.open(run / "episodes/0/index.html")
+        chromium.evaluate("document.querySelector('.camera details').open = true")
+        chromium.wait_for("document.querySelector('.camera details p') !== null")
+    finally:
+        (tmp_path / "front.mp4").rename(run / "episodes/0/images/front.mp4")
+
+
+def labels(page: Browser) -> list[str]:
+    found: list[str] = page.evaluate("[...document.querySelectorAll('#rows a')].map((link) => link.textContent)")
+    return found
+
+
+def test_a_list_filters_sorts_and_leads_to_pages(chromium: Browser, run: Path) -> None:
+    chromium.open(run / "index.html")
+    assert (text(chromium, "h1"), text(chromium, "#count")) == ("run", "250 episodes")
+    assert labels(chromium) == [str(number) for number in range(100)]
+    chromium.press("/")
+    chromium.write("CUP 17")
+    assert text(chromium, "#count") == "13 of 250 episodes"
+    assert labels(chromium) == ["17", "117", *(str(number) for number in range(170, 180)), "217"]
+    chromium.evaluate("document.querySelector('[data-name=total_reward] button').click()")
+    rewards = [number * 37 % 101 for number in map(int, labels(chromium))]
+    assert rewards == sorted(rewards)
+    chromium.evaluate("document.querySelector('[data-name=total_reward] button').click()")
+    assert [number * 37 % 101 for number in map(int, labels(chromium))] == rewards[::-1]
+    assert chromium.evaluate("location.hash") == "#filter=CUP+17&sort=-total_reward"
+    chromium.evaluate("document.getElementById('outcome').value = 'false'")
+    chromium.evaluate("document.getElementById('outcome').onchange()")
+    assert all(int(number) % 3 == 2 for number in labels(chromium))
+    chromium.open(f"{(run / 'index.html').as_uri()}#page=3")
+    assert labels(chromium) == [str(number) for number in range(200, 250)]
+    chromium.open(run / "index.html")
+    chromium.wait_for("document.querySelector('#rows img').naturalWidth === 64")
+    assert np.abs(np.subtract(pixel(chromium, "#rows img"), colour(0))).max() <= 3
+    # Only what may be seen soon is asked for.
+    assert len([address for address in chromium.requested if address.endswith("/poster")]) < 100
+    assert not chromium.complaints
+    chromium.press("ArrowDown")
+    chromium.press("Enter")
+    chromium.wait_for("location.pathname.endsWith('/episodes/0/index.html')")
+    chromium.wait_for("document.querySelector('.camera a') !== null")
+    assert chromium.evaluate("document.getElementById('back').getAttribute('href')") == "../../index.html"
+
+
+def test_names_of_strangers_stay_text(chromium: Browser, tmp_path: Path) -> None:
+    names = [*HOSTILE, ATTACK]
+    carried = [name.encode("utf-8", "replace").decode() for name in names]
+    cameras = [name.replace("/", "-").encode() for name in carried]
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    with KinoWriter(tmp_path / "hostile.kdb") as writer:
+        for name in carried:
+            writer.add_episode(
+                np.zeros((2, 1)), np.zeros((2, 1)), task=name, embodiment=name,
+                images=[[(camera, pixels) for camera in [*cameras, b"\xff\xfe"]]] * 2,
+            )
+    root = exported(tmp_path / "hostile.kdb", tmp_path)
+    chromium.open(root / "index.html")
+    told = chromium.evaluate("[...document.querySelectorAll('#rows tr')].map((row) => row.cells[2].textContent)")
+    assert told == carried
+    assert not chromium.complaints
+    assert chromium.evaluate("window.hacked === undefined && document.querySelectorAll('script').length === 3")
+    for number in (0, 3, 6, len(names) - 1):
+        chromium.open(root / f"episodes/{number}/index.html")
+        expected = carried[number].replace("\0", "\ufffd")
+        assert text(chromium, "h1") == expected
+        assert text(chromium, ".line span[dir]") == expected
+        shown = chromium.evaluate("[...document.querySelectorAll('.camera b')].map((name) => name.textContent)")
+        assert shown == [*(camera.decode() for camera in cameras), "\ufffd\ufffd"]
+        chromium.wait_for("[...document.querySelectorAll('.camera img')].every((image) => image.naturalWidth === 2)")
+        assert chromium.evaluate("window.hacked === undefined && document.querySelectorAll('script').length === 3")
+        assert chromium.evaluate("document.querySelectorAll('.camera').length") == len(cameras) + 1
+        assert all(address.startswith(root.as_uri()) for address in chromium.requested)
+        assert not chromium.complaints
+
+
+@pytest.mark.slow
+def test_the_sample_of_awkward_names(chromium: Browser, samples: Path, tmp_path: Path) -> None:
+    root = exported(samples / "kinodb/awkward_names.kdb", tmp_path)
+    for page in ("index.html", "episodes/0/index.html", "episodes/1/index.html"):
+        chromium.open(root / page)
+        chromium.wait_for("[...document.images].every((image) => image.complete)")
+        assert not chromium.complaints
+
+
+@pytest.mark.slow
+def test_what_nobody_may_do(chromium: Browser, run: Path) -> None:
+    """The policy of the page: scripts that were put in, and requests to others, are refused."""
+    chromium.open(run / "episodes/0/index.html")
+    assert chromium.evaluate("""(() => {
+        try { document.body.innerHTML = "<b>"; return "set"; } catch (error) { return error.name; }
+    })()""") == "TypeError"
+    assert chromium.evaluate("fetch('https://example.org/').then(() => 'sent', () => 'refused')") == "refused"
+    assert chromium.evaluate("""(() => {
+        const button = document.createElement("button");
+        try { button.setAttribute("onclick", "window.hacked = 1"); } catch {}
+        button.click();
+        return window.hacked === undefined;
+    })()""")
+
+
+@pytest.mark.slow
+def test_frames_whose_kind_nobody_looked_at(
+    chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(episode, "MOST_LOOKS", 1)
+    with KinoWriter(tmp_path / "mixed.kdb") as writer:
+        shots = [
+            {"c": picture(number) if number % 2 else Stored(jpeg(picture(number), 95), 64, 48)} for number in range(6)
+        ]
+        writer.add_episode(np.zeros((6, 1)), np.zeros((6, 1)), images=shots)
+    chromium.open(exported(tmp_path / "mixed.kdb", tmp_path) / "episodes/0/index.html")
+    for number in range(1, 6):
+        chromium.press("ArrowRight")
+        chromium.wait_for("document.querySelector('.camera img').naturalWidth === 64")
+        name = f"00000{number}.{('jpg', 'png')[number % 2]}"
+        chromium.wait_for(f"document.querySelector('.camera a').textContent === '{name}'")
+        assert np.abs(np.subtract(pixel(chromium, ".camera img"), colour(number))).max() <= 12
+
+
+@pytest.mark.slow
+def test_what_cannot_be_read_is_told(chromium: Browser, run: Path, tmp_path: Path) -> None:
+    place = tmp_path / "episode"
+    (place / "images/front").mkdir(parents=True)
+    (place / "index.html").write_bytes((run / "episodes/0/index.html").read_bytes())
+    (place / "images/front/000000.png").write_bytes(b"no picture")
+    chromium.open(place / "index.html")
+    chromium.wait_for("document.querySelector('.camera p').textContent === 'This frame cannot be read.'")
+    assert "data.js, beside this page, cannot be read" in text(chromium, "#notes")
+    (tmp_path / "index.html").write_bytes((run / "index.html").read_bytes())
+    chromium.open(tmp_path / "index.html")
+    assert "data.js, beside this page, cannot be read" in text(chromium, "#notes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["index.html", "episodes/0/index.html"])
+def test_dark_and_light_large_and_small(chromium: Browser, run: Path, page: str) -> None:
+    """The background follows the reader's wish, text stands out, and nothing sticks out of a small window."""
+    try:
+        for scheme in ("light", "dark"):
+            chromium.prefer(scheme)
+            chromium.open(run / page)
+            back, ink = chromium.evaluate("""(() => {
+                const style = getComputedStyle(document.body);
+                const sum = (colour) => colour.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0);
+                return [sum(style.backgroundColor), sum(style.color)];
+            })()""")
+            assert (back > ink + 400) if scheme == "light" else (ink > back + 400)
+        chromium.resize(360, 640)
+        chromium.open(run / page)
+        assert chromium.evaluate("document.documentElement.scrollWidth") <= 360
+        named = "button, input, select, a, canvas, img:not([alt=''])"
+        assert chromium.evaluate(f"""[...document.querySelectorAll("{named}")]
+            .filter((one) => !one.hidden && one.offsetParent)
+            .every((one) => (one.getAttribute("aria-label") ?? one.alt ?? one.textContent).trim() !== "")""")
+    finally:
+        chromium.prefer("light")
+        chromium.resize(1200, 900)
+
+
+@pytest.mark.slow
+def test_the_page_of_a_folder_leads_into_containers(chromium: Browser, run: Path, tmp_path: Path) -> None:
+    """It runs no data.js that lies in the folder."""
+    names = ["sub/a b%#?.kdb", "javascript:window.hacked=1", "ü/x.wshard"]
+    records = [{"container": name, "position": number, "success": None} for number, name in enumerate(names)]
+    plain = table(records, directory=b"")
+    joined = Joined(plain.key, plain.rows, plain.columns, plain.records)
+    (tmp_path / "index.html").write_bytes(files(joined)["index.html"].whole())
+    (tmp_path / "data.js").write_text("window.hacked = 1")
+    for name, number in zip(names, range(3), strict=True):
+        place = tmp_path / f"{name}/{number}"
+        place.mkdir(parents=True)
+        (place / "index.html").write_bytes((run / "episodes/1/index.html").read_bytes())
+        (place / "data.js").write_bytes((run / "episodes/1/data.js").read_bytes())
+        (place / "poster").write_bytes((run / "episodes/0/poster").read_bytes())
+    for number, label in enumerate(("a b%#?.kdb · 0", "javascript:window.hacked=1 · 1", "x.wshard · 2")):
+        chromium.open(tmp_path / "index.html")
+        assert labels(chromium)[number] == label
+        chromium.wait_for("[...document.querySelectorAll('#rows img')].every((image) => image.naturalWidth === 64)")
+        assert "left out: 3" in text(chromium, "#notes") and "</script>" in text(chromium, "#notes")
+        assert not chromium.complaints and chromium.evaluate("window.hacked === undefined")
+        chromium.evaluate(f"document.querySelectorAll('#rows a')[{number}].click()")
+        chromium.wait_for(f"location.pathname.endsWith('/{number}/index.html')")
+        back = chromium.wait_for("document.getElementById('back')?.href")
+        assert back == (tmp_path / "index.html").as_uri()
