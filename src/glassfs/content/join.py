@@ -1,6 +1,6 @@
 """The episodes of many containers as one table.
 
-What a table of episodes tells is brought into the columns below: a piece of it, some thousand rows at most, becomes
+What a table of episodes tells is brought into the columns below: a piece of it, some thousand rows, becomes
 bytes that can be kept anywhere, and a block of the joined table is made of the pieces of several containers. What a
 container tells beyond these columns is left out; what is not of a column's type is unknown. Any thread.
 """
@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from glassfs.content.data import Data
@@ -39,8 +40,9 @@ COLUMNS = {
 """The dtypes of the columns; those of text have none."""
 TOLD = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))
 """What is taken from the records of a container."""
-PIECE_ROWS = 4096
-PIECE_BYTES = 1 << 20
+PIECE_ROWS = 1024
+PIECE_BYTES = 256 << 10
+"""A piece ends with the block of its table in which it gets so large."""
 LARGEST_INTEGER = 1 << 1000
 """That is taken for a float."""
 _RANGES = {"<i8": (-(1 << 63), (1 << 63) - 1), "<u8": (0, (1 << 64) - 1)}
@@ -228,5 +230,7 @@ def _column(find: Callable[[], Found], name: str, block: int) -> list[Any]:
 
 
 def _rows(find: Callable[[], Found], block: int) -> list[dict[str, Any]]:
-    columns = [_column(find, name, block) for name in COLUMNS]
+    data = find().block(block)
+    whole = data.read(0, data.size)
+    columns = [json.loads(whole[start:end]) for start, end in pairwise(_BOUNDS.unpack_from(whole))]
     return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]

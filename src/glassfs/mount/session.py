@@ -48,7 +48,9 @@ class Session:
         self.options = options
         self.started = time.time()
         self.cache = BlockCache(options.cache_size, options.spool)
-        containers = Containers(self.cache, options.max_open, views=chosen(options.views))
+        containers = Containers(
+            self.cache, options.max_open, views=chosen(options.views), has_catalogue=options.catalogue,
+        )
         owner = os.geteuid(), os.getegid()
         self.sources = open_sources(sources, containers, Audience("allow_other" in options.flags, owner))
         usage = Usage(self.sources.places.values(), self.sources.made_of)

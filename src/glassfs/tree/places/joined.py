@@ -9,12 +9,12 @@ nobody else does.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
 from typing import NamedTuple
@@ -23,16 +23,17 @@ import xxhash
 
 from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
-from glassfs.content.join import NAME, PIECE_ROWS, Found, Joined, Piece, Placed, joined_block, pieces_of
-from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unrecognised
+from glassfs.content.join import NAME, PIECE_ROWS, Found, Joined, Placed, joined_block
+from glassfs.errors import Damaged, GlassfsError, NotFound, Passing
 from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Directory, Node, Origin, inode
 from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.folder import ContainerDirectory, Folder
+from glassfs.tree.places.helper import PATIENCE, Helper
+from glassfs.tree.places.rows import Rows
 from glassfs.tree.places.walk import File, Start, Walk
 from glassfs.view import ViewSet
-from glassfs.view.names import component
 
 LEAST_AGE = 1.0
 AGE = 10
@@ -40,35 +41,30 @@ AGE = 10
 MOST_FAULTS = 16
 LONGEST_FAULT = 160
 """Letters that the error of a table has for each of these."""
-BLOCK_COST, ROWS_COST = 64 << 10, 32
+_numbers = itertools.count(1)
+BLOCK_COST, ROWS_COST = 64 << 10, 16
 """The memory that the rows of a block may take: for each, and for each byte that is kept of it."""
 
 
 class _Part(NamedTuple):
-    """Rows of a block: of which file, the first of them, how many, and the block of the file's own table it is in."""
+    """A piece of a file's table in a block: its number, its first row, how many, and where it begins in the table."""
 
     file: int
+    number: int
     first: int
     rows: int
     block: int
 
 
-class _Told(NamedTuple):
-    """What a container tells of itself with each piece."""
-
-    directory: str
-    is_public: bool
-    piece: Piece
-
-
 class Snapshot:
-    """What was below a root at one moment. ``identity`` tells it from others.
+    """What was below a root at one moment. ``identity`` tells it from all others.
 
     If ``is_shared``, the table has only what everybody can come to and read.
     """
 
-    def __init__(self, containers: Containers, walk: Walk, is_shared: bool) -> None:
+    def __init__(self, containers: Containers, walk: Walk, is_shared: bool, helper: Helper) -> None:
         self._containers = containers
+        self._helper = helper
         self._files: Sequence[File] = walk.files
         self._folders = walk.faults
         self._is_shared = is_shared
@@ -82,7 +78,9 @@ class Snapshot:
         self.is_public = walk.is_public
         words = [f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walk.files]
         words += [f"{fault.path}\0{fault.error}" for fault in walk.faults]
-        self.identity = _hashed([f"{is_shared}", *words])
+        self.state = _hashed(words)
+        """The same where the same is below."""
+        self.identity = f"joined:{next(_numbers)}"
         self.table = Joined(self.found, self._directories.get)
 
     @property
@@ -95,7 +93,10 @@ class Snapshot:
         if self._found is None:
             with self._lock:
                 if self._found is None:
-                    self._found = self._find()
+                    try:
+                        self._found = self._find()
+                    finally:
+                        self._helper.close()
         return self._found
 
     def _find(self) -> Found:
@@ -113,42 +114,30 @@ class Snapshot:
 
         rows = 0
         self._blocks.clear()
-        for number, file in enumerate(self._files):
-            first = 0
+        for number, pieces in Rows(self._containers, self._helper).of_all(self._files):
+            file, first = self._files[number], 0
             is_shown = file.is_public or not self._is_shared
             try:
-                for directory, is_public, piece in self._told(file):
-                    is_shown = is_shown and (is_public or not self._is_shared)
-                    if not is_shown:
-                        omitted += piece.rows > 0
-                        break
-                    if not piece.rows:
-                        continue
-                    if block.rows and block.rows + piece.rows > PIECE_ROWS:
-                        close()
-                    block.add(_Part(number, first, piece.rows, piece.block), Placed(file.path, first, piece))
-                    first += piece.rows
-                    if directory:
-                        self._directories[file.path] = directory
-            except Unrecognised:
-                continue
+                for told in pieces:
+                    piece, count = told.piece, told.piece.rows
+                    is_shown = is_shown and (told.is_public or not self._is_shared)
+                    omitted += not is_shown and count > 0 and not first
+                    if is_shown and count:
+                        if block.rows and block.rows + count > PIECE_ROWS:
+                            close()
+                        part = _Part(number, told.number, first, count, piece.block)
+                        block.add(part, Placed(file.path, first, piece))
+                        if told.directory:
+                            self._directories[file.path] = told.directory
+                    first += count
             except GlassfsError as error:
                 if is_shown:
                     faults.append((file.path, error))
                 self._is_whole = self._is_whole and not isinstance(error, Passing)
-            rows += first
+            rows += first if is_shown else 0
         if block.parts:
             close()
         return Found(rows, len(self._blocks), self._block, costs.__getitem__, omitted, _sentence(faults))
-
-    def _told(self, file: File, block: int = 0) -> Generator[_Told, None, None]:
-        """The pieces of a file's table, if it has one, from that block on. Raises what keeps it from being read."""
-        with self._containers.glimpsed(file.place, file.version) as (container, entries):
-            if container.episodes is not None:
-                directory = component(container.episodes.directory) if container.episodes.directory else ""
-                is_public = file.is_public and all(entry.permissions & 0o4 for entry in entries)
-                for piece in pieces_of(container.episodes, block):
-                    yield _Told(directory, is_public, piece)
 
     def directory(self, views: ViewSet, access: Access, ino: int, volume: str) -> ContentDirectory:
         """A directory of what these views make of the table."""
@@ -171,11 +160,10 @@ class Snapshot:
         return Rendered(self._containers.services.cache, (key, NAME), make)
 
     def _made_again(self, parts: Sequence[_Part]) -> bytes:
+        wanted = [(self._files[part.file], part.number, part.block) for part in parts]
         placed = []
-        for part in parts:
+        for part, piece in zip(parts, Rows(self._containers).again(wanted), strict=True):
             file = self._files[part.file]
-            with closing(self._told(file, part.block)) as told:
-                piece = next((piece for _, _, piece in told), None)
             if piece is None or piece.rows != part.rows:
                 raise Damaged("has other rows than before", file.path)
             placed.append(Placed(file.path, part.first, piece))
@@ -211,10 +199,12 @@ class Joins:
 
     def __init__(
         self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
+        patience: float = PATIENCE,
     ) -> None:
         self.containers = containers
         self.is_shared, self.reader = audience
         self._starts = starts
+        self._helper = Helper(patience)
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._until = 0.0
@@ -231,6 +221,11 @@ class Joins:
                     found = self._taken()
         return found
 
+    def close(self) -> None:
+        """Gives up what was found."""
+        with self._lock:
+            self._last, self._until = None, 0.0
+
     def noted(self, nodes: Sequence[Node]) -> Sequence[Node]:
         """The same, whose names are known from now on."""
         self._names.update(node.name for node in nodes)
@@ -246,10 +241,13 @@ class Joins:
 
     def _taken(self) -> Snapshot:
         begun = time.monotonic()
-        found = Snapshot(self.containers, Walk(self._starts, self.is_shared), self.is_shared)
+        found = Snapshot(
+            self.containers, Walk(self._starts, self._helper, self.is_shared), self.is_shared, self._helper,
+        )
+        self._helper.close()
         ended = time.monotonic()
         with self._lock:
-            if self._last is not None and self._last.identity == found.identity and self._last.is_whole:
+            if self._last is not None and self._last.state == found.state and self._last.is_whole:
                 found = self._last
             self._last = found
             self._until = ended + max(LEAST_AGE, AGE * (ended - begun))

@@ -49,6 +49,8 @@ class Sources:
                 number += 1
             self.places[name] = Place(one.store, one.path)
         self._is_single = len(self.places) == 1
+        starts = [Start("" if self._is_single else name, place, self._is_single) for name, place in self.places.items()]
+        self.joins = Joins(containers, starts, audience)
         self.has_folder = False
         try:
             for name in self.places:
@@ -56,8 +58,6 @@ class Sources:
         except BaseException:
             self.close()
             raise
-        starts = [Start("" if self._is_single else name, place, self._is_single) for name, place in self.places.items()]
-        self.joins = Joins(containers, starts, audience)
         self.tree = Tree(self.root, self.close)
         containers.changed, containers.dropped = self._changed, self._dropped
 
@@ -160,6 +160,7 @@ class Sources:
         self.on_drop(lease)
 
     def close(self) -> None:
+        self.joins.close()
         self.containers.close()
         for store in {id(place.store): place.store for place in self.places.values()}.values():
             store.close()

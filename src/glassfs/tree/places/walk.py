@@ -6,12 +6,14 @@ Links are not followed and mounts of glassfs not entered, so it ends. What is to
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from glassfs.errors import GlassfsError
 from glassfs.source import Entry, Kind, Version
 from glassfs.tree.places.folder import shown_entries
 from glassfs.tree.places.held import Place
+from glassfs.tree.places.helper import Helper
 
 MOST_ENTRIES = 100_000
 """Files and folders that are looked at in all."""
@@ -50,10 +52,12 @@ class Fault(NamedTuple):
 class Walk:
     """What is below some places, taken at once. ``faults`` are folders that are left out.
 
-    If ``is_strict``, what is called public is so for certain, whoever may exchange folders meanwhile.
+    The ``helper`` lists them, so that one that hangs is left out, too. If ``is_strict``, what is called public is so
+    for certain, whoever may exchange folders meanwhile.
     """
 
-    def __init__(self, starts: Iterable[Start], is_strict: bool = False) -> None:
+    def __init__(self, starts: Iterable[Start], helper: Helper, is_strict: bool = False) -> None:
+        self._helper = helper
         self._is_strict = is_strict
         self.files: list[File] = []
         self.faults: list[Fault] = []
@@ -64,22 +68,23 @@ class Walk:
         self._waiting: list[tuple[Start, bool, tuple[Entry, ...]]] = []
         for start in starts:
             try:
-                self._add(start, start.place.store.entry(start.place.path), True, ())
+                entry = helper.call(start.place, partial(start.place.store.entry, start.place.path))
             except GlassfsError as error:
                 self.faults.append(Fault(start.path, error))
+            else:
+                self._add(start, entry, True, ())
         while self._waiting:
             self._look_into(*self._waiting.pop())
         self.files.sort(key=_in_order)
 
     def _look_into(self, folder: Start, is_public: bool, above: tuple[Entry, ...]) -> None:
         try:
-            if is_public and self._is_strict:
-                is_public, found = self._listed_surely(folder, above)
-            else:
-                found = list(shown_entries(folder.place, folder.is_mount_root))
+            listed = self._listed_surely if is_public and self._is_strict else self._listed
+            is_sure, found = self._helper.call(folder.place, partial(listed, folder, above))
         except GlassfsError as error:
             self.faults.append(Fault(folder.path, error, is_public))
             return
+        is_public = is_public and is_sure
         for name, original, entry in found:
             place = Place(folder.place.store, (*folder.place.path, original))
             self._add(Start(f"{folder.path}/{name}" if folder.path else name, place), entry, is_public, above)
@@ -103,6 +108,11 @@ class Walk:
             self.faults.append(Fault(at.path, GlassfsError(f"is more than {DEEPEST} folders deep"), is_public))
         else:
             self._waiting.append((at, is_public, (*above, entry)))
+
+    @staticmethod
+    def _listed(folder: Start, above: tuple[Entry, ...]) -> tuple[bool, list[tuple[str, str, Entry]]]:
+        """What is in a folder."""
+        return True, list(shown_entries(folder.place, folder.is_mount_root))
 
     @staticmethod
     def _listed_surely(folder: Start, above: tuple[Entry, ...]) -> tuple[bool, list[tuple[str, str, Entry]]]:
