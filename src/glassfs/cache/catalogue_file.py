@@ -109,9 +109,10 @@ class CatalogueFile:
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self._path, timeout=LOCKED, isolation_level=None)
         try:
-            for setting in ("synchronous = OFF", "mmap_size = 0", "trusted_schema = OFF", "auto_vacuum = INCREMENTAL"):
+            for setting in ("synchronous = OFF", "mmap_size = 0", "trusted_schema = OFF"):
                 connection.execute(f"PRAGMA {setting}").fetchall()
             if _schema(connection) != SCHEMA:
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
                 connection.execute("BEGIN IMMEDIATE")
                 if _schema(connection) != SCHEMA:  # unless another process was quicker
                     if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -178,8 +179,9 @@ def _put(connection: sqlite3.Connection, found: Mapping[Key, Sequence[Kept]], bu
         rows = [(key, *part[:-1], _packed(key, part), _today()) for part in parts]
         connection.executemany("INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
     if _used(connection) > budget:
+        some = connection.execute("SELECT count(*) FROM kept").fetchone()[0] // 16 + 1
         while _used(connection) > budget // 4 * 3:
-            oldest = "SELECT DISTINCT key FROM (SELECT key FROM kept ORDER BY used, rowid LIMIT 64)"
+            oldest = f"SELECT key FROM (SELECT key FROM kept ORDER BY used, rowid LIMIT {some})"
             if connection.execute(f"DELETE FROM kept WHERE key IN ({oldest})").rowcount < 1:
                 break
     connection.execute("COMMIT")

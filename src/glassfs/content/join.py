@@ -40,6 +40,8 @@ COLUMNS = {
 """The dtypes of the columns; those of text have none."""
 TOLD = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))
 """What is taken from the records of a container."""
+LAYOUT = 1
+"""To be raised when the same containers give other pieces than before."""
 PIECE_ROWS = 1024
 PIECE_BYTES = 256 << 10
 """A piece ends with the block of its table in which it gets so large."""

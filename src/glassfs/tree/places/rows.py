@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import xxhash
 
-from glassfs import __version__
 from glassfs.cache.catalogued import Kept
-from glassfs.content.join import Piece, pieces_of
+from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.tree.places.containers import Containers
@@ -152,7 +151,7 @@ def _key(file: File) -> bytes:
 @cache
 def _rests_on() -> str:
     """What makes other rows of the same bytes."""
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points, version
 
     added = [f"{one.name}={one.value}@{one.dist.version if one.dist else ''}" for one in entry_points(group=GROUP)]
-    return "\0".join([__version__, *sorted(added)])
+    return "\0".join([version("glassfs"), f"{LAYOUT}", *sorted(added)])
