@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,14 @@ from typing import Any
 import pytest
 
 from glassfs.content.join import COLUMNS
-from glassfs.errors import Changed, GlassfsError, NotFound
+from glassfs.errors import Changed, GlassfsError, NotFound, TooLarge
 from glassfs.formats import registry
 from glassfs.source import Entry
 from glassfs.source.memory import MemoryStore
 from glassfs.tree import Audience, Directory, File, Sources, Symlink
 from glassfs.tree.places import joined, walk
 from glassfs.tree.places.joined import Joins, episodes_of
+from glassfs.view import by_task
 from tests.tree.made import FORMAT as MADE
 from tests.tree.made import made
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
@@ -420,6 +423,25 @@ def test_the_table_of_whatever_there_is(store: LastingStore) -> None:
     side_by_side = tree_of(store, "a", "b.take", views="").tree
     table = episodes_of(side_by_side.root)
     assert table is not None and table.rows == 3
+
+
+def test_old_snapshots_leave_nothing_behind(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "LEAST_AGE", 0.0)
+    monkeypatch.setattr(joined, "AGE", 0)
+    sources = tree_of(store)
+    snapshots = []
+    for number in range(20):
+        store.put("changing.take", takes(take(f"{number}")))
+        assert isinstance(sources.tree.lookup(f"/by-task/{number}/changing.take~0"), Symlink)
+        snapshots.append(weakref.ref(sources.joins.snapshot()))
+    gc.collect()
+    assert len([snapshot for snapshot in snapshots if snapshot() is not None]) <= 3
+
+
+def test_there_are_no_links_for_very_many(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_task, "MOST_LINKS", 3)
+    with pytest.raises(TooLarge):
+        tree_of(store).tree.directory("/by-task").listing()
 
 
 def test_sizes_are_exact_in_ranges(store: LastingStore) -> None:

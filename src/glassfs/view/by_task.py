@@ -11,10 +11,13 @@ from typing import Any
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Table
 from glassfs.content.join import CONTAINER, POSITION, Joined
+from glassfs.errors import TooLarge
 from glassfs.view.contract import Key, Shown, View
 
 INSTRUCTION, SUCCESS = "language_instruction", "success"
 DIGITS = 6
+MOST_LINKS = 100_000
+"""All of them are made when somebody looks into the directory."""
 _UP = (b"..", b"..")
 
 
@@ -39,6 +42,8 @@ def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[
 
     def members() -> Iterator[Member]:
         records, number = table.records, 0
+        if table.rows > MOST_LINKS:
+            raise TooLarge(f"there are more than {MOST_LINKS:,} episodes")
         for block in range(records.blocks if records else 0):
             for record in records.block(block) if records else ():
                 name, link = b"%0*d" % (DIGITS, number), Link(b"%d" % number, (*_UP, table.directory, b"%d" % number))

@@ -32,7 +32,7 @@ from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.folder import ContainerDirectory, Folder
 from glassfs.tree.places.helper import PATIENCE, Helper
 from glassfs.tree.places.rows import Rows
-from glassfs.tree.places.walk import File, Start, Walk
+from glassfs.tree.places.walk import Start, Walk
 from glassfs.view import ViewSet
 
 LEAST_AGE = 1.0
@@ -65,14 +65,16 @@ class Snapshot:
     def __init__(self, containers: Containers, walk: Walk, is_shared: bool, helper: Helper) -> None:
         self._containers = containers
         self._helper = helper
-        self._files: Sequence[File] = walk.files
+        self._files = dict(enumerate(walk.files))
         self._folders = walk.faults
         self._is_shared = is_shared
         self._lock = threading.Lock()
         self._found: Found | None = None
-        self._blocks: list[tuple[_Part, ...]] = []
+        self._blocks: list[tuple[str, tuple[_Part, ...]]] = []
+        """The parts of each, and what the cache calls that."""
         self._directories: dict[str, str] = {}
         self._shown: dict[int, ContentDirectory] = {}
+        self._lease = Lease(())
         self._is_whole = not any(isinstance(fault.error, Passing) for fault in walk.faults)
         self.mtime_ns = walk.mtime_ns
         self.is_public = walk.is_public
@@ -107,14 +109,17 @@ class Snapshot:
         costs = array("Q")
 
         def close() -> None:
-            data = self._kept(tuple(block.parts), partial(joined_block, block.placed))
+            files = [self._files[part.file] for part in block.parts]
+            words = (f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, block.parts, strict=True))
+            key = _hashed(words)
+            data = self._kept(key, partial(joined_block, block.placed))
             costs.append(BLOCK_COST + ROWS_COST * data.size)
-            self._blocks.append(tuple(block.parts))
+            self._blocks.append((key, tuple(block.parts)))
             block.clear()
 
         rows = 0
         self._blocks.clear()
-        for number, pieces in Rows(self._containers, self._helper).of_all(self._files):
+        for number, pieces in Rows(self._containers, self._helper).of_all(list(self._files.values())):
             file, first = self._files[number], 0
             is_shown = file.is_public or not self._is_shared
             try:
@@ -137,6 +142,8 @@ class Snapshot:
             rows += first if is_shown else 0
         if block.parts:
             close()
+        used = {part.file for _, parts in self._blocks for part in parts}
+        self._files = {number: self._files[number] for number in used}
         return Found(rows, len(self._blocks), self._block, costs.__getitem__, omitted, _sentence(faults))
 
     def directory(self, views: ViewSet, access: Access, ino: int, volume: str) -> ContentDirectory:
@@ -145,18 +152,22 @@ class Snapshot:
         if found is None:
             services = self._containers.services._replace(views=views)
             origin = Origin(
-                self.identity, access, self.mtime_ns, services, Lease(()), volume=volume, has_other_names=True,
+                self.identity, access, self.mtime_ns, services, self._lease, volume=volume, has_other_names=True,
             )
             group = Group(b"", lambda: [Member((NAME,), self.table)])
             found = self._shown.setdefault(ino, ContentDirectory("", ino, origin, Draft(group)))
         return found
 
-    def _block(self, number: int) -> Data:
-        parts = self._blocks[number]
-        return self._kept(parts, partial(self._made_again, parts))
+    def retire(self) -> None:
+        """Nobody will look for it any more: of what is made for those who still have it open nothing is remembered."""
+        self._lease.retire(is_replaced=False)
+        self._containers.services.listings.forget(self._lease)
 
-    def _kept(self, parts: Sequence[_Part], make: Callable[[], bytes]) -> Data:
-        key = _hashed([f"{self._files[part.file].path}\0{self._files[part.file].stamp}\0{part[1:]}" for part in parts])
+    def _block(self, number: int) -> Data:
+        key, parts = self._blocks[number]
+        return self._kept(key, partial(self._made_again, parts))
+
+    def _kept(self, key: str, make: Callable[[], bytes]) -> Data:
         return Rendered(self._containers.services.cache, (key, NAME), make)
 
     def _made_again(self, parts: Sequence[_Part]) -> bytes:
@@ -207,6 +218,8 @@ class Joins:
         self._helper = Helper(patience)
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
+        self._before: Snapshot | None = None
+        """The one before, which somebody may just be going through."""
         self._until = 0.0
         self._names: set[str] = set()
         self._walking = threading.Lock()
@@ -224,7 +237,7 @@ class Joins:
     def close(self) -> None:
         """Gives up what was found."""
         with self._lock:
-            self._last, self._until = None, 0.0
+            self._last, self._before, self._until = None, None, 0.0
 
     def noted(self, nodes: Sequence[Node]) -> Sequence[Node]:
         """The same, whose names are known from now on."""
@@ -247,10 +260,13 @@ class Joins:
         self._helper.close()
         ended = time.monotonic()
         with self._lock:
+            retired, self._before = self._before, self._last
             if self._last is not None and self._last.state == found.state and self._last.is_whole:
-                found = self._last
+                found, retired, self._before = self._last, None, retired
             self._last = found
             self._until = ended + max(LEAST_AGE, AGE * (ended - begun))
+        if retired is not None:
+            retired.retire()
         return found
 
 
