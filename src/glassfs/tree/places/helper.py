@@ -11,7 +11,8 @@ from glassfs.errors import DeviceFailed, Unavailable
 
 PATIENCE = 10.0
 """Seconds that one folder, or some hundred rows of one container, may take."""
-MOST_HANGING = 8
+MOST_HANGING, MOST_OF_VOLUME = 32, 4
+"""Things that may hang at a time before nothing more is tried: of all, and of what lies on one disk."""
 
 Result = TypeVar("Result")
 
@@ -19,20 +20,24 @@ Result = TypeVar("Result")
 class Helper:
     """A thread that does things for others, who wait for each no longer than ``patience``. Any thread.
 
-    What still hangs is not tried again, and nothing is while there are very many that do.
+    What still hangs is not tried again, nor is more of a volume of which several things do. The more of them there are,
+    the shorter is what others are waited for.
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:
         self._patience = patience
         self._lock = threading.Lock()
         self._free: list[tuple[threading.Thread, queue.SimpleQueue[Any]]] = []
-        self._hanging: set[Hashable] = set()
+        self._hanging: dict[Hashable, str] = {}
 
-    def call(self, key: Hashable, do: Callable[[], Result]) -> Result:
-        """What ``do`` gives or raises; DeviceFailed if what ``key`` stands for does not answer."""
+    def call(self, key: Hashable, volume: str, do: Callable[[], Result]) -> Result:
+        """What ``do`` gives or raises; DeviceFailed if what ``key`` stands for, which lies there, does not answer."""
         with self._lock:
-            if key in self._hanging or len(self._hanging) >= MOST_HANGING:
+            hanging = self._hanging
+            is_too_much = len(hanging) >= MOST_HANGING or list(hanging.values()).count(volume) >= MOST_OF_VOLUME
+            if key in hanging or is_too_much:
                 raise DeviceFailed("does not answer")
+            patience = self._patience / (1 + len(hanging))
             tasks = None
             while tasks is None and self._free:
                 thread, tasks = self._free.pop()
@@ -47,9 +52,9 @@ class Helper:
                 raise Unavailable("no thread can be started") from None
         call = _Call(do)
         tasks.put(call)
-        if not call.is_done.wait(self._patience):
+        if not call.is_done.wait(patience):
             with self._lock:
-                self._hanging.add(key)
+                self._hanging[key] = volume
             call.then(lambda: self._back(key, tasks))
             raise DeviceFailed("does not answer")
         with self._lock:
@@ -69,7 +74,7 @@ class Helper:
     def _back(self, key: Hashable, tasks: queue.SimpleQueue[Any]) -> None:
         """What did hang has come to an end."""
         with self._lock:
-            self._hanging.discard(key)
+            self._hanging.pop(key, None)
         tasks.put(None)
 
 

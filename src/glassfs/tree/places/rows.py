@@ -107,7 +107,7 @@ class Rows:
         if self._helper is None:
             yield from pieces
             return
-        while (told := self._helper.call(file.place, lambda: next(pieces, None))) is not None:
+        while (told := self._helper.call(file.place, file.volume, lambda: next(pieces, None))) is not None:
             yield told
 
     def _rest(self, file: File, first: int, after: int) -> Iterator[Told]:

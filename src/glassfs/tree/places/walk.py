@@ -38,6 +38,7 @@ class File(NamedTuple):
     place: Place
     version: Version
     stamp: str
+    volume: str
     is_public: bool
 
 
@@ -68,7 +69,7 @@ class Walk:
         self._waiting: list[tuple[Start, bool, tuple[Entry, ...]]] = []
         for start in starts:
             try:
-                entry = helper.call(start.place, partial(start.place.store.entry, start.place.path))
+                entry = helper.call(start.place, "", partial(start.place.store.entry, start.place.path))
             except GlassfsError as error:
                 self.faults.append(Fault(start.path, error))
             else:
@@ -80,7 +81,7 @@ class Walk:
     def _look_into(self, folder: Start, is_public: bool, above: tuple[Entry, ...]) -> None:
         try:
             listed = self._listed_surely if is_public and self._is_strict else self._listed
-            is_sure, found = self._helper.call(folder.place, partial(listed, folder, above))
+            is_sure, found = self._helper.call(folder.place, above[-1].volume, partial(listed, folder, above))
         except GlassfsError as error:
             self.faults.append(Fault(folder.path, error, is_public))
             return
@@ -103,7 +104,7 @@ class Walk:
         is_public = is_public and entry.permissions & needed == needed
         self.is_public = self.is_public and is_public
         if entry.kind is Kind.FILE:
-            self.files.append(File(at.path, at.place, entry.version, entry.stamp, is_public))
+            self.files.append(File(at.path, at.place, entry.version, entry.stamp, entry.volume, is_public))
         elif len(above) >= DEEPEST:
             self.faults.append(Fault(at.path, GlassfsError(f"is more than {DEEPEST} folders deep"), is_public))
         else:
