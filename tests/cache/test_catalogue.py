@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -226,16 +227,31 @@ def test_one_that_is_only_read_by_another_can_be_read(folder: Path, monkeypatch:
 
 
 def test_nobody_waits_for_a_disk_that_hangs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(folder, key=b"data")
     goes_on = threading.Event()
+    asked = []
+    find_in_file = CatalogueFile.find
+
+    def find_late(*arguments: Any) -> dict[bytes, Kept]:
+        asked.append(arguments)
+        goes_on.wait(60)
+        return find_in_file(*arguments)
+
     monkeypatch.setattr(catalogue_module, "PATIENCE", 0.05)
-    monkeypatch.setattr(CatalogueFile, "find", lambda *_: goes_on.wait(60) and {})
+    monkeypatch.setattr(CatalogueFile, "find", find_late)
     catalogue = Catalogue(str(folder))
     for _ in range(3):
         assert catalogue.find([b"key"]) == {}
+    assert len(asked) == 1, "it is not waited for twice"
     for _ in range(200):
-        catalogue.put({b"key": parts(b"data")})
-    catalogue.close()
+        catalogue.put({b"key": parts(b"other")})
     goes_on.set()
+    monkeypatch.setattr(catalogue_module, "PATIENCE", 60.0)
+    end = time.monotonic() + 60
+    while not catalogue.find([b"key"]) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert catalogue.find([b"key"]) == {b"key": parts(b"data")[0]}
+    catalogue.close()
 
 
 def test_a_full_disk_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

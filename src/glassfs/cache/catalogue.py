@@ -3,7 +3,7 @@
 It is a cache: whatever is in it can be found out again, so nothing here raises. One that is damaged is thrown away, and
 one that cannot be used (another user may have put it there, there is no room, somebody holds it) is done without. Only
 a thread of its own touches the file, as it may lie on a disk that hangs: who asks waits for a moment at most, and
-nobody asks any more after that was in vain.
+where that was in vain nobody does until the disk has answered.
 Any thread, and any process.
 """
 
@@ -45,7 +45,8 @@ class Catalogue:
         self._lock = threading.Lock()
         self._tasks: queue.Queue[Any] = queue.Queue(MOST_WAITING)
         self._process = 0
-        self._is_off = folder is None
+        self._late: threading.Event | None = None
+        """Set when what somebody waited for in vain is done."""
 
     def find(self, keys: Sequence[Key], number: int = 0) -> dict[Key, Kept]:
         """Part ``number`` of each of these keys that is kept."""
@@ -80,12 +81,13 @@ class Catalogue:
         if not self._give(task, PATIENCE):
             return otherwise
         if not done.wait(PATIENCE):
-            self._is_off = True
+            self._late = done
         return answers[0] if answers else otherwise
 
     def _give(self, task: Callable[[CatalogueFile], object], patience: float = 0.0) -> bool:
         """Whether the thread will do this."""
-        if self._is_off or self._folder is None:
+        late = self._late
+        if self._folder is None or (late is not None and not late.is_set()):
             return False
         with self._lock:
             if self._process != os.getpid():  # the first, or forked off since: a thread does not come along
@@ -98,6 +100,7 @@ class Catalogue:
                 except RuntimeError:  # no thread can be started
                     return False
                 self._process = os.getpid()
+                self._late = None
             tasks = self._tasks
         try:
             tasks.put(task, block=patience > 0, timeout=patience or None)

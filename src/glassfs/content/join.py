@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -47,6 +47,9 @@ PIECE_BYTES = 256 << 10
 """A piece ends with the block of its table in which it gets so large."""
 LARGEST_INTEGER = 1 << 1000
 """That is taken for a float."""
+BLOCK_COST, ROWS_COST = 4 << 10, 16
+"""The memory that the rows of a block may take: for each, and for each byte that is kept of it."""
+_NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 _RANGES = {"<i8": (-(1 << 63), (1 << 63) - 1), "<u8": (0, (1 << 64) - 1)}
 _BOUNDS = struct.Struct(f"<{len(COLUMNS) + 1}Q")
 
@@ -143,16 +146,21 @@ def joined_block(parts: Iterable[Placed]) -> bytes:
     return _BOUNDS.pack(*bounds) + b"".join(texts)
 
 
+def sizes_of(block: Data) -> list[int]:
+    """The bytes that each column of a block has."""
+    return [end - start for start, end in pairwise(_BOUNDS.unpack(block.read(0, _BOUNDS.size)))]
+
+
 class Found(NamedTuple):
     """What a joined table has: ``block(i)`` is what ``joined_block`` gave for block ``i`` of ``blocks``.
 
-    ``cost(i)`` is the memory that the rows of a block may take.
+    ``sizes`` are those of the columns of all blocks, one block after another.
     """
 
     rows: int
     blocks: int
     block: Callable[[int], Data]
-    cost: Callable[[int], int]
+    sizes: Sequence[int]
     omitted: int = 0
     """Containers that are not in it, as not everybody may read them."""
     error: str = ""
@@ -207,7 +215,7 @@ class _JoinedRecords(Records):
         self.key = NAME if name is None else name.encode()
         self.type_name = ""
         self.block = partial(_rows, find) if name is None else partial(_column, find, name)
-        self.cost = lambda block: find().cost(block)
+        self.cost = partial(_cost, find, name)
         self._find = find
 
     @property
@@ -223,9 +231,16 @@ class _JoinedCells(Cells, _JoinedRecords):
         self.dtype = dtype
 
 
+def _cost(find: Callable[[], Found], name: str | None, block: int) -> int:
+    """The memory that the rows of a block may take, or those of one column."""
+    first, number = block * len(COLUMNS), 0 if name is None else _NUMBERS[name]
+    sizes = find().sizes[first : first + len(COLUMNS)] if name is None else [find().sizes[first + number]]
+    return BLOCK_COST + ROWS_COST * sum(sizes)
+
+
 def _column(find: Callable[[], Found], name: str, block: int) -> list[Any]:
     data = find().block(block)
-    number = tuple(COLUMNS).index(name)
+    number = _NUMBERS[name]
     bounds = _BOUNDS.unpack(data.read(0, _BOUNDS.size))
     found: list[Any] = json.loads(data.read(bounds[number], bounds[number + 1] - bounds[number]))
     return found

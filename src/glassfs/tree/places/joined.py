@@ -23,7 +23,7 @@ import xxhash
 
 from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
-from glassfs.content.join import NAME, PIECE_ROWS, Found, Joined, Placed, joined_block
+from glassfs.content.join import NAME, PIECE_ROWS, Found, Joined, Placed, joined_block, sizes_of
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing
 from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.lease import Lease
@@ -42,8 +42,6 @@ MOST_FAULTS = 16
 LONGEST_FAULT = 160
 """Letters that the error of a table has for each of these."""
 _numbers = itertools.count(1)
-BLOCK_COST, ROWS_COST = 64 << 10, 16
-"""The memory that the rows of a block may take: for each, and for each byte that is kept of it."""
 
 
 class _Part(NamedTuple):
@@ -106,14 +104,14 @@ class Snapshot:
         faults = [(fault.path, fault.error) for fault in self._folders if fault.is_public or not self._is_shared]
         omitted += len(self._folders) - len(faults)
         block = _Block()
-        costs = array("Q")
+        sizes = array("Q")
 
         def close() -> None:
             files = [self._files[part.file] for part in block.parts]
             words = (f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, block.parts, strict=True))
             key = _hashed(words)
             data = self._kept(key, partial(joined_block, block.placed))
-            costs.append(BLOCK_COST + ROWS_COST * data.size)
+            sizes.extend(sizes_of(data))
             self._blocks.append((key, tuple(block.parts)))
             block.clear()
 
@@ -144,7 +142,7 @@ class Snapshot:
             close()
         used = {part.file for _, parts in self._blocks for part in parts}
         self._files = {number: self._files[number] for number in used}
-        return Found(rows, len(self._blocks), self._block, costs.__getitem__, omitted, _sentence(faults))
+        return Found(rows, len(self._blocks), self._block, sizes, omitted, _sentence(faults))
 
     def directory(self, views: ViewSet, access: Access, ino: int, volume: str) -> ContentDirectory:
         """A directory of what these views make of the table."""
