@@ -26,6 +26,15 @@ class LastingStore(MemoryStore):
 
     has_lasting_versions = True
 
+    def put(
+        self, path: str, data: bytes, permissions: int = 0o644, uid: int = 0, gid: int = 0, mtime_ns: int | None = None,
+    ) -> None:
+        super().put(path, data, permissions, uid, gid)
+        if mtime_ns is not None:
+            parts = tuple(path.split("/"))
+            kept, entry = self._files[parts]
+            self._files[parts] = kept, entry._replace(mtime_ns=mtime_ns)
+
 
 def takes(
     *records: dict[str, Any], declared: int | None = None, directory: str = "episodes", a_block: int = 2,

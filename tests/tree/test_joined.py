@@ -115,6 +115,15 @@ def test_links_lead_to_the_episodes(store: MemoryStore) -> None:
     }
 
 
+def test_any_text_may_be_an_instruction() -> None:
+    texts = ["\ud800", "\udcff", "\0/..", "..", "", "x" * 500, "</script>", "\u202e"]
+    sources = tree_of(MemoryStore({"x": takes(*map(take, texts))}))
+    assert [row["language_instruction"] for row in rows_of(sources)][2:] == texts[2:]
+    assert len([node for _, node in sources.tree.walk("/by-task") if isinstance(node, Symlink)]) == len(texts)
+    file = sources.tree.file("/episodes.parquet")
+    assert len(file.read(0, file.size)) == file.size
+
+
 def test_names_that_a_folder_has_itself_win(store: MemoryStore) -> None:
     store.put("episodes.parquet", b"its own")
     store.put("by-task/x", b"its own")
@@ -377,7 +386,7 @@ def rows_and_opens(store: LastingStore, has_catalogue: bool) -> tuple[list[dict[
 
 
 def test_the_catalogue_gives_the_same_rows_and_opens_nothing(store: LastingStore) -> None:
-    records = [take(f"\udcff{number}", fps=1.5, channels=["a"]) for number in range(3000)]
+    records = [take(f"\udcff\ud800{number}", fps=1.5, channels=["a"]) for number in range(3000)]
     store.put("large", takes(*records, a_block=256))
     store.put("empty", takes())
     plain, _ = rows_and_opens(store, has_catalogue=False)
@@ -388,6 +397,13 @@ def test_the_catalogue_gives_the_same_rows_and_opens_nothing(store: LastingStore
     store.rewrite("b.take", takes(take("other")))
     changed, one = rows_and_opens(store, has_catalogue=True)
     assert one == 1 and [row["language_instruction"] for row in changed if row["container"] == "b.take"] == ["other"]
+
+
+def test_what_was_written_just_now_is_not_catalogued(store: LastingStore) -> None:
+    """It may be written once more under the same mtime."""
+    rows_and_opens(store, has_catalogue=True)
+    store.put("new", takes(take()), mtime_ns=time.time_ns())
+    assert [rows_and_opens(store, True)[1], rows_and_opens(store, True)[1]] == [1, 1]
 
 
 def test_what_is_made_of_several_files_is_not_catalogued(store: LastingStore) -> None:

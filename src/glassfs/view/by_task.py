@@ -29,7 +29,11 @@ def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
 
 
 def _task(record: dict[str, Any]) -> bytes:
-    return str(record.get(INSTRUCTION) or "").encode("utf-8", "surrogateescape")
+    text = str(record.get(INSTRUCTION) or "")
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # JSON can name halves of characters
+        return text.encode("utf-8", "replace")
 
 
 def _success(record: dict[str, Any]) -> bytes:

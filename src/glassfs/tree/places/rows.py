@@ -6,6 +6,7 @@ by whatever else the rows rest on: glassfs itself, and the formats that other pa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -25,6 +26,8 @@ AT_ONCE = 500
 """Files that the catalogue is asked for together."""
 MOST_KEPT = 16 << 20
 """Bytes of the rows of a container that are kept in the catalogue, and of all that wait for being written."""
+SETTLED = 2 * 10**9
+"""Nanoseconds."""
 _EVERYBODY = 0o4
 
 
@@ -118,12 +121,12 @@ class Rows:
 
     def _read(self, file: File, block: int = 0) -> Generator[Told, None, None]:
         """The pieces from that block of the table on, read from the container, and noted if that is all of it."""
-        is_kept = not block and self._catalogue is not None and file.place.store.has_lasting_versions
+        is_kept = not block and self._catalogue is not None and _is_lasting(file)
         noted: list[Kept] = []
         size = 0
         try:
             with self._containers.glimpsed(file.place, file.version) as (container, entries):
-                is_kept = is_kept and len(entries) == 1
+                is_kept = is_kept and len(entries) == 1 and container.sources[0].entry.stamp == file.stamp
                 is_public = file.is_public and all(entry.permissions & _EVERYBODY for entry in entries)
                 table = container.episodes
                 directory = table.directory if table is not None else b""
@@ -142,6 +145,11 @@ class Rows:
             self._size += size
             if self._size > MOST_KEPT or len(self._noted) >= AT_ONCE:
                 self.flush()
+
+
+def _is_lasting(file: File) -> bool:
+    """Whether the same words will never be said of other bytes: the next change is sure to give it another mtime."""
+    return file.place.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > SETTLED
 
 
 def _key(file: File) -> bytes:

@@ -32,13 +32,17 @@ class Start(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file under its path in the tree; ``is_public`` tells whether everybody can come to it and read it."""
+    """A file under its path in the tree, and what its entry said.
+
+    ``is_public`` tells whether everybody can come to it and read it.
+    """
 
     path: str
     place: Place
     version: Version
     stamp: str
     volume: str
+    mtime_ns: int
     is_public: bool
 
 
@@ -104,7 +108,8 @@ class Walk:
         is_public = is_public and entry.permissions & needed == needed
         self.is_public = self.is_public and is_public
         if entry.kind is Kind.FILE:
-            self.files.append(File(at.path, at.place, entry.version, entry.stamp, entry.volume, is_public))
+            facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns
+            self.files.append(File(at.path, at.place, *facts, is_public))
         elif len(above) >= DEEPEST:
             self.faults.append(Fault(at.path, GlassfsError(f"is more than {DEEPEST} folders deep"), is_public))
         else:
