@@ -304,6 +304,21 @@ def test_what_hangs_costs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert becomes(lambda: helpers() == 0)
 
 
+def test_a_walk_keeps_nobody_from_anything_else() -> None:
+    store = Hanging({"a/x": takes(take()), "b": takes(take())})
+    store.hanging = ("a",)
+    sources = tree_of(store)
+    found: list[object] = []
+    asker = threading.Thread(target=lambda: found.append(sources.tree.lookup("episodes.jsonl")))
+    asker.start()
+    assert becomes(lambda: any(thread.name == "glassfs-helper" for thread in threading.enumerate()))
+    assert isinstance(sources.tree.lookup("/b"), Directory) and sources.tree.lookup("/a/x").name == "x"
+    assert not found
+    store.goes_on.set()
+    asker.join()
+    assert len(found) == 1 and len(rows_of(sources)) == 2
+
+
 def test_a_folder_that_cannot_be_listed_costs_its_part(store: MemoryStore) -> None:
     class Forbidding(MemoryStore):
         def list(self, path: Any) -> Any:
