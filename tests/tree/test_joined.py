@@ -470,7 +470,7 @@ def test_old_snapshots_leave_nothing_behind(store: LastingStore, monkeypatch: py
 
 
 def test_there_are_no_links_for_very_many(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_task, "MOST_LINKS", 3)
+    monkeypatch.setattr(by_task, "MOST", 3)
     with pytest.raises(TooLarge):
         tree_of(store).tree.directory("/by-task").listing()
 

@@ -179,6 +179,7 @@ class Joined(Table):
         self.columns = self._columns
         self.records = _JoinedRecords(find)
         self.directory = b""
+        self.width: int | None = len(COLUMNS)
         self._find = find
         self._directory_of = directory_of
 

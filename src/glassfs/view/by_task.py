@@ -16,24 +16,27 @@ from glassfs.view.contract import Key, Shown, View
 
 INSTRUCTION, SUCCESS = "language_instruction", "success"
 DIGITS = 6
-MOST_LINKS = 100_000
-"""All of them are made when somebody looks into the directory."""
+MOST = 100_000
+"""Links in a directory: whoever lists it has all of them in memory, and there may be as many as a file has room for."""
 _UP = (b"..", b"..")
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if table.records is None or not (table.directory or isinstance(table, Joined)):
         return
+    if not isinstance(table, Joined):  # how many rows that has is found out when somebody lists them
+        _demand_few(table)
     for name, word in ((b"by-task", _task), (b"by-success", _success)):
         yield Shown(Group(name, _members(table, word)), name=name)
 
 
+def _demand_few(table: Table) -> None:
+    if table.rows > MOST:
+        raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
+
+
 def _task(record: dict[str, Any]) -> bytes:
-    text = str(record.get(INSTRUCTION) or "")
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # JSON can name halves of characters
-        return text.encode("utf-8", "replace")
+    return str(record.get(INSTRUCTION) or "").encode("utf-8", "replace")
 
 
 def _success(record: dict[str, Any]) -> bytes:
@@ -45,9 +48,8 @@ def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[
     """Links under the words that are found for their rows."""
 
     def members() -> Iterator[Member]:
+        _demand_few(table)
         records, number = table.records, 0
-        if table.rows > MOST_LINKS:
-            raise TooLarge(f"there are more than {MOST_LINKS:,} episodes")
         for block in range(records.blocks if records else 0):
             for record in records.block(block) if records else ():
                 name, link = b"%0*d" % (DIGITS, number), Link(b"%d" % number, (*_UP, table.directory, b"%d" % number))
