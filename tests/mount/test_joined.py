@@ -103,6 +103,7 @@ def test_without_views_nothing_is_joined_but_there(mounted: Mounted, dataset: Pa
         assert "episodes.parquet" not in os.listdir(mount.path / ".glassfs/views/part 0")
 
 
+@pytest.mark.slow
 def test_several_sources_side_by_side(mounted: Mounted, dataset: Path) -> None:
     with mounted(dataset / "part 0", dataset / "part 1/take_001.kdb", options=["views=jsonl"]) as mount:
         rows = [json.loads(line) for line in (mount.path / "episodes.jsonl").read_text().splitlines()]
@@ -140,6 +141,7 @@ def test_a_container_that_cannot_be_read_is_named(mounted: Mounted, dataset: Pat
         assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
 
 
+@pytest.mark.slow
 def test_a_mount_can_do_without_the_catalogue(mounted: Mounted, dataset: Path, cache: Path) -> None:
     with mounted(dataset, options=["views=jsonl", "catalogue=no"]) as mount:
         assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
@@ -147,6 +149,7 @@ def test_a_mount_can_do_without_the_catalogue(mounted: Mounted, dataset: Path, c
     assert not cache.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["damaged", "hostile", "unusable"])
 def test_a_bad_catalogue_is_no_error(mounted: Mounted, dataset: Path, cache: Path, fault: str) -> None:
     cache.mkdir(mode=0o700)

@@ -25,6 +25,7 @@ from tests.tree.made import FORMAT as MADE
 from tests.tree.made import made
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 
+TABLES = "parquet+jsonl+by-task"
 JOINED = ["episodes.parquet", "episodes.jsonl", "by-task", "by-success"]
 
 
@@ -54,7 +55,7 @@ def attribute(sources: Sources, name: str, path: str = "/episodes.parquet") -> s
 
 
 def test_views_of_the_joined_table_stand_at_the_root_alone(store: MemoryStore) -> None:
-    with tree_of(store).tree as tree:
+    with tree_of(store, views=TABLES).tree as tree:
         assert [node.name for node in tree.root.listing()][-len(JOINED):] == JOINED
         assert [node.name for node in tree.directory("a").listing()] == ["z.take"]
         for node in tree.root.listing():
@@ -128,7 +129,7 @@ def test_names_that_a_folder_has_itself_win(store: MemoryStore) -> None:
     store.put("episodes.parquet", b"its own")
     store.put("by-task/x", b"its own")
     store.put("episodes~2.jsonl", b"its own, and in nobody's way")
-    tree = tree_of(store).tree
+    tree = tree_of(store, views=TABLES).tree
     assert tree.file("/episodes.parquet").read(0, 9) == b"its own"
     assert tree.file("/episodes~2.parquet").read(0, 4) == b"PAR1"
     assert tree.file("/by-task/x").read(0, 9) == b"its own"
