@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -96,6 +97,15 @@ def scale(request: pytest.FixtureRequest) -> Scale:
 def samples() -> Path:
     """A folder of containers with expected values: the large one if it is beside this checkout, or tests/data."""
     return SAMPLES
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder for what is kept for the next time, also by commands that tests run: not the user's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture

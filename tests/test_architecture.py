@@ -40,13 +40,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Modules of the system with which files can be opened. Rooms that speak to stores only have no use for them.
 FILES = {"os", "pathlib", "shutil", "tempfile", "mmap", "glob", "fcntl", "subprocess", "ctypes", "posix", "_io"}
 ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
-# Spool files, and the number of cores.
-MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.turns"}
+# Spool files, the number of cores, and what is kept in the user's cache.
+MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.turns", "cache.catalogue", "cache.catalogue_file"}
 # Kinds of stores and sources: what is above the room knows only that there are some.
 KINDS_OF_STORES = {"source.local", "source.memory", "source.descriptors", "source.foreign"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("numpy", "PIL", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple", "fuse")
+HEAVY = ("numpy", "PIL", "sqlite3", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple", "fuse")
 
 
 def module_name(path: Path) -> str:

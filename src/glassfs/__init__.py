@@ -37,5 +37,5 @@ def open(  # noqa: A001 - reads as glassfs.open
     from glassfs.view import chosen
 
     cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
-    containers = Containers(cache, views=chosen(views))
+    containers = Containers(cache, views=chosen(views), has_catalogue=True)
     return open_sources([os.fspath(source) for source in sources], containers).tree

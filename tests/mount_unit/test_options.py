@@ -22,6 +22,7 @@ def test_values() -> None:
     assert (options.cache_size, options.max_open, options.read_ahead) == (512 << 20, 9, 4 << 20)
     assert MountOptions.parse((" cache_size=1G , uid=0 ",)) == MountOptions(uid=0, cache_size=1 << 30)
     assert MountOptions.parse(("uid=1,uid=2",)).uid == 2
+    assert not MountOptions.parse(("catalogue=yes,catalogue=no",)).catalogue
 
 
 def test_flags() -> None:
@@ -47,7 +48,7 @@ def test_options_of_mount_are_passed_over(option: str) -> None:
     ("umask=888", "'888'"), ("umask=1000", "'1000'"),
     ("cache_size=lots", "'lots'"), ("cache_size=-1", "'-1'"), ("max_open=0", "'0'"), ("rw", "read-only"),
     ("spool=/none/such", "/none/such is not a directory"), ("spool", "needs a folder"), ("spool=", "needs a folder"),
-    ("allow_root", "only one of them"),
+    ("allow_root", "only one of them"), ("catalogue", "neither yes nor no"), ("catalogue=/tmp", "'/tmp'"),
 ])
 def test_wrong_options_are_named(option: str, reason: str) -> None:
     with pytest.raises(WrongOption) as caught:

@@ -45,6 +45,7 @@ DESCRIPTIONS = {
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "nonempty": "mount over a directory that has something in it",
     "views=NAME+NAME…": "other forms of what is inside as well, such as mp4+parquet, or all",
+    "catalogue=no": "keep nothing in the user's cache of what tables over folders have found",
     "auto_unmount": "unmount when the daemon dies, even by kill -9 (some fusermount3 do so for root only)",
     "debug": "print every request; implies -f",
 }
@@ -69,6 +70,7 @@ class MountOptions:
     max_open: int = OPEN_CONTAINERS
     read_ahead: int = READ_AHEAD_KIB << 10
     views: str = ""
+    catalogue: bool = True
     flags: set[str] = field(default_factory=set)
     own_mountpoint: OwnMountPoint | None = None
 
@@ -117,6 +119,10 @@ class MountOptions:
             except NotFound as error:
                 raise WrongOption(f"option views: {error.reason}") from None
             self.views = value
+        elif name == "catalogue":
+            if value not in ("yes", "no"):
+                raise WrongOption(f"option catalogue: {value!r} is neither yes nor no")
+            self.catalogue = value == "yes"
         elif name in _EXPECTED:
             try:
                 setattr(self, name, _number(name, value))
@@ -135,7 +141,8 @@ class MountOptions:
         return {
             "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid, "umask": f"{self.umask:03o}",
             "cache_size": self.cache_size, "spool": self.spool, "max_open": self.max_open,
-            "read_ahead": self.read_ahead, "views": self.views, "own_mountpoint": self.own_mountpoint is not None,
+            "read_ahead": self.read_ahead, "views": self.views, "catalogue": self.catalogue,
+            "own_mountpoint": self.own_mountpoint is not None,
         }
 
 

@@ -136,6 +136,9 @@ class Source(ABC):
 class Store(ABC):
     """Files under paths. No method follows a link, and none reaches anything outside the store."""
 
+    has_lasting_versions = False
+    """Whether what an entry says of a version tells it from all others for good, also in another process."""
+
     @abstractmethod
     def shown(self, path: Path) -> str:
         """The name of what is at ``path``, as the person who named the store would say it."""

@@ -53,6 +53,8 @@ class LocalStore(Store):
     where nothing or a link stands there, nothing is found until a folder does.
     """
 
+    has_lasting_versions = True
+
     def __init__(self, root: str | os.PathLike[str], name: str | None = None) -> None:
         self._place = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name

@@ -10,6 +10,7 @@ from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Table
+from glassfs.content.join import CONTAINER, POSITION, Joined
 from glassfs.errors import TooLarge
 from glassfs.view.contract import Key, Shown, View
 
@@ -17,15 +18,21 @@ INSTRUCTION, SUCCESS = "language_instruction", "success"
 DIGITS = 6
 MOST = 100_000
 """Links in a directory: whoever lists it has all of them in memory, and there may be as many as a file has room for."""
+_UP = (b"..", b"..")
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    if table.records is None or not table.directory:
+    if table.records is None or not (table.directory or isinstance(table, Joined)):
         return
-    if table.rows > MOST:
-        raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
+    if not isinstance(table, Joined):  # how many rows that has is found out when somebody lists them
+        _demand_few(table)
     for name, word in ((b"by-task", _task), (b"by-success", _success)):
         yield Shown(Group(name, _members(table, word)), name=name)
+
+
+def _demand_few(table: Table) -> None:
+    if table.rows > MOST:
+        raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
 
 
 def _task(record: dict[str, Any]) -> bytes:
@@ -41,14 +48,23 @@ def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[
     """Links under the words that are found for their rows."""
 
     def members() -> Iterator[Member]:
+        _demand_few(table)
         records, number = table.records, 0
         for block in range(records.blocks if records else 0):
             for record in records.block(block) if records else ():
-                target = (b"..", b"..", table.directory, b"%d" % number)
-                yield Member((word(record), b"%0*d" % (DIGITS, number)), Link(b"%d" % number, target))
+                name, link = b"%0*d" % (DIGITS, number), Link(b"%d" % number, (*_UP, table.directory, b"%d" % number))
+                if isinstance(table, Joined):
+                    name, link = _from_folder(table, record)
+                yield Member((word(record), name), link)
                 number += 1
 
     return members
+
+
+def _from_folder(table: Joined, record: dict[str, Any]) -> tuple[bytes, Link]:
+    """The name of a link to an episode of one of many containers, and the link."""
+    name = f"{record[CONTAINER]}~{record[POSITION]}".encode("utf-8", "surrogateescape")
+    return name, Link(name, (), f"../../{table.path_of(record)}")
 
 
 VIEW = View("by-task", "episodes by their instructions and by success, as symbolic links", (Table,), show)

@@ -11,6 +11,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from glassfs.cache import BlockCache
@@ -37,6 +39,9 @@ from glassfs.tree.turns import Turns
 from glassfs.view import ViewSet
 from glassfs.view.names import component, raw
 
+if TYPE_CHECKING:
+    from glassfs.cache.catalogue import Catalogue
+
 log = logging.getLogger(__name__)
 
 OPEN_CONTAINERS = 10_000
@@ -52,7 +57,8 @@ LEAST_PARTS = 8
 class Containers:
     """The containers of one tree. What is parsed of them stays within ``budget`` bytes, and of ``limit`` of them.
 
-    ``views`` are the derived ones that are shown.
+    ``views`` are the derived ones that are shown. If it ``has_catalogue``, what is in containers is noted for good, in
+    that of the user.
 
     ``changed`` is called, by whoever notices, when a container is not what it was: no path leads to it any more.
     ``dropped`` is called with its lease when its contents were dropped or exchanged: who has nodes of it gives them up,
@@ -62,10 +68,12 @@ class Containers:
 
     def __init__(
         self, cache: BlockCache, limit: int = OPEN_CONTAINERS, budget: int = KEPT_BYTES, views: ViewSet = NO_VIEWS,
+        has_catalogue: bool = False,
     ) -> None:
         self.services = Services(cache, Listings(), views)
         self.changed: Callable[[], None] = lambda: None
         self.dropped: Callable[[Lease], None] = lambda lease: None
+        self._has_catalogue = has_catalogue
         self._lock = threading.Lock()
         self._turns = Turns()
         self._contents = Contents(budget, limit, self._forget)
@@ -76,6 +84,15 @@ class Containers:
         self._noticed: set[str] = set()
         self._told: set[tuple[Place, str, str]] = set()
         """What stores have told: the folder, its path in the tree, and a name or "" for all that is in it."""
+
+    @cached_property
+    def catalogue(self) -> Catalogue | None:
+        """What is known of containers from before."""
+        if not self._has_catalogue:
+            return None
+        from glassfs.cache.catalogue import Catalogue, user_folder  # most never need it, nor SQLite
+
+        return Catalogue(user_folder())
 
     def all_open(self) -> list[Opened]:
         return self._contents.all()
@@ -98,6 +115,42 @@ class Containers:
             if lease is None or lease.version != version:
                 return self._parsed(self._opening(place, version), place, at)
         return self.opened(lease)
+
+    @contextmanager
+    def glimpsed(self, place: Place, version: Version) -> Iterator[tuple[Container, Sequence[Entry]]]:
+        """The container at a place in that version and the entries of its files, for as long as the ``with`` lasts.
+
+        For those who go through very many: what is not kept already is not kept for them, nor does anything go for it.
+        Raises Changed where it is another, and why it is none.
+        """
+        with self._lock:
+            lease = self._held.get(place)
+        if lease is not None and lease.version == version:
+            opened = self._contents.find(lease)
+            if opened is not None:
+                yield opened.container, lease.entries
+                return
+        known = self._verdicts.get(place)
+        if known is not None and known.version == version and known.refusal == "":
+            raise Unrecognised("is not a container of a known format", place.store.shown(place.path))
+        opening = self._opening(place, version)
+        try:
+            with _faults_of_formats(opening.source.name):
+                container = open_container(opening)
+        except Unrecognised:
+            self._verdicts.put(place, Finding(version, ""))
+            opening.source.close()
+            raise
+        except BaseException:
+            opening.source.close()
+            raise
+        try:
+            parts = [(path, part.entry) for path, part in _parts(opening, container)]
+            self._verdicts.put(place, Finding(version, None, container.format, parts))
+            with _faults_of_formats(opening.source.name):
+                yield container, [one.entry for one in container.sources]
+        finally:
+            container.close()
 
     def verdict(self, place: Place, entry: Entry, at: str) -> Verdict:
         """Whether the file at a place, as it is by ``entry``, is a container. ``at`` is its path in the tree.
@@ -169,6 +222,8 @@ class Containers:
         """Gives up all that was parsed and decoded, and what is held for it."""
         for opened in self._contents.all():
             self._let_go(opened.lease)
+        if "catalogue" in self.__dict__ and self.catalogue is not None:
+            self.catalogue.close()
         self.services.listings.clear()
         self.changed()
         self.services.cache.clear()

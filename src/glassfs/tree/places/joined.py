@@ -1,0 +1,383 @@
+"""The episodes of all containers below a root as one table, and the views of it beside what is in that root.
+
+A snapshot of what is below is taken when somebody looks, and is good for a while: at least a second, and ten times as
+long as taking it took. It looks into no file. That is done once somebody wants the size of a table: then each container
+is asked for its rows, a few thousand at a time, which the cache keeps. A snapshot never changes; what cannot be told
+of it any more, as a container has changed, is Changed. Any thread: those who need the same wait for one of them, and
+nobody else does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from abc import abstractmethod
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from functools import partial
+from typing import NamedTuple
+
+import xxhash
+
+from glassfs.content import Group, Member, Rendered, Table
+from glassfs.content.data import Data
+from glassfs.content.join import NAME, PIECE_ROWS, Found, Joined, Placed, joined_block, sizes_of
+from glassfs.errors import Damaged, GlassfsError, NotFound, Passing
+from glassfs.tree.build import ContentDirectory, Draft
+from glassfs.tree.lease import Lease
+from glassfs.tree.nodes import Access, Directory, Node, Origin, inode
+from glassfs.tree.places.containers import Containers
+from glassfs.tree.places.folder import ContainerDirectory, Folder
+from glassfs.tree.places.helper import PATIENCE, Helper
+from glassfs.tree.places.rows import Rows
+from glassfs.tree.places.walk import Start, Walk
+from glassfs.view import ViewSet
+
+LEAST_AGE = 1.0
+AGE = 10
+"""A snapshot is good for so many times as long as it took."""
+MOST_FAULTS = 16
+LONGEST_FAULT = 160
+"""Letters that the error of a table has for each of these."""
+_numbers = itertools.count(1)
+
+
+class _Part(NamedTuple):
+    """A piece of a file's table in a block: its number, its first row, how many, and where it begins in the table."""
+
+    file: int
+    number: int
+    first: int
+    rows: int
+    block: int
+
+
+class Snapshot:
+    """What was below a root at one moment. ``identity`` tells it from all others.
+
+    If ``is_shared``, the table has only what everybody can come to and read.
+    """
+
+    def __init__(self, containers: Containers, walk: Walk, is_shared: bool, helper: Helper) -> None:
+        self._containers = containers
+        self._helper = helper
+        self._files = dict(enumerate(walk.files))
+        self._folders = walk.faults
+        self._is_shared = is_shared
+        self._lock = threading.Lock()
+        self._found: Found | None = None
+        self._blocks: list[tuple[str, tuple[_Part, ...]]] = []
+        """The parts of each, and what the cache calls that."""
+        self._directories: dict[str, str] = {}
+        self._shown: dict[int, ContentDirectory] = {}
+        self._lease = Lease(())
+        self._is_whole = not any(isinstance(fault.error, Passing) for fault in walk.faults)
+        self.mtime_ns = walk.mtime_ns
+        self.is_public = walk.is_public
+        words = [f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walk.files]
+        words += [f"{fault.path}\0{fault.error}" for fault in walk.faults]
+        self.state = _hashed(words)
+        """The same where the same is below."""
+        self.identity = f"joined:{next(_numbers)}"
+        self.table = Joined(self.found, self._directories.get)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing that may be there the next time one looks."""
+        return self._is_whole
+
+    def found(self) -> Found:
+        """Its rows, counted by the first who asks."""
+        if self._found is None:
+            with self._lock:
+                if self._found is None:
+                    try:
+                        self._found = self._find()
+                    finally:
+                        self._helper.close()
+        return self._found
+
+    def _find(self) -> Found:
+        omitted = 0
+        faults = [(fault.path, fault.error) for fault in self._folders if fault.is_public or not self._is_shared]
+        omitted += len(self._folders) - len(faults)
+        block = _Block()
+        sizes = array("Q")
+
+        def close() -> None:
+            files = [self._files[part.file] for part in block.parts]
+            words = (f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, block.parts, strict=True))
+            key = _hashed(words)
+            data = self._kept(key, partial(joined_block, block.placed))
+            sizes.extend(sizes_of(data))
+            self._blocks.append((key, tuple(block.parts)))
+            block.clear()
+
+        rows = 0
+        self._blocks.clear()
+        for number, pieces in Rows(self._containers, self._helper).of_all(list(self._files.values())):
+            file, first = self._files[number], 0
+            is_shown = file.is_public or not self._is_shared
+            try:
+                for told in pieces:
+                    piece, count = told.piece, told.piece.rows
+                    is_shown = is_shown and (told.is_public or not self._is_shared)
+                    omitted += not is_shown and count > 0 and not first
+                    if is_shown and count:
+                        if block.rows and block.rows + count > PIECE_ROWS:
+                            close()
+                        part = _Part(number, told.number, first, count, piece.block)
+                        block.add(part, Placed(file.path, first, piece))
+                        if told.directory:
+                            self._directories[file.path] = told.directory
+                    first += count
+            except GlassfsError as error:
+                if is_shown:
+                    faults.append((file.path, error))
+                self._is_whole = self._is_whole and not isinstance(error, Passing)
+            rows += first if is_shown else 0
+        if block.parts:
+            close()
+        used = {part.file for _, parts in self._blocks for part in parts}
+        self._files = {number: self._files[number] for number in used}
+        return Found(rows, len(self._blocks), self._block, sizes, omitted, _sentence(faults))
+
+    def directory(self, views: ViewSet, access: Access, ino: int, volume: str) -> ContentDirectory:
+        """A directory of what these views make of the table."""
+        found = self._shown.get(ino)
+        if found is None:
+            services = self._containers.services._replace(views=views)
+            origin = Origin(
+                self.identity, access, self.mtime_ns, services, self._lease, volume=volume, has_other_names=True,
+            )
+            group = Group(b"", lambda: [Member((NAME,), self.table)])
+            found = self._shown.setdefault(ino, ContentDirectory("", ino, origin, Draft(group)))
+        return found
+
+    def retire(self) -> None:
+        """Nobody will look for it any more: of what is made for those who still have it open nothing is remembered."""
+        self._lease.retire(is_replaced=False)
+        self._containers.services.listings.forget(self._lease)
+
+    def _block(self, number: int) -> Data:
+        key, parts = self._blocks[number]
+        return self._kept(key, partial(self._made_again, parts))
+
+    def _kept(self, key: str, make: Callable[[], bytes]) -> Data:
+        return Rendered(self._containers.services.cache, (key, NAME), make)
+
+    def _made_again(self, parts: Sequence[_Part]) -> bytes:
+        wanted = [(self._files[part.file], part.number, part.block) for part in parts]
+        placed = []
+        for part, piece in zip(parts, Rows(self._containers).again(wanted), strict=True):
+            file = self._files[part.file]
+            if piece is None or piece.rows != part.rows:
+                raise Damaged("has other rows than before", file.path)
+            placed.append(Placed(file.path, part.first, piece))
+        return joined_block(placed)
+
+
+class _Block:
+    """A block that is being put together."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.parts: list[_Part] = []
+        self.placed: list[Placed] = []
+        self.rows = 0
+
+    def add(self, part: _Part, placed: Placed) -> None:
+        self.parts.append(part)
+        self.placed.append(placed)
+        self.rows += part.rows
+
+
+class Audience(NamedTuple):
+    """Who may look at a tree: everybody if it ``is_shared``, else ``reader``, a user and a group, if that is known."""
+
+    is_shared: bool = False
+    reader: tuple[int, int] | None = None
+
+
+class Joins:
+    """The snapshots of what is below ``starts``."""
+
+    def __init__(
+        self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
+        patience: float = PATIENCE,
+    ) -> None:
+        self.containers = containers
+        self.is_shared, self.reader = audience
+        self._starts = starts
+        self._helper = Helper(patience)
+        self._lock = threading.Lock()
+        self._last: Snapshot | None = None
+        self._before: Snapshot | None = None
+        """The one before, which somebody may just be going through."""
+        self._until = 0.0
+        self._names: set[str] = set()
+        self._walking = threading.Lock()
+
+    def snapshot(self) -> Snapshot:
+        """What is below now, or was a moment ago."""
+        found = self._recent()
+        if found is None:
+            with self._walking:
+                found = self._recent()
+                if found is None:
+                    found = self._taken()
+        return found
+
+    def close(self) -> None:
+        """Gives up what was found."""
+        with self._lock:
+            self._last, self._before, self._until = None, None, 0.0
+
+    def noted(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """The same, whose names are known from now on."""
+        self._names.update(node.name for node in nodes)
+        return nodes
+
+    def may_have(self, name: str) -> bool:
+        """Whether something that views make of the table may be called so. That costs nothing, as it is often asked."""
+        return not self._names or any(_may_become(known, name) for known in list(self._names))
+
+    def _recent(self) -> Snapshot | None:
+        with self._lock:
+            return self._last if time.monotonic() < self._until else None
+
+    def _taken(self) -> Snapshot:
+        begun = time.monotonic()
+        found = Snapshot(
+            self.containers, Walk(self._starts, self._helper, self.is_shared), self.is_shared, self._helper,
+        )
+        self._helper.close()
+        ended = time.monotonic()
+        with self._lock:
+            retired, self._before = self._before, self._last
+            if self._last is not None and self._last.state == found.state and self._last.is_whole:
+                found, retired, self._before = self._last, None, retired
+            self._last = found
+            self._until = ended + max(LEAST_AGE, AGE * (ended - begun))
+        if retired is not None:
+            retired.retire()
+        return found
+
+
+class Joinable(Directory):
+    """A root below which there may be containers."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def joins(self) -> Joins:
+        """What is below it."""
+
+
+class WithJoined(Joinable):
+    """A root, and beside what is in it the views of the joined table, which leave their names to what is there."""
+
+    __slots__ = ("_inner", "_joins", "_views")
+
+    def __init__(self, inner: Directory, joins: Joins, views: ViewSet) -> None:
+        super().__init__(inner.name, inner.ino, inner.origin)
+        self._inner = inner
+        self._joins = joins
+        self._views = views
+
+    @property
+    def mode(self) -> int:
+        return self._inner.mode
+
+    @property
+    def joins(self) -> Joins:
+        return self._joins
+
+    def xattrs(self) -> dict[str, bytes]:
+        return self._inner.xattrs()
+
+    def watch(self) -> bool:
+        return self._inner.watch()
+
+    def listing(self) -> Sequence[Node]:
+        nodes = list(self._inner.listing())
+        taken = {node.name for node in nodes}
+        return nodes + [_renamed(node, taken.__contains__, self.ino) for node in self._derived()]
+
+    def child(self, name: str) -> Node:
+        try:
+            return self._inner.child(name)
+        except NotFound:
+            node = self._joins.may_have(name) and self._joined_child(name)
+            if not node:
+                raise
+            return node
+
+    def _joined_child(self, name: str) -> Node | None:
+        for node in self._derived():
+            if _may_become(node.name, name):
+                node = _renamed(node, self._is_taken, self.ino)
+                if node.name == name:
+                    return node
+        return None
+
+    def _is_taken(self, name: str) -> bool:
+        try:
+            self._inner.child(name)
+        except NotFound:
+            return False
+        return True
+
+    def _derived(self) -> Sequence[Node]:
+        snapshot, origin = self._joins.snapshot(), self.origin
+        access = Access(origin.access.permissions & 0o444, origin.uid, origin.gid)
+        if not (self._joins.is_shared or snapshot.is_public):
+            access = Access(0o400, *(self._joins.reader or (origin.uid, origin.gid)))
+        return self._joins.noted(snapshot.directory(self._views, access, self.ino, origin.volume).listing())
+
+
+def episodes_of(node: Directory) -> Table | None:
+    """The table of the episodes in a container, or in all containers below a folder. Raises what opening raises."""
+    if isinstance(node, ContainerDirectory):
+        return node.opened().container.episodes
+    if isinstance(node, Joinable):
+        return node.joins.snapshot().table
+    if isinstance(node, Folder):
+        return Joins(node.containers, [Start("", node.place, node.is_mount_root)]).snapshot().table
+    return None
+
+
+def _hashed(words: Iterable[str]) -> str:
+    return xxhash.xxh128_hexdigest("\0\0".join(words).encode("utf-8", "surrogateescape"))
+
+
+def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:
+    """What is left out, and why; of very many the first ones."""
+    told = [f"{path or '.'}: {error.without_source}"[:LONGEST_FAULT] for path, error in faults[:MOST_FAULTS]]
+    if len(faults) > MOST_FAULTS:
+        told.append(f"and {len(faults) - MOST_FAULTS:,} more")
+    return "; ".join(told)
+
+
+def _renamed(node: Node, is_taken: Callable[[str], bool], parent: int) -> Node:
+    """The node under a name that is free."""
+    stem, point, suffix = node.name.partition(".")
+    name, number = node.name, 2
+    while is_taken(name):
+        name = f"{stem}~{number}{point}{suffix}"
+        number += 1
+    if name != node.name:
+        node = copy(node)
+        node.name, node.ino = name, inode(name, parent)
+    return node
+
+
+def _may_become(name: str, wanted: str) -> bool:
+    """Whether a node of this name may get that one."""
+    stem, point, suffix = name.partition(".")
+    return wanted == name or (wanted.startswith(f"{stem}~") and wanted.endswith(f"{point}{suffix}"))

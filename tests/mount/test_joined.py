@@ -1,0 +1,176 @@
+"""The first story: all failed episodes of a folder whose instruction contains a word, and what else is joined there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from writers.kinodb import KinoWriter
+
+from tests.conftest import Scale
+from tests.mount.conftest import Mounted
+from tests.mount.mounts import glassfs, wait_until
+
+TASKS = ("pick up the red block", "open the drawer", "push the red button", "wave")
+OUTCOMES = (True, False, None)
+JOINED = {"episodes.parquet", "episodes.jsonl", "by-task", "by-success"}
+FAILED_RED = "select container, position from '{}' where not success and language_instruction like '%red%'"
+
+
+def write_takes(path: Path, number: int, episodes: int = 3) -> None:
+    """Whose tasks and outcomes differ from container to container; it has not been written just now."""
+    path.parent.mkdir(exist_ok=True)
+    with KinoWriter(path) as writer:
+        for episode in range(episodes):
+            writer.add_episode(
+                np.zeros((2, 2), "<f4"), np.zeros((2, 1), "<f4"), task=TASKS[(number + episode) % len(TASKS)],
+                success=OUTCOMES[(number // 4 + episode) % len(OUTCOMES)],
+            )
+    os.utime(path, (10**9, 10**9))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    for number in range(12):
+        write_takes(folder / f"part {number % 3}" / f"take_{number:03d}.kdb", number)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "glassfs"
+
+
+def queried(table: Path) -> list[tuple[str, int]]:
+    with duckdb.connect() as connection:
+        return [(name, position) for name, position in connection.execute(FAILED_RED.format(table)).fetchall()]
+
+
+def test_failed_episodes_whose_instruction_contains_a_word(
+    mounted: Mounted, tmp_path: Path, cache: Path, scale: Scale,
+) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    expected = []
+    count = scale(30, 3000)
+    for number in range(count):
+        name = f"part_{number % 10}/take_{number:05d}.kdb"
+        write_takes(folder / name, number)
+        expected += [
+            (name, episode) for episode in range(3)
+            if "red" in TASKS[(number + episode) % 4] and OUTCOMES[(number // 4 + episode) % 3] is False
+        ]
+    assert expected
+    whole = []
+    for _ in range(2):  # the second time from the catalogue
+        with mounted(folder) as mount:
+            table = mount.path / ".glassfs/views/episodes.parquet"
+            assert queried(table) == sorted(expected, key=lambda found: (os.fsencode(found[0]), found[1]))
+            whole.append(table.read_bytes())
+            assert len(whole[-1]) == table.stat().st_size
+            assert mount.status()["open_containers"] == []
+            assert mount.descriptors() < 64
+    assert whole[0] == whole[1]
+    assert (cache / "catalogue.sqlite").stat().st_size > 0
+
+
+def test_links_lead_from_the_root_to_the_episodes(mounted: Mounted, dataset: Path) -> None:
+    with mounted(dataset, options=["views=by-task"]) as mount:
+        for root in (mount.path, mount.path / ".glassfs/views"):
+            links = [path for kind in ("by-task", "by-success") for path in (root / kind).glob("*/*")]
+            assert len(links) == 2 * 12 * 3
+            for link in links:
+                episode = json.loads((link / "meta/episode.json").read_text())
+                word = episode["language_instruction"] if link.parent.parent.name == "by-task" else link.parent.name
+                outcome = {True: "true", False: "false", None: "unknown"}[episode["success"]]
+                assert link.parent.name == (word if link.parent.parent.name == "by-task" else outcome)
+                assert link.name.endswith(f".kdb~{episode['position']}")
+
+
+def test_without_views_nothing_is_joined_but_there(mounted: Mounted, dataset: Path) -> None:
+    with mounted(dataset) as mount:
+        assert not JOINED & set(os.listdir(mount.path))
+        assert not (mount.path / "episodes.parquet").exists()
+        assert set(os.listdir(mount.path / ".glassfs/views")) >= JOINED
+        assert "episodes.parquet" not in os.listdir(mount.path / ".glassfs/views/part 0")
+
+
+@pytest.mark.slow
+def test_several_sources_side_by_side(mounted: Mounted, dataset: Path) -> None:
+    with mounted(dataset / "part 0", dataset / "part 1/take_001.kdb", options=["views=jsonl"]) as mount:
+        rows = [json.loads(line) for line in (mount.path / "episodes.jsonl").read_text().splitlines()]
+        names = list(dict.fromkeys(row["container"] for row in rows))
+        assert names == [*(f"part 0/take_{number:03d}.kdb" for number in (0, 3, 6, 9)), "take_001.kdb"]
+
+
+def test_what_changes_shows_after_a_while_and_not_in_an_open_file(
+    mounted: Mounted, dataset: Path, fuse: str,
+) -> None:
+    with mounted(dataset, options=["views=jsonl"]) as mount:
+        table = mount.path / "episodes.jsonl"
+
+        def containers() -> set[str]:
+            return {json.loads(line)["container"] for line in table.read_text().splitlines()}
+
+        with open(table, "rb", buffering=0) as before:
+            data = table.read_bytes()
+            write_takes(dataset / "new/later.kdb", 1)
+            (dataset / "part 0/take_000.kdb").unlink()
+            assert wait_until(lambda: "new/later.kdb" in containers() and "part 0/take_000.kdb" not in containers())
+            if fuse == "3":  # libfuse 2 has one file of a name
+                assert before.read() == data
+        write_takes(dataset / "new/later.kdb", 2, episodes=5)
+        assert wait_until(lambda: len(table.read_text().splitlines()) == 3 * 11 + 5)
+
+
+def test_a_container_that_cannot_be_read_is_named(mounted: Mounted, dataset: Path) -> None:
+    broken = dataset / "part 1/broken.kdb"
+    broken.write_bytes((dataset / "part 1/take_001.kdb").read_bytes()[:200])
+    with mounted(dataset, options=["views=parquet+jsonl"]) as mount:
+        for name in ("episodes.parquet", "episodes.jsonl"):
+            assert b"part 1/broken.kdb" in os.getxattr(mount.path / name, "user.glassfs.error")
+            assert "user.glassfs.omitted" not in os.listxattr(mount.path / name)
+        assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
+
+
+@pytest.mark.slow
+def test_a_mount_can_do_without_the_catalogue(mounted: Mounted, dataset: Path, cache: Path) -> None:
+    with mounted(dataset, options=["views=jsonl", "catalogue=no"]) as mount:
+        assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
+        assert mount.status()["options"]["catalogue"] is False
+    assert not cache.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["damaged", "hostile", "unusable"])
+def test_a_bad_catalogue_is_no_error(mounted: Mounted, dataset: Path, cache: Path, fault: str) -> None:
+    cache.mkdir(mode=0o700)
+    if fault == "damaged":
+        (cache / "catalogue.sqlite").write_bytes(b"garbage" * 1000)
+    elif fault == "hostile":
+        cache.chmod(0o777)
+    else:
+        (cache / "catalogue.sqlite").mkdir()
+    with mounted(dataset, options=["views=jsonl"]) as mount:
+        assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
+        assert not [line for line in mount.log_lines() if "ERROR" in line]
+
+
+def test_commands_show_the_same(dataset: Path, tmp_path: Path) -> None:
+    listed = glassfs("ls", "--views", "all", dataset).stdout.split("\n")
+    assert {name.rstrip("/") for name in listed} > JOINED
+    lines = glassfs("cat", "--views", "jsonl", dataset, "episodes.jsonl").stdout.splitlines()
+    assert len(lines) == 36
+    done = glassfs("export", "--views", "jsonl+by-task", dataset, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/episodes.jsonl").read_text().splitlines() == lines
+    link = next((tmp_path / "out/by-task/wave").iterdir())
+    assert (link / "meta/episode.json").exists()
