@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from fuzzing_reading import Tree, differences, look_at_library, look_at_mount, serve
@@ -49,6 +50,7 @@ def is_enough(done: int, count: int | None, seconds: float | None, begun: float)
 
 def fuzz_live(
     seeds: Sequence[Seed], chance: random.Random, count: int | None, seconds: float | None, fuse: str, keep: Path,
+    views: str = "",
 ) -> int:
     """Prints a line of what came out; the exit status."""
     begun = time.monotonic()
@@ -62,10 +64,10 @@ def fuzz_live(
         source = place / "source"
         source.mkdir()
         try:
-            daemon = Daemon(place, fuse)
+            daemon = Daemon(place, fuse, views)
         except subprocess.CalledProcessError:
             return 2  # glassfs has said why
-        library, mounted = Side(look_at_library), Side(look_at_mount)
+        library, mounted = Side(partial(look_at_library, views=views)), Side(look_at_mount)
         try:
             while not is_enough(counts["done"], count, seconds, begun):
                 number = BATCH if count is None else min(BATCH, count - counts["done"])
@@ -204,12 +206,13 @@ class Side:
 class Daemon:
     """The mount of a folder, and what its daemon needed at most."""
 
-    def __init__(self, place: Path, fuse: str) -> None:
+    def __init__(self, place: Path, fuse: str, views: str) -> None:
         self.point, self._log = place / "mnt", place / "log"
         self.point.mkdir()
         self.memory = self.descriptors = self.tracebacks = 0
+        options = f"{OPTIONS},views={views}" if views else OPTIONS
         subprocess.run(
-            [*GLASSFS, "mount", "-o", OPTIONS, "--log-file", self._log, place / "source", self.point],
+            [*GLASSFS, "mount", "-o", options, "--log-file", self._log, place / "source", self.point],
             env=os.environ | {"GLASSFS_FUSE": fuse}, check=True, timeout=STARTING,
         )
         self.pid: int = json.loads((self.point / ".glassfs/status.json").read_bytes())["pid"]

@@ -28,7 +28,7 @@ LONGEST_PATH = 3500
 
 
 class Seen(NamedTuple):
-    """An entry: ``d`` or ``f``, its size, and a digest of what each reading gave; None stands for an error."""
+    """An entry: ``d``, ``f`` or ``l``, a file's size, and a digest of what each reading gave; None is an error."""
 
     kind: str
     size: int | None = None
@@ -41,17 +41,17 @@ Reader = Callable[[int, int], bytes]
 NOWHERE = Seen("?")
 
 
-def look_at_library(folder: Path) -> dict[str, Tree]:
+def look_at_library(folder: Path, views: str = "") -> dict[str, Tree]:
     """Each container of a folder, opened by itself."""
-    return {os.fsdecode(path.name): _tree_of(path) for path in sorted(folder.iterdir())}
+    return {os.fsdecode(path.name): _tree_of(path, views) for path in sorted(folder.iterdir())}
 
 
-def _tree_of(path: Path) -> Tree:
+def _tree_of(path: Path, views: str) -> Tree:
     import glassfs
     from glassfs.errors import GlassfsError, Refused
 
     try:
-        tree = glassfs.open(path, cache_size=CACHE)
+        tree = glassfs.open(path, cache_size=CACHE, views=views)
     except Refused:
         return {"": _file("", path.stat().st_size, lambda: _reader(path))}
     with tree:
@@ -67,6 +67,9 @@ def _tree_of(path: Path) -> Tree:
             name = place.strip("/")
             if stat.S_ISDIR(node.mode):
                 found.setdefault(name, Seen("d", 0))
+                continue
+            if stat.S_ISLNK(node.mode):
+                found[name] = Seen("l", 0)
                 continue
             try:
                 found[name] = Seen("f", node.size)  # type: ignore[attr-defined]
@@ -89,9 +92,11 @@ def _mounted_tree(path: Path) -> Tree:
         return {"": _mounted_file("", path)}
     found: Tree = {"": Seen("d", 0)}
     files = {}
-    for name, is_directory, size in islice(_walk(path, found), ENTRIES):
-        if is_directory:
+    for name, mode, size in islice(_walk(path, found), ENTRIES):
+        if stat.S_ISDIR(mode):
             found.setdefault(name, Seen("d", 0))
+        elif stat.S_ISLNK(mode):
+            found[name] = Seen("l", 0)
         else:
             found[name] = Seen("f", size)
             if size is not None:
@@ -101,8 +106,8 @@ def _mounted_tree(path: Path) -> Tree:
     return found
 
 
-def _walk(root: Path, found: Tree) -> Iterator[tuple[str, bool, int | None]]:
-    """Names, whether it is a directory, and sizes, in the order of the library: parents first, depth first."""
+def _walk(root: Path, found: Tree) -> Iterator[tuple[str, int, int | None]]:
+    """Names, modes and sizes, in the order of the library: parents first, depth first."""
     waiting = [""]
     while waiting:
         place = waiting.pop()
@@ -119,9 +124,9 @@ def _walk(root: Path, found: Tree) -> Iterator[tuple[str, bool, int | None]]:
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
-                yield name, False, None
+                yield name, 0, None
                 continue
-            yield name, stat.S_ISDIR(status.st_mode), status.st_size
+            yield name, status.st_mode, status.st_size
             if stat.S_ISDIR(status.st_mode):
                 inner.append(name)
         waiting += reversed(inner)
@@ -216,7 +221,7 @@ def differences(expected: Tree, found: Tree) -> list[str]:
 
 
 def _told(seen: Seen) -> str:
-    what = {"d": "a directory", "f": "a file", "?": "nothing"}[seen.kind]
+    what = {"d": "a directory", "f": "a file", "l": "a link", "?": "nothing"}[seen.kind]
     return what if seen.kind != "f" else f"{what} of {seen.size} bytes" if seen.size is not None else f"{what}, unsized"
 
 

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.content import Array, Group, Member, Memory
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Beside, Group, Member, Memory, Series, Zeros, members_of
+from glassfs.errors import TooLarge
 from glassfs.tree import Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Directory, File
@@ -110,3 +112,23 @@ def test_an_array_called_like_the_metadata_is_not_in_the_group(tmp_path: Path) -
     place = written(tmp_path, *members)
     assert sorted(zarr.open(place / "arrays.zarr", mode="r").array_keys()) == ["a", "c"]
     assert zarr.open(place / "zarr.json.zarr", mode="r").shape == (3,)
+
+
+@pytest.mark.parametrize(("shape", "dtype", "most"), [
+    ((1 << 40,), "|u1", 1 << 14), ((1 << 32, 8), "<f4", 1 << 14), ((1 << 31, 4, 4, 3), "|u1", 1 << 17),
+    ((9, 2), "<f4", 1),
+])
+def test_a_length_that_lies_makes_no_endless_directory(shape: tuple[int, ...], dtype: str, most: int) -> None:
+    size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+    (shown,) = VIEW.show(Array(b"a", Zeros(size), dtype, shape), BlockCache(), ("v",))
+    (chunks,) = (member for _, member in members_of(shown.thing) if isinstance(member, Series))  # type: ignore[arg-type]
+    assert 0 < chunks.count <= most
+    (folder,) = VIEW.show(Beside(b"", [Member((b"a",), Array(b"a", Zeros(size), dtype, shape))]), BlockCache(), ("v",))
+    assert folder.name == b"arrays.zarr"
+
+
+def test_arrays_that_no_number_of_chunks_can_hold_are_left_out() -> None:
+    array = Array(b"a", Zeros(1 << 60), "|u1", (1 << 60,))
+    with pytest.raises(TooLarge, match="too large for chunks"):
+        list(VIEW.show(array, BlockCache(), ("v",)))
+    assert list(VIEW.show(Beside(b"", [Member((b"a",), array)]), BlockCache(), ("v",))) == []

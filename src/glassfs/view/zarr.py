@@ -1,8 +1,8 @@
 """Arrays as Zarr: ``zarr.json``, and chunks whose bytes are the array's own. All arrays of a directory are a group.
 
 Zarr v3 core specification: "Array metadata", "Default chunk keys", "Bytes codec". A chunk is one frame of a film, else
-rows of about 1 MiB; the last one is as large as the others, and filled up with zeros. Dimensions have the same name
-where they have the same length.
+rows of about 1 MiB, and more where there would be very many; the last one is as large as the others, and filled up with
+zeros. Dimensions have the same name where they have the same length.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from glassfs.view.contract import Key, Shown, View
 
 CHUNK = 1 << 20
 LARGEST_CHUNK = 1 << 30
+MOST_CHUNKS, MOST_FRAMES = 1 << 14, 1 << 17
+"""Of an array, and of a film: each is a directory to whoever walks over all, and a length may be a lie."""
 GROUP = b"arrays.zarr"
 METADATA = b"zarr.json"
 _NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
@@ -50,7 +52,7 @@ def show(content: Array | Beside, cache: BlockCache, key: Key) -> Iterator[Shown
         layout = _layout(content)
         if layout is not None:
             if layout.size > LARGEST_CHUNK:
-                raise TooLarge(f"rows of {layout.size} bytes are too large for chunks of Zarr")
+                raise TooLarge(f"{content.data.size} bytes or their rows are too large for chunks of Zarr")
             yield Shown(_directory(content, layout), ".zarr")
         return
     arrays = [member for member in content.members if isinstance(member.content, Array)]
@@ -77,7 +79,8 @@ def _layout(array: Array) -> _Layout | None:
     if not shape:
         return _Layout(data_type, item, (), ())
     row = item * math.prod(shape[1:])
-    rows = 1 if film.frames(array) is not None else max(1, CHUNK // max(row, 1))
+    rows, most = (1, MOST_FRAMES) if film.frames(array) is not None else (max(1, CHUNK // max(row, 1)), MOST_CHUNKS)
+    rows = max(rows, -(-shape[0] // most))
     return _Layout(data_type, item, shape, (min(rows, max(1, shape[0])), *(max(1, length) for length in shape[1:])))
 
 
