@@ -162,12 +162,12 @@ def _work(pipe: Connection) -> None:
 
 def _look(path: str) -> str:
     """Opens the container at ``path`` and reads some of every file in it."""
-    import glassfs
     from glassfs.errors import GlassfsError, Refused
+    from glassfs.library import open_tree
     from glassfs.tree import File
 
     try:
-        tree = glassfs.open(path, cache_size=16 << 20)
+        tree = open_tree(path, cache_size=16 << 20)
     except Refused:
         return "refused"
     with tree:
