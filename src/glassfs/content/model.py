@@ -180,9 +180,13 @@ class Records(Content):
 
 @dataclass(slots=True)
 class Link(Content):
-    """Another place where something is to be found: names from the directory that this is in, ``..`` among them."""
+    """Another place where something is to be found: names from the directory that this is in, ``..`` among them.
+
+    Where it is known only as a path as trees show it, that is ``shown``.
+    """
 
     target: Name
+    shown: str = ""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from glassfs.mount.messages import Messages
 from glassfs.mount.operations import SHORT, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
-from glassfs.tree import Containers, open_sources
+from glassfs.tree import Audience, Containers, open_sources
 from glassfs.tree.places.usage import Usage
 from glassfs.view import chosen
 
@@ -49,9 +49,9 @@ class Session:
         self.started = time.time()
         self.cache = BlockCache(options.cache_size, options.spool)
         containers = Containers(self.cache, options.max_open, views=chosen(options.views))
-        self.sources = open_sources(sources, containers)
-        usage = Usage(self.sources.places.values(), self.sources.made_of)
         owner = os.geteuid(), os.getegid()
+        self.sources = open_sources(sources, containers, Audience("allow_other" in options.flags, owner))
+        usage = Usage(self.sources.places.values(), self.sources.made_of)
         self.operations = Operations(
             self.sources.root, lambda: OwnDirectory(self.sources, self.status, owner), options, usage,
         )

@@ -13,7 +13,6 @@ from glassfs.tree import Directory, File, Node, Sources
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode, not_found
 from glassfs.tree.places.own import OwnFiles
-from glassfs.tree.places.viewed import viewed
 from glassfs.view.names import RESERVED
 
 STATUS = "status.json"
@@ -47,7 +46,7 @@ class OwnDirectory(Directory):
         if name == SOURCE:
             return OwnFiles(SOURCE, inode(SOURCE, self.ino), self._outer, self._sources)
         if name == VIEWS:
-            return viewed(self._sources.root(), VIEWS, inode(VIEWS, self.ino))
+            return self._sources.viewed(VIEWS, inode(VIEWS, self.ino))
         raise not_found(name)
 
     def _snapshot(self) -> StatusFile:

@@ -8,12 +8,27 @@ from glassfs.cache import BlockCache
 from glassfs.source import locate
 from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.places.containers import Containers
+from glassfs.tree.places.joined import Audience
 from glassfs.tree.places.named import Sources
 from glassfs.tree.tree import Tree
 
-__all__ = ["Containers", "Directory", "File", "Node", "Origin", "Settled", "Sources", "Symlink", "Tree", "open_sources"]
+__all__ = [
+    "Audience",
+    "Containers",
+    "Directory",
+    "File",
+    "Node",
+    "Origin",
+    "Settled",
+    "Sources",
+    "Symlink",
+    "Tree",
+    "open_sources",
+]
 
 
-def open_sources(names: Sequence[str], containers: Containers | None = None) -> Sources:
+def open_sources(
+    names: Sequence[str], containers: Containers | None = None, audience: Audience = Audience(),  # noqa: B008
+) -> Sources:
     """What a person named, opened. Raises Refused for what is not a container or a broken one, and others."""
-    return Sources(locate(names), containers or Containers(BlockCache()))
+    return Sources(locate(names), containers or Containers(BlockCache()), audience)

@@ -275,7 +275,7 @@ class ContentDirectory(Settled):
                 children[name] = File(name, ino, self.origin, thing, content)
             elif isinstance(thing, Link):
                 target = "/".join(part.decode() if part == b".." else component(part) for part in thing.target)
-                children[name] = Symlink(name, ino, self.origin, target)
+                children[name] = Symlink(name, ino, self.origin, thing.shown or target)
             else:
                 # What a view makes has no further views: they might never end.
                 services = self.origin.services._replace(views=NO_VIEWS)

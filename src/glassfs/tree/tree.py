@@ -134,7 +134,8 @@ class Tree:
                 raise NotADirectory("is not a directory", part=path)
             directory = node
         with self._lock:
-            if self._generation == generation:
+            # Of what has other names nobody is told when something else takes its place.
+            if self._generation == generation and not directory.origin.has_other_names:
                 if len(self._directories) >= KEPT_PATHS:
                     self._directories, self._paths_of = {}, {}
                 if path not in self._directories:

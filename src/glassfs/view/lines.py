@@ -34,7 +34,7 @@ def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
         for value in content.block(block):
             yield _ended(json.line(value))
 
-    return ".jsonl", _measured(cache, content.blocks, lines, content.cost, key)
+    return ".jsonl", _measured(cache, lambda: content.blocks, lines, content.cost, key)
 
 
 def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, Data]:
@@ -51,7 +51,7 @@ def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, 
     def cost(block: int) -> int:
         return ROW_COST * min(json.LIMIT, max(end - start for start, end in rows.spans(block)))
 
-    return ".jsonl", _measured(cache, rows.blocks, lines, cost, key)
+    return ".jsonl", _measured(cache, lambda: rows.blocks, lines, cost, key)
 
 
 class PlainLines(Data):
@@ -159,8 +159,8 @@ class _Lines(NamedTuple):
 
 
 def _measured(
-    cache: BlockCache, blocks: int, lines: Callable[[int], Iterator[bytes | bytearray]], cost: Callable[[int], int],
-    key: Key,
+    cache: BlockCache, blocks: Callable[[], int], lines: Callable[[int], Iterator[bytes | bytearray]],
+    cost: Callable[[int], int], key: Key,
 ) -> Blocked:
     """Blocks of lines whose sizes are found by making them once. ``cost`` is what that takes in memory, of each."""
     costs = array("Q")
@@ -168,7 +168,7 @@ def _measured(
     def bounds() -> Sequence[int]:
         found = array("Q", [0])
         del costs[:]
-        for number in range(blocks):
+        for number in range(blocks()):
             costs.append(cost(number))
             with cache.taken(costs[-1]) if costs[-1] > COUNTED else nullcontext():
                 found.append(found[-1] + sum(map(len, lines(number))))

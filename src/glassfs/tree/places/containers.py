@@ -100,6 +100,42 @@ class Containers:
                 return self._parsed(self._opening(place, version), place, at)
         return self.opened(lease)
 
+    @contextmanager
+    def glimpsed(self, place: Place, version: Version) -> Iterator[tuple[Container, Sequence[Entry]]]:
+        """The container at a place in that version and the entries of its files, for as long as the ``with`` lasts.
+
+        For those who go through very many: what is not kept already is not kept for them, nor does anything go for it.
+        Raises Changed where it is another, and why it is none.
+        """
+        with self._lock:
+            lease = self._held.get(place)
+        if lease is not None and lease.version == version:
+            opened = self._contents.find(lease)
+            if opened is not None:
+                yield opened.container, lease.entries
+                return
+        known = self._verdicts.get(place)
+        if known is not None and known.version == version and known.refusal == "":
+            raise Unrecognised("is not a container of a known format", place.store.shown(place.path))
+        opening = self._opening(place, version)
+        try:
+            with _faults_of_formats(opening.source.name):
+                container = open_container(opening)
+        except Unrecognised:
+            self._verdicts.put(place, Finding(version, ""))
+            opening.source.close()
+            raise
+        except BaseException:
+            opening.source.close()
+            raise
+        try:
+            parts = [(path, part.entry) for path, part in _parts(opening, container)]
+            self._verdicts.put(place, Finding(version, None, container.format, parts))
+            with _faults_of_formats(opening.source.name):
+                yield container, [one.entry for one in container.sources]
+        finally:
+            container.close()
+
     def verdict(self, place: Place, entry: Entry, at: str) -> Verdict:
         """Whether the file at a place, as it is by ``entry``, is a container. ``at`` is its path in the tree.
 

@@ -228,19 +228,20 @@ class Folder(Directory):
     def watch(self) -> bool:
         return self._containers.watch(self._place, self._at)
 
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    @property
+    def containers(self) -> Containers:
+        return self._containers
+
+    @property
+    def is_mount_root(self) -> bool:
+        return self._is_mount_root
+
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
-        """What is in it: the name to show, the name that the store has, and the rest."""
-        found = list(self._place.store.list(self._place.path))
-        taken = {original for original, _ in found if self._shown_name(original) == original}
-        for original, entry in found:
-            name = self._shown_name(original)
-            if name != original:
-                number = 2
-                while name in taken:
-                    name = component(raw(original), f"~{number}")
-                    number += 1
-                taken.add(name)
-            yield name, original, entry
+        return shown_entries(self._place, self._is_mount_root)
 
     def _node(self, name: str, original: str, entry: Entry) -> Node | None:
         return node_at(
@@ -251,11 +252,30 @@ class Folder(Directory):
         return Place(self._place.store, (*self._place.path, original))
 
     def _shown_name(self, original: str) -> str:
-        try:
-            name = component(raw(original))
-        except UnicodeEncodeError:  # no name that a file can have
-            return ""
-        return shown_at_root(name) if self._is_mount_root else name
+        return _shown_name(original, self._is_mount_root)
+
+
+def shown_entries(folder: Place, is_mount_root: bool) -> Iterator[tuple[str, str, Entry]]:
+    """What is in a folder: the name to show, the name that the store has, and the rest."""
+    found = list(folder.store.list(folder.path))
+    taken = {original for original, _ in found if _shown_name(original, is_mount_root) == original}
+    for original, entry in found:
+        name = _shown_name(original, is_mount_root)
+        if name != original:
+            number = 2
+            while name in taken:
+                name = component(raw(original), f"~{number}")
+                number += 1
+            taken.add(name)
+        yield name, original, entry
+
+
+def _shown_name(original: str, is_mount_root: bool) -> str:
+    try:
+        name = component(raw(original))
+    except UnicodeEncodeError:  # no name that a file can have
+        return ""
+    return shown_at_root(name) if is_mount_root else name
 
 
 class LostDirectory(Directory):

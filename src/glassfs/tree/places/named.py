@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from glassfs.content.join import Joined
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source import Entry, Kind, Named
 from glassfs.tree.lease import Lease
@@ -13,7 +14,11 @@ from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
 from glassfs.tree.places.containers import COMPARED, Containers
 from glassfs.tree.places.folder import LostDirectory, node_at
 from glassfs.tree.places.held import Place
+from glassfs.tree.places.joined import Audience, Joinable, Joins, WithJoined
+from glassfs.tree.places.viewed import viewed
+from glassfs.tree.places.walk import Start
 from glassfs.tree.tree import Tree
+from glassfs.view import ALL, ViewSet, chosen
 from glassfs.view.names import RESERVED, component, raw
 
 
@@ -23,7 +28,9 @@ class Sources:
     Raises Refused, or whatever finding out raises, for what is no container or cannot be read.
     """
 
-    def __init__(self, named: Sequence[Named], containers: Containers) -> None:
+    def __init__(
+        self, named: Sequence[Named], containers: Containers, audience: Audience = Audience(),  # noqa: B008
+    ) -> None:
         self.containers = containers
         self.places: dict[str, Place] = {}
         self._shown: dict[str, Node] = {}
@@ -49,6 +56,8 @@ class Sources:
         except BaseException:
             self.close()
             raise
+        starts = [Start("" if self._is_single else name, place, self._is_single) for name, place in self.places.items()]
+        self.joins = Joins(containers, starts, audience)
         self.tree = Tree(self.root, self.close)
         containers.changed, containers.dropped = self._changed, self._dropped
 
@@ -58,7 +67,16 @@ class Sources:
         return max((node.origin for node in list(self._shown.values())), key=lambda origin: origin.mtime_ns)
 
     def root(self) -> Directory:
-        """The root directory as it is now."""
+        """The root directory as it is now, with the views of the tree."""
+        return self._joined(self.plain_root(), self.containers.services.views)
+
+    def viewed(self, name: str, ino: int) -> Directory:
+        """The same with all views, as a directory of this name."""
+        root = viewed(self.plain_root(), name, ino)
+        return self._joined(root, chosen(ALL))
+
+    def plain_root(self) -> Directory:
+        """The root directory without what is joined."""
         if self._is_single:
             node = self.node(next(iter(self.places)))
             if isinstance(node, Directory):
@@ -66,6 +84,13 @@ class Sources:
             reason = node.xattrs().get("user.glassfs.error", b"is not a container").decode("utf-8", "replace")
             return LostDirectory(node.name, node.ino, node.origin, GlassfsError(reason))
         return _SideBySide(self)
+
+    def _joined(self, root: Directory, views: ViewSet) -> Directory:
+        """A root below which there may be several containers, with the views of what is joined."""
+        is_joined = (self.has_folder or not self._is_single) and any(
+            issubclass(Joined, view.kinds) for view in views.views
+        )
+        return WithJoined(root, self.joins, views) if is_joined else root
 
     def node(self, name: str) -> Node:
         """The node of one of the sources, as it is now; under its last attributes where it is not there."""
@@ -154,7 +179,7 @@ class Sources:
         return "" if self._is_single else f"/{name}"
 
 
-class _SideBySide(Directory):
+class _SideBySide(Joinable):
     """The root of several sources, which everybody may list: it shows only the names that were given on a command line.
 
     Owner and times are those of the source that changed last.
@@ -169,6 +194,10 @@ class _SideBySide(Directory):
     @property
     def mode(self) -> int:
         return stat.S_IFDIR | 0o555
+
+    @property
+    def joins(self) -> Joins:
+        return self._sources.joins
 
     def listing(self) -> Sequence[Node]:
         return [self._sources.node(name) for name in self._sources.places]

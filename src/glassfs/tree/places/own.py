@@ -37,7 +37,7 @@ class OwnFiles(Directory):
 
     def _folder(self) -> _OwnFolder | None:
         """A folder that was named alone stands for the whole."""
-        root = self._sources.root()
+        root = self._sources.plain_root()
         return _OwnFolder(self.name, self.ino, root) if isinstance(root, Folder) else None
 
     def _own(self, name: str) -> Node | None:

@@ -9,11 +9,11 @@ from glassfs.tree.places.folder import ContainerDirectory
 from glassfs.view import ALL, chosen
 
 
-def viewed(node: Node, name: str, ino: int) -> Node:
-    """A node, called ``name``, with all views of what is in it. Files and links stay what they are."""
-    if isinstance(node, ContainerDirectory):
-        return _ViewedContainer(name, ino, node)
-    return _Viewed(name, ino, node) if isinstance(node, Directory) else node
+def viewed(directory: Directory, name: str, ino: int) -> Directory:
+    """A directory, called ``name``, with all views of what is in it."""
+    if isinstance(directory, ContainerDirectory):
+        return _ViewedContainer(name, ino, directory)
+    return _Viewed(name, ino, directory)
 
 
 class _Viewed(Directory):
@@ -39,7 +39,8 @@ class _Viewed(Directory):
         return self._directory.names()
 
     def _viewed(self, node: Node) -> Node:
-        return viewed(node, node.name, inode(node.name, self.ino))
+        """Files and links stay what they are."""
+        return viewed(node, node.name, inode(node.name, self.ino)) if isinstance(node, Directory) else node
 
 
 class _ViewedContainer(Settled):

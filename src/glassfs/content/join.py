@@ -1,0 +1,232 @@
+"""The episodes of many containers as one table.
+
+What a table of episodes tells is brought into the columns below: a piece of it, some thousand rows at most, becomes
+bytes that can be kept anywhere, and a block of the joined table is made of the pieces of several containers. What a
+container tells beyond these columns is left out; what is not of a column's type is unknown. Any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from glassfs.content.data import Data
+from glassfs.content.model import Records
+from glassfs.content.table import Cells, Column, Table
+from glassfs.errors import Damaged
+
+NAME = b"episodes"
+CONTAINER, POSITION = "container", "position"
+TEXT, TEXTS = "", "list"
+COLUMNS = {
+    CONTAINER: TEXT,
+    POSITION: "<i8",
+    "episode_id": "<u8",
+    "episode_name": TEXT,
+    "embodiment": TEXT,
+    "language_instruction": TEXT,
+    "fps": "<f8",
+    "success": "|b1",
+    "total_reward": "<f8",
+    "num_frames": "<i8",
+    "state_dim": "<i8",
+    "action_dim": "<i8",
+    "channels": TEXTS,
+}
+"""The dtypes of the columns; those of text have none."""
+TOLD = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))
+"""What is taken from the records of a container."""
+PIECE_ROWS = 4096
+PIECE_BYTES = 1 << 20
+LARGEST_INTEGER = 1 << 1000
+"""That is taken for a float."""
+_RANGES = {"<i8": (-(1 << 63), (1 << 63) - 1), "<u8": (0, (1 << 64) - 1)}
+_BOUNDS = struct.Struct(f"<{len(COLUMNS) + 1}Q")
+
+
+class Piece(NamedTuple):
+    """Rows of one container that stand one after another, and what they tell as bytes.
+
+    The first of them is that of block ``block`` of the container's own table.
+    """
+
+    rows: int
+    data: bytes
+    block: int = 0
+
+
+class Placed(NamedTuple):
+    """A piece of the container at ``path``, the number of whose first row is ``first``."""
+
+    path: str
+    first: int
+    piece: Piece
+
+
+def pieces_of(table: Table, first: int = 0) -> Iterator[Piece]:
+    """A table in pieces, from block ``first`` of it on; at least one, also where there is no row.
+
+    Raises Damaged where the rows are not those of the table, if all are asked for.
+    """
+    records = table.records
+    blocks = records.blocks if records else 0
+    columns: list[list[Any]] = [[] for _ in TOLD]
+    begin, size, total = first, 0, 0
+    for block in range(first, blocks):
+        for record in records.block(block) if records else ():
+            total += 1
+            for name, column in zip(TOLD, columns, strict=True):
+                value = _told(record, name)
+                column.append(value)
+                size += len(value) if isinstance(value, str) else 8
+        if len(columns[0]) >= PIECE_ROWS or size >= PIECE_BYTES or block == blocks - 1:
+            yield _piece(columns, begin)
+            columns, begin, size = [[] for _ in TOLD], block + 1, 0
+    if first >= blocks:
+        yield _piece(columns, begin)
+    if records and not first and total != table.rows:
+        raise Damaged(f"has {total} rows, but its table should have {table.rows}")
+
+
+def _piece(columns: list[list[Any]], block: int) -> Piece:
+    return Piece(len(columns[0]), json.dumps(columns, separators=(",", ":")).encode(), block)
+
+
+def _told(record: Any, name: str) -> Any:
+    """A value of a record, None where it has none of the column's type."""
+    if not isinstance(record, dict):
+        return None
+    value = record.get(name)
+    if name == "episode_name" and value is None and isinstance(record.get("episode_id"), str):
+        value = record["episode_id"]
+    dtype = COLUMNS[name]
+    if dtype == TEXT:
+        return value if isinstance(value, str) else None
+    if dtype == TEXTS:
+        is_right = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+        return list(value) if is_right and value is not None else None
+    if dtype == "|b1" or isinstance(value, bool):
+        return value if dtype == "|b1" and isinstance(value, bool) else None
+    if dtype in _RANGES:
+        least, most = _RANGES[dtype]
+        return value if isinstance(value, int) and least <= value <= most else None
+    if isinstance(value, int):
+        return float(value) if abs(value) < LARGEST_INTEGER else None
+    return value if isinstance(value, float) else None
+
+
+def joined_block(parts: Iterable[Placed]) -> bytes:
+    """The rows of a block: a column after another, each as JSON, behind the places where they begin.
+
+    Raises Damaged for a piece that is not what it should be.
+    """
+    columns: list[list[Any]] = [[] for _ in COLUMNS]
+    for path, first, (rows, data, _) in parts:
+        told = json.loads(data)
+        if len(told) != len(TOLD) or any(len(column) != rows for column in told):
+            raise Damaged("has other rows than were counted")
+        columns[0] += [path] * rows
+        columns[1] += range(first, first + rows)
+        for column, values in zip(columns[2:], told, strict=True):
+            column += values
+    texts = [json.dumps(column, separators=(",", ":")).encode() for column in columns]
+    bounds = [_BOUNDS.size]
+    for text in texts:
+        bounds.append(bounds[-1] + len(text))
+    return _BOUNDS.pack(*bounds) + b"".join(texts)
+
+
+class Found(NamedTuple):
+    """What a joined table has: ``block(i)`` is what ``joined_block`` gave for block ``i`` of ``blocks``.
+
+    ``cost(i)`` is the memory that the rows of a block may take.
+    """
+
+    rows: int
+    blocks: int
+    block: Callable[[int], Data]
+    cost: Callable[[int], int]
+    omitted: int = 0
+    """Containers that are not in it, as not everybody may read them."""
+    error: str = ""
+    """What else is not in it, and why."""
+
+
+class Joined(Table):
+    """A table of the episodes in containers below a folder. ``find`` is asked once somebody wants to know more.
+
+    ``directory_of`` is the path, from the folder, of the directory that has a directory for each episode of the
+    container at that path, called by its position; the container's own where it is an episode itself, and ``None``.
+    """
+
+    def __init__(self, find: Callable[[], Found], directory_of: Callable[[str], str | None]) -> None:
+        self.key = NAME
+        self.columns = self._columns
+        self.records = _JoinedRecords(find)
+        self.directory = b""
+        self._find = find
+        self._directory_of = directory_of
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        return self._find().rows
+
+    def attributes(self) -> dict[str, str]:
+        found = self._find()
+        told = {"omitted": str(found.omitted), "error": found.error}
+        return {name: text for name, text in told.items() if text and text != "0"}
+
+    def path_of(self, record: dict[str, Any]) -> str:
+        """Where the episode of a row is, from the folder: a directory as trees show it."""
+        container = record[CONTAINER]
+        directory = self._directory_of(container)
+        return f"{container}/{directory}/{record[POSITION]}" if directory else str(container)
+
+    def _columns(self) -> list[Column]:
+        return [self._column(name.encode(), dtype) for name, dtype in COLUMNS.items()]
+
+    def _column(self, name: bytes, dtype: str) -> Column:
+        content: Records = (
+            _JoinedRecords(self._find, name.decode()) if dtype in (TEXT, TEXTS)
+            else _JoinedCells(self._find, name.decode(), dtype)
+        )
+        return Column(name, content, is_list=dtype == TEXTS)
+
+
+class _JoinedRecords(Records):
+    """The rows, or one column of them."""
+
+    def __init__(self, find: Callable[[], Found], name: str | None = None) -> None:
+        self.key = NAME if name is None else name.encode()
+        self.type_name = ""
+        self.block = partial(_rows, find) if name is None else partial(_column, find, name)
+        self.cost = lambda block: find().cost(block)
+        self._find = find
+
+    @property
+    def blocks(self) -> int:  # type: ignore[override]
+        return self._find().blocks
+
+
+class _JoinedCells(Cells, _JoinedRecords):
+    """The values of a column."""
+
+    def __init__(self, find: Callable[[], Found], name: str, dtype: str) -> None:
+        _JoinedRecords.__init__(self, find, name)
+        self.dtype = dtype
+
+
+def _column(find: Callable[[], Found], name: str, block: int) -> list[Any]:
+    data = find().block(block)
+    number = tuple(COLUMNS).index(name)
+    bounds = _BOUNDS.unpack(data.read(0, _BOUNDS.size))
+    found: list[Any] = json.loads(data.read(bounds[number], bounds[number + 1] - bounds[number]))
+    return found
+
+
+def _rows(find: Callable[[], Found], block: int) -> list[dict[str, Any]]:
+    columns = [_column(find, name, block) for name in COLUMNS]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
