@@ -11,24 +11,33 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
 from glassfs.terminal import printable
 from glassfs.tree import Directory, Node, Sources, Symlink
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import inode, stem
-from glassfs.tree.places.viewed import viewed
+from glassfs.tree.nodes import stem
 from glassfs.tree.tree import normal
 
 PATIENCE = 0.1
 """Seconds for which a container is taken for what it was when it was compared last."""
 KEPT_PATHS = 8192
 MOST_LINKS = 40
+VIEWED = 2
+"""The inode number of the root with all views."""
 COMPARED_NAMES = 20_000
 SUGGESTED = 3
 
 Found = tuple[str, Node]
 """A path, with a slash in front, by which the node is found at once, and the node."""
+
+
+class Place(NamedTuple):
+    """A directory, and the path to it that leads over no link; the root's is empty."""
+
+    path: str
+    directory: Directory
 
 
 class Paths:
@@ -56,21 +65,23 @@ class Paths:
             if not name:
                 return "/", directories.root()
             try:
-                node = directories.at(parent).named(name)
+                place, directory = directories.at(parent)
+                node = directory.named(name)
             except Changed:
                 # Another one has taken the place of the container meanwhile: what is there now?
                 directories.forget()
-                node = directories.at(parent).named(name)
+                place, directory = directories.at(parent)
+                node = directory.named(name)
             if not isinstance(node, Symlink):
-                return f"{parent}/{node.name}", node
-            path = target(parent, node)
+                return f"{place}/{node.name}", node
+            path = target(place, node)
         raise NotFound("there are too many links one after another", part=printable(path))
 
     def beside(self, path: str) -> Node | None:
         """What has just this path, among all views, if anything."""
         parent, _, name = path.rpartition("/")
         try:
-            return self._viewed.at(parent).child(name)
+            return self._viewed.at(parent)[1].child(name)
         except (NotFound, NotADirectory):
             return None
 
@@ -80,10 +91,9 @@ class Paths:
         directory = self._listed.root()
         for name in normal(path)[1:].split("/"):
             try:
-                directory = self._listed.at(f"{above}/{name}")
+                above, directory = self._listed.at(f"{above}/{name}")
             except GlassfsError:
                 break
-            above = f"{above}/{name}"
         shown = f"{above}/".lstrip("/")
         try:
             names = list(islice(directory.names(), COMPARED_NAMES))
@@ -105,20 +115,17 @@ class _Directories:
         self._sources = sources
         self._has_views = has_views
         self._lock = threading.Lock()
-        self._known: dict[str, Directory] = {}
+        self._known: dict[str, Place] = {}
         self._paths_of: dict[Lease, list[str]] = {}
         self._compared: dict[Lease, float] = {}
         self._generation = 0
 
     def root(self) -> Directory:
-        return self.at("")
+        return self.at("")[1]
 
-    def at(self, path: str) -> Directory:
+    def at(self, path: str) -> Place:
         """Links on the way are followed. Raises NotFound and NotADirectory."""
-        found = self._known.get(path)
-        if found is not None and self._is_current(found.origin.lease):
-            return found
-        return self._walked(path)
+        return self._remembered(path) or self._walked(path)
 
     def forget(self, lease: Lease | None = None) -> None:
         with self._lock:
@@ -143,45 +150,43 @@ class _Directories:
             self.forget(lease)
         return is_current
 
-    def _walked(self, path: str) -> Directory:
+    def _walked(self, path: str) -> Place:
         generation, links = self._generation, 0
+        root = self._remembered("") or Place("", self._root())
         names = path.split("/")[1:]
         names.reverse()
-        at, directory = "", self._remembered("", generation) or self._root()
+        place = root
         while names:
             name = names.pop()
-            below = f"{at}/{name}"
-            known = self._remembered(below, generation)
-            node: Node = directory.child(name) if known is None else known
+            below = f"{place.path}/{name}"
+            known = self._remembered(below)
+            if known is not None:
+                place = known
+                continue
+            node = place.directory.child(name)
             if isinstance(node, Symlink):
                 links += 1
                 if links > MOST_LINKS:
                     raise NotFound("there are too many links one after another", part=printable(path))
-                names += reversed(target(at, node).split("/")[1:])
-                at, directory = "", self._remembered("", generation) or self._root()
+                names += reversed(list(parts(target(place.path, node))))
+                place = root
                 continue
             if not isinstance(node, Directory):
                 raise NotADirectory("is not a directory", part=printable(below.lstrip("/")))
-            if known is None:
-                self._remember(below, node, generation)
-            at, directory = below, node
-        self._remember(path, directory, generation)
-        return directory
+            place = Place(below, node)
+            self._remember(below, place, generation)
+        self._remember(path, place, generation)
+        return place
 
     def _root(self) -> Directory:
-        root = self._sources.root()
-        if self._has_views:
-            node = viewed(root, root.name, inode("", root.ino))
-            if isinstance(node, Directory):
-                return node
-        return root
+        return self._sources.viewed("", VIEWED) if self._has_views else self._sources.root()
 
-    def _remembered(self, path: str, generation: int) -> Directory | None:
+    def _remembered(self, path: str) -> Place | None:
         found = self._known.get(path)
-        return found if found is not None and self._is_current(found.origin.lease) else None
+        return found if found is not None and self._is_current(found.directory.origin.lease) else None
 
-    def _remember(self, path: str, directory: Directory, generation: int) -> None:
-        lease = directory.origin.lease
+    def _remember(self, path: str, place: Place, generation: int) -> None:
+        lease = place.directory.origin.lease
         with self._lock:
             if self._generation != generation or lease.is_retired:
                 return
@@ -189,7 +194,7 @@ class _Directories:
                 self._known, self._paths_of, self._compared = {}, {}, {}
             if path not in self._known:
                 self._paths_of.setdefault(lease, []).append(path)
-            self._known[path] = directory
+            self._known[path] = place
         if lease.sources:
             self._compared.setdefault(lease, time.monotonic() + PATIENCE)
 

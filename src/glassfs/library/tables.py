@@ -12,7 +12,7 @@ from glassfs.library.stream import stream_of
 from glassfs.library.table import Table
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
-from glassfs.tree.places.folder import ContainerDirectory
+from glassfs.tree.places.joined import episodes_of
 from glassfs.view.parquet.file import Parquet
 
 SUFFIX = ".parquet"
@@ -33,7 +33,7 @@ def table_of(node: Node, paths: Paths, path: str) -> Table | None:
 
 def episodes_in(directory: Directory, paths: Paths, path: str) -> Table:
     """Raises Unsuited where there are no episodes."""
-    table = _episodes(directory)
+    table = episodes_of(directory)
     if table is None:
         raise Unsuited("has no table of episodes", part=printable(path))
     origin = directory.origin
@@ -44,10 +44,4 @@ def episodes_in(directory: Directory, paths: Paths, path: str) -> Table:
     def stream() -> io.BufferedReader:
         return stream_of(file, f"{path}/{file.name}".lstrip("/"))
 
-    return Table(table, stream, path)
-
-
-def _episodes(directory: Directory) -> contents.Table | None:
-    if isinstance(directory, ContainerDirectory):
-        return directory.opened().container.episodes
-    return None
+    return Table(table, stream, f"{path}/episodes".lstrip("/"))

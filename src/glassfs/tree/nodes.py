@@ -244,7 +244,7 @@ class Directory(Node):
                 continue
         found = first_with_stem(name, self.names())
         node = None if found is None else self.child(found)
-        if not isinstance(node, File):
+        if node is None or isinstance(node, Directory):
             raise not_found(name)
         return node
 

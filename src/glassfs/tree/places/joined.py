@@ -13,7 +13,7 @@ import threading
 import time
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import copy
 from functools import partial
@@ -296,6 +296,11 @@ class WithJoined(Joinable):
         nodes = list(self._inner.listing())
         taken = {node.name for node in nodes}
         return nodes + [_renamed(node, taken.__contains__, self.ino) for node in self._derived()]
+
+    def names(self) -> Iterator[str]:
+        names = list(self._inner.names())
+        taken = set(names)
+        return iter(names + [_renamed(node, taken.__contains__, self.ino).name for node in self._derived()])
 
     def child(self, name: str) -> Node:
         try:
