@@ -28,10 +28,8 @@ def test_a_dataset_for_pytorch(tmp_path: Path, scale: Scale) -> None:
     (tmp_path / "deep").mkdir()
     for name in ("run1.kdb", "deep/run2.kdb"):
         make_samples.write_kinodb(tmp_path / name)
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, tmp_path, "front", str(scale(2, 8))], env=environment(), capture_output=True, text=True,
-        check=False,
-    )
+    command = [sys.executable, EXAMPLE, tmp_path, "front", str(scale(2, 8))]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("144 steps\n", "", 0)
     assert len(EXAMPLE.read_text().splitlines()) <= LINES
 

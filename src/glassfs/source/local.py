@@ -353,24 +353,19 @@ class LocalSource(Source):
             raise DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name) from error
         finally:
             self._end()
-        if (status.st_size, status.st_mtime_ns) != self._checked:
-            raise Changed("was changed while it was open", self.name)
+        self._demand_unchanged(status)
         if got != wanted:
             raise self.outside(offset, wanted)
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
-        if not size or offset < 0 or offset + size > self.size or not mappings.is_room():
+        if not 0 <= offset <= self.size - size:
             return None
         number = self._begin()
         try:
             found = mappings.mapped(number, offset, size)
-            status = os.fstat(number)
-        except (OSError, ValueError, OverflowError):  # a file system that cannot, or no room for it
-            return None
+            self._demand_unchanged(os.fstat(number))
         finally:
             self._end()
-        if (status.st_size, status.st_mtime_ns) != self._checked:
-            raise Changed("was changed while it was open", self.name)
         return found
 
     def current(self) -> Entry:
@@ -406,6 +401,10 @@ class LocalSource(Source):
             return self._number is None
         finally:
             self._lock.release()
+
+    def _demand_unchanged(self, status: os.stat_result) -> None:
+        if (status.st_size, status.st_mtime_ns) != self._checked:
+            raise Changed("was changed while it was open", self.name)
 
     def _begin(self) -> int:
         """The descriptor, which stays what it is until ``_end``. Raises Changed and Unavailable."""

@@ -14,18 +14,18 @@ _HAS_DESCRIPTORS = sys.version_info < (3, 13)
 _mappings: WeakSet[mmap.mmap] = WeakSet()
 
 
-def is_room() -> bool:
-    """Whether there may be one more."""
-    return not _HAS_DESCRIPTORS or len(_mappings) < MOST
-
-
-def mapped(number: int, offset: int, size: int) -> memoryview:
-    """So many bytes of a descriptor's file, ``size`` not 0. Raises OSError, ValueError and OverflowError."""
+def mapped(number: int, offset: int, size: int) -> memoryview | None:
+    """These bytes of a descriptor's file, which are all in it; None where they cannot be mapped, or not now."""
+    if not size or (_HAS_DESCRIPTORS and len(_mappings) >= MOST):
+        return None
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     length = offset + size - start
-    if sys.version_info >= (3, 13):
-        pages = mmap.mmap(number, length, access=mmap.ACCESS_READ, offset=start, trackfd=False)
-    else:
-        pages = mmap.mmap(number, length, access=mmap.ACCESS_READ, offset=start)
-        _mappings.add(pages)
+    try:
+        if sys.version_info >= (3, 13):
+            pages = mmap.mmap(number, length, access=mmap.ACCESS_READ, offset=start, trackfd=False)
+        else:
+            pages = mmap.mmap(number, length, access=mmap.ACCESS_READ, offset=start)
+            _mappings.add(pages)
+    except (OSError, ValueError, OverflowError):  # a file system that cannot, no descriptor, no room for it
+        return None
     return memoryview(pages)[offset - start :]

@@ -1,4 +1,4 @@
-"""As much of PyTorch as docs/examples/torch_dataset.py needs, with arrays for tensors, for where it is not installed."""
+"""As much of PyTorch as docs/examples/torch_dataset.py needs, for where it is not installed: tensors are arrays."""
 
 from __future__ import annotations
 
