@@ -18,6 +18,7 @@ from glassfs.terminal import printable
 from glassfs.tree import Directory, Node, Sources, Symlink
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import stem
+from glassfs.tree.places.folder import LostDirectory
 from glassfs.tree.tree import normal
 
 PATIENCE = 0.1
@@ -152,7 +153,11 @@ class _Directories:
 
     def _walked(self, path: str) -> Place:
         generation, links = self._generation, 0
-        root = self._remembered("") or Place("", self._root())
+        root = self._remembered("")
+        if root is None:
+            root = Place("", self._root())
+            if not isinstance(root.directory, LostDirectory):
+                self._remember("", root, generation)
         names = path.split("/")[1:]
         names.reverse()
         place = root
@@ -175,7 +180,8 @@ class _Directories:
                 raise NotADirectory("is not a directory", part=printable(below.lstrip("/")))
             place = Place(below, node)
             self._remember(below, place, generation)
-        self._remember(path, place, generation)
+        if place is not root:
+            self._remember(path, place, generation)
         return place
 
     def _root(self) -> Directory:

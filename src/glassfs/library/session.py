@@ -21,7 +21,7 @@ from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Children
 from glassfs.view import chosen
 
-KEPT_SHARE = 8
+KEPT_SHARE = 4
 """The part of the cache's size that what is parsed of containers may have, and the part for their listings."""
 
 

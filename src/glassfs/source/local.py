@@ -358,15 +358,12 @@ class LocalSource(Source):
             raise self.outside(offset, wanted)
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
-        if not 0 <= offset <= self.size - size:
-            return None
         number = self._begin()
         try:
-            found = mappings.mapped(number, offset, size)
             self._demand_unchanged(os.fstat(number))
+            return mappings.mapped(number, offset, size)
         finally:
             self._end()
-        return found
 
     def current(self) -> Entry:
         return self._store.entry(self._path)

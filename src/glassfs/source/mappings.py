@@ -15,7 +15,7 @@ _mappings: WeakSet[mmap.mmap] = WeakSet()
 
 
 def mapped(number: int, offset: int, size: int) -> memoryview | None:
-    """These bytes of a descriptor's file, which are all in it; None where they cannot be mapped, or not now."""
+    """These bytes of a descriptor's file; None where they are not all in it, or cannot be mapped, or not now."""
     if not size or (_HAS_DESCRIPTORS and len(_mappings) >= MOST):
         return None
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
