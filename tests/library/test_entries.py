@@ -163,6 +163,8 @@ def test_links_of_a_folder_lead_to_what_is_in_it(tmp_path: Path) -> None:
         (tmp_path / "in" / name).symlink_to(target)
     with glassfs.open(tmp_path / "in") as data:
         assert data["link.txt"].text() == "a" and data["folder/link"].path == "a.txt"
+        assert {entry.path for entry in data.glob("**/*.txt")} == {"a.txt"}
+        assert [entry.path for entry in data.glob("folder/deep")] == ["deep"]
         assert [path for path in ("out.txt", "far", "far/passwd", "round", "up") if path in data] == []
 
 
@@ -181,8 +183,9 @@ def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
         assert "\x1b" not in str(caught.value) and "nearest: a.kas/<script>" in str(caught.value)
 
 
-def test_repr_tells_what_it_is(data: glassfs.Library) -> None:
+def test_repr_tells_what_it_is(data: glassfs.Library, datasets: Path) -> None:
     assert repr(data[f"{EPISODE}/state"]) == f"<glassfs.Entry '{EPISODE}/state.npy' array <f4 (24, 7), 800 bytes>"
+    assert repr(data).startswith(f"<glassfs.Library {str(datasets)!r} directory: notes.txt, run1.kdb")
     assert repr(data["run1.kdb/episodes"]) == "<glassfs.Entry 'run1.kdb/episodes' directory: 0, 1, 2>"
     picture = data[f"{EPISODE}/images/front/000003"]
     assert picture._repr_png_() == picture.bytes() and picture._repr_jpeg_() is None

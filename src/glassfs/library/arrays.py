@@ -96,7 +96,10 @@ def _values(data: Data, dtype: np.dtype[Any], shape: tuple[int, ...], is_copy: b
 
     size = data.size
     if not size or not dtype.itemsize:
-        return np.empty(shape, dtype)
+        try:
+            return np.empty(shape, dtype)
+        except ValueError as error:
+            raise Damaged(f"has a shape that no array can have, {shape}") from error
     if not is_copy and size >= MAPPED_FROM:
         mapped = data.mapped()
         if mapped is not None:

@@ -249,10 +249,10 @@ class Entry:
     # How it is shown, compared and handed on.
 
     def __repr__(self) -> str:
-        return shown.line(type(self).__name__, self.path, self._shown_node())
+        return shown.line(type(self).__name__, self._shown_name(), self._shown_node())
 
     def _repr_html_(self) -> str:
-        return shown.page(self.path, self._shown_node())
+        return shown.page(self._shown_name(), self._shown_node())
 
     def _repr_png_(self) -> builtins.bytes | None:
         return self._picture(".png")
@@ -330,6 +330,9 @@ class Entry:
     def _picture(self, suffix: str) -> builtins.bytes | None:
         node = self._shown_node()
         return self.bytes() if isinstance(node, File) and node.name.endswith(suffix) else None
+
+    def _shown_name(self) -> str:
+        return self.path or ", ".join(self._session.asked.sources)
 
     def _shown_node(self) -> Node | None:
         try:
@@ -435,5 +438,9 @@ def _below(entry: Entry, rest: list[str]) -> Iterator[Entry]:
     while waiting:
         directory = waiting.pop()
         yield from _matching(directory, rest)
-        inner = [found for name in directory if (found := directory.get(name)) is not None and found.is_dir()]
+        inner = [
+            found for name in directory
+            if (found := directory.get(name)) is not None and found.is_dir()
+            and found.path == below(directory.path, name)[1:]  # a link may lead round in circles
+        ]
         waiting += reversed(inner)

@@ -33,7 +33,7 @@ def page(path: str, node: Node | None) -> str:
         except GlassfsError as error:
             rows = f"<tr><td>{_cell(str(error))}</td></tr>"
     body = f"<table><tbody>{rows}</tbody></table>" if rows else ""
-    return f"<div><b>{_cell(path or '/')}</b> {_cell(description(node))}{body}</div>"
+    return f"<div><b>{_cell(path)}</b> {_cell(description(node))}{body}</div>"
 
 
 def description(node: Node | None) -> str:
