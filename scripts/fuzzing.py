@@ -169,13 +169,13 @@ def _work(pipe: Connection) -> None:
 
 def _look(path: str) -> str:
     """Opens the container at ``path`` and reads some of every file in it; what it says decides whether with views."""
-    import glassfs
     from glassfs.errors import GlassfsError, Refused
+    from glassfs.library import open_tree
     from glassfs.tree import File
 
     has_views = zlib.crc32(Path(path).read_bytes()) % 2
     try:
-        tree = glassfs.open(path, cache_size=16 << 20, views="all" if has_views else "")
+        tree = open_tree(path, cache_size=16 << 20, views="all" if has_views else "")
     except Refused:
         return "refused"
     with tree:
@@ -202,7 +202,7 @@ def _look_at_episodes(path: str) -> None:
 
     folder, name = os.path.split(path)
     container = open_container(Opening(LocalStore(folder).open((name,)), BlockCache(16 << 20)))
-    table = container.episodes
+    table = container.episodes()
     if table is not None and table.records is not None:
         for block in range(min(table.records.blocks, 10)):
             with suppress(GlassfsError):

@@ -47,11 +47,11 @@ def look_at_library(folder: Path, views: str = "") -> dict[str, Tree]:
 
 
 def _tree_of(path: Path, views: str) -> Tree:
-    import glassfs
     from glassfs.errors import GlassfsError, Refused
+    from glassfs.library import open_tree
 
     try:
-        tree = glassfs.open(path, cache_size=CACHE, views=views)
+        tree = open_tree(path, cache_size=CACHE, views=views)
     except Refused:
         return {"": _file("", path.stat().st_size, lambda: _reader(path))}
     with tree:

@@ -30,10 +30,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": BELOW_FORMATS,
     "view": BELOW_FORMATS,
     "tree": BELOW_FORMATS | {"view", "formats.registry"},
+    "library": BELOW_FORMATS | {"view", "tree"},
     "mount": BELOW_FORMATS | {"view", "tree", "formats.registry", ""},
-    "cli": BELOW_FORMATS | {"view", "tree", "mount", "formats.registry", ""},
+    "cli": BELOW_FORMATS | {"view", "tree", "library", "mount", "formats.registry", ""},
     "testing": BELOW_FORMATS | {"view", "tree", "formats.registry"},
-    "": {"cache", "tree", "view"},
+    "": {"library"},
     "__main__": {"cli"},
 }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import make_samples
 import numpy as np
@@ -18,6 +18,7 @@ from glassfs.content import Array, Memory
 from glassfs.formats import registry
 from glassfs.view import View
 from tests.conftest import ROOT
+from tests.library.conftest import write_datasets
 from tests.test_documents import README, arguments, lines_to_type
 
 WITHOUT_A_MOUNT = {"ls", "tree", "cat", "info", "export", "verify"}
@@ -54,12 +55,33 @@ def test_the_commands_of_the_readme_work(place: Path) -> None:
         assert data and (place / "robot" / path).read_bytes() == data
 
 
-def test_the_python_of_the_manual_works(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, object] = {}
-    exec(python_in("docs/manual/python.md", "glassfs.open"), names)
-    data = names["data"]
-    assert isinstance(data, bytes) and data.startswith(b"\x89PNG")
-    assert "/episodes/0/state.npy" in capsys.readouterr().out.splitlines()
+def test_the_guide_to_python_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All of it, from top to bottom, as somebody at a notebook would type it."""
+    write_datasets(tmp_path / "datasets")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    printed = capsys.readouterr().out
+    assert "run2.kdb/episodes/2 24\n" in printed and "/episodes/0/state.npy\n" in printed
+    assert "run1.kdb/episodes/0/sate: there is no such entry; the nearest: run1.kdb/episodes/0/state.npy" in printed
+    assert names["data"]["run1.kdb"].attributes["format"] == "kinodb"
+    assert names["array"].shape == (24, 7) and names["film"].shape[3] == 3
+    assert str(names["times"][1]).startswith("1970-01-02")
+    assert names["failed"]["language_instruction"].tolist() == ["open the drawer"] * 2
+    assert names["actions"].shape == (24, 7) and (tmp_path / "episode.mp4").read_bytes()[4:8] == b"ftyp"
+    assert names["nodes"]["time"].tolist() == [0, 0, 12.5] and names["sites"] == ["A", "G", "ACGT"]
+    assert str(names["columns"]["Time"].dtype).startswith("datetime64")
+    assert names["png"].startswith(b"\x89PNG")
+
+
+def test_what_the_guide_says_of_extras_is_so() -> None:
+    extras = re.findall(r"glassfs\[(\w+)\]", (ROOT / "docs/python.md").read_text(encoding="utf-8"))
+    offered = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert extras and all(f"\n{extra} = [" in offered for extra in extras)
 
 
 def test_the_format_of_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +90,13 @@ def test_the_format_of_the_guide_works(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(registry, "installed", lambda: (names["FORMAT"],))
     path = tmp_path / "some.mine"
     path.write_bytes(b"MINE----" + np.array([1.5, -2.0], "<f8").tobytes())
-    with glassfs.open(path) as tree:
-        file = tree.file("/values.npy")
-        assert np.load(io.BytesIO(file.read(0, file.size))).tolist() == [1.5, -2.0]
+    with glassfs.open(path) as data:
+        assert data["values"].numpy().tolist() == [1.5, -2.0]
 
 
 def test_times_survive_what_the_manual_says_of_them(tmp_path: Path) -> None:
     """The advice for ``<M8[100ns]``, beyond the years that NumPy prints rightly, too."""
-    assert '.astype("M8[us]")' in python_in("docs/manual/python.md", "Time.npy")
+    assert '.astype("M8[us]")' in python_in("docs/python.md", "columns/Time")
     ticks = np.array([0, 15_778_800_000_000_000, 10**17], "<i8")
     path = tmp_path / "Time.npy"
     np.save(path, ticks.view("<M8[100ns]"))

@@ -169,7 +169,7 @@ def test_its_hint_is_asked(installed: Path, wave: Path) -> None:
 
 def log_of(path: Path, packages: Path) -> list[str]:
     """What opening a container writes into the log."""
-    program = "import logging, sys, glassfs; logging.basicConfig(); glassfs.open(sys.argv[1])"
+    program = "import logging, sys; from glassfs.library import open_tree; logging.basicConfig(); open_tree(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", program, path], capture_output=True, text=True, check=True,
         env=os.environ | {"PYTHONPATH": str(packages)},
@@ -268,7 +268,8 @@ def test_an_installed_view_is_listed_and_shown(views: Path, store: Path) -> None
 
 
 def test_views_that_are_of_no_use_cost_a_warning(views: Path, store: Path) -> None:
-    program = "import logging, sys, glassfs; logging.basicConfig(); tree = glassfs.open(sys.argv[1], views='all'); " \
+    program = "import logging, sys; from glassfs.library import open_tree; logging.basicConfig(); " \
+        "tree = open_tree(sys.argv[1], views='all'); " \
         "print([node.name for node in tree.root.listing()], tree.root.xattrs()['user.glassfs.error'])"
     done = subprocess.run(
         [sys.executable, "-c", program, store], capture_output=True, text=True, check=True,

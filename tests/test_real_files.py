@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import glassfs
+from glassfs.library import open_tree
 from tests.conftest import DATA
 from tests.mount.mounts import Mount, require
 from tests.real_files import expected_files, expected_of, is_refused
@@ -56,7 +56,7 @@ class InLibrary(Shown):
     """Through ``glassfs.open``."""
 
     def __init__(self) -> None:
-        self._tree = glassfs.open(DATA)
+        self._tree = open_tree(DATA)
         nodes = self._tree.walk(on_error=lambda place, error: None)
         self._nodes = {path.lstrip("/"): node for path, node in nodes if hasattr(node, "read")}
         self.files = set(self._nodes)

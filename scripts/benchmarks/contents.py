@@ -189,9 +189,9 @@ def part_size(count: int) -> int:
     return count // FIRST_SHARE
 
 
-def samples(names: list[str], count: int) -> list[Sample]:
+def samples(names: list[str], count: int, seed: int = 9) -> list[Sample]:
     """``count`` random samples of these containers, the same every time."""
-    chance = random.Random(9)
+    chance = random.Random(seed)
     return [
         (f"{chance.choice(names)}/episodes/{chance.randrange(TAKES)}", chance.randrange(TAKE_FRAMES),
          chance.choice(CAMERAS))

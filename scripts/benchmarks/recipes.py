@@ -33,6 +33,7 @@ Recipe = Callable[[Place], Results]
 
 RANDOM_READS = 10_000
 STATS = 4_000
+EPOCH, EPOCHS = 10_000, 10
 READERS = 8
 PART_SIZE, WHOLE = 64 << 10, 1 << 20  # a large frame is smaller than the latter
 FIRST, AGAIN = "first", "again"
@@ -179,6 +180,19 @@ def train(place: Place) -> Results:
     return child(
         "train", root=place.root, samples=chosen, processes=READERS, keys=[FIRST, AGAIN], status=place.status,
     )
+
+
+def epochs(has_library: bool) -> Recipe:
+    """Ten thousand random samples of all containers, others each time: as training does."""
+
+    def recipe(place: Place) -> Results:
+        names = dataset_names(place.dataset.size)
+        chosen = [samples(names, EPOCH, seed) for seed in range(EPOCHS)]
+        return child(
+            "epochs", root=place.root, samples=chosen, processes=READERS, keys=[FIRST, AGAIN], has_library=has_library,
+        )
+
+    return recipe
 
 
 def stat_while_reading(place: Place) -> Results:

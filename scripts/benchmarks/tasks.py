@@ -72,6 +72,15 @@ def train(root: str, samples: Sequence[Sample], processes: int, keys: Sequence[s
         return passes(status, lambda: workers.load_all(pool, root, samples), len(samples), *keys)
 
 
+def epochs(
+    root: str, samples: Sequence[Sequence[Sample]], processes: int, keys: Sequence[str], has_library: bool,
+) -> Results:
+    """Each of several lists of samples by so many processes; the seconds for one of those that have keys, the last."""
+    with workers.spawned(processes) as pool:
+        seconds = [workers.load_all(pool, root, some, has_library) for some in samples]
+    return dict(zip(keys, (seconds[0], seconds[-1]), strict=True))
+
+
 def random_readers(path: str, readers: int, count: int) -> Results:
     """``count`` random pages of a file, each read by one of ``readers`` processes."""
     with workers.spawned(readers) as pool:
@@ -223,7 +232,7 @@ def _quantiles(times: list[float]) -> Results:
 TASKS: dict[str, Callable[..., Results]] = {
     task.__name__: task
     for task in (
-        read, read_many, read_parts, read_samples, train, walk, random_reads, random_readers, mapped_row,
+        read, read_many, read_parts, read_samples, train, epochs, walk, random_reads, random_readers, mapped_row,
         positional_row, stat_while_reading, load_arrays, read_table, kastore_column, decompress_block, inflate_blocks,
     )
 }

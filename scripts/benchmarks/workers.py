@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import random
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.pool import Pool
 from multiprocessing.synchronize import Barrier
 
+import glassfs
 from benchmarks.contents import Sample
 
 PATIENCE = 60.0
@@ -29,11 +31,14 @@ def spawned(count: int) -> Iterator[Pool]:
         yield pool
 
 
-def load_all(pool: Pool, root: str, samples: Sequence[Sample]) -> float:
-    """Loads the samples as a DataLoader does, in batches that go to whoever is free. The seconds for each sample."""
+def load_all(pool: Pool, root: str, samples: Sequence[Sample], has_library: bool = False) -> float:
+    """Loads the samples as a DataLoader does, in batches that go to whoever is free. The seconds for each sample.
+
+    Through files below ``root``, or the library if ``has_library``.
+    """
     batches = [(root, samples[start : start + BATCH]) for start in range(0, len(samples), BATCH)]
     start = time.perf_counter()
-    loaded = sum(pool.imap(_load, batches))
+    loaded = sum(pool.imap(_load_by_library if has_library else _load, batches))
     seconds = time.perf_counter() - start
     if loaded != len(samples):
         raise OSError(f"{loaded} of {len(samples)} samples loaded")
@@ -75,6 +80,26 @@ def _load(batch: tuple[str, Sequence[Sample]]) -> int:
             pixels = np.asarray(picture.convert("RGB"))
         loaded += all(row.size for row in rows) and pixels.ndim == 3
     return loaded
+
+
+def _load_by_library(batch: tuple[str, Sequence[Sample]]) -> int:
+    """The same of containers that the library has open."""
+    import numpy as np
+
+    root, samples = batch
+    data = _opened(root)
+    loaded = 0
+    for path, frame, camera in samples:
+        episode = data[path]
+        rows = [episode[name].numpy()[frame].copy() for name in ("state", "action")]
+        pixels = np.asarray(episode[f"images/{camera}/{frame:06d}"].image().convert("RGB"))
+        loaded += all(row.size for row in rows) and pixels.ndim == 3
+    return loaded
+
+
+@functools.cache
+def _opened(root: str) -> glassfs.Library:
+    return glassfs.open(root)
 
 
 def _read(share: tuple[str, Sequence[int]]) -> list[float]:

@@ -253,6 +253,15 @@ def _of_dataset() -> tuple[Workload, ...]:
         Measure(AGAIN, "8 workers, second pass over the same samples", (at_least(0.9, "plain"),), RATE, KEPT,
                 each="sample"),
     ))
+    loaders = (
+        Participant("glassfs", "memory", recipes.epochs(has_library=True)),
+        Participant("plain", "plain", recipes.epochs(has_library=False)),
+    )
+    library = Workload("dataset-library", "dataset", loaders, measures=(
+        Measure(FIRST, "glassfs.open in 8 spawned workers, 10,000 random samples over 3,000 containers, first epoch",
+                (at_least(1, "plain"),), RATE, "no mount, containers and files warm"),
+        Measure(AGAIN, "the same, tenth epoch", (at_least(1, "plain"),), RATE, "the workers go on"),
+    ))
     finders = _mounts(recipes.FIND_CONTAINERS, *ALL, FLOOR)
     finding = Workload("dataset-find", "dataset", finders, part=FIRST_PART, measures=(
         Measure(FIRST, "find over 500 containers (107,000 entries), first time", (at_most(1, SQUASH),),
@@ -264,7 +273,7 @@ def _of_dataset() -> tuple[Workload, ...]:
         Measure(FIRST, "ls -l of a folder of 500 containers, first time", (Goal("≤ 0.1 s", extra=0.1),),
                 each="container"),
     ))
-    return read, train, finding, listing
+    return read, train, library, finding, listing
 
 
 def _of_views() -> tuple[Workload, ...]:

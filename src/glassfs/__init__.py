@@ -1,20 +1,20 @@
 """glassfs: data containers as read-only directories.
 
-``glassfs.open(source)`` gives the tree of a container, of several, or of a folder to Python programs; the command
-line is ``glassfs --help``.
+``glassfs.open(source)`` gives a container, several, or a folder of them to Python programs; the command line is
+``glassfs --help``.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassfs.tree import Tree
+    from glassfs.library import Entry, Library, Table
 
 __version__ = "0.2.0.dev0"
-__all__ = ["__version__", "open"]
+__all__ = ["Entry", "Library", "Table", "__version__", "open"]
 
 # Whoever wants the log configures it, as the daemon does; others must not find it in their stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -22,20 +22,30 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 def open(  # noqa: A001 - reads as glassfs.open
     *sources: str | os.PathLike[str], cache_size: int | None = None, spool: str | None = None, views: str = "",
-) -> Tree:
-    """The tree of one container, of one folder, or of several of either side by side.
+) -> Library:
+    """One container, one folder, or several of either side by side, to be used like a mapping of paths to entries.
 
-    ``views`` are further forms to show contents in, such as ``"mp4+parquet"``, or ``"all"``.
+    ::
 
-    ``cache_size`` bounds the decoded blocks in memory, in bytes; blocks too large for it go through unlinked files in
-    the folder ``spool``. To give all of that back at once, close the tree, or use it as a context manager. Raises
-    ``glassfs.errors.Refused`` for what is not a container or a broken one, NotFound for a view that there is not, and
-    OSError.
+        with glassfs.open("datasets/") as data:
+            data["run1.kdb/episodes/0/state"].numpy()
+
+    ``views`` are further forms of contents to be listed, such as ``"mp4+parquet"``, or ``"all"``; whoever asks for one
+    by its path finds it in any case.
+
+    ``cache_size`` bounds the decoded blocks in memory, in bytes (256 MiB); blocks too large for it go through unlinked
+    files in the folder ``spool``. Raises ``glassfs.errors.Refused`` for what is not a container or a broken one,
+    NotFound for what is not there and for a view that there is not, and other OSError.
     """
-    from glassfs.cache import DEFAULT_BUDGET, BlockCache
-    from glassfs.tree import Containers, open_sources
-    from glassfs.view import chosen
+    from glassfs.library.entry import opened
 
-    cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
-    containers = Containers(cache, views=chosen(views), has_catalogue=True)
-    return open_sources([os.fspath(source) for source in sources], containers).tree
+    return opened(sources, cache_size, spool, views)
+
+
+def __getattr__(name: str) -> Any:
+    """The types of what it gives, loaded when they are asked for."""
+    if name not in ("Entry", "Library", "Table"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from glassfs import library
+
+    return getattr(library, name)

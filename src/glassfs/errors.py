@@ -50,12 +50,24 @@ class NotFound(GlassfsError, FileNotFoundError):
     """No such file or directory."""
 
 
+class NoSuchEntry(NotFound, KeyError):
+    """The same of a name in a directory that is used like a mapping."""
+
+
 class NotADirectory(GlassfsError, NotADirectoryError):
     """A file stands where a directory is needed."""
 
 
 class IsADirectory(GlassfsError, IsADirectoryError):
     """A directory stands where a file is needed."""
+
+
+class Unsuited(GlassfsError, TypeError, AttributeError):
+    """Something that is not of the kind to be given in this form: a text as an array, an array as a picture."""
+
+
+class Closed(GlassfsError, ValueError):
+    """Something that was closed and is used again."""
 
 
 class NotAllowed(GlassfsError, PermissionError):

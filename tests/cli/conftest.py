@@ -45,9 +45,9 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.add_channel("good", values)
         writer.add_channel("bad", values[::-1].copy())
         writer.add("reward", values)
-    import glassfs
+    from glassfs.library import open_tree
 
-    attributes = glassfs.open(path).lookup("/signal/bad.npy").xattrs()
+    attributes = open_tree(path).lookup("/signal/bad.npy").xattrs()
     offset = int(attributes["user.glassfs.offset"])
     with path.open("r+b") as file:
         file.seek(offset)

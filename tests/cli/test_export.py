@@ -1,4 +1,4 @@
-"""``export`` and ``glassfs.open``: the same tree with the same bytes, whole or in part, and what damage costs."""
+"""``export`` and ``open_tree``: the same tree with the same bytes, whole or in part, and what damage costs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import glassfs as package
 from glassfs.errors import GlassfsError, Refused, Unrecognised
+from glassfs.library import open_tree
 from glassfs.tree import Directory, File
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
@@ -27,7 +27,7 @@ def shown(source: Path, start: str = "/") -> dict[str, bytes | None]:
     """The same of the tree that Python programs get."""
     return {
         path: node.read(0, node.size) if isinstance(node, File) else None
-        for path, node in package.open(source).walk(start)
+        for path, node in open_tree(source).walk(start)
     }
 
 
@@ -75,7 +75,7 @@ def test_damage_costs_its_file_and_status_1(damaged: Path, tmp_path: Path) -> No
     found = written(tmp_path)
     assert "/signal/bad.npy" not in found
     assert np.array_equal(np.load(tmp_path / "signal" / "good.npy"), np.arange(2000, dtype=np.float32))
-    assert {path for path, _ in package.open(damaged).walk()} == found.keys() | {"/signal/bad.npy"}
+    assert {path for path, _ in open_tree(damaged).walk()} == found.keys() | {"/signal/bad.npy"}
 
 
 def test_a_target_that_is_a_file(store: Path, tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ def test_a_folder_is_exported_with_its_links(store: Path, tmp_path: Path) -> Non
     assert (tmp_path / "out" / "s.kas" / "zeros.npy").stat().st_size == 128 + 4_000_000
 
 
-# glassfs.open: the tree for Python programs.
+# The tree for Python programs.
 
 
 def test_open_gives_a_tree(store: Path) -> None:
-    tree = package.open(store)
+    tree = open_tree(store)
     node = tree.file("/nodes/time.npy")
     assert node.size == 128 + VALUES.nbytes
     assert node.read(128 + 8 * 1000, 8) == VALUES[1000].tobytes()
@@ -118,13 +118,13 @@ def test_open_gives_a_tree(store: Path) -> None:
 
 
 def test_open_takes_several_and_folders(store: Path, robot: Path) -> None:
-    assert {node.name for node in package.open(store, str(robot)).root.listing()} == {"store.kas", "robot.kdb"}
-    assert {node.name for node in package.open(store.parent).root.listing()} >= {"store.kas"}
+    assert {node.name for node in open_tree(store, str(robot)).root.listing()} == {"store.kas", "robot.kdb"}
+    assert {node.name for node in open_tree(store.parent).root.listing()} >= {"store.kas"}
 
 
 def test_open_bounds_the_cache(damaged: Path, tmp_path: Path) -> None:
     """A block larger than the budget goes through a file in the folder given for it."""
-    tree = package.open(damaged, cache_size=1000, spool=str(tmp_path))
+    tree = open_tree(damaged, cache_size=1000, spool=str(tmp_path))
     assert np.frombuffer(tree.file("/signal/good.npy").read(128, 8000), "f4")[-1] == 1999
     assert tree.root.origin.services.cache.budget == 1000
     assert any(str(tmp_path) in os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
@@ -135,13 +135,13 @@ def test_open_refuses_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("text")
     with pytest.raises(Unrecognised, match=rf"^{path}: is not a container of a known format$") as caught:
-        package.open(path)
+        open_tree(path)
     assert isinstance(caught.value, (GlassfsError, ValueError))
     path.write_bytes(b"\x89KAS\r\n\x1a\n\x63" + bytes(80))
     with pytest.raises(Refused, match=rf"^{path}: "):
-        package.open(path)
+        open_tree(path)
     with pytest.raises(FileNotFoundError):
-        package.open(tmp_path / "missing")
+        open_tree(tmp_path / "missing")
 
 
 def test_verify_names_the_fault(store: Path, damaged: Path) -> None:

@@ -6,8 +6,8 @@ import random
 import tempfile
 from pathlib import Path
 
-import glassfs
 from glassfs.errors import GlassfsError
+from glassfs.library import open_tree
 from glassfs.tree import File
 
 BUDGET = 8 << 20
@@ -23,7 +23,7 @@ def shown_in(source: Path | bytes, views: str = "all", cache_size: int = BUDGET)
             file.write(source)
             file.flush()
             return {path: node for path, node in shown_in(Path(file.name), views, cache_size).items() if node.size >= 0}
-    tree = glassfs.open(source, cache_size=cache_size, views=views)
+    tree = open_tree(source, cache_size=cache_size, views=views)
     return {path: node for path, node in tree.walk(on_error=lambda place, error: None) if isinstance(node, File)}
 
 

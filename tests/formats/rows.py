@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import glassfs
 from glassfs.content import Container, Content, Table, members_of
 from glassfs.errors import GlassfsError
+from glassfs.library import open_tree
 from glassfs.tree import File
 from tests.helpers import file_data
 
@@ -25,7 +25,7 @@ MOST_READ = 1 << 20
 
 def table_file(path: Path, name: str) -> pa.Table:
     """A table inside the tree of a container. What was told as its size is what is read, also of any range."""
-    with glassfs.open(path, views="parquet") as tree:
+    with open_tree(path, views="parquet") as tree:
         file = tree.file(name)
         size, chance = file.size, random.Random(1)
         whole = file.read(0, size)
@@ -55,7 +55,7 @@ def look_through(path: Path) -> int:
     """Reads from every file of a container with all views; how many cannot be read. Nothing else comes out."""
     faults = 0
     try:
-        with glassfs.open(path, views="all") as tree:
+        with open_tree(path, views="all") as tree:
             for _, node in tree.walk("/"):
                 if isinstance(node, File):
                     try:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from writers.idv import Codec, IdvWriter, Sparse, key, vector
 
-import glassfs
 from glassfs.content import Array, Container, Content, Group, Records, members_of
 from glassfs.content import table as content_table
 from glassfs.errors import Damaged
 from glassfs.formats.registry import open_container
+from glassfs.library import open_tree
 from glassfs.source.local import LocalSource
 from tests.formats.idv_files import EPOCH, entry, made_in, raw_column
 from tests.formats.rows import assert_array, assert_runs, look_through, npy, shown_name, table_file, tables_of
@@ -146,7 +146,7 @@ def test_columns_without_need_of_a_pass_have_a_size_without_reading_blocks(make:
         read.append(sum(map(len, buffers)))
         scatter(source, buffers, offset)
 
-    with patch.object(LocalSource, "scatter", counting), glassfs.open(path, views="parquet") as tree:
+    with patch.object(LocalSource, "scatter", counting), open_tree(path, views="parquet") as tree:
         assert tree.file("columns.parquet").size > 3_000_000
         assert 0 < sum(read) < 200_000
 
@@ -155,7 +155,7 @@ def test_without_columns_or_with_very_many_there_is_no_table(make: Callable[...,
     assert tables_of(open_path(make(lambda view: None, rows=3))) == {}
     path = make(every_type)
     assert list(tables_of(open_path(path))) == [b"columns"]
-    with patch.object(content_table, "WIDEST", 5), glassfs.open(path, views="parquet") as tree:
+    with patch.object(content_table, "WIDEST", 5), open_tree(path, views="parquet") as tree:
         assert "columns.parquet" not in {node.name for node in tree.root.listing()}
         assert b"columns is too wide to be shown, at most 5 are" in tree.root.xattrs()["user.glassfs.error"]
 
@@ -181,7 +181,7 @@ def test_a_damaged_block_costs_the_ranges_that_need_it(make: Callable[..., Path]
     _, offset, _ = entry(bytes(stored), 0, 250)
     stored[offset : offset + 8] = b"\xff" * 8
     path.write_bytes(stored)
-    with glassfs.open(path, views="parquet") as tree:
+    with open_tree(path, views="parquet") as tree:
         file = tree.file("columns.parquet")
         assert np.arange(24_900.0).tobytes() in file.read(0, 8 * 25_000)
         with pytest.raises(Damaged):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from writers.kinodb import Stored, jpeg
 
-import glassfs
 from glassfs.cache import BlockCache
 from glassfs.content import Container, Recording, members_of
 from glassfs.errors import Damaged
 from glassfs.formats.registry import Opening, open_container
+from glassfs.library import open_tree
 from glassfs.tree import File, Tree
 from tests.formats.derived import shown_in, whole
 from tests.formats.kinodb_files import index_entry, patched, three_episodes, written
@@ -26,7 +26,7 @@ PAGES = ("index.html", "data.js", "poster")
 def tree_of(data: bytes, folder: Path) -> Tree:
     path = folder / "pages.kdb"
     path.write_bytes(data)
-    return glassfs.open(path, views="html")
+    return open_tree(path, views="html")
 
 
 def shown_of(source: Path | bytes) -> dict[str, File]:

@@ -45,9 +45,10 @@ def recording_of(container: Container) -> Recording:
 
 
 def table_of(container: Container) -> Table:
-    assert container.episodes is not None and container.episodes.rows == 1 and container.episodes.directory == b""
-    assert container.episodes not in [content for _, content in members_of(container.root)]
-    return container.episodes
+    table = container.episodes()
+    assert table is not None and table.rows == 1 and table.directory == b""
+    assert table not in [content for _, content in members_of(container.root)]
+    return table
 
 
 def row_of(container: Container) -> dict[str, Any]:

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 import tskit
 
-import glassfs
 from glassfs.errors import Damaged
 from glassfs.formats.kastore import FORMAT
 from glassfs.formats.registry import open_container
+from glassfs.library import open_tree
 from glassfs.testing import FormatTests
 from tests.formats.derived import whole
 from tests.formats.rows import assert_array, assert_runs, look_through, table_file, tables_of
@@ -179,7 +179,7 @@ class TestTrees(FormatTests):
 
 def documents_in(path: Path) -> dict[str, list[Any]]:
     """The metadata of rows that a tree with views shows as JSON lines."""
-    with glassfs.open(path, views="jsonl") as tree:
+    with open_tree(path, views="jsonl") as tree:
         files = {place: node for place, node in tree.walk("/") if place.endswith("/metadata.jsonl")}
         return {place: [json.loads(row) for row in whole(file).splitlines()] for place, file in files.items()}
 
@@ -187,7 +187,7 @@ def documents_in(path: Path) -> dict[str, list[Any]]:
 def test_metadata_of_rows_are_lines_where_the_schema_says_json(trees: Path) -> None:
     rows = [row.metadata for row in tskit.TableCollection.load(trees).nodes]
     assert documents_in(trees) == {"/nodes/metadata.jsonl": rows}
-    with glassfs.open(trees) as tree:
+    with open_tree(trees) as tree:
         assert not [place for place, _ in tree.walk("/") if place.endswith("metadata.jsonl")]
 
 
@@ -210,5 +210,5 @@ def test_metadata_of_another_codec_are_no_lines(change: Callable[..., Path], sch
 def test_offsets_that_do_not_fit_cost_the_lines(change: Callable[..., Path]) -> None:
     assert documents_in(change(nodes__metadata_offset=np.zeros(4, "u4"))) == {}
     path = change(nodes__metadata_offset=np.array([0, 9, 1, 2, 3, 21], "u4"))
-    with glassfs.open(path, views="jsonl") as tree, pytest.raises(Damaged):
+    with open_tree(path, views="jsonl") as tree, pytest.raises(Damaged):
         tree.file("/nodes/metadata.jsonl").read(0, 10)

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image as Pillow
 from writers.wshard import WShardWriter, write_chunked, write_manifest
 
-import glassfs
 from glassfs.content import table
 from glassfs.errors import Damaged, GlassfsError
+from glassfs.library import open_tree
 from glassfs.tree import File
 from tests.conftest import DATA, SAMPLES
 from tests.formats.derived import BUDGET, DERIVED, LARGEST, read_somewhere, shown_in, whole
@@ -108,7 +108,7 @@ def test_only_films_are_films() -> None:
 def test_a_film_that_is_too_large_is_left_out_and_the_reason_is_told(tmp_path: Path) -> None:
     path = tmp_path / "wide.wshard"
     path.write_bytes(filmed(np.zeros((2, 1, 20_000, 1), np.uint8)))
-    with glassfs.open(path, views="all") as tree:
+    with open_tree(path, views="all") as tree:
         folder = tree.directory("/signal")
         assert {node.name for node in folder.listing()} == {"film", "film.npy", "film.zarr", "arrays.zarr"}
         assert b"too large for an MP4" in folder.xattrs()["user.glassfs.error"]
@@ -221,7 +221,7 @@ def test_lengths_that_the_file_cannot_have_cost_no_memory(tmp_path: Path) -> Non
     path.write_bytes(with_entry(data, "reward", stored=4 * length, original=4 * length))
     tracemalloc.start()
     try:
-        with glassfs.open(path, views="all", cache_size=BUDGET) as tree:
+        with open_tree(path, views="all", cache_size=BUDGET) as tree:
             assert "film.mp4" not in {node.name for node in tree.directory("/signal").listing()}
             assert b"too long for an MP4" in tree.directory("/signal").xattrs()["user.glassfs.error"]
             table = tree.file("/steps.parquet")
@@ -319,7 +319,7 @@ def test_malformed_containers_raise_nothing_else_and_take_little(path: Path) -> 
     tracemalloc.start()
     try:
         try:
-            tree = glassfs.open(path, cache_size=BUDGET, views="all")
+            tree = open_tree(path, cache_size=BUDGET, views="all")
         except GlassfsError:
             return
         with tree:

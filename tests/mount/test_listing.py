@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from writers.kastore import KastoreWriter
 
-import glassfs
+from glassfs.library import open_tree
 from glassfs.tree import Directory, File
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery, check
@@ -51,7 +51,7 @@ def test_files_have_the_expected_bytes(shown: Mount, gallery: Gallery) -> None:
 
 
 def test_tree_of_the_python_interface_is_the_same(shown: Mount, gallery: Gallery) -> None:
-    tree = glassfs.open(gallery.folder)
+    tree = open_tree(gallery.folder)
     nodes = {path[1:]: node for path, node in tree.walk()}
     assert set(nodes) == {path for path in walk(shown.path) if not path.startswith(".glassfs")}
     for path, node in nodes.items():

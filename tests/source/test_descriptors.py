@@ -202,12 +202,13 @@ import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 from tests.tree.made import use_made, made
 use_made()
-import glassfs
+import glassfs.errors
+from glassfs.library import open_tree
 folder = sys.argv[1]
 for number in range(500):
     with open(f"{folder}/{number}", "wb") as file:
         file.write(made(a=b"%03d" % number))
-tree = glassfs.open(folder)
+tree = open_tree(folder)
 spare = []
 if sys.argv[2] == "exhausted":
     try:

@@ -23,7 +23,7 @@ from benchmarks.report import Report, row_text
 from benchmarks.sides import SIDES
 from benchmarks.workloads import WORKLOADS, Samples
 
-import glassfs
+from glassfs.library import open_tree
 from tests.conftest import ROOT
 from tests.mount.mounts import missing, require
 
@@ -90,7 +90,7 @@ def test_dataset_of_the_benchmark_has_what_is_sampled(tmp_path: Path) -> None:
     assert len({path.read_bytes() for path in written.values()}) == 24
     assert {name.partition("/")[0] for name in names} == {f"part_{number}" for number in range(10)}
     assert [name.startswith(f"{contents.FIRST_PART}/") for name in names] == [True] * 4 + [False] * 20
-    with glassfs.open(tmp_path / "data") as tree:
+    with open_tree(tmp_path / "data") as tree:
         for episode, frame, camera in contents.samples(names, 50):
             state, action = (tree.lookup(f"{episode}/{name}.npy").size for name in ("state", "action"))
             assert (state, action) == (128 + 4 * 14 * 30, 128 + 4 * 7 * 30)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import glassfs
 from glassfs.errors import Changed, NotADirectory, NotFound, Refused, Unrecognised
+from glassfs.library import open_tree
 from glassfs.source import Entry, Kind
 from glassfs.source import Path as StorePath
 from glassfs.source.memory import MemoryStore
@@ -75,7 +75,7 @@ def test_a_folder_stays_the_same_whatever_is_in_it(tmp_path: Path) -> None:
     """And so does what lies in it: its own version is no part of what others are."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/some").write_bytes(made(a=b"a"))
-    tree = glassfs.open(tmp_path)
+    tree = open_tree(tmp_path)
     paths = ("/", "/folder", "/folder/some", "/folder/some/a.bin")
     before = [tree.lookup(path).origin for path in paths]
     (tmp_path / "new").write_text("new")
@@ -96,7 +96,7 @@ def test_a_folder_is_mirrored_to_any_depth(tmp_path: Path) -> None:
     (tmp_path / "fake.made").write_text("only named so")
     (tmp_path / "empty").write_bytes(b"")
     os.mkfifo(tmp_path / "pipe")
-    tree = glassfs.open(tmp_path)
+    tree = open_tree(tmp_path)
     assert paths_of(tree) == {
         "/one/", "/one/two/", "/one/two/three/", "/one/two/three/no_suffix_at_all/",
         "/one/two/three/no_suffix_at_all/a.bin", "/notes.txt", "/fake.made", "/empty",
@@ -120,7 +120,7 @@ def test_links_are_links(tmp_path: Path) -> None:
     }
     for name, target in targets.items():
         (root / name).symlink_to(target)
-    tree = glassfs.open(root)
+    tree = open_tree(root)
     found = {path[1:]: node.target for path, node in tree.walk() if isinstance(node, Symlink)}
     assert found == targets
     assert tree.lookup("/out").mode == 0o120777
@@ -138,23 +138,23 @@ def test_what_is_named_must_open(tmp_path: Path, content: bytes, error: type[Exc
     good.write_bytes(made())
     for names in ([path], [good, path]):
         with pytest.raises(error, match=f"^{path}: "):
-            glassfs.open(*names)
+            open_tree(*names)
     with pytest.raises(FileNotFoundError):
-        glassfs.open(good, tmp_path / "missing")
+        open_tree(good, tmp_path / "missing")
     assert held(tmp_path) == 0
 
 
 def test_a_closed_tree_holds_no_descriptor(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}").write_bytes(made(a=b"%d" % number))
-    with glassfs.open(tmp_path) as tree:
+    with open_tree(tmp_path) as tree:
         nodes = [tree.file(f"{number}/a.bin") for number in range(3)]
         assert held(tmp_path) == 4
     assert held(tmp_path) == 0
     assert nodes[2].read(0, 1) + tree.file("1/a.bin").read(0, 1) == b"21"
     tree.close()
     assert held(tmp_path) == 0
-    tree = glassfs.open(tmp_path / "1")
+    tree = open_tree(tmp_path / "1")
     assert held(tmp_path) == 2
     del tree, nodes
     assert held(tmp_path) <= 2  # what a cycle of references still has
@@ -165,7 +165,7 @@ def test_modes_and_times_are_the_source_s(tmp_path: Path) -> None:
     path.write_bytes(made({"g/a": b"a"}))
     path.chmod(0o640)
     os.utime(path, ns=(1, 123_456_789_012_345_678))
-    tree = glassfs.open(path)
+    tree = open_tree(path)
     node, folder = tree.lookup("/g/a.bin"), tree.lookup("/g")
     assert (node.mode, folder.mode) == (0o100440, 0o040550)
     assert node.origin.mtime_ns == 123_456_789_012_345_678
@@ -212,7 +212,7 @@ def test_plain_files_change(tmp_path: Path) -> None:
 def test_names_in_a_folder_follow_the_rule(tmp_path: Path) -> None:
     for name in (b"a%b", b"new\nline", b"\xff.made", b".glassfs", b"a~2", b"%"):
         Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name))).write_bytes(name)
-    tree = glassfs.open(tmp_path)
+    tree = open_tree(tmp_path)
     assert paths_of(tree) == {"/a%25b", "/new%0Aline", "/%FF.made", "/%2Eglassfs", "/a~2", "/%25"}
     assert {path: tree.file(path).read(0, 10) for path in paths_of(tree)} == {
         "/a%25b": b"a%b", "/new%0Aline": b"new\nline", "/%FF.made": b"\xff.made", "/%2Eglassfs": b".glassfs",
@@ -318,7 +318,7 @@ def test_what_becomes_a_device_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_that_went_away_is_changed(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
-    tree = glassfs.open(inner)
+    tree = open_tree(inner)
     mode = tree.root.mode
     inner.rmdir()
     assert tree.root.mode == mode
@@ -333,7 +333,7 @@ def test_the_folder_of_a_named_container_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "some").write_bytes(made(a=b"old"))
-    tree = glassfs.open(folder / "some")
+    tree = open_tree(folder / "some")
     assert tree.file("a.bin").read(0, 9) == b"old"
     folder.rename(tmp_path / "before")
     folder.mkdir()

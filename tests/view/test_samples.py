@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import glassfs
 from glassfs.content import Table
 from glassfs.content.table import is_sized
 from glassfs.errors import GlassfsError
+from glassfs.library import open_tree
 from glassfs.tree import Directory, File, Node, Tree
 from tests.conftest import DATA, SAMPLES
 from tests.formats.derived import LARGEST
@@ -42,7 +42,7 @@ PARAMETERS = [
 def container(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     try:
-        with glassfs.open(path):
+        with open_tree(path):
             return path
     except GlassfsError:
         pytest.skip("is refused")
@@ -76,7 +76,7 @@ def takes_a_pass(path: str, node: File) -> bool:
 
 def derived(path: Path) -> Iterator[tuple[str, File]]:
     """The files that views add."""
-    with glassfs.open(path) as plain, glassfs.open(path, views="all", cache_size=BUDGET) as tree:
+    with open_tree(path) as plain, open_tree(path, views="all", cache_size=BUDGET) as tree:
         known = {place for place, _ in nodes_of(plain)}
         for place, node in nodes_of(tree):
             if isinstance(node, File) and place not in known:
@@ -85,7 +85,7 @@ def derived(path: Path) -> Iterator[tuple[str, File]]:
 
 @pytest.mark.slow
 def test_the_tree_is_the_same_with_views_beside_it(container: Path) -> None:
-    with glassfs.open(container) as plain, glassfs.open(container, views="all") as tree:
+    with open_tree(container) as plain, open_tree(container, views="all") as tree:
         for place, node in nodes_of(plain):
             viewed = tree.lookup(place)
             assert (viewed.ino, viewed.mode, viewed.name) == (node.ino, node.mode, node.name)
@@ -116,7 +116,7 @@ def test_listing_and_sizes_decode_nothing(container: Path) -> None:
 def test_sizes_are_those_of_the_bytes_whole_and_in_ranges(container: Path) -> None:
     """And of two openings, one gives in ranges what the other one gives as a whole."""
     chance = random.Random(container.name)
-    with glassfs.open(container, views="all", cache_size=BUDGET) as other:
+    with open_tree(container, views="all", cache_size=BUDGET) as other:
         for place, file in derived(container):
             again = other.file(place)
             try:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import glassfs
 from glassfs.errors import GlassfsError
+from glassfs.library import open_tree
 from glassfs.tree import File
 from tests.conftest import DATA, SAMPLES
 from tests.formats.derived import BUDGET, LARGEST
@@ -32,12 +32,12 @@ def broken() -> Iterator[Path]:
 def test_what_is_broken_reads_as_it_does_without_views(path: Path) -> None:
     """Views are read in ranges; what cannot be read costs an error of glassfs, and that file only."""
     try:
-        plain = glassfs.open(path, cache_size=BUDGET)
+        plain = open_tree(path, cache_size=BUDGET)
     except GlassfsError as refused:
         with pytest.raises(type(refused)):
-            glassfs.open(path, views="all")
+            open_tree(path, views="all")
         return
-    with plain, glassfs.open(path, views="all", cache_size=BUDGET) as tree:
+    with plain, open_tree(path, views="all", cache_size=BUDGET) as tree:
         known = set()
         for place, node in nodes_of(plain):
             known.add(place)
@@ -60,7 +60,7 @@ def read_ends(file: File) -> None:
 
 
 def test_a_film_of_four_billion_frames_is_left_out_and_says_why() -> None:
-    with glassfs.open(DATA / "kinodb/malformed/num_frames_huge.kdb", views="all") as tree:
+    with open_tree(DATA / "kinodb/malformed/num_frames_huge.kdb", views="all") as tree:
         folder = tree.directory("/episodes/0/images")
         assert {node.name for node in folder.listing()} == {"front", "wrist"}
         assert b"a film of 4294967295 frames is too long" in folder.xattrs()["user.glassfs.error"]

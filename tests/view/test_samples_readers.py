@@ -14,9 +14,9 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-import glassfs
 from glassfs.content import Array, Table
 from glassfs.errors import GlassfsError
+from glassfs.library import open_tree
 from glassfs.tree import Directory, File, Node, Tree
 from glassfs.view.parquet.leaves import MOST_SLOTS, Names
 from tests.formats.derived import LARGEST
@@ -42,7 +42,7 @@ def container(request: pytest.FixtureRequest) -> Path:
 
 def opened(path: Path) -> Tree:
     try:
-        return glassfs.open(path, views="parquet+zarr")
+        return open_tree(path, views="parquet+zarr")
     except GlassfsError:
         pytest.skip("is refused")
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import click
 
-import glassfs
 from glassfs.content import Array, Container, Image
 from glassfs.errors import GlassfsError, NotADirectory, NotFound, Refused
 from glassfs.formats.registry import HEAD, recognise
+from glassfs.library import open_tree
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Tree, open_sources
 from glassfs.tree.tree import normal
@@ -63,7 +63,7 @@ def _demand_views(names: str) -> str:
 def opened(source: str, views: str = "") -> Iterator[Tree]:
     """The tree of one source, closed at the end. Where it cannot be opened, the error has its path as it was typed."""
     try:
-        tree = glassfs.open(source, views=views)
+        tree = open_tree(source, views=views)
     except Refused as error:
         raise click.ClickException(f"{source}: {reason_of(error, source)}") from error
     with tree:

@@ -13,9 +13,9 @@ from itertools import islice
 import click
 from click.shell_completion import CompletionItem
 
-import glassfs
 from glassfs.cli.common import located
 from glassfs.errors import GlassfsError
+from glassfs.library import open_tree
 from glassfs.tree import Directory, Node, Tree
 from glassfs.tree.tree import normal
 
@@ -62,7 +62,7 @@ def complete_path_or_folder(
 def _offered(source: str, folder: str, begun: str, typed: str) -> list[CompletionItem]:
     """The names in a folder of a container that begin like this, after what has been typed before them."""
     try:
-        with glassfs.open(source) as tree:
+        with open_tree(source) as tree:
             return [CompletionItem(typed + name) for name in _names(tree, normal(folder), begun)]
     except (GlassfsError, OSError):
         return []

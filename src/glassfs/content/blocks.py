@@ -117,6 +117,13 @@ class Decoded(Data):
         self._demand_right(offset + total(buffers))
         self._extent.scatter_into(buffers, offset)
 
+    def mapped(self) -> memoryview | None:
+        """That of a block stored as it is, after its checksum was found right."""
+        if self.codec != compression.NONE:
+            return None
+        self._demand_right(self._size)
+        return self._extent.mapped()
+
     def _demand_right(self, end: int) -> None:
         """Raises Damaged where the stored bytes up to ``end`` are not to be given, of a block stored as it is."""
         if self._extent.size != self._size:

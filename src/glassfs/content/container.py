@@ -22,13 +22,17 @@ def no_faults() -> Iterator[Fault]:
     return iter(())
 
 
+def no_episodes() -> None:
+    return None
+
+
 @dataclass(slots=True)
 class Container:
     """An opened container.
 
     ``facts`` are what its header and index tell (JSON values, in the order to show them). ``sources`` are all files it
     is made of, its own first. ``check`` goes through what reading all contents does not cover (holes, overlaps,
-    cross-references) and yields what is wrong. ``episodes`` is the table of those that are in it: one that is an
+    cross-references) and yields what is wrong. ``episodes`` gives the table of those that are in it: one that is an
     episode itself has a table of one row and no ``directory``.
     """
 
@@ -38,7 +42,7 @@ class Container:
     sources: list[Source]
     facts: dict[str, Any] = field(default_factory=dict)
     check: Callable[[], Iterator[Fault]] = no_faults
-    episodes: Table | None = None
+    episodes: Callable[[], Table | None] = no_episodes
 
     def keep(self) -> None:
         """Holds on to descriptors as they are needed."""

@@ -47,6 +47,10 @@ class Data(ABC):
         """Fills ``buffers``, one after another, with the bytes from ``offset`` on, which lie in ``[0, size)``."""
         distribute(self.read(offset, total(buffers)), buffers)
 
+    def mapped(self) -> memoryview | None:
+        """All bytes, where they can be had without reading them: see ``Source.mapped``. Elsewhere None."""
+        return None
+
     def location(self) -> Location | None:
         """Where the bytes are stored, if they are in one place."""
         return None
@@ -104,6 +108,9 @@ class Extent(Data):
     def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
         self.source.scatter(buffers, self.offset + offset)
 
+    def mapped(self) -> memoryview | None:
+        return self.source.mapped(self.offset, self._size)
+
     def location(self) -> Location:
         return Location(self.offset, self._size)
 
@@ -160,3 +167,7 @@ class Slice(Data):
 
     def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
         self._data.scatter_into(buffers, self._offset + offset)
+
+    def mapped(self) -> memoryview | None:
+        whole = self._data.mapped()
+        return None if whole is None else whole[self._offset : self._offset + self._size]

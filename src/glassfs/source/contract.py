@@ -85,6 +85,15 @@ class Source(ABC):
         """Fills ``buffers``, one after another, from ``offset`` on, in one read where that can be."""
         distribute(self.buffer(offset, total(buffers)), buffers)
 
+    def mapped(self, offset: int, size: int) -> memoryview | None:
+        """The bytes ``[offset, offset + size)`` as they are in memory, read-only, or None where they are not there.
+
+        They stay those of this file whatever stands at its place later, for as long as somebody has the view. Where
+        somebody writes to the file itself they change with it, and where it is cut short, whoever touches what is gone
+        dies of it (SIGBUS): so nothing here works on them, and only who asks for them has them.
+        """
+        return None
+
     @abstractmethod
     def current(self) -> Entry:
         """What stands now where this file was opened. Raises NotFound."""

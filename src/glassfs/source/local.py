@@ -1,9 +1,9 @@
 """Files of the local system: every open starts at a descriptor of the store's root and follows no link.
 
-Not through ``mmap``: a page of a file that somebody truncates raises SIGBUS and kills the process, where ``preadv``
-returns fewer bytes. ``preadv`` into the caller's buffer copies once and releases the GIL. After each read the file's
-size and mtime are compared with those at opening: the kernel sets the mtime before it copies new bytes in, so a read
-that finds the old mtime has seen old bytes only.
+Nothing is read through ``mmap``: a page of a file that somebody truncates raises SIGBUS and kills the process, where
+``preadv`` returns fewer bytes. (Whoever asks for a mapping gets one: ``Source.mapped``.) ``preadv`` into the caller's
+buffer copies once and releases the GIL. After each read the file's size and mtime are compared with those at opening:
+the kernel sets the mtime before it copies new bytes in, so a read that finds the old mtime has seen old bytes only.
 
 What stands at a path may be exchanged at any moment by somebody who may write there. So a path is opened in one step
 in which the kernel follows no link and crosses no mount, or else walked component by component with O_NOFOLLOW; and
@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
-from glassfs.source import beneath, descriptors, foreign
+from glassfs.source import beneath, descriptors, foreign, mappings
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.scattered import SEGMENTS, Scattered, total
 from glassfs.source.watched import Watched
@@ -338,7 +338,7 @@ class LocalSource(Source):
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # one that could not be made
-            self.close()
+            self._give_back()  # without the lock: after a fork, a thread that is not there may have it
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.scatter((buffer,), offset)
@@ -355,10 +355,17 @@ class LocalSource(Source):
             raise DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name) from error
         finally:
             self._end()
-        if (status.st_size, status.st_mtime_ns) != self._checked:
-            raise Changed("was changed while it was open", self.name)
+        self._demand_unchanged(status)
         if got != wanted:
             raise self.outside(offset, wanted)
+
+    def mapped(self, offset: int, size: int) -> memoryview | None:
+        number = self._begin()
+        try:
+            self._demand_unchanged(os.fstat(number))
+            return mappings.mapped(number, offset, size)
+        finally:
+            self._end()
 
     def current(self) -> Entry:
         return self._store.entry(self._path)
@@ -393,6 +400,10 @@ class LocalSource(Source):
             return self._number is None
         finally:
             self._lock.release()
+
+    def _demand_unchanged(self, status: os.stat_result) -> None:
+        if (status.st_size, status.st_mtime_ns) != self._checked:
+            raise Changed("was changed while it was open", self.name)
 
     def _begin(self) -> int:
         """The descriptor, which stays what it is until ``_end``. Raises Changed and Unavailable."""

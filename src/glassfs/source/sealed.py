@@ -49,6 +49,11 @@ class SealedSource(Source):
             self.verify()
         self.file.scatter(buffers, offset)
 
+    def mapped(self, offset: int, size: int) -> memoryview | None:
+        if not self._is_open:
+            self.verify()
+        return self.file.mapped(offset, size)
+
     def current(self) -> Entry:
         return self.file.current()
 

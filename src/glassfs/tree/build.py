@@ -38,6 +38,7 @@ from glassfs.tree.nodes import (
     inode,
     inode_of_bytes,
     not_found,
+    stem,
 )
 from glassfs.view import Key, data_of, file_of, folder_of, has_file
 from glassfs.view.names import component, shown_at_root
@@ -192,6 +193,9 @@ class ContentDirectory(Settled):
     def at(self, number: int) -> Node:
         return self._children().nodes[number]
 
+    def names(self) -> Iterator[str]:
+        return iter(self._children().numbers)
+
     def listing(self) -> Sequence[Node]:
         return self._children().nodes
 
@@ -303,6 +307,14 @@ class FieldsDirectory(Settled):
                 return number, node
         raise not_found(name)
 
+    def named(self, name: str) -> Node:
+        number = self._fields.outline.numbers.get(name.partition(".")[0].encode("ascii", "replace"))
+        if number is not None:
+            node = self.at(number)
+            if name in (node.name, stem(node.name)):
+                return node
+        raise not_found(name)
+
     def at(self, number: int) -> Node:
         original, origin = self._fields.outline.names[number], self.origin
         content = self._fields.item(original)
@@ -351,6 +363,9 @@ class SeriesDirectory(Settled):
             if number < self._series.count and self._pattern % number == name:
                 return number
         raise not_found(name)
+
+    def named(self, name: str) -> Node:
+        return self.child(name if not self._suffix or name.endswith(self._suffix) else name + self._suffix)
 
     def at(self, number: int) -> Node:
         # As fast as can be: a listing asks for all.

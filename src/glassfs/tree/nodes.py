@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -24,6 +24,8 @@ from glassfs.view import ViewSet
 
 XATTR_PREFIX = "user.glassfs."
 NO_VIEWS = ViewSet()
+FIRST_EXTENSION = ".npy"
+"""Of several files that a name without an extension may mean, the one that is meant."""
 _INODE = (1 << 63) - 1  # some programs take the number for a signed one
 
 
@@ -226,6 +228,26 @@ class Directory(Node):
     def child(self, name: str) -> Node:
         """Raises NotFound."""
 
+    def names(self) -> Iterator[str]:
+        """The names of all children, which may cost less than making them."""
+        return (node.name for node in self.listing())
+
+    def named(self, name: str) -> Node:
+        """The child of this name, else a file that has an extension behind it, ``.npy`` before others. For people.
+
+        Raises NotFound.
+        """
+        for whole in (name, f"{name}{FIRST_EXTENSION}"):
+            try:
+                return self.child(whole)
+            except NotFound:
+                continue
+        found = first_with_stem(name, self.names())
+        node = None if found is None else self.child(found)
+        if node is None or isinstance(node, Directory):
+            raise not_found(name)
+        return node
+
     def watch(self) -> bool:
         """Whether ``refresh`` of its sources will tell of what changes in it from now on, and soon."""
         return False
@@ -272,6 +294,9 @@ class Settled(Directory):
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
         """What a listing tells of the children from one number up to another."""
         return map(facts_of, self.listing()[start:stop])
+
+    def names(self) -> Iterator[str]:
+        return (fact[0].decode("utf-8", "surrogateescape") for fact in self.facts(0, self.count))
 
 
 def facts_of(node: Node) -> Facts:
@@ -325,6 +350,15 @@ class FixedDirectory(Directory):
 def error_of(node: Node) -> dict[str, bytes]:
     """Of its extended attributes the one that says what of it could not be shown, if there is one."""
     return {name: value for name, value in node.xattrs().items() if name == XATTR_PREFIX + "error"}
+
+
+def stem(name: str) -> str:
+    """A name without its extension."""
+    return name.rpartition(".")[0]
+
+
+def first_with_stem(wanted: str, names: Iterable[str]) -> str | None:
+    return next((name for name in names if stem(name) == wanted), None) if wanted else None
 
 
 def not_found(path: str) -> NotFound:

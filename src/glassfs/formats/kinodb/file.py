@@ -76,7 +76,7 @@ def open_kinodb(opening: Opening) -> Container:
     if opened.count != header.num_episodes:
         opening.warn(f"its header counts {header.num_episodes} episodes, but its index has {opened.count}")
     facts = {"num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created)}
-    return Container("kinodb", version, opened.contents(), [source], facts, opened.check, opened.episodes())
+    return Container("kinodb", version, opened.contents(), [source], facts, opened.check, opened.episodes)
 
 
 class _File:

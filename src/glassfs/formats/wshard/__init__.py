@@ -45,7 +45,7 @@ def open_wshard(opening: Opening) -> Container:
     root = Group(b"", partial(members, episode), error=episode.error)
     return Container(
         "wshard", str(header.version), root, [source], facts(episode), lambda: faults(episode),
-        told_of(episode).table(),
+        lambda: told_of(episode).table(),
     )
 
 

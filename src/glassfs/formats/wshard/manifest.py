@@ -98,8 +98,9 @@ def open_manifest(opening: Opening, index: Index) -> Container:
     told = facts(own) | facts_of_manifest
     if any(part.episode.overlaps.repaired for part in parts):
         told["repaired"] = True
-    episodes = whole.told().table()
-    return Container("wshard", str(index.header.version), root, sources, told, whole.faults, episodes)
+    return Container(
+        "wshard", str(index.header.version), root, sources, told, whole.faults, lambda: whole.told().table(),
+    )
 
 
 def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:

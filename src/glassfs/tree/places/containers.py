@@ -31,7 +31,7 @@ from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
-from glassfs.tree.nodes import NO_VIEWS, Services
+from glassfs.tree.nodes import NO_VIEWS, Children, Services
 from glassfs.tree.places.contents import Contents
 from glassfs.tree.places.held import Held, Opened, Place
 from glassfs.tree.places.verdicts import Finding, Verdict, Verdicts
@@ -68,9 +68,9 @@ class Containers:
 
     def __init__(
         self, cache: BlockCache, limit: int = OPEN_CONTAINERS, budget: int = KEPT_BYTES, views: ViewSet = NO_VIEWS,
-        has_catalogue: bool = False,
+        has_catalogue: bool = False, listings: Listings[Children] | None = None,
     ) -> None:
-        self.services = Services(cache, Listings(), views)
+        self.services = Services(cache, listings or Listings(), views)
         self.changed: Callable[[], None] = lambda: None
         self.dropped: Callable[[Lease], None] = lambda lease: None
         self._has_catalogue = has_catalogue
@@ -176,6 +176,17 @@ class Containers:
             return False
         before = lease.entries
         return self._compare(lease, before, None if entry is None else (entry, *before[1:]))
+
+    def is_current(self, lease: Lease) -> bool:
+        """Whether what is leased still stands at its place, as far as can be told: its store is asked now."""
+        if isinstance(lease, Held) and not lease.is_retired:
+            try:
+                self.look(lease.place, lease.place.store.entry(lease.place.path))
+            except (NotFound, NotADirectory):
+                self.look(lease.place, None)
+            except GlassfsError as error:
+                log.debug("not looked at: %s", error)
+        return not lease.is_retired
 
     def watch(self, folder: Place, at: str) -> bool:
         """Whether ``refresh`` will tell of changes in a folder of a store; ``at`` is its path in the tree."""

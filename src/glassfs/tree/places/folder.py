@@ -172,6 +172,12 @@ class ContainerDirectory(Settled):
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
         return self.opened().root.facts(start, stop)
 
+    def names(self) -> Iterator[str]:
+        return self.opened().root.names()
+
+    def named(self, name: str) -> Node:
+        return self.opened().root.named(name)
+
     def opened(self) -> Opened:
         return self.containers.opened(self._lease)
 
@@ -217,6 +223,9 @@ class Folder(Directory):
         if node is None:
             raise not_found(name)
         return node
+
+    def names(self) -> Iterator[str]:
+        return (name for name, _, entry in self._entries() if entry.kind is not Kind.OTHER)
 
     def watch(self) -> bool:
         return self._containers.watch(self._place, self._at)

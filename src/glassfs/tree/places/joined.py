@@ -344,7 +344,7 @@ class WithJoined(Joinable):
 def episodes_of(node: Directory) -> Table | None:
     """The table of the episodes in a container, or in all containers below a folder. Raises what opening raises."""
     if isinstance(node, ContainerDirectory):
-        return node.opened().container.episodes
+        return node.opened().container.episodes()
     if isinstance(node, Joinable):
         return node.joins.snapshot().table
     if isinstance(node, Folder):

@@ -58,6 +58,8 @@ class Sources:
         except BaseException:
             self.close()
             raise
+        starts = [Start("" if self._is_single else name, place, self._is_single) for name, place in self.places.items()]
+        self.joins = Joins(containers, starts, audience)
         self.tree = Tree(self.root, self.close)
         containers.changed, containers.dropped = self._changed, self._dropped
 

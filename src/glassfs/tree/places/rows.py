@@ -128,7 +128,7 @@ class Rows:
             with self._containers.glimpsed(file.place, file.version) as (container, entries):
                 is_kept = is_kept and len(entries) == 1 and container.sources[0].entry.stamp == file.stamp
                 is_public = file.is_public and all(entry.permissions & _EVERYBODY for entry in entries)
-                table = container.episodes
+                table = container.episodes()
                 directory = table.directory if table is not None else b""
                 shown = component(directory) if directory else ""
                 for number, piece in enumerate(pieces_of(table, block) if table is not None else ()):

@@ -35,6 +35,9 @@ class _Viewed(Directory):
     def child(self, name: str) -> Node:
         return self._viewed(self._directory.child(name))
 
+    def names(self) -> Iterator[str]:
+        return self._directory.names()
+
     def _viewed(self, node: Node) -> Node:
         """Files and links stay what they are."""
         return viewed(node, node.name, inode(node.name, self.ino)) if isinstance(node, Directory) else node
@@ -71,6 +74,9 @@ class _ViewedContainer(Settled):
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
         return self._root().facts(start, stop)
+
+    def names(self) -> Iterator[str]:
+        return self._root().names()
 
     def xattrs(self) -> dict[str, bytes]:
         return self._container.xattrs() | error_of(self._root())

@@ -1,0 +1,122 @@
+"""Contents as arrays of NumPy. Any thread."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from glassfs.content import Array, Content, Data, Image, Picture, Scalar
+from glassfs.errors import Damaged, Unavailable
+from glassfs.library import pictures
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAPPED_FROM = 16 << 10
+"""Bytes; fewer are read, which takes less time than mapping them."""
+
+
+def dtype_of(content: Content) -> np.dtype[Any] | None:
+    """Raises Damaged for a picture that has none."""
+    import numpy as np
+
+    if isinstance(content, Array):
+        return np.dtype(content.dtype)
+    if isinstance(content, Image):
+        return np.dtype(f"<u{content.bits // 8}")
+    if isinstance(content, Scalar):
+        return np.asarray(content.value).dtype
+    if isinstance(content, Picture):
+        return np.dtype("<u2" if pictures.head(content).mode.startswith("I;16") else "|u1")
+    return None
+
+
+def shape_of(content: Content) -> tuple[int, ...] | None:
+    """May take a pass over what is stored, and raises Damaged then."""
+    if isinstance(content, Array):
+        return content.shape if isinstance(content.shape, tuple) else content.shape()
+    if isinstance(content, Image):
+        return _pixels(content.height, content.width, content.channels)
+    if isinstance(content, Scalar):
+        return ()
+    if isinstance(content, Picture):
+        head = pictures.head(content)
+        return _pixels(head.height, head.width, pictures.channels(head.mode))
+    return None
+
+
+def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
+    """The values of a content that has any: in the container's own bytes where they can be had, and not ``is_copy``.
+
+    All else is decoded into memory of its own, once. Raises Damaged, and Unavailable where there is not enough memory.
+    """
+    import numpy as np
+
+    if isinstance(content, Array):
+        shape = shape_of(content)
+        assert shape is not None
+        return _finished(_values(content.data, np.dtype(content.dtype), shape, is_copy), is_copy)
+    if isinstance(content, Image):
+        return _finished(_of_image(content, is_copy), is_copy)
+    if isinstance(content, Scalar):
+        return _finished(np.array(content.value), is_copy)
+    if isinstance(content, Picture):
+        return _finished(np.array(pictures.pixels(pictures.decoded(content))), is_copy)
+    return None
+
+
+def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
+    """What is in a file that NumPy wrote; never objects, which would run what a stranger wrote."""
+    import numpy as np
+
+    try:
+        return _finished(np.load(stream, allow_pickle=False), is_copy)
+    except ValueError as error:
+        raise Damaged(f"is not an array that can be read: {error}") from error
+
+
+def _of_image(image: Image, is_copy: bool) -> NDArray[Any]:
+    import numpy as np
+
+    height, width, channels = image.height, image.width, image.channels
+    shape = (channels, height, width) if image.is_planar else (height, width, channels)
+    values = _values(image.data, np.dtype(f"<u{image.bits // 8}"), shape, is_copy)
+    if image.is_planar:
+        values = values.transpose(1, 2, 0)
+    return values.reshape(_pixels(height, width, channels))
+
+
+def _pixels(height: int, width: int, channels: int) -> tuple[int, ...]:
+    return (height, width) if channels == 1 else (height, width, channels)
+
+
+def _values(data: Data, dtype: np.dtype[Any], shape: tuple[int, ...], is_copy: bool) -> NDArray[Any]:
+    import numpy as np
+
+    size = data.size
+    if not size or not dtype.itemsize:
+        try:
+            return np.empty(shape, dtype)
+        except ValueError as error:
+            raise Damaged(f"has a shape that no array can have, {shape}") from error
+    if not is_copy and size >= MAPPED_FROM:
+        mapped = data.mapped()
+        if mapped is not None:
+            values: NDArray[Any] = np.frombuffer(mapped, dtype).reshape(shape)
+            if values.flags.aligned:
+                return values
+    try:
+        raw = np.empty(size, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise Unavailable(f"there is not enough memory for an array of {size} bytes") from error
+    data.read_into(raw.data, 0)
+    return raw.view(dtype).reshape(shape)
+
+
+def _finished(values: NDArray[Any], is_copy: bool) -> NDArray[Any]:
+    if is_copy and not values.flags.writeable:
+        return values.copy()
+    if not is_copy:
+        values.flags.writeable = False
+    return values

@@ -1,0 +1,446 @@
+"""What people hold in their hands: entries of a tree, each a file or a directory, and the library that they are of.
+
+An entry stays in the version of its container in which it was found. What is looked up from it is what is there now.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+from collections.abc import ItemsView as Items
+from collections.abc import Iterator, KeysView, Mapping, ValuesView
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+from glassfs import content as contents
+from glassfs.errors import (
+    Changed,
+    Closed,
+    GlassfsError,
+    IsADirectory,
+    NoSuchEntry,
+    NotADirectory,
+    NotFound,
+    Unsuited,
+)
+from glassfs.library import arrays, documents, pictures, shown
+from glassfs.library.finding import below, parts
+from glassfs.library.session import Asked, Session, named
+from glassfs.library.stream import stream_of
+from glassfs.library.table import Table
+from glassfs.library.tables import episodes_in, table_of
+from glassfs.terminal import printable
+from glassfs.tree import Directory, File, Node
+from glassfs.tree.nodes import FIRST_EXTENSION, XATTR_PREFIX
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+Default = TypeVar("Default")
+_WILD = frozenset("*?[")
+
+
+class Entry:
+    """A file or a directory of what was opened.
+
+    A directory is used like a mapping from names, or paths, to entries: ``entry["images/front"]``, ``in``, ``get``,
+    ``keys``, ``values``, ``items``, ``len``. It iterates the names that are listed, which are those of files with their
+    extensions. A name finds what is called just so, else the file that has an extension behind it (``.npy`` before
+    others), else a view, whether views are shown or not. What leads nowhere raises ``glassfs.errors.NoSuchEntry``, a
+    KeyError and FileNotFoundError that names what is most alike.
+
+    What stands in a file is given by ``numpy``, ``image``, ``json``, ``text``, ``table``, ``bytes`` and ``open``. A
+    file that is of another kind raises ``glassfs.errors.Unsuited`` (a TypeError and AttributeError), a directory
+    IsADirectory. Damage of what is stored raises ``glassfs.errors.Damaged``, and a container that was exchanged since
+    the entry was found ``Changed``, both of them OSError.
+
+    Entries can be compared, hashed and pickled: in another process the sources are opened again, once for all entries.
+    What was in a container must be the same version there, or using it raises ``Changed``.
+    """
+
+    __slots__ = ("__weakref__", "_era", "_identity", "_node", "_path", "_session")
+
+    def __init__(self, session: Session, path: str, node: Node | None, identity: str = "") -> None:
+        self._session = session
+        self._path = path
+        self._node = node
+        self._era = session.era
+        self._identity = identity
+
+    # What it is.
+
+    @property
+    def name(self) -> str:
+        """The last component of the path."""
+        return self._path.rpartition("/")[2]
+
+    @property
+    def path(self) -> str:
+        """The path from what was opened on, without a slash in front; that itself has an empty one."""
+        return self._path.lstrip("/")
+
+    def is_dir(self) -> bool:
+        return isinstance(self._found, Directory)
+
+    def is_file(self) -> bool:
+        return isinstance(self._found, File)
+
+    @property
+    def size(self) -> int:
+        """The bytes of a file."""
+        return self._file().size
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """What is known of it beside its bytes, such as ``dtype``, ``shape``, ``codec``, or an ``error``."""
+        found = self._found.xattrs()
+        return {name.removeprefix(XATTR_PREFIX): value.decode("utf-8", "replace") for name, value in found.items()}
+
+    # What is in a directory.
+
+    def __getitem__(self, path: str) -> Entry:
+        try:
+            return self._at(path)
+        except NoSuchEntry as error:
+            near = self._session.paths.nearest(below(self._path, path))
+            if not near:
+                raise
+            raise NoSuchEntry(f"{error.reason}; the nearest: {', '.join(near)}", error.source, error.part) from None
+
+    @overload
+    def get(self, path: str) -> Entry | None: ...
+    @overload
+    def get(self, path: str, default: Default) -> Entry | Default: ...
+    def get(self, path: str, default: Any = None) -> Any:
+        """The entry at a path, or ``default``."""
+        try:
+            return self._at(path)
+        except (NotFound, NotADirectory):
+            return default
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str) and self.get(path) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(builtins.list(self._directory().names()))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._directory().names())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def keys(self) -> KeysView[str]:
+        """The names that are listed."""
+        return KeysView(self._mapping())
+
+    def values(self) -> ValuesView[Entry]:
+        """The entries that are listed."""
+        return ValuesView(self._mapping())
+
+    def items(self) -> Items[str, Entry]:
+        """Both."""
+        return Items(self._mapping())
+
+    def glob(self, pattern: str) -> Iterator[Entry]:
+        """The entries whose paths from here match: ``*``, ``?`` and ``[…]`` in a name, ``**`` for any directories.
+
+        In the order of the listings. Names without anything of that are found as ``entry[name]`` finds them.
+        """
+        self._directory()
+        return _matching(self, builtins.list(parts(pattern)))
+
+    def episodes(self) -> Table:
+        """The table of all episodes in this container, or in this folder and all below it."""
+        return episodes_in(self._directory(), self._session.paths, self.path)
+
+    # What stands in a file.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of ``numpy()``. Of a column whose length takes a pass to find out, this makes it."""
+        content = self._array_content()
+        shape = None if content is None else arrays.shape_of(content)
+        return self.numpy().shape if shape is None else shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of ``numpy()``."""
+        content = self._array_content()
+        dtype = None if content is None else arrays.dtype_of(content)
+        return self.numpy().dtype if dtype is None else dtype
+
+    def numpy(self, *, copy: bool = False) -> NDArray[Any]:
+        """The values of an array, a scalar, or the pixels of a picture: (height, width, channels), of grey ones without
+        the last. Of a directory of frames it is that of the film, which stands beside it.
+
+        It cannot be written to. Arrays of 16 KiB and more that a local container stores as they are, are its own bytes,
+        mapped into memory: should somebody write into the container they change, and should somebody cut it, touching
+        them ends the process (SIGBUS). With ``copy`` the values are always in memory of their own, and can be written.
+
+        Times keep the unit of the container, which may be one that other libraries do not know (``<M8[100ns]``):
+        convert them, ``.astype("M8[us]")``.
+        """
+        file = self._of_array()
+        with self._faults():
+            content = _canonical(file)
+            values = None if content is None else arrays.array_of(content, copy)
+            if values is None and file.name.endswith(FIRST_EXTENSION):
+                values = arrays.loaded(self.open(), copy)
+            elif values is None and file.content is None and file.name.lower().endswith(pictures.SUFFIXES):
+                import numpy as np
+
+                values = np.array(pictures.pixels(pictures.of_file(documents.bytes_of(file))))
+                values.flags.writeable = copy
+        if values is None:
+            raise self._unsuited("an array")
+        return values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        values = self.numpy(copy=bool(copy) and dtype is None)
+        return values if dtype is None else values.astype(dtype, copy=bool(copy))
+
+    def image(self) -> Image:
+        """A picture as Pillow has it, decoded."""
+        file = self._file()
+        with self._faults():
+            content = _canonical(file)
+            if isinstance(content, contents.Picture):
+                return pictures.decoded(content)
+            if isinstance(content, contents.Image):
+                png = None if pictures.is_direct(content) else documents.bytes_of(file)
+                return pictures.of_raw(content, png)
+            if file.content is None and file.name.lower().endswith(pictures.SUFFIXES):
+                return pictures.of_file(documents.bytes_of(file))
+        raise self._unsuited("a picture")
+
+    def bytes(self) -> builtins.bytes:
+        """All bytes of a file."""
+        with self._faults():
+            return documents.bytes_of(self._file())
+
+    def text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """A file as text. What is not of that encoding raises UnicodeDecodeError, or is treated as ``errors`` says."""
+        return str(self.bytes(), encoding, errors)
+
+    def json(self) -> Any:
+        """The value of a JSON document or a scalar; of JSON lines, the list of their values."""
+        with self._faults():
+            file = self._file()
+            if isinstance(file.content, (contents.Null, contents.Scalar)) or ".json" in file.name[-6:]:
+                return documents.value_of(file)
+        raise self._unsuited("JSON")
+
+    def table(self) -> Table:
+        """The table that a directory of columns, or a ``.parquet`` file of a view, stands for."""
+        found = table_of(self._found, self._session.paths, self._path)
+        if found is None:
+            raise self._unsuited("a table")
+        return found
+
+    def open(self) -> io.BufferedReader:
+        """A file object, which can be read and sought in, and has to be closed."""
+        with self._faults():
+            return stream_of(self._file(), self.path)
+
+    # How it is shown, compared and handed on.
+
+    def __repr__(self) -> str:
+        return shown.line(type(self).__name__, self._shown_name(), self._shown_node())
+
+    def _repr_html_(self) -> str:
+        return shown.page(self._shown_name(), self._shown_node())
+
+    def _repr_png_(self) -> builtins.bytes | None:
+        return self._picture(".png")
+
+    def _repr_jpeg_(self) -> builtins.bytes | None:
+        return self._picture(".jpg")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entry):
+            return NotImplemented
+        return self._session.token == other._session.token and self._path == other._path
+
+    def __hash__(self) -> int:
+        return hash((self._session.token, self._path))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self._session, self._path, self._identity or _identity(self._found))
+
+    # What is behind it.
+
+    @property
+    def _found(self) -> Node:
+        """The node, in this process. Raises Closed, Changed, and what finding it raises."""
+        node, session = self._node, self._session
+        if node is not None and self._era == session.era:
+            return node
+        if node is not None:
+            self._identity = self._identity or _identity(node)
+        if session.is_closed:
+            raise Closed("was closed", ", ".join(session.asked.sources))
+        era = session.era
+        _, node = session.paths.find(self._path)
+        if self._identity and _identity(node) != self._identity:
+            raise Changed("has been replaced since this entry was found", part=printable(self.path))
+        self._node, self._era = node, era
+        return node
+
+    def _at(self, path: str) -> Entry:
+        session = self._session
+        if session.is_closed:
+            raise Closed("was closed", ", ".join(session.asked.sources))
+        if self._path != "/" and isinstance(self._node, File):
+            raise NotADirectory("is not a directory", part=printable(self.path))
+        found, node = session.paths.find(below(self._path, path))
+        return Entry(session, found, node)
+
+    def _directory(self) -> Directory:
+        node = self._found
+        if not isinstance(node, Directory):
+            raise NotADirectory("is not a directory", part=printable(self.path))
+        return node
+
+    def _file(self) -> File:
+        node = self._found
+        if not isinstance(node, File):
+            raise IsADirectory("is a directory", part=printable(self.path))
+        return node
+
+    def _mapping(self) -> Mapping[str, Entry]:
+        self._directory()
+        return cast("Mapping[str, Entry]", self)
+
+    def _of_array(self) -> File:
+        """The file, or that of a film, for its directory of frames."""
+        node = self._found
+        if isinstance(node, Directory) and self._path != "/":
+            beside = self._session.paths.beside(self._path + FIRST_EXTENSION)
+            if isinstance(beside, File):
+                return beside
+        return self._file()
+
+    def _array_content(self) -> contents.Content | None:
+        return _canonical(self._of_array())
+
+    def _picture(self, suffix: str) -> builtins.bytes | None:
+        node = self._shown_node()
+        return self.bytes() if isinstance(node, File) and node.name.endswith(suffix) else None
+
+    def _shown_name(self) -> str:
+        return self.path or ", ".join(self._session.asked.sources)
+
+    def _shown_node(self) -> Node | None:
+        try:
+            return self._found
+        except GlassfsError:
+            return None
+
+    def _unsuited(self, wanted: str) -> Unsuited:
+        return Unsuited(f"is not {wanted}", part=printable(self.path))
+
+    def _faults(self) -> _Faults:
+        return _Faults(self.path)
+
+
+class _Faults:
+    """Says of what is raised inside of it where that was, if it does not say so itself."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, GlassfsError) and not error.part:
+            error.part = printable(self._path)
+
+
+class Library(Entry):
+    """What ``glassfs.open`` gives: the root of what was opened.
+
+    At the end of a ``with``, or by ``close``, all is given back that is held for it; entries raise
+    ``glassfs.errors.Closed`` then. Arrays and file objects that were given stay what they are.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> Library:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._session.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._session.is_closed
+
+
+def opened(
+    sources: tuple[str | os.PathLike[str], ...], cache_size: int | None, spool: str | None, views: str,
+) -> Library:
+    """For ``glassfs.open``."""
+    session = Session(Asked(named(sources), cache_size, spool, views))
+    _, node = session.paths.find("/")
+    return Library(session, "/", node)
+
+
+def _restored(kind: type[Entry], session: Session, path: str, identity: str) -> Entry:
+    return kind(session, path, None, identity)
+
+
+def _identity(node: Node) -> str:
+    """That of the version of the container, or the file, that a node is of; nothing for a folder."""
+    is_folder = isinstance(node, Directory) and not node.origin.format
+    return "" if is_folder else node.origin.identity
+
+
+def _canonical(file: File) -> contents.Content | None:
+    """The content that a file stands for, unless the file is a view of it."""
+    content = file.content
+    if isinstance(content, contents.Array) and not file.name.endswith(FIRST_EXTENSION):
+        return None
+    return content
+
+
+def _matching(entry: Entry, pattern: list[str]) -> Iterator[Entry]:
+    if not pattern:
+        yield entry
+        return
+    first, rest = pattern[0], pattern[1:]
+    if first == "**":
+        yield from _below(entry, rest or ["*"])
+    elif not _WILD & set(first):
+        found = entry.get(first)
+        if found is not None and (not rest or found.is_dir()):
+            yield from _matching(found, rest)
+    else:
+        for name in entry:
+            if fnmatchcase(name, first):
+                found = entry.get(name)
+                if found is not None and (not rest or found.is_dir()):
+                    yield from _matching(found, rest)
+
+
+def _below(entry: Entry, rest: list[str]) -> Iterator[Entry]:
+    """The matches of ``rest`` in a directory and all directories below it."""
+    waiting = [entry]
+    while waiting:
+        directory = waiting.pop()
+        yield from _matching(directory, rest)
+        inner = [
+            found for name in directory
+            if (found := directory.get(name)) is not None and found.is_dir()
+            and found.path == below(directory.path, name)[1:]  # a link may lead round in circles
+        ]
+        waiting += reversed(inner)

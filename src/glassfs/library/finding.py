@@ -1,0 +1,230 @@
+"""From a path, as a person writes it, to a node: exact names first, files without their extension, derived views.
+
+Directories are remembered by their paths. Those in a container are those of one version of it, which is compared with
+what stands in its place now, but not for each look. Any thread.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
+from glassfs.terminal import printable
+from glassfs.tree import Directory, Node, Sources, Symlink
+from glassfs.tree.lease import Lease
+from glassfs.tree.nodes import stem
+from glassfs.tree.places.folder import LostDirectory
+from glassfs.tree.tree import normal
+
+PATIENCE = 0.1
+"""Seconds for which a container is taken for what it was when it was compared last."""
+KEPT_PATHS = 8192
+MOST_LINKS = 40
+VIEWED = 2
+"""The inode number of the root with all views."""
+COMPARED_NAMES = 20_000
+SUGGESTED = 3
+
+Found = tuple[str, Node]
+"""A path, with a slash in front, by which the node is found at once, and the node."""
+
+
+class Place(NamedTuple):
+    """A directory, and the path to it that leads over no link; the root's is empty."""
+
+    path: str
+    directory: Directory
+
+
+class Paths:
+    """The paths of one tree, and of the same tree with all views."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._listed = _Directories(sources, has_views=False)
+        self._viewed = _Directories(sources, has_views=True)
+        sources.on_drop = self._forget
+
+    def find(self, path: str) -> Found:
+        """What a normal path leads to. Raises NoSuchEntry, NotADirectory, and what finding out raises."""
+        try:
+            return self._found(path, self._listed)
+        except NotFound as missing:
+            try:
+                return self._found(path, self._viewed)
+            except NotFound:
+                raise NoSuchEntry("there is no such entry", missing.source, printable(path.lstrip("/"))) from None
+
+    def _found(self, path: str, directories: _Directories) -> Found:
+        for _ in range(MOST_LINKS):
+            parent, _, name = path.rpartition("/")
+            if not name:
+                return "/", directories.root()
+            try:
+                place, directory = directories.at(parent)
+                node = directory.named(name)
+            except Changed:
+                # Another one has taken the place of the container meanwhile: what is there now?
+                directories.forget()
+                place, directory = directories.at(parent)
+                node = directory.named(name)
+            if not isinstance(node, Symlink):
+                return f"{place}/{node.name}", node
+            path = target(place, node)
+        raise NotFound("there are too many links one after another", part=printable(path))
+
+    def beside(self, path: str) -> Node | None:
+        """What has just this path, among all views, if anything."""
+        parent, _, name = path.rpartition("/")
+        try:
+            return self._viewed.at(parent)[1].child(name)
+        except (NotFound, NotADirectory):
+            return None
+
+    def nearest(self, path: str) -> list[str]:
+        """The paths most like one that leads nowhere."""
+        above, name = "", ""
+        directory = self._listed.root()
+        for name in normal(path)[1:].split("/"):
+            try:
+                above, directory = self._listed.at(f"{above}/{name}")
+            except GlassfsError:
+                break
+        shown = f"{above}/".lstrip("/")
+        try:
+            names = list(islice(directory.names(), COMPARED_NAMES))
+        except GlassfsError:
+            return []
+        meant = {stem(known) or known: known for known in reversed(names)} | {known: known for known in names}
+        close = difflib.get_close_matches(name, meant, SUGGESTED, 0.5) or sorted(names)[:SUGGESTED]
+        return list(dict.fromkeys(printable(shown + meant.get(known, known)) for known in close))
+
+    def _forget(self, lease: Lease) -> None:
+        self._listed.forget(lease)
+        self._viewed.forget(lease)
+
+
+class _Directories:
+    """The directories of a tree by their paths, which have a slash in front; the root's is empty."""
+
+    def __init__(self, sources: Sources, has_views: bool) -> None:
+        self._sources = sources
+        self._has_views = has_views
+        self._lock = threading.Lock()
+        self._known: dict[str, Place] = {}
+        self._paths_of: dict[Lease, list[str]] = {}
+        self._compared: dict[Lease, float] = {}
+        self._generation = 0
+
+    def root(self) -> Directory:
+        return self.at("")[1]
+
+    def at(self, path: str) -> Place:
+        """Links on the way are followed. Raises NotFound and NotADirectory."""
+        return self._remembered(path) or self._walked(path)
+
+    def forget(self, lease: Lease | None = None) -> None:
+        with self._lock:
+            self._generation += 1
+            if lease is None:
+                self._known, self._paths_of, self._compared = {}, {}, {}
+                return
+            self._compared.pop(lease, None)
+            for path in self._paths_of.pop(lease, ()):
+                self._known.pop(path, None)
+
+    def _is_current(self, lease: Lease) -> bool:
+        if not lease.sources:  # a folder, which is read anew each time
+            return True
+        now = time.monotonic()
+        if not lease.is_retired and now < self._compared.get(lease, 0.0):
+            return True
+        is_current = self._sources.containers.is_current(lease)
+        if is_current:
+            self._compared[lease] = now + PATIENCE
+        else:
+            self.forget(lease)
+        return is_current
+
+    def _walked(self, path: str) -> Place:
+        generation, links = self._generation, 0
+        root = self._remembered("")
+        if root is None:
+            root = Place("", self._root())
+            if not isinstance(root.directory, LostDirectory):
+                self._remember("", root, generation)
+        names = path.split("/")[1:]
+        names.reverse()
+        place = root
+        while names:
+            name = names.pop()
+            below = f"{place.path}/{name}"
+            known = self._remembered(below)
+            if known is not None:
+                place = known
+                continue
+            node = place.directory.child(name)
+            if isinstance(node, Symlink):
+                links += 1
+                if links > MOST_LINKS:
+                    raise NotFound("there are too many links one after another", part=printable(path))
+                names += reversed(list(parts(target(place.path, node))))
+                place = root
+                continue
+            if not isinstance(node, Directory):
+                raise NotADirectory("is not a directory", part=printable(below.lstrip("/")))
+            place = Place(below, node)
+            self._remember(below, place, generation)
+        if place is not root:
+            self._remember(path, place, generation)
+        return place
+
+    def _root(self) -> Directory:
+        return self._sources.viewed("", VIEWED) if self._has_views else self._sources.root()
+
+    def _remembered(self, path: str) -> Place | None:
+        found = self._known.get(path)
+        return found if found is not None and self._is_current(found.directory.origin.lease) else None
+
+    def _remember(self, path: str, place: Place, generation: int) -> None:
+        lease = place.directory.origin.lease
+        with self._lock:
+            if self._generation != generation or lease.is_retired:
+                return
+            if len(self._known) >= KEPT_PATHS:
+                self._known, self._paths_of, self._compared = {}, {}, {}
+            if path not in self._known:
+                self._paths_of.setdefault(lease, []).append(path)
+            self._known[path] = place
+        if lease.sources:
+            self._compared.setdefault(lease, time.monotonic() + PATIENCE)
+
+
+def target(parent: str, link: Symlink) -> str:
+    """The normal path that a link in a directory leads to. Raises NotFound where that is not in the tree."""
+    found = list(parts(parent))
+    is_inside = not link.target.startswith("/")
+    for part in parts(link.target):
+        if part != "..":
+            found.append(part)
+        elif found:
+            found.pop()
+        else:
+            is_inside = False
+    if not is_inside:
+        raise NotFound("is a link that leads out of what was opened", part=printable(f"{parent}/{link.name}"[1:]))
+    return "/" + "/".join(found)
+
+
+def below(path: str, inner: str) -> str:
+    """A path that is written from another one on."""
+    return normal(f"{path}/{inner}")
+
+
+def parts(pattern: str) -> Iterator[str]:
+    return (part for part in pattern.split("/") if part not in ("", "."))

@@ -1,0 +1,138 @@
+"""What is behind the entries of one ``glassfs.open``: the tree, in this process, for as long as it is open.
+
+Any thread. A process that was forked off must not touch the tree of its parent, whose locks may be held by threads that
+it does not have: it opens one of its own when it first needs one. Whoever got an entry pickled does the same.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakSet, WeakValueDictionary
+
+from glassfs.cache import DEFAULT_BUDGET, BlockCache
+from glassfs.errors import Closed
+from glassfs.library.finding import Paths
+from glassfs.tree import Containers, Sources, Tree, open_sources
+from glassfs.tree.listings import Listings
+from glassfs.tree.nodes import Children
+from glassfs.view import chosen
+
+KEPT_SHARE = 4
+"""The part of the cache's size that what is parsed of containers may have, and the part for their listings."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What ``glassfs.open`` was asked for."""
+
+    sources: tuple[str, ...]
+    cache_size: int | None = None
+    spool: str | None = None
+    views: str = ""
+
+    def elsewhere(self) -> Asked:
+        """The same for a process with another working directory."""
+        return Asked(tuple(os.path.abspath(source) for source in self.sources), self.cache_size, self.spool, self.views)
+
+    def opened(self) -> Sources:
+        budget = DEFAULT_BUDGET if self.cache_size is None else self.cache_size
+        cache = BlockCache(budget, self.spool)
+        listings: Listings[Children] = Listings(max(1, budget // KEPT_SHARE))
+        containers = Containers(
+            cache, budget=budget // KEPT_SHARE, views=chosen(self.views), has_catalogue=True, listings=listings,
+        )
+        return open_sources(self.sources, containers)
+
+
+def open_tree(
+    *sources: str | os.PathLike[str], cache_size: int | None = None, spool: str | None = None, views: str = "",
+) -> Tree:
+    """The tree of what ``glassfs.open`` would open, for whoever works with nodes."""
+    cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
+    return open_sources(named(sources), Containers(cache, views=chosen(views), has_catalogue=True)).tree
+
+
+class Session:
+    """The tree of what was asked for. ``token`` tells it from all others, in other processes, too.
+
+    ``era`` is another one whenever nodes of before are not to be used any more.
+    """
+
+    def __init__(self, asked: Asked, token: str = "") -> None:
+        self.asked = asked
+        self.token = token or uuid.uuid4().hex
+        self.era = 0
+        self.is_closed = False
+        self._away = asked.elsewhere()
+        self._lock = threading.Lock()
+        self._sources: Sources | None = None
+        self._paths: Paths | None = None
+        self._inherited: list[object] = []
+        """What a parent had opened: nobody may even give it up."""
+        with _lock:
+            _sessions[self.token] = self
+            _all.add(self)
+
+    @property
+    def paths(self) -> Paths:
+        """Raises Closed, and what opening raises."""
+        paths = self._paths
+        if paths is None:
+            with self._lock:
+                if self.is_closed:
+                    raise Closed("was closed", ", ".join(self.asked.sources))
+                paths = self._paths
+                if paths is None:
+                    asked = self._away if self.era else self.asked
+                    self._sources = asked.opened()
+                    paths = self._paths = Paths(self._sources)
+        return paths
+
+    def close(self) -> None:
+        """Gives back all at once. Whatever is asked of it later raises Closed."""
+        with self._lock:
+            sources, self._sources, self._paths = self._sources, None, None
+            self.is_closed = True
+            self.era += 1
+        if sources is not None:
+            sources.close()
+
+    def begin_after_fork(self) -> None:
+        self._inherited.append((self._sources, self._paths))
+        self._sources = self._paths = None
+        self._lock = threading.Lock()
+        self.era += 1
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return restored, (self.token, self._away)
+
+
+_lock = threading.Lock()
+_sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
+_all: WeakSet[Session] = WeakSet()
+
+
+def restored(token: str, asked: Asked) -> Session:
+    """That session, if it is one of this process, or one like it for all who come from it."""
+    with _lock:
+        found = _sessions.get(token)
+    return Session(asked, token) if found is None else found
+
+
+def _begin_after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for session in list(_all):
+        session.begin_after_fork()
+
+
+def named(sources: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    return tuple(os.fspath(source) for source in sources)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_after_fork)

@@ -1,0 +1,69 @@
+"""A folder of containers, as a person has it, and what is opened of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import make_samples
+import numpy as np
+import pytest
+from writers.idv import IdvWriter
+from writers.kastore import KastoreWriter
+from writers.wshard import WShardWriter
+
+import glassfs
+
+FRAMES = 6
+EPOCH = 621_355_968_000_000_000
+"""1970 in ticks of .NET."""
+
+
+def film() -> np.ndarray:
+    return np.random.default_rng(4).integers(0, 256, (FRAMES, 20, 30, 3), np.uint8)
+
+
+def write_wave(path: Path) -> None:
+    with WShardWriter(path, episode={"episode_id": "demo", "length_T": FRAMES}) as writer:
+        writer.add_channel("rgb", film(), modality="rgb", codec="zstd")
+        writer.add_channel("force", np.arange(FRAMES * 4000, dtype=np.float32).reshape(FRAMES, 4000))
+
+
+def write_table(path: Path) -> None:
+    with IdvWriter(path) as view:
+        ticks = np.arange(20) * 864_000_000_000 + EPOCH
+        view.add("Time", ticks, "DateTime")
+        view.add("Score", np.arange(20, dtype=np.float32) / 4)
+        view.add("Species", ["setosa", "virginica"] * 10)
+
+
+def write_store(path: Path, value: float = 1.0) -> None:
+    with KastoreWriter(path) as store:
+        store.add("large", np.full(100_000, value))
+        store.add("small", np.arange(3, dtype=np.int32))
+
+
+def write_datasets(folder: Path) -> None:
+    """What docs/python.md has."""
+    folder.mkdir()
+    make_samples.write_kinodb(folder / "run1.kdb")
+    make_samples.write_kinodb(folder / "run2.kdb")
+    make_samples.write_tree_sequence(folder / "trees.trees")
+    write_wave(folder / "wave.wshard")
+    write_table(folder / "table.idv")
+
+
+@pytest.fixture(scope="session")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """To be read only."""
+    folder = tmp_path_factory.mktemp("library") / "datasets"
+    write_datasets(folder)
+    write_store(folder / "store.kas")
+    (folder / "notes.txt").write_text("plain\n")
+    return folder
+
+
+@pytest.fixture
+def data(datasets: Path) -> Iterator[glassfs.Library]:
+    with glassfs.open(datasets) as opened:
+        yield opened

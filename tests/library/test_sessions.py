@@ -1,0 +1,175 @@
+"""Threads, forks, other processes, changes, and the end."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glassfs
+from glassfs.errors import Changed, Closed
+from glassfs.library import session
+from tests.conftest import Scale
+from tests.library.conftest import write_store
+
+STATE = "run1.kdb/episodes/0/state"
+
+
+def read(entry: glassfs.Entry) -> tuple[str, list[float]]:
+    """What another process gets."""
+    return entry.path, entry.numpy()[-1].tolist()
+
+
+def test_spawned_processes_open_it_again(data: glassfs.Library, scale: Scale) -> None:
+    entries = [episode["state"] for episode in data.glob("*/episodes/*")]
+    with multiprocessing.get_context("spawn").Pool(scale(2, 8)) as pool:
+        assert pool.map(read, entries, chunksize=1) == [read(entry) for entry in entries]
+
+
+def test_pickled_entries_share_what_was_opened(data: glassfs.Library) -> None:
+    here = pickle.loads(pickle.dumps(data[STATE]))
+    assert here == data[STATE] and here._session is data._session
+    pickled = pickle.dumps([data, data[STATE], data["run1.kdb"]])
+    del session._sessions[data._session.token]
+    there, state, container = pickle.loads(pickled)
+    assert isinstance(there, glassfs.Library) and there[STATE] == state and container[STATE.partition("/")[2]] == state
+    assert there._session is state._session is not data._session
+    assert (state.numpy() == data[STATE].numpy()).all()
+    there.close()
+    assert data[STATE].shape == (24, 7)
+
+
+def test_names_are_those_of_the_first_process(datasets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(datasets.parent)
+    with glassfs.open("datasets") as data:
+        pickled = pickle.dumps(data)
+        del session._sessions[data._session.token]
+        monkeypatch.chdir(tmp_path)
+        with pickle.loads(pickled) as there:
+            assert there[STATE].shape == (24, 7)
+
+
+def test_a_pickled_entry_is_of_the_same_version(tmp_path: Path) -> None:
+    write_store(tmp_path / "a.kas")
+    with glassfs.open(tmp_path) as data:
+        pickled = pickle.dumps([data, data["a.kas/small"]])
+        write_store(tmp_path / "a.kas", 2.0)
+        del session._sessions[data._session.token]
+        there, entry = pickle.loads(pickled)
+        with pytest.raises(Changed, match=r"a\.kas/small\.npy: has been replaced"):
+            entry.numpy()
+        assert there["a.kas/small"].numpy().tolist() == [0, 1, 2]
+
+
+def forked(child: object) -> int:
+    """The exit status of a process that was forked off and runs ``child``."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            child()  # type: ignore[operator]
+            gc.collect()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_has_its_own(data: glassfs.Library) -> None:
+    entry, expected = data[STATE], data[STATE].numpy()
+
+    def child() -> None:
+        assert (entry.numpy() == expected).all() and data["run2.kdb/episodes/1/action"].shape == (24, 7)
+        data.close()
+
+    assert forked(child) == 0
+    assert (data[STATE].numpy() == expected).all()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_threads_that_work_while_a_process_is_forked_leave_it_no_locks(data: glassfs.Library, scale: Scale) -> None:
+    entry, expected = data[STATE], data[STATE].numpy()
+    is_over = threading.Event()
+    paths = [f"{run}.kdb/episodes/{number}/images/wrist/{frame:06d}"
+             for run in ("run1", "run2") for number in range(3) for frame in range(24)]
+
+    def work() -> None:
+        while not is_over.is_set():
+            for path in paths:
+                data[path].image()
+
+    def child() -> None:
+        assert (entry.numpy() == expected).all()
+        for path in paths[::20]:
+            data[path].image()
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    try:
+        for _ in range(scale(5, 50)):
+            assert forked(child) == 0
+    finally:
+        is_over.set()
+        for worker in workers:
+            worker.join()
+
+
+def test_threads_get_what_they_ask_for(data: glassfs.Library) -> None:
+    episodes = list(data.glob("*/episodes/*"))
+    expected = {entry.path: entry["state"].numpy() for entry in episodes}
+
+    def look(number: int) -> bool:
+        episode = data[f"run{1 + number % 2}.kdb"]["episodes"][f"{number % 3}"]
+        picture = episode[f"images/front/{number % 24:06d}"]
+        return (episode["state"].numpy() == expected[episode.path]).all() and picture.numpy().shape == (96, 128, 3)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(look, range(200)))
+
+
+def test_what_is_looked_up_is_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
+    write_store(tmp_path / "a.kas")
+    with glassfs.open(tmp_path) as folder, glassfs.open(tmp_path / "a.kas") as container:
+        for value in (1.0, 2.0, 3.0):
+            write_store(tmp_path / "new", value)
+            os.replace(tmp_path / "new", tmp_path / "a.kas")
+            assert folder["a.kas/large"].numpy()[0] == container["large"].numpy()[0] == value
+        (tmp_path / "a.kas").unlink()
+        assert "a.kas" not in folder and "a.kas/large" not in folder
+        write_store(tmp_path / "a.kas", 4.0)
+        assert folder["a.kas/large"].numpy()[0] == container["large"].numpy()[0] == 4.0
+
+
+def test_what_was_closed_says_so(datasets: Path) -> None:
+    with glassfs.open(datasets) as data:
+        entry, array = data[STATE], data["store.kas/large"].numpy()
+        file = data[STATE].open()
+    assert data.closed
+    for use in (entry.numpy, lambda: data[STATE], lambda: list(data), lambda: STATE in data, entry.bytes):
+        with pytest.raises(Closed, match="was closed"):
+            use()
+    assert repr(entry) and repr(data)
+    assert (array == 1).all()
+    with file:
+        assert np.load(file).shape == (24, 7)
+    data.close()
+
+
+def test_nothing_is_held_after_the_end(datasets: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with glassfs.open(datasets) as data:
+        for episode in data.glob("*/episodes/*"):
+            episode["state"].numpy()
+            episode["images/front/000000"].image()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
