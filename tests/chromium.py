@@ -51,11 +51,13 @@ class Browser:
         self._buffer = bytearray()
         self._number = 0
         self._session = ""
+        self._loaded = set[str]()
         (target,) = [one for one in self._ask("Target.getTargets")["targetInfos"] if one["type"] == "page"]
         found = self._ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = found["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._ask(f"{domain}.enable")
+        self._ask("Page.setLifecycleEventsEnabled", enabled=True)
         self.resize(1200, 900)
 
     def open(self, place: Path | str) -> None:
@@ -110,10 +112,10 @@ class Browser:
         return base64.b64decode(found["data"])
 
     def _navigate(self, address: str) -> None:
-        self._is_loaded = False
+        self._loaded.clear()
         found = self._ask("Page.navigate", url=address)
         assert "errorText" not in found, found
-        self._wait_until(lambda: self._is_loaded)
+        self._wait_until(lambda: found["loaderId"] in self._loaded)
 
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1
@@ -159,8 +161,8 @@ class Browser:
     def _note(self, message: dict[str, Any]) -> None:
         told = message.get("params", {})
         match message.get("method"):
-            case "Page.loadEventFired":
-                self._is_loaded = True
+            case "Page.lifecycleEvent" if told["name"] == "load":
+                self._loaded.add(told["loaderId"])
             case "Runtime.exceptionThrown":
                 self.complaints.append(json.dumps(told["exceptionDetails"]))
             case "Runtime.consoleAPICalled":

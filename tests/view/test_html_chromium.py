@@ -201,6 +201,10 @@ def test_a_list_filters_sorts_and_leads_to_pages(chromium: Browser, run: Path) -
     chromium.wait_for("location.pathname.endsWith('/episodes/0/index.html')")
     chromium.wait_for("document.querySelector('.camera a') !== null")
     assert chromium.evaluate("document.getElementById('back').getAttribute('href')") == "../../index.html"
+    assert chromium.evaluate("document.getElementById('earlier').hidden")
+    chromium.evaluate("document.getElementById('later').click()")
+    chromium.wait_for("location.pathname.endsWith('/episodes/1/index.html')")
+    assert chromium.wait_for("document.getElementById('earlier')?.href").endswith("/0/index.html#up=2&number=0&of=250")
 
 
 def test_names_of_strangers_stay_text(chromium: Browser, tmp_path: Path) -> None:
@@ -257,6 +261,18 @@ def test_what_nobody_may_do(chromium: Browser, run: Path) -> None:
         button.click();
         return window.hacked === undefined;
     })()""")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [
+    "up=javascript:window.hacked=1", "up=-1&number=-1&of=1e999", "up=1e9&number=x&of=3", "number=3&of=2",
+    "step=NaN&up=", "up=0.5", "number=javascript:0&of=5", "step=-7", "step=1e99",
+])
+def test_an_address_cannot_lead_elsewhere(chromium: Browser, run: Path, words: str) -> None:
+    chromium.open(f"{(run / 'episodes/0/index.html').as_uri()}#{words}")
+    assert chromium.evaluate("[...document.querySelectorAll('.ways a')].every((way) => way.hidden && !way.href)")
+    assert text(chromium, "#now").split(" ")[0] in ("0", "29")
+    assert not chromium.complaints
 
 
 @pytest.mark.slow

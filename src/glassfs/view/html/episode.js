@@ -154,10 +154,11 @@
         this.video.setAttribute("aria-label", `${this.camera.name}, as a film`);
         this.video.onerror = () => {
           this.video.remove();
-          made("p", details, "soft", "There is no film beside the frames: it is there with the mp4 view (-o views=html+mp4).");
+          made("p", details, "soft", "There is no film beside the frames: it comes with the mp4 view (views=html+mp4).");
         };
         this.video.ontimeupdate = () => {
-          if (this.video.duration) go(Math.floor(this.video.currentTime / this.video.duration * this.camera.count + 1e-6));
+          const { currentTime, duration } = this.video;
+          if (duration) go(Math.floor(currentTime / duration * this.camera.count + 1e-6));
         };
         this.video.src = this.camera.film;
       });
@@ -344,7 +345,7 @@
       if (told.leftOut) note(`There are too many channels to plot: ${told.leftOut} are left out.`);
       const long = told.columns.find((column) => column.stretch > 1);
       if (long) {
-        note(`There are too many steps to plot each: of every ${long.stretch} the least and the greatest value is shown.`);
+        note(`There are too many steps to plot each: the least and the greatest of every ${long.stretch} are shown.`);
       }
       const partly = told.columns.filter((column) => column.taken < column.stretch && column.stretch > 1);
       for (const column of partly) {
@@ -395,7 +396,8 @@
 
   function tick(now) {
     if (!state.isPlaying) return;
-    const step = Math.min(last, state.from + Math.floor(Math.max(0, now - state.began) / 1000 * facts.fps * state.speed));
+    const seconds = Math.max(0, now - state.began) / 1000;
+    const step = Math.min(last, state.from + Math.floor(seconds * facts.fps * state.speed));
     // A picture that is late holds the film up for one step at most; what then is missed is left out.
     if (step > state.step && !cameras.some((camera) => camera.isLoading)) {
       go(step);
@@ -448,13 +450,23 @@
     for (const plot of plots) if (plot.chart) plot.draw();
   });
 
-  // What the list of episodes says of this page, and a step that somebody asks for: #up=2&step=17
+  // What the list of episodes says of this page, and a step that somebody asks for: #up=2&number=3&of=40&step=17
 
   const asked = new URLSearchParams(location.hash.slice(1));
-  const up = Number(asked.get("up"));
-  if (Number.isInteger(up) && up > 0 && up < 64) {
-    at("back").href = "../".repeat(up) + "index.html";
-    at("back").hidden = false;
+  const whole = (name) => {
+    const value = Number(asked.get(name) ?? NaN);
+    return Number.isSafeInteger(value) && value >= 0 ? value : null;
+  };
+  const up = whole("up"), number = whole("number"), count = whole("of");
+  const lead = (id, address) => {
+    at(id).href = address;
+    at(id).hidden = false;
+  };
+  if (up && up < 64) lead("back", "../".repeat(up) + "index.html");
+  if (number !== null && number < count) {
+    const address = (other) => `../${other}/index.html#up=${up ?? 0}&number=${other}&of=${count}`;
+    if (number > 0) lead("earlier", address(number - 1));
+    if (number < count - 1) lead("later", address(number + 1));
   }
   addEventListener("hashchange", () => {
     const step = new URLSearchParams(location.hash.slice(1)).get("step");

@@ -76,11 +76,13 @@
       for (const row of rows) for (const name of row.values.keys()) all.add(name);
       const first = Object.keys(LABELS);
       const rank = (name) => (first.includes(name) ? first.indexOf(name) : first.length);
-      names = [...all].filter((name) => !HIDDEN.includes(name) && rows.some((row) => (row.values.get(name) ?? null) !== null));
+      const isTold = (name) => rows.some((row) => (row.values.get(name) ?? null) !== null);
+      names = [...all].filter((name) => !HIDDEN.includes(name) && isTold(name));
       names.sort((a, b) => rank(a) - rank(b));
       names = names.slice(0, SHOWN);
       if (facts.total > rows.length) {
-        note(`There are ${facts.total.toLocaleString("en")} episodes, too many for a page: the first ${rows.length.toLocaleString("en")} are here.`);
+        const [total, here] = [facts.total, rows.length].map((count) => count.toLocaleString("en"));
+        note(`There are ${total} episodes, too many for a page: the first ${here} are here.`);
       }
       if (facts.omitted) note(`Containers that not everybody may read are left out: ${facts.omitted}.`);
       if (facts.error) note(`Not all containers could be looked at: ${facts.error}`);
@@ -98,7 +100,7 @@
     }
   }, true);
 
-  const isNumeric = (name) => rows.every((row) => ["number", "undefined"].includes(typeof (row.values.get(name) ?? undefined)));
+  const isNumeric = (name) => rows.every((row) => typeof (row.values.get(name) ?? 0) === "number");
 
   function addHeads() {
     made("th", at("heads"), "thumb").setAttribute("aria-label", "First frame");
@@ -166,7 +168,8 @@
     const link = made("a", head, "", row.label);
     link.dir = "auto";
     if (row.folder) made("div", head, "soft", row.folder).dir = "auto";
-    link.href = `${row.place}/index.html#up=${row.up}`;
+    const neighbours = row.isNumbered ? `&number=${row.number}&of=${rows.length}` : "";
+    link.href = `${row.place}/index.html#up=${row.up}${neighbours}`;
     for (const name of names) {
       const value = row.values.get(name) ?? null;
       const cell = made("td", element);
