@@ -169,7 +169,7 @@ def test_its_hint_is_asked(installed: Path, wave: Path) -> None:
 
 def log_of(path: Path, packages: Path) -> list[str]:
     """What opening a container writes into the log."""
-    program = "import logging, sys; from glassfs.library import open_tree; logging.basicConfig(); open_tree(sys.argv[1])"
+    program = "import logging, sys, glassfs; logging.basicConfig(); glassfs.open(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", program, path], capture_output=True, text=True, check=True,
         env=os.environ | {"PYTHONPATH": str(packages)},
