@@ -66,7 +66,7 @@ def _open(opening: Opening) -> Container:
 
     rows = Records(b"episodes", -(-len(records) // a_block), block)
     table = Table(b"episodes", declared, list, rows, directory.encode())
-    return Container("takes", "1", Group(b"", lambda: ()), [source, *siblings], episodes=table)
+    return Container("takes", "1", Group(b"", lambda: ()), [source, *siblings], episodes=lambda: table)
 
 
 FORMAT = Format("takes", lambda head: head.startswith(MAGIC), _open)
