@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,14 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """Line and full dotted name of whatever a file imports, inside functions and behind TYPE_CHECKING, too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -140,9 +146,8 @@ def is_opening(call: ast.Call) -> bool:
 
 def ways_to_files(path: Path) -> list[str]:
     """What a module could open files with."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     found = [f"line {line}: {name}" for line, name in imports_of(path) if name.partition(".")[0] in FILES]
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and is_opening(node))
+    calls = (node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call) and is_opening(node))
     return found + [f"line {call.lineno}: {ast.unparse(call.func)}" for call in calls]
 
 
@@ -157,13 +162,14 @@ def test_only_sources_open_files(path: Path) -> None:
 
 def test_the_rules_know_the_ways_to_files(tmp_path: Path) -> None:
     """The check itself."""
-    for text in (
+    for number, text in enumerate((
         "import os", "import os.path", "from pathlib import Path", "def late():\n    from os import path", "open('x')",
         "import io\nio.open('x')", "import tempfile as t", "import numpy, shutil", "__import__('os')",
-    ):
-        path = tmp_path / "module.py"
+    )):
+        path = tmp_path / f"module{number}.py"
         path.write_text(text)
         assert ways_to_files(path), text
+    path = tmp_path / "harmless.py"
     path.write_text("import io, re\nio.BytesIO()\nstore.open(())\nre.compile('open(x)')\n")
     assert not ways_to_files(path)
 
@@ -198,7 +204,7 @@ def test_no_file_is_too_long(place: str) -> None:
 def test_every_module_says_what_it_is_for() -> None:
     silent = [
         str(path) for path in MODULES
-        if path.stat().st_size and ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
+        if path.stat().st_size and ast.get_docstring(parsed(path)) is None
     ]
     assert not silent
 

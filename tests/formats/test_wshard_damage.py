@@ -236,6 +236,7 @@ def bomb(text: bytes) -> bytes:
     return made(lambda writer: [writer.add("signal/x", ARRAY), writer.add("meta/channels", text, "zstd")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [
     b"[" + b"{}," * 1_300_000 + b"{}]", b'{"channels": [' + b'{"":0},' * 550_000 + b"{}]}",
     b'["' + b"\xf0\x9f\x98\x80" * 1_000_000 + b'"]',

@@ -117,6 +117,7 @@ with glassfs.open(sys.argv[1], cache_size=16 << 20, spool=sys.argv[2]) as data:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_an_array_takes_its_own_memory_and_no_more(tmp_path: Path, codec: str) -> None:
     with WShardWriter(tmp_path / "a.wshard", codec=codec) as writer:

@@ -94,6 +94,7 @@ def test_a_forked_process_has_its_own(data: glassfs.Library) -> None:
     assert (data[STATE].numpy() == expected).all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_threads_that_work_while_a_process_is_forked_leave_it_no_locks(data: glassfs.Library, scale: Scale) -> None:
     entry, expected = data[STATE], data[STATE].numpy()

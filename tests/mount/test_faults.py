@@ -58,6 +58,7 @@ def test_truncated_and_rewritten(mounted: Mounted, faults: Faults, scale: Scale,
     faults.add("container truncated and rewritten in place, under 8 readers", truncations, summed(buffered, direct))
 
 
+@pytest.mark.slow
 def test_replaced(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path) -> None:
     replacements = scale(10, 100, 1000)
     path = write_in_folder(tmp_path)

@@ -38,6 +38,7 @@ def test_uid_gid_and_umask(mounted: Mounted, store: Path) -> None:
             assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, mode), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["0", "1", "1M"])
 def test_a_cache_of_next_to_nothing(mounted: Mounted, gallery: Gallery, size: str) -> None:
     """Everything goes through files, or alone: all bytes are right, for several readers at a time, and nobody hangs."""

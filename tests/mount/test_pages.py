@@ -40,6 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_from_a_list_through_the_frames_of_an_episode(mounted: Mounted, folder: Path, chromium: Browser) -> None:
     with mounted(folder) as mount:

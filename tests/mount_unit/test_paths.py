@@ -123,6 +123,7 @@ def test_paths_lead_to_what_is_there(house: House) -> None:
             house.size(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/none", "/some/none", "/folder/none", "/folder/plain/x", "/none/none"])
 def test_what_is_not_there_leaves_nothing_for_the_collector(house: House, path: str) -> None:
     """Programs ask for what is not there all the time, and the collector of a mount comes by rarely."""

@@ -62,6 +62,7 @@ def test_a_manifest_gives_nobody_the_parts_of_another(shared: Shared, place: Pat
     assert (mode(shown), mode(shown / arrays[0])) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("manifest_owner", "manifest_mode", "part_owner", "part_mode", "expected"),
     [

@@ -76,6 +76,7 @@ def incoming(place: Path) -> Path:
     return make_folder(place / "source/incoming", owner=STRANGER)
 
 
+@pytest.mark.slow
 def test_a_file_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
     write_file(place / "outside/secret.txt", SECRET, 0o600)
     write_file(incoming / "text", OWN, owner=STRANGER)
@@ -113,6 +114,7 @@ def test_a_part_of_a_manifest_swapped_for_a_link(shared: Shared, place: Path, in
     attack(parts[1], incoming / "link", lambda: [read_or_refusal(path) for path in paths])
 
 
+@pytest.mark.slow
 def test_a_folder_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
     write_file(place / "outside/text", SECRET, 0o600)
     write_store(place / "outside/store.kas", SECRET, 0o600)

@@ -339,6 +339,7 @@ def test_a_mount_of_glassfs_is_not_entered(
 IN_A_NAMESPACE = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", __name__]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["overlay", "mounted", "unmounted", "bound", "twice"])
 def test_mounts(tmp_path: Path, script: str) -> None:
     """In a mount namespace of its own; see ``main``."""

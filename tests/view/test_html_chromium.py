@@ -18,7 +18,7 @@ from tests.formats.derived import shown_in
 from tests.view.pages import files, table
 from tests.view.test_html import HOSTILE, Joined
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 FRAMES = 30
 ATTACK = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
 

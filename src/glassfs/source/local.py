@@ -25,7 +25,7 @@ from functools import lru_cache, partial
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.source import beneath, descriptors, foreign, mappings
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
-from glassfs.source.scattered import SEGMENTS, Scattered, total
+from glassfs.source.scattered import fill, total
 from glassfs.source.watched import Watched
 
 ACL = "system.posix_acl_access"
@@ -347,7 +347,7 @@ class LocalSource(Source):
         wanted = total(buffers)
         number = self._begin()
         try:
-            got = _read(number, buffers, offset, wanted)
+            got = fill(number, buffers, offset, wanted)
             status = os.fstat(number)
         except OverflowError:  # further than any file can reach
             raise self.outside(offset, wanted) from None
@@ -447,30 +447,6 @@ class LocalSource(Source):
             os.close(number)
             raise Changed("has been replaced by another file", self.name)
         return number
-
-
-def _read(number: int, buffers: Sequence[memoryview], offset: int, wanted: int) -> int:
-    """Fills ``buffers``, ``wanted`` bytes, from ``offset`` of a descriptor on. Returns how many there were."""
-    if type(buffers) is Scattered and buffers.read(number, offset):
-        return wanted
-    got = 0
-    while got < wanted:
-        more = os.preadv(number, buffers[:SEGMENTS], offset + got)
-        if not more:
-            break
-        got += more
-        if got < wanted:
-            buffers = _behind(buffers, more)
-    return got
-
-
-def _behind(buffers: Sequence[memoryview], size: int) -> list[memoryview]:
-    """What is left of ``buffers`` after their first ``size`` bytes."""
-    rest = list(buffers)
-    while size >= len(rest[0]):
-        size -= len(rest.pop(0))
-    rest[0] = rest[0][size:]
-    return rest
 
 
 def _acl_of(folder: int, name: str, status: os.stat_result) -> bytes:

@@ -105,3 +105,27 @@ def _system_call() -> Callable[[int, int, int, int], int] | None:
 
 
 _preadv = _system_call()
+
+
+def fill(number: int, buffers: Sequence[memoryview], offset: int, wanted: int) -> int:
+    """Fills ``buffers``, ``wanted`` bytes, from ``offset`` of a descriptor on. Returns how many there were."""
+    if type(buffers) is Scattered and buffers.read(number, offset):
+        return wanted
+    got = 0
+    while got < wanted:
+        more = os.preadv(number, buffers[:SEGMENTS], offset + got)
+        if not more:
+            break
+        got += more
+        if got < wanted:
+            buffers = _behind(buffers, more)
+    return got
+
+
+def _behind(buffers: Sequence[memoryview], size: int) -> list[memoryview]:
+    """What is left of ``buffers`` after their first ``size`` bytes."""
+    rest = list(buffers)
+    while size >= len(rest[0]):
+        size -= len(rest.pop(0))
+    rest[0] = rest[0][size:]
+    return rest
