@@ -19,6 +19,7 @@ from glassfs.formats.kastore import FORMAT
 from glassfs.formats.registry import open_container
 from glassfs.library import open_tree
 from glassfs.testing import FormatTests
+from tests.conftest import Scale
 from tests.formats.derived import whole
 from tests.formats.rows import assert_array, assert_runs, look_through, table_file, tables_of
 from tests.formats.test_tskit import rewritten, tables
@@ -167,11 +168,11 @@ class TestTrees(FormatTests):
     """The conformance class with a tree sequence: its tables are looked at as well."""
 
     format = FORMAT
-    damaged_copies = 10
 
     @pytest.fixture(autouse=True)
-    def _written(self, trees: Path) -> None:
+    def _written(self, trees: Path, scale: Scale) -> None:
         self.trees = trees
+        self.damaged_copies = scale(2, 10, 100)
 
     def containers(self) -> Iterable[Path | bytes]:
         return [self.trees]
