@@ -299,6 +299,45 @@ class Settled(Directory):
         return (fact[0].decode("utf-8", "surrogateescape") for fact in self.facts(0, self.count))
 
 
+class Standing(Settled):
+    """A directory that stands for another one, which it finds each time: its children are that one's."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def shown(self) -> Settled:
+        """That one. May raise whatever finding it out does."""
+
+    @property
+    def count(self) -> int:
+        return self.shown().count
+
+    @property
+    def inside(self) -> Origin:
+        return self.shown().origin
+
+    def find(self, name: str) -> int:
+        return self.shown().find(name)
+
+    def at(self, number: int) -> Node:
+        return self.shown().at(number)
+
+    def found(self, name: str) -> tuple[int, Node]:
+        return self.shown().found(name)
+
+    def listing(self) -> Sequence[Node]:
+        return self.shown().listing()
+
+    def facts(self, start: int, stop: int) -> Iterator[Facts]:
+        return self.shown().facts(start, stop)
+
+    def names(self) -> Iterator[str]:
+        return self.shown().names()
+
+    def named(self, name: str) -> Node:
+        return self.shown().named(name)
+
+
 def facts_of(node: Node) -> Facts:
     size = node.data.size if isinstance(node, File) and node.data.is_sized else None
     return node.name.encode("utf-8", "surrogateescape"), node.ino, node.mode, size

@@ -18,12 +18,12 @@ from glassfs.tree.nodes import (
     XATTR_PREFIX,
     Access,
     Directory,
-    Facts,
     File,
     FixedDirectory,
     Node,
     Origin,
     Settled,
+    Standing,
     Symlink,
     error_of,
     inode,
@@ -132,7 +132,7 @@ class PlainFile(File):
         return {XATTR_PREFIX + "error": self._reason.encode("utf-8", "replace")} if self._reason else {}
 
 
-class ContainerDirectory(Settled):
+class ContainerDirectory(Standing):
     """A container as a directory: the version that stood there when the node was made, parsed when it is needed.
 
     Each of its methods raises Refused where it cannot be opened, or Changed where another one is there by now.
@@ -149,41 +149,15 @@ class ContainerDirectory(Settled):
     def place(self) -> Place:
         return self._lease.place
 
-    @property
-    def count(self) -> int:
-        return self.opened().root.count
-
-    @property
-    def inside(self) -> Origin:
-        return self.opened().origin
-
-    def find(self, name: str) -> int:
-        return self.opened().root.find(name)
-
-    def at(self, number: int) -> Node:
-        return self.opened().root.at(number)
-
-    def found(self, name: str) -> tuple[int, Node]:
-        return self.opened().root.found(name)
-
-    def listing(self) -> Sequence[Node]:
-        return self.opened().root.listing()
-
-    def facts(self, start: int, stop: int) -> Iterator[Facts]:
-        return self.opened().root.facts(start, stop)
-
-    def names(self) -> Iterator[str]:
-        return self.opened().root.names()
-
-    def named(self, name: str) -> Node:
-        return self.opened().root.named(name)
+    def shown(self) -> Settled:
+        return self.opened().root
 
     def opened(self) -> Opened:
         return self.containers.opened(self._lease)
 
     def xattrs(self) -> dict[str, bytes]:
         found = {XATTR_PREFIX + "format": self._lease.format.encode()}
-        return found | error_of(self.opened().root) if self.origin.services.views else found
+        return found | error_of(self.shown()) if self.origin.services.views else found
 
 
 class Folder(Directory):

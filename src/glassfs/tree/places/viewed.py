@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from glassfs.tree.nodes import Directory, Facts, Node, Origin, Settled, error_of, inode
+from glassfs.tree.nodes import Directory, Node, Settled, Standing, error_of, inode
 from glassfs.tree.places.folder import ContainerDirectory
 from glassfs.view import ALL, chosen
 
@@ -43,7 +43,7 @@ class _Viewed(Directory):
         return viewed(node, node.name, inode(node.name, self.ino)) if isinstance(node, Directory) else node
 
 
-class _ViewedContainer(Settled):
+class _ViewedContainer(Standing):
     """A container."""
 
     __slots__ = ("_container",)
@@ -52,34 +52,8 @@ class _ViewedContainer(Settled):
         super().__init__(name, ino, container.origin)
         self._container = container
 
-    @property
-    def count(self) -> int:
-        return self._root().count
-
-    @property
-    def inside(self) -> Origin:
-        return self._root().origin
-
-    def find(self, name: str) -> int:
-        return self._root().find(name)
-
-    def at(self, number: int) -> Node:
-        return self._root().at(number)
-
-    def found(self, name: str) -> tuple[int, Node]:
-        return self._root().found(name)
-
-    def listing(self) -> Sequence[Node]:
-        return self._root().listing()
-
-    def facts(self, start: int, stop: int) -> Iterator[Facts]:
-        return self._root().facts(start, stop)
-
-    def names(self) -> Iterator[str]:
-        return self._root().names()
-
     def xattrs(self) -> dict[str, bytes]:
-        return self._container.xattrs() | error_of(self._root())
+        return self._container.xattrs() | error_of(self.shown())
 
-    def _root(self) -> Settled:
+    def shown(self) -> Settled:
         return self._container.opened().root_with(chosen(ALL))
