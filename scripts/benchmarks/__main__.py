@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
+import os
 import signal
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from benchmarks import chart, growth, markdown
 from benchmarks.growth import Grown
+from benchmarks.recipes import CACHES
 from benchmarks.report import Report, growth_text, row_text
 from benchmarks.runner import Runner, say
 from benchmarks.workloads import WORKLOADS, Samples, Workload
@@ -31,7 +33,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = Report(options.runs, options.scale)
     try:
-        with _folder(options.data) as folder:
+        with _folder(options.data) as folder, tempfile.TemporaryDirectory(prefix="glassfs-benchmark-") as caches:
+            os.environ[CACHES] = caches
             runner = Runner(folder, options.runs, options.scale, options.data is not None, options.beside)
             _measure(runner, report, options)
     except KeyboardInterrupt:

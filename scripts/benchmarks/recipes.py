@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from benchmarks.contents import (
 )
 from benchmarks.counting import Results
 from benchmarks.data import FRAMES, GLASSFS
-from benchmarks.sides import Place
+from benchmarks.sides import SIDES, Place
 
 Recipe = Callable[[Place], Results]
 
@@ -38,6 +39,8 @@ READERS = 8
 PART_SIZE, WHOLE = 64 << 10, 1 << 20  # a large frame is smaller than the latter
 FIRST, AGAIN = "first", "again"
 VIEWS = ".glassfs/views"
+CACHES = "XDG_CACHE_HOME"
+FAILED = "select container, position from {} where success is not true and language_instruction like '%task 1%'"
 LONGEST_WAIT = 10.0
 SCRIPTS = Path(__file__).parent.parent
 
@@ -276,6 +279,18 @@ def load_columns(place: Place) -> Results:
 
 def read_table(place: Place) -> Results:
     return child("read_table", path=place.root / VIEWS / "columns.parquet")
+
+
+def query_episodes(place: Place) -> Results:
+    """All episodes of a task by DuckDB, before and after the catalogue knows the containers, each on a fresh mount."""
+    shutil.rmtree(Path(os.environ[CACHES], "glassfs"), ignore_errors=True)
+
+    def work(place: Place) -> float:
+        return child("query", path=place.root / VIEWS / "episodes.parquet", statement=FAILED)["seconds"]
+
+    first = work(place)
+    with SIDES["glassfs"].opened(place.dataset) as fresh:
+        return {FIRST: first, AGAIN: work(fresh)}
 
 
 def verify(place: Place) -> Results:

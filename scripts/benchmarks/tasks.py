@@ -166,6 +166,15 @@ def read_table(path: str) -> Results:
     return {"seconds": time.perf_counter() - start}
 
 
+def query(path: str, statement: str) -> Results:
+    """What DuckDB finds in a Parquet file, whose name stands for ``{}`` in the statement."""
+    import duckdb
+
+    start = time.perf_counter()
+    found = duckdb.sql(statement.format(f"'{path}'")).fetchall()
+    return {"seconds": time.perf_counter() - start, "count": len(found)}
+
+
 def kastore_column(path: str, key: str) -> Results:
     """``kastore.load`` and a copy of one column."""
     import kastore
@@ -233,7 +242,8 @@ TASKS: dict[str, Callable[..., Results]] = {
     task.__name__: task
     for task in (
         read, read_many, read_parts, read_samples, train, epochs, walk, random_reads, random_readers, mapped_row,
-        positional_row, stat_while_reading, load_arrays, read_table, kastore_column, decompress_block, inflate_blocks,
+        positional_row, stat_while_reading, load_arrays, read_table, query, kastore_column, decompress_block,
+        inflate_blocks,
     )
 }
 

@@ -262,6 +262,12 @@ def _of_dataset() -> tuple[Workload, ...]:
                 (at_least(1, "plain"),), RATE, "no mount, containers and files warm"),
         Measure(AGAIN, "the same, tenth epoch", (at_least(1, "plain"),), RATE, "the workers go on"),
     ))
+    query = Workload("dataset-query", "dataset", _mounts(recipes.query_episodes), (
+        Measure(FIRST, "all failed episodes of one task in 3,000 containers, by DuckDB, first time ever",
+                (Goal("≤ 5 s", extra=5),)),
+        Measure(AGAIN, "the same on another fresh mount", (Goal("≤ 0.5 s", extra=0.5),),
+                state="the catalogue knows them"),
+    ))
     finders = _mounts(recipes.FIND_CONTAINERS, *ALL, FLOOR)
     finding = Workload("dataset-find", "dataset", finders, part=FIRST_PART, measures=(
         Measure(FIRST, "find over 500 containers (107,000 entries), first time", (at_most(1, SQUASH),),
@@ -273,7 +279,7 @@ def _of_dataset() -> tuple[Workload, ...]:
         Measure(FIRST, "ls -l of a folder of 500 containers, first time", (Goal("≤ 0.1 s", extra=0.1),),
                 each="container"),
     ))
-    return read, train, library, finding, listing
+    return read, train, library, query, finding, listing
 
 
 def _of_views() -> tuple[Workload, ...]:
