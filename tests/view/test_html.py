@@ -240,6 +240,12 @@ def test_rows_of_other_shapes_keep_their_names() -> None:
     assert rows == [] and told["total"] == 0
 
 
+def test_numbers_that_a_script_would_round_are_text() -> None:
+    values = [1, 2**53 - 1, 2**53 + 1, 2**64 - 1, -(2**60) - 1, 10**200]
+    rows, _ = listed(bytes(files(table([{"id": value} for value in values]))["data.js"].whole()))
+    assert [row[0] for row in rows] == [1, 2**53 - 1, str(2**53 + 1), str(2**64 - 1), str(-(2**60) - 1), "…"]
+
+
 @pytest.mark.parametrize(("name", "value", "expected"), [("MOST_ROWS", 10, 10), ("MOST_BYTES", 700, None)])
 def test_a_list_that_is_too_long_is_cut(
     monkeypatch: pytest.MonkeyPatch, name: str, value: int, expected: int | None,

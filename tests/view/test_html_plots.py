@@ -106,6 +106,22 @@ def test_of_very_many_bytes_few_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert told["leftOut"] == 1000 - plots.MOST_OF_A_COLUMN
 
 
+def test_all_columns_together_are_read_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "MOST_READ", 1 << 20)
+    many = [Noted(4 * 1_000_000) for _ in range(8)]
+    columns = [Column(b"x", Array(b"x", noted, "<f4", (1_000_000,))) for noted in many]
+    files(recording({}, columns, 1_000_000))["data.js"].whole()
+    assert 0 < sum(size for noted in many for _, size in noted.read_ranges) <= 1 << 20
+
+
+def test_a_few_channels_of_narrow_rows_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three values a step one may be left: it is not worth a read of its own."""
+    monkeypatch.setattr(plots, "MOST_CHANNELS", 1)
+    noted = Noted(3 * 100_000)
+    files(recording({}, [Column(b"x", Array(b"x", noted, "|u1", (100_000, 3)))], 100_000))["data.js"].whole()
+    assert len(noted.read_ranges) <= plots.STRETCHES
+
+
 def test_there_are_only_so_many_channels() -> None:
     columns = [column(b"c%d" % number, np.zeros((10, 60), "<f4")) for number in range(6)]
     told, points = plotted(data_of(*columns, rows=10))

@@ -46,7 +46,7 @@ class Libfuse2(Engine):
 
     def __init__(self, library_name: str, failures: Failures, is_debugging: bool = False) -> None:
         self._binding = _binding(library_name)
-        self._library = ctypes.CDLL(library_name)
+        self._library = _declared(ctypes.CDLL(library_name))
         self.version = divmod(int(self._library.fuse_version()), 10)
         self._failures = failures
         self._is_debugging = is_debugging
@@ -64,18 +64,25 @@ class Libfuse2(Engine):
         table = self._callbacks.table()
         words = self._words(place)
         arguments = (ctypes.c_char_p * (len(words) + 1))(*words)
-        # libfuse has its own handlers, which end it, where there are none.
+        library, target, is_parallel = self._library, ctypes.c_char_p(), ctypes.c_int()
+        # libfuse has its own handlers, which end it, where there are none. A signal waits until it has set them: else
+        # it would end the process with the mount left behind.
         before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
-            ended = self._library.fuse_main_real(
-                len(words), arguments, ctypes.byref(table), ctypes.c_size_t(ctypes.sizeof(table)), None,
+            session = library.fuse_setup(
+                len(words), arguments, ctypes.byref(table), ctypes.sizeof(table), ctypes.byref(target),
+                ctypes.byref(is_parallel), None,
             )
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            if not session:
+                raise MountError("libfuse cannot mount")
+            ended = library.fuse_loop_mt(session)
+            library.fuse_teardown(session, target)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
         place.unmount_left(device)
-        if ended and not device:
-            raise MountError("libfuse cannot mount")
         if ended:
             log.error("libfuse ends with %d", ended)
 
@@ -193,6 +200,16 @@ class Callbacks:
             return callback(*arguments) or 0
         except BaseException as error:
             return -self._failures.errno_of(error)
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The library with the types of what is called here."""
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    library.fuse_setup.restype = pointer
+    library.fuse_setup.argtypes = (number, pointer, pointer, ctypes.c_size_t, pointer, pointer, pointer)
+    library.fuse_loop_mt.argtypes = (pointer,)
+    library.fuse_teardown.restype, library.fuse_teardown.argtypes = None, (pointer, ctypes.c_char_p)
+    return library
 
 
 def _binding(library_name: str) -> Any:

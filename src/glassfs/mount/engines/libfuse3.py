@@ -119,6 +119,7 @@ class Libfuse3(Engine):
         self._crew = Crew(self._take, self._answer, self._room, operations.inodes.volume, self._end)
         over, self._over = os.pipe()
         os.set_blocking(self._over, False)
+        self._nobody = os.open(os.devnull, os.O_RDWR)  # at the end there may be no descriptor left
         before = {number: signal.signal(number, self._told_to_end) for number in SIGNALS}
         # A handler of Python's alone would not wake whoever is just about to wait.
         waker = signal.set_wakeup_fd(self._over, warn_on_full_buffer=False)
@@ -130,10 +131,12 @@ class Libfuse3(Engine):
                 started()
             os.read(over, 1)
         finally:
-            self._unmount(place)
-            signal.set_wakeup_fd(waker)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            try:
+                self._unmount(place)
+            finally:
+                signal.set_wakeup_fd(waker)
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     def invalidate(self, stale: Stale) -> None:
         for parent, name in stale.entries:
@@ -206,17 +209,9 @@ class Libfuse3(Engine):
             place.unmount_left(self._device)
         self._library.fuse_session_destroy(session)
         if self._descriptor >= 0:
-            self._hang_up()
-
-    def _hang_up(self) -> None:
-        """Lets go of the device, so that the kernel fails whatever is not answered.
-
-        It would do so when the process has ended, but a thread of this process that waits for one of the answers could
-        never end. The number stays taken, as other threads may still use it.
-        """
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, self._descriptor)
-        os.close(null)
+            # So that the kernel fails whatever is not answered. It would when the process has ended; but a thread of
+            # this process that waits for one of the answers could never end. Other threads may still use the number.
+            os.dup2(self._nobody, self._descriptor)
 
     def _room(self) -> _Room:
         room = _Room()

@@ -13,6 +13,9 @@ from urllib.parse import quote
 from glassfs.view import json
 from glassfs.view.names import component
 
+LARGEST_NUMBER = (1 << 53) - 1
+"""Of a script, without loss; larger ones become text, of up to LONGEST_INTEGER bits."""
+LONGEST_INTEGER = 256
 ELLIPSIS = "…"
 MOST_ITEMS = 64
 DEEPEST = 8
@@ -44,6 +47,8 @@ def address(parts: Iterable[bytes], suffix: str = "") -> str:
 
 def brief(value: Any, longest: int, depth: int = 0) -> Any:
     """The same value with texts cut, and only so many items of what is inside it."""
+    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        return str(value) if value.bit_length() <= LONGEST_INTEGER else ELLIPSIS
     if isinstance(value, (str, bytes)):
         text = json.as_text(value[: 4 * longest])
         return text if len(text) <= longest and len(value) <= 4 * longest else text[:longest] + ELLIPSIS

@@ -13,10 +13,10 @@ from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Blocked, Counted, Data, Rendered, Table
+from glassfs.content import Array, Blocked, Content, Counted, Data, Rendered, Table
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.contract import Key
 from glassfs.view.film import film_of
@@ -34,7 +34,9 @@ MOST_OF_A_COLUMN = 128
 MOST_COLUMNS = 128
 LONGEST_NAME = 200
 MOST_READ = 256 << 20
-"""Bytes of a column that are read."""
+"""Bytes of all columns that are read, each of them having the same share."""
+LEAST_SKIPPED = 1 << 10
+"""What lies between the wanted values of two steps is read with them, unless it has more bytes than this."""
 AT_ONCE = 1 << 20
 READING_COST = 4 * AT_ONCE
 
@@ -108,9 +110,10 @@ class Plots:
         found: list[_Column] = []
         left_out = 0
         left = MOST_CHANNELS
-        for name, content, _ in self._steps.columns():
-            if not isinstance(content, Array) or not _is_plotted(content, self._steps.rows):
-                continue
+        columns = self._steps.columns()
+        plotted = [(name, array) for name, array, _ in columns if _is_plotted(array, self._steps.rows)]
+        read = MOST_READ // max(1, min(len(plotted), MOST_COLUMNS))
+        for name, content in plotted:
             shape = content.shape if isinstance(content.shape, tuple) else ()
             items = math.prod(shape[1:])
             channels = min(items, left, MOST_OF_A_COLUMN) if len(found) < MOST_COLUMNS else 0
@@ -118,20 +121,22 @@ class Plots:
             left_out += items - channels
             if channels:
                 item = int(content.dtype[2:])
-                found.append(_Column(name, content, items, channels, sampling_of(self._steps.rows, items * item)))
+                found.append(_Column(name, content, items, channels, sampling_of(self._steps.rows, items * item, read)))
         return found, left_out
 
 
-def sampling_of(steps: int, width: int) -> Sampling:
-    """Of so many steps of ``width`` bytes each."""
+def sampling_of(steps: int, width: int, most: int = MOST_READ) -> Sampling:
+    """Of so many steps of ``width`` bytes each, if at most so many bytes are read."""
     if steps <= POINTS:
         return Sampling(steps, 1, 1)
     stretch = -(-steps // STRETCHES)
-    taken = MOST_READ // (-(-steps // stretch) * width)
+    taken = most // (-(-steps // stretch) * width)
     return Sampling(steps, stretch, max(1, min(stretch, taken)))
 
 
-def _is_plotted(array: Array, rows: int) -> bool:
+def _is_plotted(array: Content, rows: int) -> TypeGuard[Array]:
+    if not isinstance(array, Array):
+        return False
     shape = array.shape
     return (
         isinstance(shape, tuple) and len(shape) > 0 and shape[0] == rows > 0 and 0 not in shape
@@ -202,13 +207,11 @@ def _read(column: _Column, first: int, count: int) -> Iterator[Values]:
     item = int(column.array.dtype[2:])
     width, wanted = column.items * item, column.channels * item
     data = column.array.data
-    if column.items > 2 * column.channels:
-        at_once = max(1, AT_ONCE // wanted)
-    else:
-        at_once = max(1, AT_ONCE // width)
+    is_wide = width - wanted > LEAST_SKIPPED
+    at_once = max(1, AT_ONCE // (wanted if is_wide else width))
     for start in range(first, first + count, at_once):
         steps = min(at_once, first + count - start)
-        if column.items > 2 * column.channels:  # what is between the wanted ones is not read
+        if is_wide:  # what is between the wanted ones is not read
             raw = b"".join(data.read(step * width, wanted) for step in range(start, start + steps))
             yield np.frombuffer(raw, column.array.dtype).reshape(steps, column.channels)
         else:
