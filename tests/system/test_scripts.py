@@ -39,6 +39,10 @@ os.sync = refused
 """
 
 
+DATASET = ("dataset-samples", "dataset-loader", "dataset-find", "dataset-ls")
+OF_VIEWS = ("dataset-query", "mp4", "parquet")
+
+
 def run(
     *arguments: str | Path, path: Path = ROOT / "scripts", timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
@@ -64,20 +68,23 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
         pytest.skip("nothing can be mounted here")
     report, tables = tmp_path / "report.json", tmp_path / "report.md"
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_SYNC)
-    words = ["-m", "benchmarks", "--scale", "0.005", "--runs", "1", "--only", "store", "--only", "dataset-*"]
+    wanted = ["store", *DATASET, *OF_VIEWS]
+    words = ["-m", "benchmarks", "--scale", "0.005", "--runs", "1", *(f"--only={name}" for name in wanted)]
     done = run(*words, "--json", report, "--markdown", tables, path=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     store, *others = json.loads(report.read_text())["measures"]
     assert [measure["workload"] for measure in others] == [
-        "dataset-samples", "dataset-samples", "dataset-loader", "dataset-loader", "dataset-find", "dataset-find",
-        "dataset-ls",
+        "dataset-samples", "dataset-samples", "dataset-loader", "dataset-loader", "dataset-query", "dataset-query",
+        "dataset-find", "dataset-find", "dataset-ls", "mp4", "parquet",
     ]
+    has_floor = SIDES["C server"].missing() is None
     for measure in (store, *others):
-        for side in ("glassfs", "plain", *["kastore load"] * (measure is store)):
-            assert len(measure["sides"][side]["samples"]) == 1 and measure["sides"][side]["median"] > 0
-    for measure in others:
-        has_floor = SIDES["C server"].missing() is None and measure["workload"] != "dataset-ls"
-        assert ("C server" in measure["sides"]) == has_floor
+        for side in measure["sides"].values():
+            assert len(side["samples"]) == 1 and side["median"] > 0
+        name, sides = measure["workload"], set(measure["sides"])
+        assert "glassfs" in sides and ("kastore load" in sides) == (measure is store)
+        assert ("plain" in sides) == (name not in OF_VIEWS)
+        assert ("C server" in sides) == (has_floor and name in DATASET and name != "dataset-ls")
     assert "goal ≤ 3 × kastore load" in done.stdout
     assert all(measure["title"] in tables.read_text() for measure in (store, *others))
 
@@ -185,7 +192,7 @@ def test_fuzzer_counts_what_it_tried_and_what_that_reached(tmp_path: Path) -> No
     assert reached > 1000
 
 
-def _raise(path: str) -> str:
+def _raise(path: str, views: str = "") -> str:
     raise IndexError("not a GlassfsError")
 
 
@@ -194,7 +201,7 @@ def _hang(path: str) -> str:
     return "opened"
 
 
-def _die(path: str) -> str:
+def _die(path: str, views: str = "") -> str:
     os._exit(1)
 
 
@@ -244,7 +251,7 @@ def test_two_hours_of_fuzzing(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
-def _other_bytes(folder: Path) -> dict[str, fuzzing_reading.Tree]:
+def _other_bytes(folder: Path, views: str = "") -> dict[str, fuzzing_reading.Tree]:
     """As the library would if one of its files had another byte."""
     found = fuzzing_reading.look_at_library(folder)
     for tree in found.values():
@@ -254,7 +261,7 @@ def _other_bytes(folder: Path) -> dict[str, fuzzing_reading.Tree]:
     return found
 
 
-def _other_sizes(folder: Path) -> dict[str, fuzzing_reading.Tree]:
+def _other_sizes(folder: Path, views: str = "") -> dict[str, fuzzing_reading.Tree]:
     found = fuzzing_reading.look_at_library(folder)
     return {
         file: {name: seen._replace(size=None if seen.size is None else seen.size + 1) for name, seen in tree.items()}
@@ -262,7 +269,7 @@ def _other_sizes(folder: Path) -> dict[str, fuzzing_reading.Tree]:
     }
 
 
-def _silent(folder: Path) -> dict[str, fuzzing_reading.Tree]:
+def _silent(folder: Path, views: str = "") -> dict[str, fuzzing_reading.Tree]:
     time.sleep(60)
     return {}
 
