@@ -34,8 +34,8 @@ ALL_AT_ONCE = 16 << 20
 """The same of all columns of a table."""
 LARGEST_ROW = 8 << 20
 """Bytes of a value in a row: as a list it takes many times as much."""
-LETTER = 4
-"""Bytes of a letter of UTF-8 at the most."""
+SHOWN_VALUES = 4 * SHOWN_LETTERS + 4
+"""Values, or bytes of a text, that are more than a cell can have: a letter may take four."""
 OFFSET_COST = 64
 """Bytes that an offset takes as a number of Python, with what refers to it."""
 
@@ -185,12 +185,11 @@ def _of_array(array: contents.Array, rows: int, at_once: int, is_cut: bool) -> I
     dtype = np.dtype(array.dtype)
     shape = array.shape if isinstance(array.shape, tuple) else array.shape()
     inner = shape[1:]
-    items = prod(inner)
-    if is_cut and items > SHOWN_LETTERS:
-        for start in range(rows):
-            yield _plain(np.frombuffer(_cut(array.data, start * items * dtype.itemsize, dtype.itemsize), dtype))
+    row = dtype.itemsize * prod(inner)
+    if is_cut and row > SHOWN_VALUES * dtype.itemsize:
+        for number in range(rows):
+            yield _plain(np.frombuffer(array.data.read(number * row, SHOWN_VALUES * dtype.itemsize), dtype))
         return
-    row = items * dtype.itemsize
     taken = max(1, dtype.itemsize) * prod(max(1, length) for length in inner)  # there may be lists of no values
     _demand_small(taken)
     most = _rows_at_once(taken, at_once)
@@ -224,16 +223,9 @@ def _runs(
         for begin, end in pairwise(bounds):
             if not 0 <= begin <= end <= data.size:
                 raise Damaged("has offsets that do not rise, or lead beyond its end")
-            if is_cut and end - begin > LETTER * SHOWN_LETTERS * item:
-                yield _cut(data, begin, item)
-            else:
-                _demand_small(end - begin)
-                yield data.read(begin, end - begin)
-
-
-def _cut(data: contents.Data, start: int, item: int) -> bytes:
-    """As many values from there on as are enough for a cell to be full, and one more."""
-    return data.read(start, (LETTER * SHOWN_LETTERS + LETTER) * item)
+            size = min(end - begin, SHOWN_VALUES * item) if is_cut else end - begin
+            _demand_small(size)
+            yield data.read(begin, size)
 
 
 def _plain(values: NDArray[Any]) -> list[Any]:
