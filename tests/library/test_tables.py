@@ -18,6 +18,7 @@ from glassfs.content import Data, Memory
 from glassfs.content.table import Column
 from glassfs.errors import Damaged, TooLarge, Unsuited
 from glassfs.library.table import Table
+from tests.conftest import DATA
 
 INSTRUCTIONS = ["pick up the red block", "open the drawer", "stack the cups"]
 
@@ -214,3 +215,13 @@ def test_of_many_columns_some_are_named() -> None:
     table = table_of(1, *columns)
     assert len(repr(table)) < 1000 and repr(table).endswith(", …>")
     assert table._repr_html_().count("<th>") == 50 and "5000 columns" in table._repr_html_()
+
+
+def test_a_number_of_steps_that_is_not_true_is_not_believed() -> None:
+    """The index says that there are four billion of them."""
+    with glassfs.open(DATA / "kinodb/malformed/num_frames_huge.kdb") as data:
+        table = data["episodes/0/steps"].table()
+        for use in (lambda: table["frame"], lambda: table.columns, lambda: next(iter(table)), table.to_arrow):
+            with pytest.raises(Damaged, match=r"the state/action section of episode 0: is .* bytes too short"):
+                use()
+        assert "bytes too short" in repr(table) and "bytes too short" in table._repr_html_()
