@@ -113,10 +113,13 @@ def test_an_image_section_that_is_damaged_is_told(tmp_path: Path) -> None:
 
 
 def test_steps_that_are_damaged_are_told(tmp_path: Path) -> None:
-    data = patched(three_episodes(tmp_path), 0, actions_length=10)
-    shown = shown_of(data)
-    told, points = plotted(whole(shown["episodes/0/data.js"]))
-    assert len(told["columns"]) == 4 and points == [None] * 4
+    path = tmp_path / "damaged.kdb"
+    path.write_bytes(patched(three_episodes(tmp_path), 0, actions_length=10))
+    shown = shown_of(path)
+    (note,) = Page(whole(shown["episodes/0/index.html"])).of("li")
+    assert note.startswith("The steps cannot be plotted: the state/action section of episode 0: is ")
+    with pytest.raises(Damaged):
+        whole(shown["episodes/0/data.js"])
     _, points = plotted(whole(shown["episodes/1/data.js"]))
     assert all(column is not None for column in points)
 

@@ -18,7 +18,7 @@ from writers.kinodb import KinoWriter, Stored, jpeg
 from writers.wshard import WShardWriter
 
 import glassfs
-from glassfs.errors import Changed, Damaged, IsADirectory, Unsuited
+from glassfs.errors import Changed, Damaged, IsADirectory, Unavailable, Unsuited
 from tests.library.conftest import FRAMES, film, write_store
 
 
@@ -184,6 +184,49 @@ def test_plain_files_of_a_folder(tmp_path: Path) -> None:
             data["c"].image()
 
 
+def header(text: str) -> bytes:
+    """What begins a file of NumPy, with this instead of what NumPy writes of dtype and shape."""
+    raw = text.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(raw).to_bytes(2, "little") + raw
+
+
+def shaped(count: int) -> bytes:
+    return header(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({count},)}}")
+
+
+@pytest.mark.parametrize("raw", [
+    b"", b"\x93NUM", b"PK\x03\x04" + bytes(40), shaped(100), shaped(1 << 80), shaped(-1), header("{[]: 1}"),
+    header("{'descr': '''"), header("(" * 110),
+])
+def test_files_that_are_no_arrays_are_damaged(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "a.npy").write_bytes(raw)
+    with glassfs.open(tmp_path) as data:
+        for use in (data["a"].numpy, lambda: data["a"].shape, lambda: data["a"].dtype):
+            with pytest.raises(Damaged, match=r"a\.npy: is not an array that can be read"):
+                use()
+
+
+def test_a_file_of_more_than_there_is_memory_for(tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(shaped(1 << 50))
+    with glassfs.open(tmp_path) as data, pytest.raises(Unavailable, match="not enough memory"):
+        data["a"].numpy()
+
+
+def test_an_archive_under_the_name_of_an_array(tmp_path: Path) -> None:
+    np.savez(tmp_path / "z.npz", a=np.arange(3))
+    os.replace(tmp_path / "z.npz", tmp_path / "z.npy")
+    with glassfs.open(tmp_path) as data, pytest.raises(Damaged, match=r"z\.npy: is not an array"):
+        data["z"].numpy()
+
+
+def test_a_folder_beside_an_array_of_its_name(tmp_path: Path) -> None:
+    """As an export of a film has it."""
+    (tmp_path / "rgb").mkdir()
+    np.save(tmp_path / "rgb.npy", np.arange(4))
+    with glassfs.open(tmp_path) as data:
+        assert data["rgb"].is_dir() and data["rgb"].numpy().tolist() == [0, 1, 2, 3]
+
+
 def test_a_file_object(data: glassfs.Library) -> None:
     entry = data["run1.kdb/episodes/0/images/front/000003"]
     with entry.open() as file:
@@ -191,8 +234,9 @@ def test_a_file_object(data: glassfs.Library) -> None:
         assert whole == entry.bytes() and file.seek(-8, io.SEEK_END) == len(whole) - 8 and file.read() == whole[-8:]
         assert file.seek(3) == 3 and file.read(4) == whole[3:7] and file.tell() == 7 and file.read(0) == b""
         assert file.seek(len(whole) + 5) and file.read() == b"" and not file.writable()
-        with pytest.raises(ValueError):
-            file.seek(-1)
+        for offset, whence in ((-1, io.SEEK_SET), (0, 3), (0, 4)):
+            with pytest.raises(ValueError):
+                file.seek(offset, whence)
     with pytest.raises(ValueError):
         file.read()
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import make_samples
+import numpy as np
 import pytest
 from writers.ikv import write_ikv2
 from writers.kastore import KastoreWriter
 
 import glassfs
 from glassfs.errors import Damaged, IsADirectory, NoSuchEntry, NotADirectory, NotFound, Refused, Unsuited
+from glassfs.library import finding
+from glassfs.tree.places.folder import Folder
 
 EPISODE = "run1.kdb/episodes/0"
 
@@ -101,6 +105,50 @@ def test_glob(data: glassfs.Library) -> None:
     assert paths("nothing/*") == []
     assert len(paths("run1.kdb/**")) == len(list(data["run1.kdb"].glob("**"))) > 100
     assert [entry.name for entry in data["run1.kdb/episodes"].glob("*")] == ["0", "1", "2"]
+
+
+def test_glob_passes_over_what_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        (tmp_path / name / "deep").mkdir(parents=True)
+        make_samples.write_kinodb(tmp_path / name / "deep" / "x.kdb")
+    listing = Folder.names
+
+    def names(folder: Folder) -> Iterator[str]:
+        if folder.name == "b":
+            raise Damaged("cannot be listed")
+        return listing(folder)
+
+    monkeypatch.setattr(Folder, "names", names)
+    with glassfs.open(tmp_path) as data:
+        for pattern in ("**/x.kdb", "**/*.kdb", "*/**/x.kdb", "**/*/x.kdb", "**/*/deep/*.kdb"):
+            found = {entry.path for entry in data.glob(pattern)}
+            assert found - {"b/deep/x.kdb"} == {"a/deep/x.kdb", "c/deep/x.kdb"}, pattern
+        for pattern in ("b/**", "b/*"):
+            with pytest.raises(Damaged):
+                list(data.glob(pattern))
+        with pytest.raises(Damaged):
+            list(data["b"].glob("**"))
+        with pytest.raises(Damaged):
+            list(data["b"])
+
+
+def test_what_is_most_alike_is_found_among_so_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long names that are alike are what takes longest to compare."""
+    with KastoreWriter(tmp_path / "a.kas") as store:
+        for number in range(3000):
+            store.add(f"{'ab' * 100}{number:04}", np.zeros(1))
+    compared: list[tuple[str, list[str]]] = []
+    closest = finding.difflib.get_close_matches
+
+    def recorded(word: str, possible: Iterable[str], n: int, cutoff: float) -> list[str]:
+        compared.append((word, list(possible)))
+        return closest(word, possible, n, cutoff)
+
+    monkeypatch.setattr(finding.difflib, "get_close_matches", recorded)
+    with glassfs.open(tmp_path / "a.kas") as data, pytest.raises(NoSuchEntry, match="the nearest: abab"):
+        data["ab" * 120]
+    (word, possible), = compared
+    assert 0 < len(possible) <= 2000 and max(map(len, [word, *possible])) <= 64
 
 
 def test_what_stands_in_a_file(tmp_path: Path) -> None:

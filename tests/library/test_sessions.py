@@ -10,8 +10,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import make_samples
 import numpy as np
 import pytest
+from writers.wshard import WShardWriter
 
 import glassfs
 from glassfs.errors import Changed, Closed
@@ -149,6 +151,96 @@ def test_what_is_looked_up_is_what_is_there_now(tmp_path: Path, monkeypatch: pyt
         assert "a.kas" not in folder and "a.kas/large" not in folder
         write_store(tmp_path / "a.kas", 4.0)
         assert folder["a.kas/large"].numpy()[0] == container["large"].numpy()[0] == 4.0
+
+
+def aged(data: glassfs.Library) -> None:
+    """Lets what was taken of a folder be as old as it gets."""
+    data._session._sources.joins._until = 0.0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("views", ["", "by-task"])
+def test_what_is_joined_is_what_is_there_now(tmp_path: Path, views: str) -> None:
+    make_samples.write_kinodb(tmp_path / "a.kdb")
+    task = "by-task/open the drawer"
+    with glassfs.open(tmp_path, views=views) as data:
+        assert list(data[task]) == ["a.kdb~1"] and data[f"{task}/a.kdb~1/state"].shape == (24, 7)
+        make_samples.write_kinodb(tmp_path / "b.kdb")
+        aged(data)
+        assert list(data[task]) == ["a.kdb~1", "b.kdb~1"] and data[f"{task}/b.kdb~1/state"].shape == (24, 7)
+        (tmp_path / "a.kdb").unlink()
+        aged(data)
+        assert list(data[task]) == ["b.kdb~1"] and f"{task}/a.kdb~1/state" not in data
+
+
+def test_a_link_of_a_folder_leads_where_it_does_now(tmp_path: Path) -> None:
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        write_store(tmp_path / f"{name}.kas", value)
+    (tmp_path / "latest").symlink_to("a.kas")
+    with glassfs.open(tmp_path) as data:
+        assert data["latest/large"].numpy()[0] == 1
+        (tmp_path / "new").symlink_to("b.kas")
+        os.replace(tmp_path / "new", tmp_path / "latest")
+        assert data["latest/large"].numpy()[0] == 2
+
+
+def write_film(path: Path, value: int) -> None:
+    with WShardWriter(path.with_suffix(".new")) as writer:
+        writer.add_channel("rgb", np.full((4, 6, 8, 3), value, np.uint8), modality="rgb", codec="zstd")
+    os.replace(path.with_suffix(".new"), path)
+
+
+def test_a_film_is_of_the_version_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
+    write_film(tmp_path / "w.wshard", 1)
+    with glassfs.open(tmp_path) as data:
+        film = data["w.wshard/signal/rgb"]
+        assert (film.numpy() == 1).all()
+        write_film(tmp_path / "w.wshard", 2)
+        for use in (film.numpy, lambda: film.shape, lambda: film.dtype):
+            with pytest.raises(Changed, match=r"w\.wshard/signal/rgb: has been replaced"):
+                use()
+        assert (data["w.wshard/signal/rgb"].numpy() == 2).all()
+        (tmp_path / "w.wshard").unlink()
+        with pytest.raises(Changed):
+            film.numpy()
+
+
+def test_the_table_of_a_directory_is_of_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
+    make_samples.write_kinodb(tmp_path / "a.kdb")
+    with glassfs.open(tmp_path) as data:
+        episodes = data["a.kdb/episodes"]
+        assert len(episodes.table()) == 3
+        make_samples.write_kinodb(tmp_path / "new")
+        os.replace(tmp_path / "new", tmp_path / "a.kdb")
+        with pytest.raises(Changed):
+            episodes.table()
+        assert len(data["a.kdb/episodes"].table()) == 3
+
+
+def test_threads_that_unpickle_entries_share_one_session(datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them is held up where it makes the session, until the second has asked for it or waits."""
+    with glassfs.open(datasets) as data:
+        pickled = pickle.dumps(data)
+        del session._sessions[data._session.token]
+        second_is_there = threading.Event()
+        begin = session.Session.__init__
+
+        def slow(*arguments: object) -> None:
+            second_is_there.wait(0.3)
+            begin(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(session.Session, "__init__", slow)
+
+        def load(number: int) -> glassfs.Library:
+            if number:
+                second_is_there.set()
+            loaded: glassfs.Library = pickle.loads(pickled)
+            return loaded
+
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(load, range(2))
+        assert first._session is second._session
 
 
 def test_what_was_closed_says_so(datasets: Path) -> None:

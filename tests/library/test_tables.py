@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,12 @@ import tskit
 from writers.kastore import KastoreWriter
 
 import glassfs
-from glassfs.errors import Unsuited
+from glassfs import content as contents
+from glassfs.content import Data, Memory
+from glassfs.content.table import Column
+from glassfs.errors import Damaged, TooLarge, Unsuited
+from glassfs.library.table import Table
+from tests.conftest import DATA
 
 INSTRUCTIONS = ["pick up the red block", "open the drawer", "stack the cups"]
 
@@ -132,3 +138,90 @@ def test_names_of_columns_stay_text(tmp_path: Path) -> None:
     with glassfs.open(tmp_path) as data:
         page = data.episodes()._repr_html_()
     assert "<script" not in page and page.count("</table>") == 1 and "\u202e" not in page
+
+
+class Recorded(Data):
+    """Zeros, and how many bytes of them were asked for at once."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.asked: list[int] = []
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        assert 0 <= offset <= offset + len(buffer) <= self._size
+        self.asked.append(len(buffer))
+        buffer[:] = bytes(len(buffer))
+
+
+def table_of(rows: int, *columns: Column) -> Table:
+    return Table(contents.Table(b"t", rows, lambda: list(columns)), io.BufferedReader, "t")
+
+
+def vectors(shape: tuple[int, ...], dtype: str = "<f4") -> tuple[Recorded, Column]:
+    data = Recorded(int(np.dtype(dtype).itemsize * np.prod(shape, dtype=object)))
+    return data, Column(b"x", contents.Array(b"x", data, dtype, shape, "f32"))
+
+
+def test_wide_rows_are_taken_a_few_at_a_time() -> None:
+    data, column = vectors((1024, 10_000))
+    rows = iter(table_of(1024, column))
+    assert next(rows) == {"x": [0.0] * 10_000} and sum(data.asked) <= 1 << 20
+    assert sum(1 for _ in rows) == 1023 and max(data.asked) <= 1 << 20 and sum(data.asked) == data.size
+
+
+def test_rows_of_many_columns_are_taken_a_few_at_a_time() -> None:
+    made = [vectors((5000, 25)) for _ in range(1000)]
+    next(iter(table_of(5000, *(column._replace(name=b"%d" % n) for n, (_, column) in enumerate(made)))))
+    assert sum(sum(data.asked) for data, _ in made) <= 16 << 20
+
+
+def test_only_what_is_shown_of_a_table_is_read() -> None:
+    data, column = vectors((1 << 20, 1 << 30))
+    texts = Recorded(9 << 30)
+    offsets = np.arange(10, dtype="<i8") << 30
+    ragged = contents.RaggedText(b"y", texts, Memory(offsets.tobytes()), "<i8", 9)
+    page = table_of(9, column, Column(b"y", ragged))._repr_html_()
+    assert page.count("<tr>") == 10 and page.count("[0.0, 0.0, ") == 9 and page.count("…") == 18
+    assert sum(data.asked) < 1 << 16 and sum(texts.asked) < 1 << 16
+
+
+def test_a_row_that_is_too_large_for_a_list_says_so() -> None:
+    for shape, dtype in (((2, 1 << 40), "<f4"), ((2, 1 << 40, 0), "<f4"), ((2, 1 << 40), "|V0")):
+        data, column = vectors(shape, dtype)
+        for use in (lambda: table_of(2, column)["x"], lambda: list(table_of(2, column))):  # noqa: B023
+            with pytest.raises(TooLarge, match="too large to be a value in a list"):
+                use()
+        assert not data.asked
+
+
+def test_a_damaged_table_is_shown_as_what_is_wrong_with_it() -> None:
+    def columns() -> list[Column]:
+        raise Damaged("is \x1b[31m<b>broken</b>", "a.kdb")
+
+    table = Table(contents.Table(b"t", 3, columns), io.BufferedReader, "t")
+    assert "broken" in repr(table) and "&lt;b&gt;broken" in table._repr_html_()
+    assert "\x1b" not in repr(table) + table._repr_html_()
+    broken = contents.Array(b"x", contents.Unreadable(12, Damaged("is gone")), "<f4", (3,), "f32")
+    page = table_of(3, Column(b"x", broken))._repr_html_()
+    assert "is gone" in page and "<bdi>x</bdi>" in page and page.count("</table>") == 1
+
+
+def test_of_many_columns_some_are_named() -> None:
+    columns = [column._replace(name=b"c%d" % number) for number in range(5000) for _, column in [vectors((1,))]]
+    table = table_of(1, *columns)
+    assert len(repr(table)) < 1000 and repr(table).endswith(", …>")
+    assert table._repr_html_().count("<th>") == 50 and "5000 columns" in table._repr_html_()
+
+
+def test_a_number_of_steps_that_is_not_true_is_not_believed() -> None:
+    """The index says that there are four billion of them."""
+    with glassfs.open(DATA / "kinodb/malformed/num_frames_huge.kdb") as data:
+        table = data["episodes/0/steps"].table()
+        for use in (lambda: table["frame"], lambda: table.columns, lambda: next(iter(table)), table.to_arrow):
+            with pytest.raises(Damaged, match=r"the state/action section of episode 0: is .* bytes too short"):
+                use()
+        assert "bytes too short" in repr(table) and "bytes too short" in table._repr_html_()

@@ -200,10 +200,11 @@ def test_the_poster_is_the_first_picture() -> None:
 
 def test_damage_is_told_on_the_page_and_costs_the_poster() -> None:
     record, cameras = Damaged("is cut", "x.kdb", "metadata"), Damaged("breaks </li>off", "x.kdb", "images")
-    shown = files(recording(record, cameras=cameras))
+    shown = files(recording(record, Damaged("is short", "x.kdb", "steps"), cameras=cameras))  # type: ignore[arg-type]
     found = Page(bytes(shown["index.html"].whole()))
     assert found.of("li") == [
         "The metadata cannot be read: metadata: is cut", "The cameras cannot be shown: images: breaks </li>off",
+        "The steps cannot be plotted: steps: is short",
     ]
     with pytest.raises(Damaged):
         _ = shown["poster"].size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Array, Content, Data, Image, Picture, Scalar
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+_NOT_AN_ARRAY = (
+    ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, TokenError,
+)
+"""What NumPy raises of a file that is none of its own, or whose header is not what NumPy writes."""
 MAPPED_FROM = 16 << 10
 """Bytes; fewer are read, which takes less time than mapping them."""
 
@@ -67,13 +72,19 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
 
 
 def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
-    """What is in a file that NumPy wrote; never objects, which would run what a stranger wrote."""
+    """What is in a file that NumPy wrote; never objects, which would run what a stranger wrote. Closes the file.
+
+    Raises Damaged, and Unavailable where there is not enough memory.
+    """
     import numpy as np
 
-    try:
-        return _finished(np.load(stream, allow_pickle=False), is_copy)
-    except ValueError as error:
-        raise Damaged(f"is not an array that can be read: {error}") from error
+    with stream:
+        try:
+            return _finished(np.lib.format.read_array(stream, allow_pickle=False), is_copy)
+        except MemoryError as error:
+            raise Unavailable(f"there is not enough memory for the array: {error}") from error
+        except _NOT_AN_ARRAY as error:
+            raise Damaged(f"is not an array that can be read: {error}") from error
 
 
 def _of_image(image: Image, is_copy: bool) -> NDArray[Any]:

@@ -17,15 +17,19 @@ from glassfs import content as contents
 from glassfs.errors import (
     Changed,
     Closed,
+    Damaged,
     GlassfsError,
     IsADirectory,
     NoSuchEntry,
     NotADirectory,
+    NotAllowed,
     NotFound,
+    Refused,
+    TooLarge,
     Unsuited,
 )
 from glassfs.library import arrays, documents, pictures, shown
-from glassfs.library.finding import below, parts
+from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.session import Asked, Session, named
 from glassfs.library.stream import stream_of
 from glassfs.library.table import Table
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 
 Default = TypeVar("Default")
 _WILD = frozenset("*?[")
+_BROKEN = (Damaged, Refused, Changed, TooLarge, NotAllowed, NotFound, NotADirectory)
+"""What a directory raises that cannot be looked into, and for which others need not be passed over."""
 
 
 class Entry:
@@ -148,7 +154,8 @@ class Entry:
     def glob(self, pattern: str) -> Iterator[Entry]:
         """The entries whose paths from here match: ``*``, ``?`` and ``[…]`` in a name, ``**`` for any directories.
 
-        In the order of the listings. Names without anything of that are found as ``entry[name]`` finds them.
+        In the order of the listings. Names without anything of that are found as ``entry[name]`` finds them. ``**``
+        passes over directories whose listing raises ``Damaged`` or the like; that from which it starts has to be sound.
         """
         self._directory()
         return _matching(self, builtins.list(parts(pattern)))
@@ -189,7 +196,7 @@ class Entry:
             content = _canonical(file)
             values = None if content is None else arrays.array_of(content, copy)
             if values is None and file.name.endswith(FIRST_EXTENSION):
-                values = arrays.loaded(self.open(), copy)
+                values = arrays.loaded(stream_of(file, self.path), copy)
             elif values is None and file.content is None and file.name.lower().endswith(pictures.SUFFIXES):
                 import numpy as np
 
@@ -269,7 +276,7 @@ class Entry:
         return hash((self._session.token, self._path))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self._session, self._path, self._identity or _identity(self._found))
+        return _restored, (type(self), self._session, self._path, self._identity or version_of(self._found))
 
     # What is behind it.
 
@@ -280,13 +287,13 @@ class Entry:
         if node is not None and self._era == session.era:
             return node
         if node is not None:
-            self._identity = self._identity or _identity(node)
+            self._identity = self._identity or version_of(node)
         if session.is_closed:
             raise Closed("was closed", ", ".join(session.asked.sources))
         era = session.era
         _, node = session.paths.find(self._path)
-        if self._identity and _identity(node) != self._identity:
-            raise Changed("has been replaced since this entry was found", part=printable(self.path))
+        if self._identity and version_of(node) != self._identity:
+            raise Changed(REPLACED, part=printable(self.path))
         self._node, self._era = node, era
         return node
 
@@ -319,7 +326,7 @@ class Entry:
         """The file, or that of a film, for its directory of frames."""
         node = self._found
         if isinstance(node, Directory) and self._path != "/":
-            beside = self._session.paths.beside(self._path + FIRST_EXTENSION)
+            beside = self._session.paths.beside(self._path, node, FIRST_EXTENSION)
             if isinstance(beside, File):
                 return beside
         return self._file()
@@ -399,12 +406,6 @@ def _restored(kind: type[Entry], session: Session, path: str, identity: str) -> 
     return kind(session, path, None, identity)
 
 
-def _identity(node: Node) -> str:
-    """That of the version of the container, or the file, that a node is of; nothing for a folder."""
-    is_folder = isinstance(node, Directory) and not node.origin.format
-    return "" if is_folder else node.origin.identity
-
-
 def _canonical(file: File) -> contents.Content | None:
     """The content that a file stands for, unless the file is a view of it."""
     content = file.content
@@ -413,34 +414,55 @@ def _canonical(file: File) -> contents.Content | None:
     return content
 
 
-def _matching(entry: Entry, pattern: list[str]) -> Iterator[Entry]:
+def _matching(entry: Entry, pattern: list[str], is_lenient: bool = False) -> Iterator[Entry]:
+    """What matches. If ``is_lenient``, directories that cannot be looked into are left out."""
     if not pattern:
         yield entry
         return
     first, rest = pattern[0], pattern[1:]
     if first == "**":
-        yield from _below(entry, rest or ["*"])
+        yield from _below(entry, rest or ["*"], is_lenient)
     elif not _WILD & set(first):
-        found = entry.get(first)
+        found = _inner(entry, first, is_lenient)
         if found is not None and (not rest or found.is_dir()):
-            yield from _matching(found, rest)
+            yield from _matching(found, rest, is_lenient)
     else:
-        for name in entry:
+        is_lenient = is_lenient or "**" in rest
+        for name in _names(entry, is_lenient):
             if fnmatchcase(name, first):
-                found = entry.get(name)
+                found = _inner(entry, name, is_lenient)
                 if found is not None and (not rest or found.is_dir()):
-                    yield from _matching(found, rest)
+                    yield from _matching(found, rest, is_lenient)
 
 
-def _below(entry: Entry, rest: list[str]) -> Iterator[Entry]:
-    """The matches of ``rest`` in a directory and all directories below it."""
+def _below(entry: Entry, rest: list[str], is_lenient: bool) -> Iterator[Entry]:
+    """The matches of ``rest`` in a directory, which has to be sound unless ``is_lenient``, and all below it."""
+    _names(entry, is_lenient)
     waiting = [entry]
     while waiting:
         directory = waiting.pop()
-        yield from _matching(directory, rest)
+        yield from _matching(directory, rest, True)
         inner = [
-            found for name in directory
-            if (found := directory.get(name)) is not None and found.is_dir()
+            found for name in _names(directory, True)
+            if (found := _inner(directory, name, True)) is not None and found.is_dir()
             and found.path == below(directory.path, name)[1:]  # a link may lead round in circles
         ]
         waiting += reversed(inner)
+
+
+def _names(directory: Entry, is_lenient: bool) -> list[str]:
+    try:
+        return list(directory)
+    except _BROKEN:
+        if not is_lenient:
+            raise
+        return []
+
+
+def _inner(directory: Entry, name: str, is_lenient: bool) -> Entry | None:
+    try:
+        return directory.get(name)
+    except _BROKEN:
+        if not is_lenient:
+            raise
+        return None

@@ -17,7 +17,7 @@ from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, No
 from glassfs.terminal import printable
 from glassfs.tree import Directory, Node, Sources, Symlink
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import stem
+from glassfs.tree.nodes import FixedDirectory, Settled, stem
 from glassfs.tree.places.folder import LostDirectory
 from glassfs.tree.tree import normal
 
@@ -25,9 +25,11 @@ PATIENCE = 0.1
 """Seconds for which a container is taken for what it was when it was compared last."""
 KEPT_PATHS = 8192
 MOST_LINKS = 40
+REPLACED = "has been replaced since this entry was found"
 VIEWED = 2
 """The inode number of the root with all views."""
-COMPARED_NAMES = 20_000
+COMPARED_NAMES = 2_000
+COMPARED_LETTERS = 64
 SUGGESTED = 3
 
 Found = tuple[str, Node]
@@ -78,8 +80,27 @@ class Paths:
             path = target(place, node)
         raise NotFound("there are too many links one after another", part=printable(path))
 
-    def beside(self, path: str) -> Node | None:
-        """What has just this path, among all views, if anything."""
+    def beside(self, path: str, directory: Directory, suffix: str) -> Node | None:
+        """What is called like the directory at a path, with ``suffix`` behind it, among all views, if anything.
+
+        Raises Changed where there is another version by now than that of the directory.
+        """
+        version = version_of(directory)
+        found = self._child(path + suffix)
+        if version and self._version_at(path, found) != version:
+            # Which of the two is older? The paths with views may not have been compared as lately as the others.
+            self._viewed.forget()
+            found = self._child(path + suffix)
+            if self._version_at(path, found) != version:
+                raise Changed(REPLACED, part=printable(path.lstrip("/")))
+        return found
+
+    def _version_at(self, path: str, beside: Node | None) -> str:
+        """That of what is at a path, or nothing; what is beside it is of the same."""
+        node = self._child(path) if beside is None else beside
+        return "" if node is None else version_of(node)
+
+    def _child(self, path: str) -> Node | None:
         parent, _, name = path.rpartition("/")
         try:
             return self._viewed.at(parent)[1].child(name)
@@ -100,9 +121,10 @@ class Paths:
             names = list(islice(directory.names(), COMPARED_NAMES))
         except GlassfsError:
             return []
-        meant = {stem(known) or known: known for known in reversed(names)} | {known: known for known in names}
-        close = difflib.get_close_matches(name, meant, SUGGESTED, 0.5) or sorted(names)[:SUGGESTED]
-        return list(dict.fromkeys(printable(shown + meant.get(known, known)) for known in close))
+        meant = {(stem(known) or known)[:COMPARED_LETTERS]: known for known in reversed(names)}
+        meant |= {known[:COMPARED_LETTERS]: known for known in reversed(names)}
+        close = [meant[known] for known in difflib.get_close_matches(name[:COMPARED_LETTERS], meant, SUGGESTED, 0.5)]
+        return list(dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:SUGGESTED]))
 
     def _forget(self, lease: Lease) -> None:
         self._listed.forget(lease)
@@ -139,7 +161,7 @@ class _Directories:
                 self._known.pop(path, None)
 
     def _is_current(self, lease: Lease) -> bool:
-        if not lease.sources:  # a folder, which is read anew each time
+        if not lease.sources:  # of those only what is read anew each time is remembered
             return True
         now = time.monotonic()
         if not lease.is_retired and now < self._compared.get(lease, 0.0):
@@ -160,7 +182,7 @@ class _Directories:
                 self._remember("", root, generation)
         names = path.split("/")[1:]
         names.reverse()
-        place = root
+        place, is_lasting = root, True
         while names:
             name = names.pop()
             below = f"{place.path}/{name}"
@@ -170,6 +192,7 @@ class _Directories:
                 continue
             node = place.directory.child(name)
             if isinstance(node, Symlink):
+                is_lasting = is_lasting and _is_lasting(place)
                 links += 1
                 if links > MOST_LINKS:
                     raise NotFound("there are too many links one after another", part=printable(path))
@@ -180,7 +203,7 @@ class _Directories:
                 raise NotADirectory("is not a directory", part=printable(below.lstrip("/")))
             place = Place(below, node)
             self._remember(below, place, generation)
-        if place is not root:
+        if place is not root and is_lasting:
             self._remember(path, place, generation)
         return place
 
@@ -193,6 +216,8 @@ class _Directories:
 
     def _remember(self, path: str, place: Place, generation: int) -> None:
         lease = place.directory.origin.lease
+        if path and not lease.sources and isinstance(place.directory, (FixedDirectory, Settled)):
+            return  # What is in it never changes, and nothing would tell that another has taken its place.
         with self._lock:
             if self._generation != generation or lease.is_retired:
                 return
@@ -203,6 +228,17 @@ class _Directories:
             self._known[path] = place
         if lease.sources:
             self._compared.setdefault(lease, time.monotonic() + PATIENCE)
+
+
+def version_of(node: Node) -> str:
+    """That of the container, or the file, that a node is of; nothing for a folder."""
+    is_folder = isinstance(node, Directory) and not node.origin.format
+    return "" if is_folder else node.origin.identity
+
+
+def _is_lasting(place: Place) -> bool:
+    """Whether the links in a directory lead where they do as long as it is of the same version."""
+    return bool(place.directory.origin.lease.sources)
 
 
 def target(parent: str, link: Symlink) -> str:

@@ -111,7 +111,7 @@ class Session:
         return restored, (self.token, self._away)
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
 _all: WeakSet[Session] = WeakSet()
 
@@ -120,12 +120,12 @@ def restored(token: str, asked: Asked) -> Session:
     """That session, if it is one of this process, or one like it for all who come from it."""
     with _lock:
         found = _sessions.get(token)
-    return Session(asked, token) if found is None else found
+        return Session(asked, token) if found is None else found
 
 
 def _begin_after_fork() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for session in list(_all):
         session.begin_after_fork()
 

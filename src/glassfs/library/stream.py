@@ -54,7 +54,9 @@ class _Raw(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._demand_open()
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}.get(whence)
+        if start is None:
+            raise ValueError(f"there is no whence {whence}")
         if start + offset < 0:
             raise ValueError(f"there is no position {start + offset}")
         self._position = start + offset

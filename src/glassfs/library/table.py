@@ -6,14 +6,15 @@ Whatever library it is gets the table as a Parquet file, which is made as it rea
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from itertools import islice, pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
 from glassfs.content.table import Column
-from glassfs.errors import Damaged, NoSuchEntry
+from glassfs.errors import Damaged, GlassfsError, NoSuchEntry, TooLarge
 from glassfs.terminal import printable
 from glassfs.view.names import text
 
@@ -21,15 +22,29 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 SHOWN_ROWS = 10
+SHOWN_COLUMNS = 50
+SHOWN_LETTERS = 80
 ROWS_AT_ONCE = 4096
+AT_ONCE = 1 << 20
+"""Bytes of a column that are taken at once, of a row that is not larger."""
+ALL_AT_ONCE = 16 << 20
+"""The same of all columns of a table."""
+LARGEST_ROW = 8 << 20
+"""Bytes of a value in a row: as a list it takes many times as much."""
+SHOWN_VALUES = 4 * SHOWN_LETTERS + 4
+"""Values, or bytes of a text, that are more than a cell can have: a letter may take four."""
+OFFSET_COST = 64
+"""Bytes that an offset takes as a number of Python, with what refers to it."""
 
 
 class Table:
     """Rows of columns. ``len(table)`` is how many there are, ``columns`` has the names, and iterating gives dicts.
 
-    Nothing is kept of what was read. Reading raises ``glassfs.errors.Damaged`` where what is stored is.
+    Nothing is kept of what was read. Reading raises ``glassfs.errors.Damaged`` where what is stored is, and
+    ``TooLarge`` where a single row has too many values for a list.
     """
 
     def __init__(self, table: contents.Table, parquet: Callable[[], io.BufferedReader], name: str) -> None:
@@ -53,7 +68,9 @@ class Table:
         if self._table.records is not None:
             yield from _records(self._table.records)
             return
-        values = {text(column.name): _values(column, self._table.rows) for column in self._table.columns()}
+        columns = self._table.columns()
+        at_once = min(AT_ONCE, ALL_AT_ONCE // max(1, len(columns)))
+        values = {text(column.name): _values(column, self._table.rows, at_once) for column in columns}
         for row in zip(*values.values(), strict=True):
             yield dict(zip(values, row, strict=True))
 
@@ -61,7 +78,7 @@ class Table:
         """The values of a column. Raises NoSuchEntry, which is a KeyError."""
         for column in self._table.columns():
             if text(column.name) == name:
-                return list(_values(column, self._table.rows))
+                return list(_values(column, self._table.rows, AT_ONCE))
         raise NoSuchEntry("there is no such column", self._name, printable(name))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -93,23 +110,48 @@ class Table:
             return pl.read_parquet(file)
 
     def __repr__(self) -> str:
-        columns = ", ".join(map(printable, self.columns))
-        return f"<glassfs.Table {printable(self._name)!r}: {len(self)} rows of {columns}>"
+        try:
+            names = self.columns
+        except GlassfsError as error:
+            return f"<glassfs.Table {printable(self._name)!r}: {printable(str(error))}>"
+        some = ", ".join([*map(_short, names[:SHOWN_COLUMNS]), *(["…"] if len(names) > SHOWN_COLUMNS else [])])
+        return f"<glassfs.Table {printable(self._name)!r}: {len(self)} rows of {some}>"
 
     def _repr_html_(self) -> str:
-        names = self.columns
-        head = "".join(f"<th><bdi>{_cell(name)}</bdi></th>" for name in names)
-        rows = "".join(
-            "<tr>" + "".join(f"<td><bdi>{_cell(row.get(name))}</bdi></td>" for name in names) + "</tr>"
-            for row in islice(self, SHOWN_ROWS)
-        )
-        more = f"<p>{len(self)} rows</p>" if len(self) > SHOWN_ROWS else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+        rows, more = [], ""
+        try:
+            columns = self._table.columns()
+            if len(columns) > SHOWN_COLUMNS:
+                more = f"<p>{len(columns)} columns</p>"
+            names = [text(column.name) for column in columns[:SHOWN_COLUMNS]]
+            rows.append("".join(f"<th>{_cell(name)}</th>" for name in names))
+            for row in self._first(columns[:SHOWN_COLUMNS]):
+                rows.append("".join(f"<td>{_cell(row.get(name))}</td>" for name in names))
+            if len(self) > SHOWN_ROWS:
+                more += f"<p>{len(self)} rows</p>"
+        except GlassfsError as error:
+            more = f"<p>{_cell(str(error), 1000)}</p>"
+        head, body = "".join(rows[:1]), "".join(f"<tr>{row}</tr>" for row in rows[1:])
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+    def _first(self, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
+        """The rows to be shown, with no more of long values than is."""
+        if self._table.records is not None:
+            yield from islice(_records(self._table.records), SHOWN_ROWS)
+            return
+        count = min(self._table.rows, SHOWN_ROWS)
+        values = {text(column.name): _values(column, count, AT_ONCE, is_cut=True) for column in columns}
+        for row in zip(*(islice(column, count) for column in values.values()), strict=True):
+            yield dict(zip(values, row, strict=True))
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, most: int = SHOWN_LETTERS) -> str:
+    return f"<bdi>{escape(_short(value, most))}</bdi>"
+
+
+def _short(value: Any, most: int = SHOWN_LETTERS) -> str:
     shown = str(value)
-    return escape(printable(shown if len(shown) <= 80 else f"{shown[:79]}…"))
+    return printable(shown if len(shown) <= most else f"{shown[:most - 1]}…")
 
 
 def _missing(method: str, wanted: str, extra: str) -> ImportError:
@@ -121,52 +163,80 @@ def _records(records: contents.Records) -> Iterator[Any]:
         yield from records.block(block)
 
 
-def _values(column: Column, rows: int) -> Iterator[Any]:
-    """A value a row, as plain as can be."""
+def _values(column: Column, rows: int, at_once: int, is_cut: bool = False) -> Iterator[Any]:
+    """A value a row, as plain as can be, or with ``is_cut`` the beginning of one that is too long to be shown.
+
+    Takes about so many bytes at once, and no row at all that is too large. Raises Damaged, and TooLarge.
+    """
     content = column.content
     if isinstance(content, contents.Array):
-        return _of_array(content, rows)
+        return _of_array(content, rows, at_once, is_cut)
     if isinstance(content, contents.RaggedText):
-        runs = _runs(content.text, content.offsets, content.offset_dtype, rows)
+        runs = _runs(content.text, content.offsets, content.offset_dtype, rows, at_once, is_cut)
         return (run.decode("utf-8", "replace") for run in runs)
     if isinstance(content, contents.Ragged):
-        return _of_ragged(content, rows)
+        return _of_ragged(content, rows, at_once, is_cut)
     return _records(content)
 
 
-def _of_array(array: contents.Array, rows: int) -> Iterator[Any]:
+def _of_array(array: contents.Array, rows: int, at_once: int, is_cut: bool) -> Iterator[Any]:
     import numpy as np
 
     dtype = np.dtype(array.dtype)
     shape = array.shape if isinstance(array.shape, tuple) else array.shape()
-    row = dtype.itemsize
-    for length in shape[1:]:
-        row *= length
-    for start in range(0, rows, ROWS_AT_ONCE):
-        count = min(ROWS_AT_ONCE, rows - start)
+    inner = shape[1:]
+    row = dtype.itemsize * prod(inner)
+    if is_cut and row > SHOWN_VALUES * dtype.itemsize:
+        for number in range(rows):
+            yield _plain(np.frombuffer(array.data.read(number * row, SHOWN_VALUES * dtype.itemsize), dtype))
+        return
+    taken = max(1, dtype.itemsize) * prod(max(1, length) for length in inner)  # there may be lists of no values
+    _demand_small(taken)
+    most = _rows_at_once(taken, at_once)
+    for start in range(0, rows, most):
+        count = min(most, rows - start)
         some = np.frombuffer(array.data.read(start * row, count * row), dtype) if row else np.empty(0, dtype)
-        values = some.reshape(count, *shape[1:])
-        yield from (values.tolist() if dtype.kind in "biuf" else list(values))
+        yield from _plain(some.reshape(count, *inner))
 
 
-def _of_ragged(ragged: contents.Ragged, rows: int) -> Iterator[Any]:
+def _of_ragged(ragged: contents.Ragged, rows: int, at_once: int, is_cut: bool) -> Iterator[Any]:
     import numpy as np
 
     dtype = np.dtype(ragged.dtype)
-    for run in _runs(ragged.values, ragged.offsets, ragged.offset_dtype, rows, dtype.itemsize):
+    for run in _runs(ragged.values, ragged.offsets, ragged.offset_dtype, rows, at_once, is_cut, dtype.itemsize):
         yield run if dtype.kind == "V" else np.frombuffer(run, dtype).tolist()
 
 
-def _runs(data: contents.Data, offsets: contents.Data, offset_dtype: str, rows: int, item: int = 1) -> Iterator[bytes]:
+def _runs(
+    data: contents.Data, offsets: contents.Data, offset_dtype: str, rows: int, at_once: int, is_cut: bool,
+    item: int = 1,
+) -> Iterator[bytes]:
     """The bytes of each row. Raises Damaged where the offsets do not rise from 0 on, within the data."""
     import numpy as np
 
     dtype = np.dtype(offset_dtype)
-    for start in range(0, rows, ROWS_AT_ONCE):
-        count = min(ROWS_AT_ONCE, rows - start)
+    most = _rows_at_once(OFFSET_COST, at_once)
+    for start in range(0, rows, most):
+        count = min(most, rows - start)
         stored = offsets.read(start * dtype.itemsize, (count + 1) * dtype.itemsize)
         bounds = [item * int(offset) for offset in np.frombuffer(stored, dtype)]
         for begin, end in pairwise(bounds):
             if not 0 <= begin <= end <= data.size:
                 raise Damaged("has offsets that do not rise, or lead beyond its end")
-            yield data.read(begin, end - begin)
+            size = min(end - begin, SHOWN_VALUES * item) if is_cut else end - begin
+            _demand_small(size)
+            yield data.read(begin, size)
+
+
+def _plain(values: NDArray[Any]) -> list[Any]:
+    found: list[Any] = values.tolist() if values.dtype.kind in "biuf" else list(values)
+    return found
+
+
+def _rows_at_once(row: int, at_once: int) -> int:
+    return max(1, min(ROWS_AT_ONCE, at_once // row))
+
+
+def _demand_small(size: int) -> None:
+    if size > LARGEST_ROW:
+        raise TooLarge(f"has a row of {size} bytes, which is too large to be a value in a list")

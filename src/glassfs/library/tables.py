@@ -20,9 +20,9 @@ _numbers = count()
 
 
 def table_of(node: Node, paths: Paths, path: str) -> Table | None:
-    """That of a Parquet file of a view, or of the directory beside one."""
+    """That of a Parquet file of a view, or of the directory beside one. Raises Changed where that was replaced."""
     if isinstance(node, Directory):
-        found = None if path == "/" else paths.beside(path + SUFFIX)
+        found = None if path == "/" else paths.beside(path, node, SUFFIX)
     else:
         found = node
     if not isinstance(found, File) or not isinstance(found.content, contents.Table):

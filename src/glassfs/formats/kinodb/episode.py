@@ -175,13 +175,17 @@ class Episode:
         """One field of all records; ``offset`` and ``width`` in bytes of a record."""
         entry = self.entry
         size = width * entry.num_frames
-        reason = self.records_fault()
-        if reason:
-            return Unreadable(size, self.source.damage(reason, f"the state/action section of episode {self.position}"))
+        damage = self._records_damage()
+        if damage:
+            return Unreadable(size, damage)
         if not size:
             return Memory(b"")
         records = Extent(self.source, entry.actions_offset, entry.actions_length)
         return Gathered(records, offset, width, entry.record_size, entry.num_frames)
+
+    def _records_damage(self) -> Damaged | None:
+        reason = self.records_fault()
+        return self.source.damage(reason, f"the state/action section of episode {self.position}") if reason else None
 
     def _images(self) -> Images:
         entry = self.entry
@@ -211,6 +215,10 @@ class Episode:
         return [Member((b"images", *name), film) for name, film in members if isinstance(film, Film)]
 
     def _steps(self) -> list[Column]:
+        """Raises Damaged where the records are not those of so many frames, whose number is then a stranger's word."""
+        damage = self._records_damage()
+        if damage:
+            raise damage
         frames = self.entry.num_frames
         widths = {b"state": self.entry.state_dim, b"action": self.entry.action_dim}
         columns = [Column(b"frame", Array(b"frame", Counted(frames), "<i8", (frames,)))]

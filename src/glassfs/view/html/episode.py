@@ -78,6 +78,10 @@ class _Page:
             cameras = _cameras(self._recording.cameras(), cache, notes)
         except (Damaged, TooLarge) as error:
             notes.append(f"The cameras cannot be shown: {error.without_source}")
+        try:
+            self._recording.steps.columns()
+        except (Damaged, TooLarge) as error:
+            notes.append(f"The steps cannot be plotted: {error.without_source}")
         rates = [_rate(value) for value in (record.get(RATE), *(camera.pop("fps") for camera in cameras))]
         rate = next((value for value in rates if value), None)
         if rate is None and cameras:
