@@ -17,6 +17,7 @@ from glassfs.cache.catalogued import Kept
 from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
+from glassfs.source import Entry
 from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.helper import Helper
 from glassfs.tree.places.walk import File
@@ -28,7 +29,7 @@ MOST_KEPT = 16 << 20
 """Bytes of the rows of a container that are kept in the catalogue, and of all that wait for being written."""
 SETTLED = 2 * 10**9
 """Nanoseconds."""
-_EVERYBODY = 0o4
+_EVERYBODY = 0o444
 
 
 class Told(NamedTuple):
@@ -127,7 +128,7 @@ class Rows:
         try:
             with self._containers.glimpsed(file.place, file.version) as (container, entries):
                 is_kept = is_kept and len(entries) == 1 and container.sources[0].entry.stamp == file.stamp
-                is_public = file.is_public and all(entry.permissions & _EVERYBODY for entry in entries)
+                is_public = file.is_public and all(_may_everybody(entry) for entry in entries)
                 table = container.episodes()
                 directory = table.directory if table is not None else b""
                 shown = component(directory) if directory else ""
@@ -145,6 +146,10 @@ class Rows:
             self._size += size
             if self._size > MOST_KEPT or len(self._noted) >= AT_ONCE:
                 self.flush()
+
+
+def _may_everybody(entry: Entry) -> bool:
+    return entry.permissions & _EVERYBODY == _EVERYBODY
 
 
 def _is_lasting(file: File) -> bool:

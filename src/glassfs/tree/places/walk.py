@@ -20,7 +20,8 @@ MOST_ENTRIES = 100_000
 DEEPEST = 64
 ATTEMPTS = 4
 """How many times a folder is listed that changes meanwhile."""
-_SEARCH, _READ = 0o5, 0o4
+_SEARCH, _READ = 0o555, 0o444
+"""For the owner and the group too: what only others may read is denied to those."""
 
 
 class Start(NamedTuple):
