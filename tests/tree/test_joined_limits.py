@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from glassfs.cache import catalogue_file, catalogued
+from glassfs.content import Records, Table
+from glassfs.content.join import BLOCK_BYTES, COUNTED, LONGEST, pieces_of
 from glassfs.errors import GlassfsError
 from glassfs.formats import registry
 from glassfs.source.memory import MemoryStore
@@ -108,3 +112,63 @@ def test_depth_and_number_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "MOST_ENTRIES", 5)
     table = joins_of(MemoryStore({f"{n}": takes(take()) for n in range(9)})).snapshot().table
     assert table.rows == 4 and "more than 5 files and folders" in table.attributes()["error"]
+
+
+def test_very_long_texts_are_cut() -> None:
+    channels = ["name"] * LONGEST
+    store = LastingStore({"a": takes(take("é" * LONGEST + "more", channels=channels)), "b": takes(take("x" * LONGEST))})
+    first, second = rows_of(tree_of(store))
+    assert (first["language_instruction"], first["channels"]) == ("é" * LONGEST, ["name"] * (LONGEST // 5))
+    assert second["language_instruction"] == "x" * LONGEST
+
+
+def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
+    store = LastingStore({f"{number}": takes(take("\u2028" * LONGEST, number=number)) for number in range(12)})
+    found = joins_of(store).snapshot().found()
+    assert found.rows == 12 and found.blocks > 1
+    assert max(found.block(number).size for number in range(found.blocks)) <= BLOCK_BYTES + 4096
+
+
+def test_rows_that_take_much_memory_are_made_in_room_for_them() -> None:
+    taken: list[int] = []
+
+    @contextmanager
+    def take_room(size: int) -> Iterator[None]:
+        taken.append(size)
+        yield
+        taken.append(-size)
+
+    def block(number: int) -> list[dict[str, Any]]:
+        assert sum(taken) == (COUNTED + 1 if number else 0)
+        return [take()] * 2000
+
+    table = Table(b"", 4000, list, Records(b"", 2, block, cost=lambda number: COUNTED + number))
+    for _ in pieces_of(table, take_room):
+        assert not sum(taken)
+    assert taken == [COUNTED + 1, -COUNTED - 1]
+
+
+def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LastingStore({f"{number}": takes(take(f"{number}")) for number in range(9)})
+    store.put("3 is none", b"")
+    before = tree_of(store, has_catalogue=True)
+    rows = rows_of(before)
+    before.tree.close()
+    found: list[int] = []
+    find = catalogue_file.CatalogueFile.find
+
+    def found_by(*arguments: Any) -> Any:
+        some = find(*arguments)
+        found.append(len(some))
+        return some
+
+    for module in (catalogued, catalogue_file):
+        monkeypatch.setattr(module, "MOST_FOUND", 400)
+    monkeypatch.setattr(catalogue_file.CatalogueFile, "find", found_by)
+    opens = store.opens
+    sources = tree_of(store, has_catalogue=True)
+    sources.joins.snapshot().found()
+    assert store.opens == opens and len(rows) == 9
+    assert sum(found) == 10 and max(found) < 10
+    assert rows_of(sources) == rows
+    sources.tree.close()

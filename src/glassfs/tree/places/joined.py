@@ -23,7 +23,7 @@ import xxhash
 
 from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
-from glassfs.content.join import NAME, PIECE_ROWS, Found, Joined, Placed, joined_block, sizes_of
+from glassfs.content.join import BLOCK_BYTES, NAME, PIECE_ROWS, Found, Joined, Piece, Placed, joined_block, sizes_of
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing
 from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.lease import Lease
@@ -126,7 +126,7 @@ class Snapshot:
                     is_shown = is_shown and (told.is_public or not self._is_shared)
                     omitted += not is_shown and count > 0 and not first
                     if is_shown and count:
-                        if block.rows and block.rows + count > PIECE_ROWS:
+                        if not block.has_room(piece):
                             close()
                         part = _Part(number, told.number, first, count, piece.block)
                         block.add(part, Placed(file.path, first, piece))
@@ -188,12 +188,18 @@ class _Block:
     def clear(self) -> None:
         self.parts: list[_Part] = []
         self.placed: list[Placed] = []
-        self.rows = 0
+        self.rows = self.size = 0
+
+    def has_room(self, piece: Piece) -> bool:
+        """Whether this piece belongs into it too."""
+        fits = self.rows + piece.rows <= PIECE_ROWS and self.size + len(piece.data) <= BLOCK_BYTES
+        return fits or not self.parts
 
     def add(self, part: _Part, placed: Placed) -> None:
         self.parts.append(part)
         self.placed.append(placed)
         self.rows += part.rows
+        self.size += len(placed.piece.data)
 
 
 class Audience(NamedTuple):
