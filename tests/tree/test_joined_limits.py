@@ -19,6 +19,7 @@ from glassfs.formats import registry
 from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory
 from glassfs.tree.places import joined, walk
+from glassfs.tree.places.helper import MOST_OF_VOLUME
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 
 
@@ -75,6 +76,22 @@ def test_what_hangs_costs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     store.goes_on.set()
     assert becomes(lambda: joins.snapshot().table.rows == 3)
     assert becomes(lambda: helpers() == 0)
+
+
+def test_a_few_containers_that_hang_cost_their_own_rows() -> None:
+    class Patient(Hanging):
+        def entry(self, path: Any) -> Any:
+            if path == (f"{MOST_OF_VOLUME - 1}",):  # it is asked of the last that hangs whether the disk does
+                joins._helper._patience = 600.0
+            return super().entry(path)
+
+    store = Patient({f"{number}": takes(take()) for number in range(MOST_OF_VOLUME + 4)})
+    store.hanging = tuple(f"{number}" for number in range(MOST_OF_VOLUME))
+    joins = joins_of(store, patience=0.2)
+    table = joins.snapshot().table
+    assert table.rows == 4
+    assert table.attributes()["error"] == "; ".join(f"{name}: does not answer" for name in store.hanging)
+    store.goes_on.set()
 
 
 def test_a_walk_keeps_nobody_from_anything_else() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import xxhash
@@ -116,6 +116,7 @@ class Rows:
             yield from pieces
             return
         room = self._containers.services.cache.room
+        probe = partial(file.place.store.entry, file.place.path)
 
         def take() -> Told | None:
             with room.inside():
@@ -123,7 +124,7 @@ class Rows:
 
         while True:
             with room.idle():  # or it would wait for what this thread holds
-                told = self._helper.call(file.place, file.volume, take)
+                told = self._helper.call(file.place, file.volume, take, probe)
             if told is None:
                 return
             yield told
