@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
-from glassfs.cache import catalogue_file, catalogued
+from glassfs.cache import BlockCache, catalogue_file, catalogued
 from glassfs.content import Records, Table
 from glassfs.content.join import BLOCK_BYTES, COUNTED, LONGEST, pieces_of
 from glassfs.errors import GlassfsError
 from glassfs.formats import registry
 from glassfs.source.memory import MemoryStore
-from glassfs.tree import Directory
+from glassfs.tree import Containers, Directory
 from glassfs.tree.places import joined, walk
+from glassfs.tree.places.held import Place
 from glassfs.tree.places.helper import MOST_OF_VOLUME
+from glassfs.tree.places.joined import Joins
+from glassfs.tree.places.walk import Start
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 
 
@@ -189,3 +192,48 @@ def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.Monk
     assert sum(found) == 10 and max(found) < 10
     assert rows_of(sources) == rows
     sources.tree.close()
+
+
+class Slow(LastingStore):
+    """A store that takes a minute for each folder and file."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.now = 0.0
+
+    def list(self, path: Any) -> Any:
+        self.now += 60
+        return super().list(path)
+
+    def open(self, path: Any) -> Any:
+        self.now += 60
+        return super().open(path)
+
+
+def slow_joins(store: Slow) -> Joins:
+    containers = Containers(BlockCache(64 << 20), has_catalogue=True)
+    return Joins(containers, [Start("", Place(store, ()), True)], clock=lambda: store.now)
+
+
+def test_a_walk_ends() -> None:
+    joins = slow_joins(Slow({f"{name}/x": takes(take()) for name in "abcd"}))
+    table = joins.snapshot().table
+    assert table.rows == 1
+    assert "it and others are left out: listing folders took" in table.attributes()["error"]
+
+
+def test_a_pass_ends_and_the_next_gets_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "LONGEST_PASS", 150.0)
+    store = Slow({f"{number}": takes(take()) for number in range(5)})
+    joins = slow_joins(store)
+    snapshot = joins.snapshot()
+    store.now += 10_000
+    table = snapshot.table
+    assert table.rows == 3
+    assert "3: it and others are left out: reading containers took" in table.attributes()["error"]
+    assert joins.snapshot() is snapshot, "it is not begun anew at once"
+    store.now += 10_000
+    again = joins.snapshot()
+    assert again is not snapshot and again.table.rows == 5
+    assert "others" not in again.table.attributes()["error"]
+    joins.containers.close()

@@ -60,6 +60,12 @@ class Rows:
 
         Taking them raises what keeps a container from being read. Files that are none have no pieces.
         """
+        try:
+            yield from self._of_all(files)
+        finally:
+            self.flush()
+
+    def _of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Told]]]:
         start = 0
         while start < len(files):
             some = files[start : start + AT_ONCE]
@@ -68,7 +74,6 @@ class Rows:
             for file, key in zip(some, keys[: looked_for(keys, known)], strict=False):
                 yield start, self._of(file, known.get(key))
                 start += 1
-        self.flush()
 
     def again(self, wanted: Sequence[tuple[File, int, int]]) -> Iterator[Piece | None]:
         """Pieces of files once more, each by its number and its first block; None where there is no such piece."""
