@@ -18,7 +18,7 @@ from glassfs.cache import catalogue as catalogue_module
 from glassfs.cache import catalogue_file
 from glassfs.cache.catalogue import Catalogue, user_folder
 from glassfs.cache.catalogue_file import FILE, CatalogueFile
-from glassfs.cache.catalogued import Kept
+from glassfs.cache.catalogued import Kept, looked_for
 
 
 @pytest.fixture
@@ -68,6 +68,40 @@ def test_very_many_keys_are_asked_for_together(folder: Path) -> None:
     catalogue = Catalogue(str(folder))
     catalogue.put({b"%d" % number: parts(b"%d" % number) for number in range(1200)})
     assert len(catalogue.find([b"%d" % number for number in range(2000)])) == 1200
+    catalogue.close()
+
+
+def test_large_ones_are_given_a_few_at_a_time(folder: Path) -> None:
+    keys = [b"%d" % number for number in range(6)]
+    catalogue = Catalogue(str(folder))
+    catalogue.put({key: parts(bytes(3 << 20)) for key in keys[1:]})
+    found = catalogue.find(keys)
+    assert list(found) == keys[1:4] and looked_for(keys, found) == 4
+    found = catalogue.find([*keys[4:], b"none"])
+    assert list(found) == keys[4:] and looked_for([*keys[4:], b"none"], found) == 3
+    catalogue.close()
+
+
+def test_little_waits_for_a_disk_that_hangs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+    kept: list[Any] = []
+
+    def put_late(file: CatalogueFile, found: Any) -> None:
+        goes_on.wait(60)
+        kept.extend(found)
+
+    monkeypatch.setattr(catalogue_module, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(catalogue_module, "PATIENCE", 60.0)
+    monkeypatch.setattr(CatalogueFile, "put", put_late)
+    catalogue = Catalogue(str(folder))
+    for number in range(20):
+        catalogue.put({b"%d" % number: parts(bytes(4000))})
+    goes_on.set()
+    catalogue.find([b""])
+    assert kept == [b"0", b"1"]
+    catalogue.put({b"too large, but alone": parts(bytes(20_000))})
+    catalogue.find([b""])
+    assert kept[2:] == [b"too large, but alone"]
     catalogue.close()
 
 

@@ -71,3 +71,27 @@ def test_a_disk_on_which_several_things_hang_is_left_alone(goes_on: threading.Ev
         helper.call("well", "dead", lambda: pytest.fail("it is tried"))
     assert helper.call("well", "other", lambda: 1) == 1
     helper.close()
+
+
+def test_a_disk_that_answers_is_not_to_blame_for_what_takes_long(goes_on: threading.Event) -> None:
+    helper = Helper(0.05)
+    probed: list[int] = []
+    for number in range(MOST_OF_VOLUME + 1):
+        with pytest.raises(DeviceFailed):
+            helper.call(number, "disk", goes_on.wait, lambda: probed.append(1))
+    assert probed
+    helper._patience = 600.0
+    assert helper.call("well", "disk", lambda: 1) == 1
+    goes_on.set()
+    helper.close()
+
+
+def test_a_disk_that_does_not_answer_either_is_left_alone(goes_on: threading.Event) -> None:
+    helper = Helper(0.05)
+    for number in range(MOST_OF_VOLUME):
+        with pytest.raises(DeviceFailed):
+            helper.call(number, "dead", goes_on.wait, goes_on.wait)
+    with pytest.raises(DeviceFailed):
+        helper.call("well", "dead", lambda: pytest.fail("it is tried"), lambda: pytest.fail("it is tried"))
+    goes_on.set()
+    helper.close()

@@ -28,8 +28,10 @@ FOLDER = "glassfs"
 BUDGET = 256 << 20
 PATIENCE = 2.0
 """Seconds that somebody waits for the file, all in all, before it is done without."""
-MOST_WAITING = 64
-"""Things that wait to be written; what comes on top of that is not kept."""
+MOST_WAITING, MOST_BYTES = 64, 32 << 20
+"""Things that wait to be written, and what they take; what comes on top of that is not kept."""
+A_PART = 512
+"""The memory that a part takes beside its data."""
 
 log = logging.getLogger(__name__)
 
@@ -43,18 +45,19 @@ class Catalogue:
         self._folder = folder
         self._budget = budget
         self._lock = threading.Lock()
-        self._tasks: queue.Queue[Any] = queue.Queue(MOST_WAITING)
+        self._tasks = _Tasks()
         self._process = 0
         self._late: threading.Event | None = None
         """Set when what somebody waited for in vain is done."""
 
     def find(self, keys: Sequence[Key], number: int = 0) -> dict[Key, Kept]:
-        """Part ``number`` of each of these keys that is kept."""
+        """Part ``number`` of each of these keys that is kept; of large ones only of those ``looked_for``."""
         return self._asked(lambda file: file.find(keys, number), {})
 
     def put(self, found: Mapping[Key, Sequence[Kept]]) -> None:
         """Keeps these, soon or never."""
-        self._give(lambda file: file.put(found))
+        size = sum(len(part.head) + len(part.data) + A_PART for parts in found.values() for part in parts)
+        self._give(lambda file: file.put(found), size=size)
 
     def close(self) -> None:
         """Waits a moment for what is to be written, and gives up the file until somebody asks again."""
@@ -65,7 +68,7 @@ class Catalogue:
             tasks = self._tasks
         done = threading.Event()
         with suppress(queue.Full):
-            tasks.put(done, timeout=PATIENCE)
+            tasks.put((done, 0), timeout=PATIENCE)
             done.wait(PATIENCE)
 
     def _asked(self, ask: Callable[[CatalogueFile], Result], otherwise: Result) -> Result:
@@ -84,14 +87,14 @@ class Catalogue:
             self._late = done
         return answers[0] if answers else otherwise
 
-    def _give(self, task: Callable[[CatalogueFile], object], patience: float = 0.0) -> bool:
-        """Whether the thread will do this."""
+    def _give(self, task: Callable[[CatalogueFile], object], patience: float = 0.0, size: int = 0) -> bool:
+        """Whether the thread will do this, which takes so many bytes until then."""
         late = self._late
         if self._folder is None or (late is not None and not late.is_set()):
             return False
         with self._lock:
             if self._process != os.getpid():  # the first, or forked off since: a thread does not come along
-                self._tasks = queue.Queue(MOST_WAITING)
+                self._tasks = _Tasks()
                 try:
                     threading.Thread(
                         target=_run, args=(self._folder, self._budget, self._tasks), name="glassfs-catalogue",
@@ -102,11 +105,33 @@ class Catalogue:
                 self._process = os.getpid()
                 self._late = None
             tasks = self._tasks
+        return tasks.offer(task, patience, size)
+
+
+class _Tasks(queue.Queue[Any]):
+    """What one thread is to do, each with the bytes that it takes until it is done."""
+
+    def __init__(self) -> None:
+        super().__init__(MOST_WAITING)
+        self._counting = threading.Lock()
+        self._bytes = 0
+
+    def offer(self, task: Callable[[CatalogueFile], object], patience: float, size: int) -> bool:
+        """Whether there is room for it."""
+        with self._counting:
+            if size and self._bytes and self._bytes + size > MOST_BYTES:
+                return False
+            self._bytes += size
         try:
-            tasks.put(task, block=patience > 0, timeout=patience or None)
+            self.put((task, size), block=patience > 0, timeout=patience or None)
         except queue.Full:
+            self.done(size)
             return False
         return True
+
+    def done(self, size: int) -> None:
+        with self._counting:
+            self._bytes -= size
 
 
 def user_folder() -> str | None:
@@ -119,13 +144,13 @@ def user_folder() -> str | None:
     return os.path.join(base, FOLDER) if os.path.isabs(base) else None
 
 
-def _run(folder: str, budget: int, tasks: queue.Queue[Any]) -> None:
+def _run(folder: str, budget: int, tasks: _Tasks) -> None:
     """The thread that has the file: it ends with an event, which it sets."""
     from glassfs.cache.catalogue_file import CatalogueFile  # SQLite is for those who need it
 
     file = CatalogueFile(folder, budget)
     while True:
-        task = tasks.get()
+        task, size = tasks.get()
         if isinstance(task, threading.Event):
             file.close()
             task.set()
@@ -134,3 +159,5 @@ def _run(folder: str, budget: int, tasks: queue.Queue[Any]) -> None:
             task(file)
         except Exception as error:
             log.warning("the catalogue failed: %s: %s", type(error).__name__, error)
+        del task  # what it refers to is not needed any more
+        tasks.done(size)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from glassfs.cache.catalogued import Kept, Key
+from glassfs.cache.catalogued import MOST_FOUND, Kept, Key
 
 FILE = "catalogue.sqlite"
 SCHEMA = 1
@@ -31,8 +31,6 @@ PAUSE = 1.0
 MOST_THROWN = 3
 """Files that are thrown away before there is no use in it."""
 DAY = 86_400
-AT_ONCE = 500
-"""Keys that are looked up in one query."""
 LARGEST = 16 << 20
 _COMPRESSED = 4096
 _PASSING = ("locked", "busy", "readonly", "is full", "unable to open")
@@ -63,10 +61,7 @@ class CatalogueFile:
         self._thrown = 0
 
     def find(self, keys: Sequence[Key], number: int) -> dict[Key, Kept]:
-        found: dict[Key, Kept] = {}
-        for start in range(0, len(keys), AT_ONCE):
-            found |= self._tried(partial(_find, keys=keys[start : start + AT_ONCE], number=number)) or {}
-        return found
+        return self._tried(partial(_find, keys=keys, number=number)) or {}
 
     def put(self, found: Mapping[Key, Sequence[Kept]]) -> None:
         self._tried(partial(_put, found=found, budget=self._budget))
@@ -151,14 +146,22 @@ class CatalogueFile:
 
 
 def _find(connection: sqlite3.Connection, keys: Sequence[Key], number: int) -> dict[Key, Kept]:
-    marks = ",".join("?" * len(keys))
-    rows = connection.execute(
-        f"SELECT * FROM kept WHERE number = ? AND key IN ({marks})", (number, *keys),
-    ).fetchall()
-    found = {row[0]: kept for row in rows if (kept := _unpacked(row)) is not None}
-    bad = [(row[0],) for row in rows if row[0] not in found]
-    today = _today()
-    late = [(today, row[0]) for row in rows if row[0] in found and row[-1] != today]
+    found: dict[Key, Kept] = {}
+    bad, late, size, today = [], [], 0, _today()
+    for key in dict.fromkeys(keys):
+        row = connection.execute("SELECT * FROM kept WHERE key = ? AND number = ?", (key, number)).fetchone()
+        if row is None:
+            continue
+        kept = _unpacked(row)
+        if kept is None:
+            bad.append((key,))
+            continue
+        found[key] = kept
+        size += len(kept.data)
+        if row[-1] != today:
+            late.append((today, key))
+        if size >= MOST_FOUND:
+            break
     if bad or late:
         try:
             connection.execute("BEGIN IMMEDIATE")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 Key = bytes
+MOST_FOUND = 8 << 20
+"""Bytes of data after which nothing more is given at a time."""
 
 
 class Kept(NamedTuple):
@@ -19,3 +22,13 @@ class Kept(NamedTuple):
     block: int
     head: bytes
     data: bytes
+
+
+def is_full(found: Mapping[Key, Kept]) -> bool:
+    """Whether that is as much as is given at a time."""
+    return sum(len(kept.data) for kept in found.values()) >= MOST_FOUND
+
+
+def looked_for(keys: Sequence[Key], found: Mapping[Key, Kept]) -> int:
+    """How many of the keys, from the first on, were looked for, if that was found."""
+    return keys.index(list(found)[-1]) + 1 if is_full(found) else len(keys)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 from glassfs.content.data import Data
 from glassfs.content.model import Records
@@ -40,15 +41,22 @@ COLUMNS = {
 """The dtypes of the columns; those of text have none."""
 TOLD = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))
 """What is taken from the records of a container."""
-LAYOUT = 1
+LAYOUT = 2
 """To be raised when the same containers give other pieces than before."""
 PIECE_ROWS = 1024
 PIECE_BYTES = 256 << 10
 """A piece ends with the block of its table in which it gets so large."""
+BLOCK_BYTES = 4 * PIECE_BYTES
+"""A block of the joined table has no more, unless a single piece does."""
+LONGEST = 64 << 10
+"""Letters of a text that are told, and of a list of texts in all."""
+COUNTED = 4 << 20
+"""Rows that may take more memory than this are made in room that is taken for them."""
 LARGEST_INTEGER = 1 << 1000
 """That is taken for a float."""
 BLOCK_COST, ROWS_COST = 4 << 10, 16
 """The memory that the rows of a block may take: for each, and for each byte that is kept of it."""
+Taken: TypeAlias = Callable[[int], AbstractContextManager[object]]
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 _RANGES = {"<i8": (-(1 << 63), (1 << 63) - 1), "<u8": (0, (1 << 64) - 1)}
 _BOUNDS = struct.Struct(f"<{len(COLUMNS) + 1}Q")
@@ -73,22 +81,25 @@ class Placed(NamedTuple):
     piece: Piece
 
 
-def pieces_of(table: Table, first: int = 0) -> Iterator[Piece]:
+def pieces_of(table: Table, taken: Taken, first: int = 0) -> Iterator[Piece]:
     """A table in pieces, from block ``first`` of it on; at least one, also where there is no row.
 
-    Raises Damaged where the rows are not those of the table, if all are asked for.
+    ``taken`` is around what may need so many bytes for a while. Raises Damaged where the rows are not those of the
+    table, if all are asked for.
     """
     records = table.records
     blocks = records.blocks if records else 0
     columns: list[list[Any]] = [[] for _ in TOLD]
     begin, size, total = first, 0, 0
     for block in range(first, blocks):
-        for record in records.block(block) if records else ():
-            total += 1
-            for name, column in zip(TOLD, columns, strict=True):
-                value = _told(record, name)
-                column.append(value)
-                size += len(value) if isinstance(value, str) else 8
+        cost = records.cost(block) if records else 0
+        with taken(cost) if cost > COUNTED else nullcontext():
+            for record in records.block(block) if records else ():
+                total += 1
+                for name, column in zip(TOLD, columns, strict=True):
+                    value = _told(record, name)
+                    column.append(value)
+                    size += _letters(value)
         if len(columns[0]) >= PIECE_ROWS or size >= PIECE_BYTES or block == blocks - 1:
             yield _piece(columns, begin)
             columns, begin, size = [[] for _ in TOLD], block + 1, 0
@@ -111,10 +122,10 @@ def _told(record: Any, name: str) -> Any:
         value = record["episode_id"]
     dtype = COLUMNS[name]
     if dtype == TEXT:
-        return value if isinstance(value, str) else None
+        return value[:LONGEST] if isinstance(value, str) else None
     if dtype == TEXTS:
         is_right = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
-        return list(value) if is_right and value is not None else None
+        return _begin(value) if is_right and value is not None else None
     if dtype == "|b1" or isinstance(value, bool):
         return value if dtype == "|b1" and isinstance(value, bool) else None
     if dtype in _RANGES:
@@ -123,6 +134,19 @@ def _told(record: Any, name: str) -> Any:
     if isinstance(value, int):
         return float(value) if abs(value) < LARGEST_INTEGER else None
     return value if isinstance(value, float) else None
+
+
+def _begin(texts: Sequence[str]) -> list[str]:
+    """As many of the texts as may be told."""
+    letters = accumulate(len(text) + 1 for text in texts)
+    return [text for text, end in zip(texts, letters, strict=True) if end <= LONGEST]
+
+
+def _letters(value: Any) -> int:
+    """How much a value adds to a piece, roughly."""
+    if isinstance(value, list):
+        return sum(len(text) + 1 for text in value)
+    return len(value) if isinstance(value, str) else 8
 
 
 def joined_block(parts: Iterable[Placed]) -> bytes:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from glassfs.errors import DeviceFailed, Unavailable
+from glassfs.errors import DeviceFailed, GlassfsError, Unavailable
 
 PATIENCE = 10.0
 """Seconds that one folder, or some hundred rows of one container, may take."""
@@ -20,18 +21,25 @@ Result = TypeVar("Result")
 class Helper:
     """A thread that does things for others, who wait for each no longer than ``patience``. Any thread.
 
-    What still hangs is not tried again, nor is more of a volume of which several things do. The more of them there are,
-    the shorter is what others are waited for.
+    What still hangs is not tried again, nor is more of a volume of which several things do: on a dead disk all would.
+    The more of them there are, the shorter is what others are waited for.
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:
         self._patience = patience
         self._lock = threading.Lock()
         self._free: list[tuple[threading.Thread, queue.SimpleQueue[Any]]] = []
-        self._hanging: dict[Hashable, str] = {}
+        self._hanging: dict[Hashable, str | None] = {}
+        """And their volumes, where it is these that do not answer."""
 
-    def call(self, key: Hashable, volume: str, do: Callable[[], Result]) -> Result:
-        """What ``do`` gives or raises; DeviceFailed if what ``key`` stands for, which lies there, does not answer."""
+    def call(
+        self, key: Hashable, volume: str, do: Callable[[], Result], probe: Callable[[], object] | None = None,
+    ) -> Result:
+        """What ``do`` gives or raises; DeviceFailed if what ``key`` stands for, which lies there, does not answer.
+
+        What may take long for another reason than its volume has a ``probe``, which should answer at once: it tells
+        whether the volume does.
+        """
         with self._lock:
             hanging = self._hanging
             is_too_much = len(hanging) >= MOST_HANGING or list(hanging.values()).count(volume) >= MOST_OF_VOLUME
@@ -54,8 +62,11 @@ class Helper:
         tasks.put(call)
         if not call.is_done.wait(patience):
             with self._lock:
-                self._hanging[key] = volume
+                self._hanging[key] = None if probe else volume
             call.then(lambda: self._back(key, tasks))
+            if probe is not None:
+                with suppress(GlassfsError):
+                    self.call((key, "probe"), volume, probe)
             raise DeviceFailed("does not answer")
         with self._lock:
             self._free.append((thread, tasks))

@@ -23,8 +23,8 @@ import xxhash
 
 from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
-from glassfs.content.join import NAME, PIECE_ROWS, Found, Joined, Placed, joined_block, sizes_of
-from glassfs.errors import Damaged, GlassfsError, NotFound, Passing
+from glassfs.content.join import BLOCK_BYTES, NAME, PIECE_ROWS, Found, Joined, Piece, Placed, joined_block, sizes_of
+from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
 from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Directory, Node, Origin, inode
@@ -39,6 +39,10 @@ LEAST_AGE = 1.0
 AGE = 10
 """A snapshot is good for so many times as long as it took."""
 MOST_FAULTS = 16
+LONGEST_PASS = 600.0
+"""Seconds after which the containers that are left are left out."""
+LONGEST_AGE = 3600.0
+"""Seconds for which one that is not whole is good at the most."""
 LONGEST_FAULT = 160
 """Letters that the error of a table has for each of these."""
 _numbers = itertools.count(1)
@@ -60,11 +64,16 @@ class Snapshot:
     If ``is_shared``, the table has only what everybody can come to and read.
     """
 
-    def __init__(self, containers: Containers, walk: Walk, is_shared: bool, helper: Helper) -> None:
+    def __init__(
+        self, containers: Containers, walk: Walk, is_shared: bool, helper: Helper, clock: Callable[[], float],
+    ) -> None:
         self._containers = containers
         self._helper = helper
         self._files = dict(enumerate(walk.files))
         self._folders = walk.faults
+        self._clock = clock
+        self.until = 0.0
+        """Until then it is good, whatever else is said."""
         self._is_shared = is_shared
         self._lock = threading.Lock()
         self._found: Found | None = None
@@ -93,13 +102,16 @@ class Snapshot:
         if self._found is None:
             with self._lock:
                 if self._found is None:
+                    begun, self.until = self._clock(), float("inf")
                     try:
-                        self._found = self._find()
+                        self._found = self._find(begun + LONGEST_PASS)
                     finally:
                         self._helper.close()
+                        took = self._clock() - begun
+                        self.until = 0.0 if self.is_whole else self._clock() + min(LONGEST_AGE, AGE * took)
         return self._found
 
-    def _find(self) -> Found:
+    def _find(self, until: float) -> Found:
         omitted = 0
         faults = [(fault.path, fault.error) for fault in self._folders if fault.is_public or not self._is_shared]
         omitted += len(self._folders) - len(faults)
@@ -120,19 +132,26 @@ class Snapshot:
         for number, pieces in Rows(self._containers, self._helper).of_all(list(self._files.values())):
             file, first = self._files[number], 0
             is_shown = file.is_public or not self._is_shared
+            if self._clock() > until:
+                reason = f"it and others are left out: reading containers took longer than {LONGEST_PASS:g} seconds"
+                faults.insert(0, (file.path if is_shown else "", Unavailable(reason)))
+                self._is_whole = False
+                break
             try:
                 for told in pieces:
                     piece, count = told.piece, told.piece.rows
                     is_shown = is_shown and (told.is_public or not self._is_shared)
                     omitted += not is_shown and count > 0 and not first
                     if is_shown and count:
-                        if block.rows and block.rows + count > PIECE_ROWS:
+                        if not block.has_room(piece):
                             close()
                         part = _Part(number, told.number, first, count, piece.block)
                         block.add(part, Placed(file.path, first, piece))
                         if told.directory:
                             self._directories[file.path] = told.directory
                     first += count
+                    if self._clock() > until:
+                        raise Unavailable("is left out from here on: there was no more time")
             except GlassfsError as error:
                 if is_shown:
                     faults.append((file.path, error))
@@ -188,12 +207,18 @@ class _Block:
     def clear(self) -> None:
         self.parts: list[_Part] = []
         self.placed: list[Placed] = []
-        self.rows = 0
+        self.rows = self.size = 0
+
+    def has_room(self, piece: Piece) -> bool:
+        """Whether this piece belongs into it too."""
+        fits = self.rows + piece.rows <= PIECE_ROWS and self.size + len(piece.data) <= BLOCK_BYTES
+        return fits or not self.parts
 
     def add(self, part: _Part, placed: Placed) -> None:
         self.parts.append(part)
         self.placed.append(placed)
         self.rows += part.rows
+        self.size += len(placed.piece.data)
 
 
 class Audience(NamedTuple):
@@ -208,11 +233,12 @@ class Joins:
 
     def __init__(
         self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
-        patience: float = PATIENCE,
+        patience: float = PATIENCE, clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.containers = containers
         self.is_shared, self.reader = audience
         self._starts = starts
+        self._clock = clock
         self._helper = Helper(patience)
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
@@ -248,15 +274,15 @@ class Joins:
 
     def _recent(self) -> Snapshot | None:
         with self._lock:
-            return self._last if time.monotonic() < self._until else None
+            last = self._last
+            return last if last is not None and self._clock() < max(self._until, last.until) else None
 
     def _taken(self) -> Snapshot:
-        begun = time.monotonic()
-        found = Snapshot(
-            self.containers, Walk(self._starts, self._helper, self.is_shared), self.is_shared, self._helper,
-        )
+        begun = self._clock()
+        walk = Walk(self._starts, self._helper, self.is_shared, clock=self._clock)
+        found = Snapshot(self.containers, walk, self.is_shared, self._helper, self._clock)
         self._helper.close()
-        ended = time.monotonic()
+        ended = self._clock()
         with self._lock:
             retired, self._before = self._before, self._last
             if self._last is not None and self._last.state == found.state and self._last.is_whole:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import xxhash
 
-from glassfs.cache.catalogued import Kept
+from glassfs.cache.catalogued import Kept, looked_for
 from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
+from glassfs.source import Entry
 from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.helper import Helper
 from glassfs.tree.places.walk import File
@@ -24,11 +25,11 @@ from glassfs.view.names import component
 
 AT_ONCE = 500
 """Files that the catalogue is asked for together."""
-MOST_KEPT = 16 << 20
-"""Bytes of the rows of a container that are kept in the catalogue, and of all that wait for being written."""
+MOST_KEPT, MOST_NOTED = 16 << 20, 4 << 20
+"""Bytes of the rows of a container that are kept in the catalogue, and of all that are put there together."""
 SETTLED = 2 * 10**9
 """Nanoseconds."""
-_EVERYBODY = 0o4
+_EVERYBODY = 0o444
 
 
 class Told(NamedTuple):
@@ -50,6 +51,7 @@ class Rows:
         self._containers = containers
         self._helper = helper
         self._catalogue = containers.catalogue
+        self._taken = containers.services.cache.taken
         self._noted: dict[bytes, Sequence[Kept]] = {}
         self._size = 0
 
@@ -58,12 +60,20 @@ class Rows:
 
         Taking them raises what keeps a container from being read. Files that are none have no pieces.
         """
-        for start in range(0, len(files), AT_ONCE):
+        try:
+            yield from self._of_all(files)
+        finally:
+            self.flush()
+
+    def _of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Told]]]:
+        start = 0
+        while start < len(files):
             some = files[start : start + AT_ONCE]
             known = self._known(some, 0)
-            for number, file in enumerate(some, start):
-                yield number, self._of(file, known.get(_key(file)))
-        self.flush()
+            keys = [_key(file) for file in some]
+            for file, key in zip(some, keys[: looked_for(keys, known)], strict=False):
+                yield start, self._of(file, known.get(key))
+                start += 1
 
     def again(self, wanted: Sequence[tuple[File, int, int]]) -> Iterator[Piece | None]:
         """Pieces of files once more, each by its number and its first block; None where there is no such piece."""
@@ -110,7 +120,18 @@ class Rows:
         if self._helper is None:
             yield from pieces
             return
-        while (told := self._helper.call(file.place, file.volume, lambda: next(pieces, None))) is not None:
+        room = self._containers.services.cache.room
+        probe = partial(file.place.store.entry, file.place.path)
+
+        def take() -> Told | None:
+            with room.inside():
+                return next(pieces, None)
+
+        while True:
+            with room.idle():  # or it would wait for what this thread holds
+                told = self._helper.call(file.place, file.volume, take, probe)
+            if told is None:
+                return
             yield told
 
     def _rest(self, file: File, first: int, after: int) -> Iterator[Told]:
@@ -127,11 +148,11 @@ class Rows:
         try:
             with self._containers.glimpsed(file.place, file.version) as (container, entries):
                 is_kept = is_kept and len(entries) == 1 and container.sources[0].entry.stamp == file.stamp
-                is_public = file.is_public and all(entry.permissions & _EVERYBODY for entry in entries)
+                is_public = file.is_public and all(_may_everybody(entry) for entry in entries)
                 table = container.episodes()
                 directory = table.directory if table is not None else b""
                 shown = component(directory) if directory else ""
-                for number, piece in enumerate(pieces_of(table, block) if table is not None else ()):
+                for number, piece in enumerate(pieces_of(table, self._taken, block) if table is not None else ()):
                     size += len(piece.data)
                     if is_kept and size <= MOST_KEPT:
                         noted.append(Kept(number, 0, piece.rows, piece.block, shown.encode(), piece.data))
@@ -143,8 +164,12 @@ class Rows:
             noted = [kept._replace(parts=len(noted)) for kept in noted] or [Kept(0, 0, 0, 0, b"", b"")]
             self._noted[_key(file)] = noted
             self._size += size
-            if self._size > MOST_KEPT or len(self._noted) >= AT_ONCE:
+            if self._size > MOST_NOTED or len(self._noted) >= AT_ONCE:
                 self.flush()
+
+
+def _may_everybody(entry: Entry) -> bool:
+    return entry.permissions & _EVERYBODY == _EVERYBODY
 
 
 def _is_lasting(file: File) -> bool:

@@ -5,11 +5,12 @@ Links are not followed and mounts of glassfs not entered, so it ends. What is to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, Unavailable
 from glassfs.source import Entry, Kind, Version
 from glassfs.tree.places.folder import shown_entries
 from glassfs.tree.places.held import Place
@@ -20,7 +21,10 @@ MOST_ENTRIES = 100_000
 DEEPEST = 64
 ATTEMPTS = 4
 """How many times a folder is listed that changes meanwhile."""
-_SEARCH, _READ = 0o5, 0o4
+LONGEST = 60.0
+"""Seconds after which the folders that are left are left out."""
+_SEARCH, _READ = 0o555, 0o444
+"""For the owner and the group too: what only others may read is denied to those."""
 
 
 class Start(NamedTuple):
@@ -61,7 +65,10 @@ class Walk:
     for certain, whoever may exchange folders meanwhile.
     """
 
-    def __init__(self, starts: Iterable[Start], helper: Helper, is_strict: bool = False) -> None:
+    def __init__(
+        self, starts: Iterable[Start], helper: Helper, is_strict: bool = False, *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._helper = helper
         self._is_strict = is_strict
         self.files: list[File] = []
@@ -78,8 +85,14 @@ class Walk:
                 self.faults.append(Fault(start.path, error))
             else:
                 self._add(start, entry, True, ())
+        until = clock() + LONGEST
         while self._waiting:
-            self._look_into(*self._waiting.pop())
+            folder, is_public, above = self._waiting.pop()
+            if clock() > until:
+                reason = f"it and others are left out: listing folders took longer than {LONGEST:g} seconds"
+                self.faults.insert(0, Fault(folder.path, Unavailable(reason), is_public))
+                break
+            self._look_into(folder, is_public, above)
         self.files.sort(key=_in_order)
 
     def _look_into(self, folder: Start, is_public: bool, above: tuple[Entry, ...]) -> None:

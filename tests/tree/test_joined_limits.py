@@ -1,0 +1,239 @@
+"""What the joined table does not wait for, and what it leaves out so that it ends and fits into memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassfs.cache import BlockCache, catalogue_file, catalogued
+from glassfs.content import Records, Table
+from glassfs.content.join import BLOCK_BYTES, COUNTED, LONGEST, pieces_of
+from glassfs.errors import GlassfsError
+from glassfs.formats import registry
+from glassfs.source.memory import MemoryStore
+from glassfs.tree import Containers, Directory
+from glassfs.tree.places import joined, walk
+from glassfs.tree.places.held import Place
+from glassfs.tree.places.helper import MOST_OF_VOLUME
+from glassfs.tree.places.joined import Joins
+from glassfs.tree.places.walk import Start
+from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
+
+
+@pytest.fixture(autouse=True)
+def formats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def becomes(condition: Callable[[], bool]) -> bool:
+    """Whether something comes true after a while."""
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+class Hanging(LastingStore):
+    """A store in which some names hang until told otherwise."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.hanging: tuple[str, ...] = ()
+        self.goes_on = threading.Event()
+
+    def _wait(self, path: tuple[str, ...]) -> None:
+        if "/".join(path) in self.hanging:
+            self.goes_on.wait()
+
+    def list(self, path: Any) -> Any:
+        self._wait(path)
+        return super().list(path)
+
+    def open(self, path: Any) -> Any:
+        self._wait(path)
+        return super().open(path)
+
+
+def test_what_hangs_costs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "LEAST_AGE", 0.0)
+    monkeypatch.setattr(joined, "AGE", 0)
+    store = Hanging({"a/x": takes(take()), "b/y": takes(take()), "c/z": takes(take())})
+    store.hanging = ("a", "b/y")
+    joins = joins_of(store, patience=0.2)
+    for _ in range(3):  # what still hangs is not waited for again
+        table = joins.snapshot().table
+        assert table.rows == 1
+        assert table.attributes()["error"] == "a: does not answer; b/y: does not answer"
+
+    def helpers() -> int:
+        return len([thread for thread in threading.enumerate() if thread.name == "glassfs-helper"])
+
+    assert becomes(lambda: helpers() == 2), "those that hang, and no others"
+    store.goes_on.set()
+    assert becomes(lambda: joins.snapshot().table.rows == 3)
+    assert becomes(lambda: helpers() == 0)
+
+
+def test_a_few_containers_that_hang_cost_their_own_rows() -> None:
+    class Patient(Hanging):
+        def entry(self, path: Any) -> Any:
+            if len(joins._helper._hanging) >= MOST_OF_VOLUME:  # it is asked whether the disk hangs too
+                joins._helper._patience = 600.0
+            return super().entry(path)
+
+    store = Patient({f"{number}": takes(take()) for number in range(MOST_OF_VOLUME + 4)})
+    store.hanging = tuple(f"{number}" for number in range(MOST_OF_VOLUME))
+    joins = joins_of(store, patience=0.2)
+    table = joins.snapshot().table
+    assert table.rows == 4
+    assert table.attributes()["error"] == "; ".join(f"{name}: does not answer" for name in store.hanging)
+    store.goes_on.set()
+
+
+def test_a_walk_keeps_nobody_from_anything_else() -> None:
+    store = Hanging({"a/x": takes(take()), "b": takes(take())})
+    store.hanging = ("a",)
+    sources = tree_of(store)
+    found: list[object] = []
+    asker = threading.Thread(target=lambda: found.append(sources.tree.lookup("episodes.jsonl")))
+    asker.start()
+    assert becomes(lambda: any(thread.name == "glassfs-helper" for thread in threading.enumerate()))
+    assert isinstance(sources.tree.lookup("/b"), Directory) and sources.tree.lookup("/a/x").name == "x"
+    assert not found
+    store.goes_on.set()
+    asker.join()
+    assert len(found) == 1 and len(rows_of(sources)) == 2
+
+
+def test_a_folder_that_cannot_be_listed_costs_its_part() -> None:
+    class Forbidding(MemoryStore):
+        def list(self, path: Any) -> Any:
+            if path == ("a",):
+                raise GlassfsError("is forbidden")
+            return super().list(path)
+
+    joins = joins_of(Forbidding({"a/x": takes(take()), "b": takes(take())}))
+    assert joins.snapshot().table.rows == 1
+    assert joins.snapshot().table.attributes() == {"error": "a: is forbidden"}
+
+
+def test_depth_and_number_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore({"/".join("d" * depth) + "/x": takes(take()) for depth in range(1, 6)})
+    monkeypatch.setattr(walk, "DEEPEST", 3)
+    table = joins_of(store).snapshot().table
+    assert table.rows == 2 and table.attributes() == {"error": "d/d/d: is more than 3 folders deep"}
+    monkeypatch.setattr(walk, "MOST_ENTRIES", 5)
+    table = joins_of(MemoryStore({f"{n}": takes(take()) for n in range(9)})).snapshot().table
+    assert table.rows == 4 and "more than 5 files and folders" in table.attributes()["error"]
+
+
+def test_very_long_texts_are_cut() -> None:
+    channels = ["name"] * LONGEST
+    store = LastingStore({"a": takes(take("é" * LONGEST + "more", channels=channels)), "b": takes(take("x" * LONGEST))})
+    first, second = rows_of(tree_of(store))
+    assert (first["language_instruction"], first["channels"]) == ("é" * LONGEST, ["name"] * (LONGEST // 5))
+    assert second["language_instruction"] == "x" * LONGEST
+
+
+def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
+    store = LastingStore({f"{number}": takes(take("\u2028" * LONGEST, number=number)) for number in range(12)})
+    found = joins_of(store).snapshot().found()
+    assert found.rows == 12 and found.blocks > 1
+    assert max(found.block(number).size for number in range(found.blocks)) <= BLOCK_BYTES + 4096
+
+
+def test_rows_that_take_much_memory_are_made_in_room_for_them() -> None:
+    taken: list[int] = []
+
+    @contextmanager
+    def take_room(size: int) -> Iterator[None]:
+        taken.append(size)
+        yield
+        taken.append(-size)
+
+    def block(number: int) -> list[dict[str, Any]]:
+        assert sum(taken) == (COUNTED + 1 if number else 0)
+        return [take()] * 2000
+
+    table = Table(b"", 4000, list, Records(b"", 2, block, cost=lambda number: COUNTED + number))
+    for _ in pieces_of(table, take_room):
+        assert not sum(taken)
+    assert taken == [COUNTED + 1, -COUNTED - 1]
+
+
+def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LastingStore({f"{number}": takes(take(f"{number}")) for number in range(9)})
+    store.put("3 is none", b"")
+    before = tree_of(store, has_catalogue=True)
+    rows = rows_of(before)
+    before.tree.close()
+    found: list[int] = []
+    find = catalogue_file.CatalogueFile.find
+
+    def found_by(*arguments: Any) -> Any:
+        some = find(*arguments)
+        found.append(len(some))
+        return some
+
+    for module in (catalogued, catalogue_file):
+        monkeypatch.setattr(module, "MOST_FOUND", 400)
+    monkeypatch.setattr(catalogue_file.CatalogueFile, "find", found_by)
+    opens = store.opens
+    sources = tree_of(store, has_catalogue=True)
+    sources.joins.snapshot().found()
+    assert store.opens == opens and len(rows) == 9
+    assert sum(found) == 10 and max(found) < 10
+    assert rows_of(sources) == rows
+    sources.tree.close()
+
+
+class Slow(LastingStore):
+    """A store that takes a minute for each folder and file."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.now = 0.0
+
+    def list(self, path: Any) -> Any:
+        self.now += 60
+        return super().list(path)
+
+    def open(self, path: Any) -> Any:
+        self.now += 60
+        return super().open(path)
+
+
+def slow_joins(store: Slow) -> Joins:
+    containers = Containers(BlockCache(64 << 20), has_catalogue=True)
+    return Joins(containers, [Start("", Place(store, ()), True)], clock=lambda: store.now)
+
+
+def test_a_walk_ends() -> None:
+    joins = slow_joins(Slow({f"{name}/x": takes(take()) for name in "abcd"}))
+    table = joins.snapshot().table
+    assert table.rows == 1
+    assert "it and others are left out: listing folders took" in table.attributes()["error"]
+
+
+def test_a_pass_ends_and_the_next_gets_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "LONGEST_PASS", 150.0)
+    store = Slow({f"{number}": takes(take()) for number in range(5)})
+    joins = slow_joins(store)
+    snapshot = joins.snapshot()
+    store.now += 10_000
+    table = snapshot.table
+    assert table.rows == 3
+    assert "3: it and others are left out: reading containers took" in table.attributes()["error"]
+    assert joins.snapshot() is snapshot, "it is not begun anew at once"
+    store.now += 10_000
+    again = joins.snapshot()
+    assert again is not snapshot and again.table.rows == 5
+    assert "others" not in again.table.attributes()["error"]
+    joins.containers.close()
