@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable
 from sys import getsizeof
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from glassfs.cache import BlockCache
@@ -54,6 +54,11 @@ def _of_function(one: Any) -> Iterable[object]:
     return one.__closure__, one.__defaults__, one.__kwdefaults__
 
 
+def _of_method(one: Any) -> Iterable[object]:
+    """Its function is that of the class, unless it was made at run time."""
+    return (one.__self__, one.__func__) if getattr(one.__func__, "__closure__", None) else (one.__self__,)
+
+
 def _of_array(one: Any) -> Iterable[object]:
     """Arrays of NumPy do not tell the collector whose bytes they show."""
     return *gc.get_referents(one), one.base
@@ -75,6 +80,8 @@ def _below(kind: type) -> _Below | None:
         found = None
     elif kind is FunctionType:
         found = _of_function
+    elif kind is MethodType:
+        found = _of_method
     elif hasattr(kind, "__array_interface__"):
         found = _of_array
     if len(_known) >= _MOST_TYPES:
