@@ -107,8 +107,8 @@ class Session:
     def _after_start(self, ready: Callable[[], None]) -> None:
         """On a thread of its own: tells that the mount answers, then watches the sources until the end.
 
-        No thread of this process may look at the mount: one that waits for it when the process is killed could never
-        end, and with it the process.
+        It does not look at the mount: a thread that waits for it when the process is killed could never end, and with
+        it the process.
         """
         mounted = system.mount_at(self.mountpoint)
         if mounted is not None and not system.raise_read_ahead(mounted.device, self.options.read_ahead):

@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -58,7 +59,7 @@ class Libfuse2(Engine):
         def begin() -> None:
             nonlocal device
             device = place.device()
-            started()
+            threading.Thread(target=_once_it_answers, args=(place.path, started), daemon=True).start()
 
         self._callbacks = Callbacks(self._binding, operations, self._failures, begin)
         table = self._callbacks.table()
@@ -200,6 +201,13 @@ class Callbacks:
             return callback(*arguments) or 0
         except BaseException as error:
             return -self._failures.errno_of(error)
+
+
+def _once_it_answers(path: str, started: Callable[[], None]) -> None:
+    """libfuse tells before it agrees with the kernel, which then sets what it has agreed on, the read-ahead for one."""
+    with suppress(OSError):
+        os.stat(path)
+    started()
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
