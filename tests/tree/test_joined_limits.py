@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from glassfs.cache import BlockCache, catalogue_file, catalogued
+from glassfs.cache.blocks import COUNTED
 from glassfs.content import Records, Table
-from glassfs.content.join import BLOCK_BYTES, COUNTED, LONGEST, pieces_of
+from glassfs.content.join import BLOCK_BYTES, LONGEST, pieces_of
 from glassfs.errors import GlassfsError
 from glassfs.formats import registry
 from glassfs.source.memory import MemoryStore
@@ -152,18 +153,19 @@ def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
 def test_rows_that_take_much_memory_are_made_in_room_for_them() -> None:
     taken: list[int] = []
 
-    @contextmanager
-    def take_room(size: int) -> Iterator[None]:
-        taken.append(size)
-        yield
-        taken.append(-size)
+    class Noting(BlockCache):
+        @contextmanager
+        def taken(self, size: int) -> Iterator[None]:
+            taken.append(size)
+            yield
+            taken.append(-size)
 
     def block(number: int) -> list[dict[str, Any]]:
         assert sum(taken) == (COUNTED + 1 if number else 0)
         return [take()] * 2000
 
     table = Table(b"", 4000, list, Records(b"", 2, block, cost=lambda number: COUNTED + number))
-    for _ in pieces_of(table, take_room):
+    for _ in pieces_of(table, Noting()):
         assert not sum(taken)
     assert taken == [COUNTED + 1, -COUNTED - 1]
 

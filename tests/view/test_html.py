@@ -90,8 +90,8 @@ def test_names_in_pages_make_no_tags(text: str, name: str, key: str) -> None:
     assert [tag for tag, _ in found.tags].count("td") == rows
     if text.strip():
         assert found.of("h1") == [shown(text)]
-    assert found.of("script")[1:] == [page.part("episode.js"), ""]
-    assert page.part("episode.js").count("</") == 0
+    assert found.of("script")[1:] == [page.code_of("episode.js"), ""]
+    assert page.code_of("episode.js").count("</") == 0
 
 
 def test_a_page_may_load_nothing_but_what_is_beside_it() -> None:

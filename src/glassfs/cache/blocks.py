@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from glassfs.cache.faults import again, bare
 from glassfs.cache.notes import Notes
@@ -23,6 +23,8 @@ from glassfs.cache.spool import PATIENCE, Spool
 from glassfs.cache.turns import WORKERS, workers
 
 LARGEST_KEPT = 64 << 20
+COUNTED = 4 << 20
+"""Rows that may take more memory than this are looked at in room that is taken for them."""
 SPOOLS = 16
 LARGEST_UNCOUNTED = 1 << 20
 TINY = 16 << 10
@@ -97,6 +99,10 @@ class BlockCache:
                 yield
         finally:
             self.room.settle(size, 0)
+
+    def measuring(self, cost: int) -> AbstractContextManager[None]:
+        """Around a pass over rows that may need so many bytes for a while: what is little is not counted."""
+        return self.taken(cost) if cost > COUNTED else nullcontext()
 
     def waiting(self) -> AbstractContextManager[None]:
         """For recipes, around what does not need a core, such as reading from a disk."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
+from glassfs.cache import BlockCache
 from glassfs.content.data import Data
 from glassfs.content.model import Records
 from glassfs.content.table import Cells, Column, Table
@@ -50,13 +50,10 @@ BLOCK_BYTES = 4 * PIECE_BYTES
 """A block of the joined table has no more, unless a single piece does."""
 LONGEST = 64 << 10
 """Letters of a text that are told, and of a list of texts in all."""
-COUNTED = 4 << 20
-"""Rows that may take more memory than this are made in room that is taken for them."""
 LARGEST_INTEGER = 1 << 1000
 """That is taken for a float."""
 BLOCK_COST, ROWS_COST = 4 << 10, 16
 """The memory that the rows of a block may take: for each, and for each byte that is kept of it."""
-Taken: TypeAlias = Callable[[int], AbstractContextManager[object]]
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 _RANGES = {"<i8": (-(1 << 63), (1 << 63) - 1), "<u8": (0, (1 << 64) - 1)}
 _BOUNDS = struct.Struct(f"<{len(COLUMNS) + 1}Q")
@@ -81,7 +78,7 @@ class Placed(NamedTuple):
     piece: Piece
 
 
-def pieces_of(table: Table, taken: Taken, first: int = 0) -> Iterator[Piece]:
+def pieces_of(table: Table, cache: BlockCache, first: int = 0) -> Iterator[Piece]:
     """A table in pieces, from block ``first`` of it on; at least one, also where there is no row.
 
     ``taken`` is around what may need so many bytes for a while. Raises Damaged where the rows are not those of the
@@ -93,7 +90,7 @@ def pieces_of(table: Table, taken: Taken, first: int = 0) -> Iterator[Piece]:
     begin, size, total = first, 0, 0
     for block in range(first, blocks):
         cost = records.cost(block) if records else 0
-        with taken(cost) if cost > COUNTED else nullcontext():
+        with cache.measuring(cost):
             for record in records.block(block) if records else ():
                 total += 1
                 for name, column in zip(TOLD, columns, strict=True):

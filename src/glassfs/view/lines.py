@@ -10,7 +10,6 @@ import json as standard_json
 import struct
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -25,8 +24,6 @@ Key = tuple[Hashable, ...]
 ROWS_AT_ONCE = 4096
 READ_AT_ONCE = 4 << 20
 ROW_COST = 64  # bytes of memory that a byte of a row of JSON may become: values, the row and the line
-COUNTED = 4 << 20
-"""Measuring a block that needs less memory than this is not counted in the budget."""
 
 
 def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
@@ -175,7 +172,7 @@ def _measured(
         del costs[:]
         for number in range(blocks()):
             costs.append(cost(number))
-            with cache.taken(costs[-1]) if costs[-1] > COUNTED else nullcontext():
+            with cache.measuring(costs[-1]):
                 found.append(found[-1] + sum(map(len, lines(number))))
         return found
 

@@ -51,7 +51,7 @@ class Rows:
         self._containers = containers
         self._helper = helper
         self._catalogue = containers.catalogue
-        self._taken = containers.services.cache.taken
+        self._cache = containers.services.cache
         self._noted: dict[bytes, Sequence[Kept]] = {}
         self._size = 0
 
@@ -120,7 +120,7 @@ class Rows:
         if self._helper is None:
             yield from pieces
             return
-        room = self._containers.services.cache.room
+        room = self._cache.room
         probe = partial(file.place.store.entry, file.place.path)
 
         def take() -> Told | None:
@@ -152,7 +152,7 @@ class Rows:
                 table = container.episodes()
                 directory = table.directory if table is not None else b""
                 shown = component(directory) if directory else ""
-                for number, piece in enumerate(pieces_of(table, self._taken, block) if table is not None else ()):
+                for number, piece in enumerate(pieces_of(table, self._cache, block) if table is not None else ()):
                     size += len(piece.data)
                     if is_kept and size <= MOST_KEPT:
                         noted.append(Kept(number, 0, piece.rows, piece.block, shown.encode(), piece.data))

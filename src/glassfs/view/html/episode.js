@@ -1,16 +1,7 @@
-"use strict";
 // The page of an episode: frames by their file names, plots of what data.js tells, and one position for both.
 (() => {
   const COLOURS = 8, AHEAD = 4, SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4], SHOWN_AS = [".png", ".jpg"], SMALL = 200;
   const facts = JSON.parse(document.getElementById("facts").textContent);
-  const at = (id) => document.getElementById(id);
-  const made = (tag, parent, name, text) => {
-    const element = document.createElement(tag);
-    if (name) element.className = name;
-    if (text !== undefined) element.textContent = text;
-    if (parent) parent.append(element);
-    return element;
-  };
   const duration = (seconds) => {
     if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
     const minutes = Math.floor(seconds / 60);

@@ -1,4 +1,3 @@
-"use strict";
 // The page of many episodes: rows that can be filtered and sorted, so many at a time.
 (() => {
   const AT_ONCE = 100, SHOWN = 12;
@@ -10,14 +9,6 @@
   const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_id", "channels"];
   const HIDDEN = ["container", "position", "place"];
   const OUTCOMES = { true: ["good", "succeeded"], false: ["bad", "failed"], null: ["none", "unknown"] };
-  const at = (id) => document.getElementById(id);
-  const made = (tag, parent, name, text) => {
-    const element = document.createElement(tag);
-    if (name) element.className = name;
-    if (text !== undefined) element.textContent = text;
-    if (parent) parent.append(element);
-    return element;
-  };
   const note = (text) => {
     made("li", at("notes").firstElementChild, "", text);
     at("notes").hidden = false;

@@ -9,7 +9,6 @@ may be anything. Any thread.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import cache as cached
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +17,6 @@ from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Memory, Records, Rendered, Table
 from glassfs.view.contract import Key, Shown
 from glassfs.view.html import escape, page
-from glassfs.view.lines import COUNTED
 
 TITLE, BODY, SCRIPT = "Episodes", "list.html", "list.js"
 PLACE = "place"
@@ -79,7 +77,7 @@ class _Rows:
         self._counts.clear()
         for number in range(self._records.blocks):
             cost = self._records.cost(number)
-            with self._cache.taken(cost) if cost > COUNTED else nullcontext():
+            with self._cache.measuring(cost):
                 records = self._records.block(number)
                 count = size = 0
                 for record in records[: MOST_ROWS - rows]:

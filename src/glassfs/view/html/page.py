@@ -17,7 +17,7 @@ from glassfs.view.html import escape
 NAME, SUFFIX = b"index", ".html"
 DATA_NAME, DATA_SUFFIX = b"data", ".js"
 LONGEST_TITLE = 200
-STYLE = "page.css"
+STYLE, COMMON = "page.css", "common.js"
 BESIDE = "'self' file:"
 """Where files beside a page may come from, in words of its policy."""
 
@@ -37,7 +37,7 @@ def document(title: str, body: str, script: str, facts: object = None) -> bytes:
 
 def frame(title: str, body: str, script: str, has_data: bool = True) -> Frame:
     """A page around its facts. Without data of its own beside it, it may run no other script than its own."""
-    style, code = part(STYLE), part(script)
+    style, code = part(STYLE), code_of(script)
     more = f" {BESIDE}" if has_data else ""
     policy = "; ".join((
         "default-src 'none'",
@@ -65,6 +65,11 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> Frame:
     data = f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else ""
     tail = f"</script>\n<script>{code}</script>\n{data}</body>\n</html>\n"
     return Frame(f'{head}{body}<script type="application/json" id="facts">'.encode(), tail.encode())
+
+
+def code_of(script: str) -> str:
+    """A script, behind what all of them use."""
+    return part(COMMON) + part(script)
 
 
 @cache

@@ -10,7 +10,6 @@ import re
 import threading
 from array import array
 from collections.abc import Hashable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,8 +20,6 @@ from glassfs.view.parquet.kinds import Kind
 from glassfs.view.parquet.pages import HEADER, LEVELS_HEAD, PAGE, demand_possible, levels_head, page_header
 
 MOST_ROWS = 1 << 17
-COUNTED = 4 << 20
-"""Measuring a block that needs less memory than this is not counted in the budget."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -170,7 +167,7 @@ class RecordPages(Parted):
         found = _Measured(self._shape)
         for block in range(self._records.blocks):
             cost = self._records.cost(block)
-            with self._cache.taken(cost) if cost > COUNTED else nullcontext():
+            with self._cache.measuring(cost):
                 rows = self._records.block(block)
                 if found.total + len(rows) > self._rows:
                     raise Damaged(f"has more rows than the {self._rows} of its table")

@@ -1,0 +1,10 @@
+"use strict";
+// What all pages use.
+const at = (id) => document.getElementById(id);
+const made = (tag, parent, name, text) => {
+  const element = document.createElement(tag);
+  if (name) element.className = name;
+  if (text !== undefined) element.textContent = text;
+  if (parent) parent.append(element);
+  return element;
+};
