@@ -1,0 +1,91 @@
+"""What goes to those who do the work and what comes back: small values that can be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from glassfs.errors import GlassfsError
+from glassfs.source import Kind
+
+MOST_FAULTS = 1000
+"""Faults of one container that are told; the last one says of the others only how many there are."""
+
+
+class BatchError(GlassfsError):
+    """Why the work on many cannot go on."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for all containers, wherever they are opened: whoever adds to it has it in every worker.
+
+    ``threads`` are those that may read the files of one container, 0 for one each core.
+    """
+
+    views: str = ""
+    threads: int = 0
+
+
+class Found(NamedTuple):
+    """Something that was named or stands below what was named.
+
+    ``name`` is its path or URL as a person would type it, ``address`` the one that whoever works on it opens. ``path``
+    is that in a tree of what was named, and ``key`` the one of the store, which does not depend on where that is
+    mounted; both are empty for what was named itself, but ``key``, its last component.
+    """
+
+    name: str
+    address: str
+    path: str
+    key: str
+    kind: Kind
+    version: str
+    size: int
+    is_named: bool = False
+
+
+class Fault(NamedTuple):
+    """Something wrong at ``place`` in a container."""
+
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}" if self.place else self.reason
+
+
+class Outcome(NamedTuple):
+    """What came of one item.
+
+    ``data`` is what the command makes of the container. Where that is much it comes in parts: there is more as long as
+    there is a ``rest``, which the next part is made from. ``fatal`` is why nothing else can be done either.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    is_container: bool = True
+    data: Any = None
+    size: int = 0
+    rest: Any = None
+    fatal: str = ""
+
+
+class Item(NamedTuple):
+    """One container, or what is left of it."""
+
+    found: Found
+    rest: Any = None
+
+
+Work = Callable[[Iterator[Item]], Iterator[Outcome]]
+"""Gives an outcome for each item, before it takes the next one. Can be pickled; raises nothing that is foreseen."""
+
+
+def limited(faults: Iterator[Fault]) -> Iterator[Fault]:
+    """Not more than MOST_FAULTS of them, and one that tells of the others."""
+    yield from islice(faults, MOST_FAULTS)
+    more = sum(1 for _ in faults)
+    if more:
+        yield Fault("", f"and {more:,} more")

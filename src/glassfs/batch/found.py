@@ -1,0 +1,138 @@
+"""What there is to work on: the files that a person named, and those in and below the folders that he named.
+
+It is found as it is asked for, a folder at a time, and looked into by whoever works on it: whether a file is a container
+is told by its first bytes, or by its name where its store is not on this machine and each look costs a request. Links
+are not followed. One thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from glassfs.batch.contract import Found
+from glassfs.errors import GlassfsError
+from glassfs.formats import registry
+from glassfs.source import Kind, Named, Path, Store, locate
+from glassfs.tree.places.folder import shown_entries
+from glassfs.tree.places.held import Place
+from glassfs.view.names import component, raw
+
+
+class Unlisted(NamedTuple):
+    """A folder that cannot be listed."""
+
+    name: str
+    error: GlassfsError
+
+
+class _Below(NamedTuple):
+    """A folder that is gone through. ``shown`` is its path in a tree, as messages and containers have it."""
+
+    store: Store
+    path: Path
+    shown: str
+    start: int
+    """How many components of ``path`` lead to what was named."""
+
+
+class Search:
+    """What is to be found under ``names``. Raises NotFound and its like for one of them that is not there.
+
+    ``is_by_path`` asks for the order in which all paths are sorted by their bytes; else the files of a folder come
+    before what is in folders below it. Folders and links come too if ``has_all``, and so does what is no container
+    anywhere.
+    """
+
+    def __init__(self, names: Sequence[str], *, is_by_path: bool = False, has_all: bool = False) -> None:
+        self._named = list(zip(names, locate(names), strict=True))
+        self._is_by_path = is_by_path
+        self._has_all = has_all
+        if is_by_path:
+            labels = _labels([named for _, named in self._named])
+            self._named = [one for _, one in sorted(zip(labels, self._named, strict=True), key=lambda pair: raw(pair[0]))]
+
+    def all(self) -> Iterator[Found | Unlisted]:
+        """Everything, each time anew."""
+        for name, named in self._named:
+            entry = named.store.entry(named.path)
+            if entry.kind is Kind.FOLDER:
+                yield from self.below(Place(named.store, named.path), "", len(named.path))
+            else:
+                yield Found(
+                    name, _address(name), "", named.name, Kind.FILE, str(entry.version), entry.size, is_named=True,
+                )
+
+    def labels(self) -> list[str]:
+        """What each of the names is called in a tree of all of them, in the order in which they are gone through."""
+        return _labels([named for _, named in self._named])
+
+    def below(self, folder: Place, shown: str, start: int) -> Iterator[Found | Unlisted]:
+        """What is in and below one folder."""
+        waiting = [self._in(_Below(*folder, shown, start))]
+        while waiting:
+            found = next(waiting[-1], None)
+            if found is None:
+                waiting.pop()
+            elif isinstance(found, _Below):
+                waiting.append(self._in(found))
+            else:
+                yield found
+
+    def _in(self, folder: _Below) -> Iterator[Found | Unlisted | _Below]:
+        store, path, shown, start = folder
+        try:
+            listed = self._listed(folder)
+        except GlassfsError as error:
+            yield Unlisted(store.shown(path), error)
+            return
+        for name, original, kind, version, size in listed:
+            below = (*path, original)
+            place = f"{shown}/{name}" if shown else name
+            if kind is Kind.FILE or self._has_all:
+                typed = store.shown(below)
+                yield Found(typed, _address(typed), place, "/".join(below[start:]), kind, version, size)
+            if kind is Kind.FOLDER:
+                yield _Below(store, below, place, start)
+
+    def _listed(self, folder: _Below) -> list[tuple[str, str, Kind, str, int]]:
+        """What is in a folder, in order, and of it only what is needed: there may be very many in one."""
+        may_be_container = _by_name(folder.store)
+        listed = [
+            (name, original, entry.kind, str(entry.version), entry.size)
+            for name, original, entry in shown_entries(Place(folder.store, folder.path), not folder.shown)
+            if entry.kind in (Kind.FILE, Kind.FOLDER) or self._has_all and entry.kind is not Kind.OTHER
+        ]
+        if may_be_container is not None and not self._has_all:
+            listed = [one for one in listed if one[2] is Kind.FOLDER or may_be_container(one[1])]
+        if self._is_by_path:
+            listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2] is Kind.FOLDER else b""))
+        else:
+            listed.sort(key=lambda one: (one[2] is Kind.FOLDER, raw(one[0])))
+        return listed
+
+
+def _by_name(store: Store) -> Callable[[str], bool] | None:
+    """What tells by a name whether a file may be a container, where looking into it costs too much."""
+    if not getattr(store, "is_distant", False):
+        return None
+    told: Callable[[str], bool] = vars(registry)["may_be_container"]
+    return told
+
+
+def _labels(named: Sequence[Named]) -> list[str]:
+    found: list[str] = []
+    for one in named:
+        original = raw(one.name)
+        label, number = component(original), 2
+        while label in found:
+            label = component(original, f"~{number}")
+            number += 1
+        found.append(label)
+    return found
+
+
+def _address(name: str) -> str:
+    """The same for a process with another working directory."""
+    return name if "://" in name else os.path.abspath(name)
