@@ -33,8 +33,8 @@ class Found(NamedTuple):
     """Something that was named or stands below what was named.
 
     ``name`` is its path or URL as a person would type it, ``address`` the one that whoever works on it opens. ``path``
-    is that in a tree of what was named, and ``key`` the one of the store, which does not depend on where that is
-    mounted; both are empty for what was named itself, but ``key``, its last component.
+    is that in a tree of all that was named, where a file that was named itself has its own name. ``key`` is the path
+    from what was named on, as it is stored, so that it does not depend on where that is mounted.
     """
 
     name: str
@@ -67,7 +67,6 @@ class Outcome(NamedTuple):
     faults: tuple[Fault, ...] = ()
     is_container: bool = True
     data: Any = None
-    size: int = 0
     rest: Any = None
     fatal: str = ""
 

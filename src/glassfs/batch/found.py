@@ -1,8 +1,8 @@
 """What there is to work on: the files that a person named, and those in and below the folders that he named.
 
-It is found as it is asked for, a folder at a time, and looked into by whoever works on it: whether a file is a container
-is told by its first bytes, or by its name where its store is not on this machine and each look costs a request. Links
-are not followed. One thread.
+It is found as it is asked for, a folder at a time, and looked into by whoever works on it: whether a file is a
+container is told by its first bytes, or by its name where its store is not on this machine and each look costs a
+request. Links are not followed. One thread.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ class Search:
     """
 
     def __init__(self, names: Sequence[str], *, is_by_path: bool = False, has_all: bool = False) -> None:
-        self._named = list(zip(names, locate(names), strict=True))
+        located = locate(names)
+        self._named = list(zip(names, located, _labels(located), strict=True))
         self._is_by_path = is_by_path
         self._has_all = has_all
         if is_by_path:
-            labels = _labels([named for _, named in self._named])
-            self._named = [one for _, one in sorted(zip(labels, self._named, strict=True), key=lambda pair: raw(pair[0]))]
+            self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
 
     def all(self) -> Iterator[Found | Unlisted]:
         """Everything, each time anew."""
-        for name, named in self._named:
-            entry = named.store.entry(named.path)
+        is_single = len(self._named) == 1
+        for name, named, label in self._named:
+            try:
+                entry = named.store.entry(named.path)
+            except GlassfsError as error:
+                yield Unlisted(name, error)
+                continue
             if entry.kind is Kind.FOLDER:
-                yield from self.below(Place(named.store, named.path), "", len(named.path))
+                yield from self.below(Place(named.store, named.path), "" if is_single else label, len(named.path))
             else:
-                yield Found(
-                    name, _address(name), "", named.name, Kind.FILE, str(entry.version), entry.size, is_named=True,
-                )
-
-    def labels(self) -> list[str]:
-        """What each of the names is called in a tree of all of them, in the order in which they are gone through."""
-        return _labels([named for _, named in self._named])
+                facts = Kind.FILE, str(entry.version), entry.size
+                yield Found(name, _address(name), label, named.name, *facts, is_named=True)
 
     def below(self, folder: Place, shown: str, start: int) -> Iterator[Found | Unlisted]:
         """What is in and below one folder."""
@@ -99,10 +99,11 @@ class Search:
     def _listed(self, folder: _Below) -> list[tuple[str, str, Kind, str, int]]:
         """What is in a folder, in order, and of it only what is needed: there may be very many in one."""
         may_be_container = _by_name(folder.store)
-        listed = [
+        is_root = len(folder.path) == folder.start
+        listed: list[tuple[str, str, Kind, str, int]] = [
             (name, original, entry.kind, str(entry.version), entry.size)
-            for name, original, entry in shown_entries(Place(folder.store, folder.path), not folder.shown)
-            if entry.kind in (Kind.FILE, Kind.FOLDER) or self._has_all and entry.kind is not Kind.OTHER
+            for name, original, entry in shown_entries(Place(folder.store, folder.path), is_root)
+            if entry.kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and entry.kind is not Kind.OTHER)
         ]
         if may_be_container is not None and not self._has_all:
             listed = [one for one in listed if one[2] is Kind.FOLDER or may_be_container(one[1])]

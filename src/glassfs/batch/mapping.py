@@ -1,7 +1,7 @@
 """One map over an executor: a few containers a task, so many tasks at a time, and what comes of them as it comes.
 
-How many containers a task has follows from how long they take; one that takes longer than was thought gives back what it
-has not begun. Only some tasks for each worker are under way, however many containers there are, and what they bring
+How many containers a task has follows from how long they take; one that takes longer than was thought gives back what
+it has not begun. Only some tasks for each worker are under way, however many containers there are, and what they bring
 is bounded. When workers end, what they had is done again, one container at a time: so the one that ends them is found,
 and told as a fault. One thread.
 """

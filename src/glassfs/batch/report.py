@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
@@ -24,13 +24,12 @@ _BEGIN = b'{"path": "'
 
 
 class Line(NamedTuple):
-    """What is said of one version of a container; ``end`` is where the next line begins."""
+    """What is said of one version of a container."""
 
     path: str
     version: str
     ok: bool
     faults: Sequence[str]
-    end: int = 0
 
 
 class Report:
@@ -60,27 +59,14 @@ class Report:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
 
-    def lines(self) -> Iterator[Line]:
-        """What the file says, from its begin on. What is no line of a report is left out."""
-        end = 0
-        with open(self._name, "rb") as file:
-            for raw in file:
-                end += len(raw)
-                line = _parsed(raw, end)
-                if line is not None:
-                    yield line
+    @property
+    def known_lines(self) -> int:
+        """How many lines there were from the beginning."""
+        return len(self._known)
 
     def known(self, path: str, version: str) -> int | None:
         """How many faults this version of a container had, if there was a line for it from the beginning."""
         return self._known.get(_key(path, version))
-
-    def cut(self, end: int) -> None:
-        """Drops the lines from one on, and what was known of any of them."""
-        with self._writing():
-            os.ftruncate(self._file.fileno(), end)
-        self._known.clear()
-        for line in self.lines():
-            self._known[_key(line.path, line.version)] = len(line.faults)
 
     def write(self, path: str, version: str, faults: Sequence[str]) -> None:
         """A line more."""
@@ -107,7 +93,7 @@ class Report:
                 if not raw.endswith(b"\n"):
                     break
                 whole += len(raw)
-                line = _parsed(raw, whole)
+                line = _parsed(raw)
                 if line is not None:
                     self._known[_key(line.path, line.version)] = len(line.faults)
         if whole < size:
@@ -119,7 +105,7 @@ class Report:
         with open(self._name, "rb") as file:
             first = file.readline()
         is_torn = not first.endswith(b"\n") and first[: len(_BEGIN)] == _BEGIN[: len(first)]
-        if not is_torn and _parsed(first, 0) is None:
+        if not is_torn and _parsed(first) is None:
             raise BatchError("is not a report of glassfs", self._name)
 
     def _writing(self) -> _Writing:
@@ -140,7 +126,7 @@ class _Writing:
             raise BatchError(f"the report cannot be written: {error.strerror}", self._name) from error
 
 
-def _parsed(raw: bytes, end: int) -> Line | None:
+def _parsed(raw: bytes) -> Line | None:
     said: Any = None
     with suppress(ValueError, RecursionError):
         said = json.loads(raw)
@@ -149,7 +135,7 @@ def _parsed(raw: bytes, end: int) -> Line | None:
     path, version, ok, faults = (said.get(name) for name in ("path", "version", "ok", "faults"))
     if not (isinstance(path, str) and isinstance(version, str) and isinstance(ok, bool) and isinstance(faults, list)):
         return None
-    return Line(path, version, ok, [str(fault) for fault in faults], end)
+    return Line(path, version, ok, [str(fault) for fault in faults])
 
 
 def _key(path: str, version: str) -> bytes:

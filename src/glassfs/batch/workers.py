@@ -132,7 +132,8 @@ class Cluster(Workers):
         # What it has to say comes as an exception or in the log of the cluster.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         try:
-            self._client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+            made: Any = distributed.Client
+            self._client = made(address, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise BatchError(f"the scheduler does not answer: {_first_line(error)}", address) from None
         try:

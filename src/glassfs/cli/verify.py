@@ -20,7 +20,7 @@ from glassfs.cli.common import complain, opened_container, reason_of
 from glassfs.cli.many import Bar, counted, many_options, planned
 from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.content import Image, Json
-from glassfs.errors import GlassfsError, Refused, Unrecognised
+from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.terminal import printable
 from glassfs.tree import File, Tree
 
