@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 from glassfs.errors import GlassfsError
@@ -82,9 +81,27 @@ Work = Callable[[Iterator[Item]], Iterator[Outcome]]
 """Gives an outcome for each item, before it takes the next one. Can be pickled; raises nothing that is foreseen."""
 
 
-def limited(faults: Iterator[Fault]) -> Iterator[Fault]:
-    """Not more than MOST_FAULTS of them, and one that tells of the others."""
-    yield from islice(faults, MOST_FAULTS)
-    more = sum(1 for _ in faults)
-    if more:
-        yield Fault("", f"and {more:,} more")
+class Faults:
+    """Those of one container: not more than MOST_FAULTS, and one that tells how many others there are."""
+
+    def __init__(self) -> None:
+        self._told: list[Fault] = []
+        self._more = 0
+
+    def add(self, fault: Fault) -> bool:
+        """One more; whether it is among those that are told."""
+        is_told = len(self._told) < MOST_FAULTS
+        if is_told:
+            self._told.append(fault)
+        else:
+            self._more += 1
+        return is_told
+
+    @property
+    def others(self) -> tuple[Fault, ...]:
+        """What tells of those that are not told."""
+        return (Fault("", f"and {self._more:,} more"),) if self._more else ()
+
+    @property
+    def all(self) -> tuple[Fault, ...]:
+        return (*self._told, *self.others)

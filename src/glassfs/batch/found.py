@@ -66,7 +66,7 @@ class Search:
                 yield from self.below(Place(named.store, named.path), "" if is_single else label, len(named.path))
             else:
                 facts = Kind.FILE, str(entry.version), entry.size
-                yield Found(name, _address(name), label, named.name, *facts, is_named=True)
+                yield Found(name, address_of(name), label, named.name, *facts, is_named=True)
 
     def below(self, folder: Place, shown: str, start: int) -> Iterator[Found | Unlisted]:
         """What is in and below one folder."""
@@ -92,7 +92,7 @@ class Search:
             place = f"{shown}/{name}" if shown else name
             if kind is Kind.FILE or self._has_all:
                 typed = store.shown(below)
-                yield Found(typed, _address(typed), place, "/".join(below[start:]), kind, version, size)
+                yield Found(typed, address_of(typed), place, "/".join(below[start:]), kind, version, size)
             if kind is Kind.FOLDER:
                 yield _Below(store, below, place, start)
 
@@ -134,6 +134,6 @@ def _labels(named: Sequence[Named]) -> list[str]:
     return found
 
 
-def _address(name: str) -> str:
+def address_of(name: str) -> str:
     """The same for a process with another working directory."""
     return name if "://" in name else os.path.abspath(name)

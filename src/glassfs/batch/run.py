@@ -30,6 +30,11 @@ class Plan:
         return not self.scheduler and self.jobs == 1
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing was asked for that is about many containers."""
+        return self.is_here and self.shard == Shard() and not self.report
+
+    @property
     def threads(self) -> int:
         """Those that a worker should have for itself, 0 for one each core."""
         return 0 if self.is_here else max(1, cores() // (self.jobs or cores()))
@@ -71,12 +76,14 @@ class Run:
 
     def outcomes(
         self, found: Iterable[Found | Unlisted], work: Work, is_ordered: bool = False,
+        is_still: Callable[[Found], bool] = lambda found: True,
     ) -> Iterator[Done]:
         """What comes of the files whose turn it is. That of one comes in parts only if it ``is_ordered``.
 
-        What was done is in the report once the next outcome is asked for.
+        What was done is in the report once the next outcome is asked for. What the report said before of a container
+        counts if it ``is_still`` so.
         """
-        items = self._items(found)
+        items = self._items(found, is_still)
         workers = self._workers
         faults: list[str] = []
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
@@ -89,7 +96,7 @@ class Run:
                     self._report.write(done.item.found.name, done.item.found.version, faults)
                 faults = []
 
-    def _items(self, found: Iterable[Found | Unlisted]) -> Iterator[Item]:
+    def _items(self, found: Iterable[Found | Unlisted], is_still: Callable[[Found], bool]) -> Iterator[Item]:
         is_elsewhere = self._workers is not None and self._workers.is_elsewhere
         for one in found:
             if isinstance(one, Unlisted):
@@ -97,7 +104,7 @@ class Run:
                 self._unlisted_is(one)
             elif self._plan.shard.has(one.key):
                 known = None if self._report is None else self._report.known(one.name, one.version)
-                if known is None:
+                if known is None or not is_still(one):
                     yield Item(one if is_elsewhere else one._replace(address=one.name))
                 else:
                     self.containers += 1

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import click
 from tqdm import tqdm
 
-from glassfs.batch.contract import BatchError, Found
+from glassfs.batch.contract import Found
 from glassfs.batch.found import Unlisted
 from glassfs.batch.run import Plan
 from glassfs.batch.shards import Shard
 from glassfs.errors import GlassfsError
+from glassfs.source import Kind
 
 MOST_JOBS = 1024
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -56,15 +57,6 @@ def planned(jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, 
     if resume and not report and is_report_needed:
         raise click.UsageError("--resume goes on with a report, which --report names", context)
     return Plan(jobs, scheduler, shard, report, resume)
-
-
-@contextmanager
-def telling() -> Iterator[None]:
-    """What ends the work on many is one line, which names what it is about."""
-    try:
-        yield
-    except BatchError as error:
-        raise click.ClickException(str(error)) from error
 
 
 class Bar:
@@ -108,7 +100,7 @@ class Bar:
             for one in self._found():
                 if self._is_over.is_set():
                     return
-                if isinstance(one, Found) and self._shard.has(one.key):
+                if isinstance(one, Found) and one.kind is Kind.FILE and self._shard.has(one.key):
                     total += one.size
         except (GlassfsError, OSError):
             return

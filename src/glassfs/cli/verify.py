@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import click
 
-from glassfs.batch.contract import Fault, Found, Item, Outcome, Settings, limited
+from glassfs.batch.contract import Fault, Faults, Found, Item, Outcome, Settings
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
@@ -99,15 +99,17 @@ class Verification:
             yield self._outcome(item.found)
 
     def _outcome(self, found: Found) -> Outcome:
-        faults = []
+        faults = Faults()
         try:
-            for fault in limited(faults_of(found, self.settings)):
-                faults.append(fault)
-                if self.tell is not None:
+            for fault in faults_of(found, self.settings):
+                if faults.add(fault) and self.tell is not None:
                     self.tell(found.name, fault)
         except Unrecognised:
             return Outcome(is_container=False)
-        return Outcome(tuple(faults))
+        if self.tell is not None:
+            for fault in faults.others:
+                self.tell(found.name, fault)
+        return Outcome(faults.all)
 
 
 def faults_of(found: Found, settings: Settings) -> Iterator[Fault]:
