@@ -36,8 +36,10 @@ class Plan:
 
     @property
     def threads(self) -> int:
-        """Those that a worker should have for itself, 0 for one each core."""
-        return 0 if self.is_here else max(1, cores() // (self.jobs or cores()))
+        """Those that may read one container, 0 for one each core: who works at the same time shares the cores."""
+        if self.is_here:
+            return 0
+        return 1 if self.scheduler else max(1, cores() // (self.jobs or cores()))
 
     @contextmanager
     def workers(self) -> Iterator[Workers | None]:
