@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from writers.kinodb import KinoWriter
 
 LINKS = 1000
 PATIENCE = 120.0
+SET_PIPE_SIZE = 1031
 
 
 def many_links(container: Path, folder: Path, count: int, suffix: str = ".kas") -> Path:
@@ -91,6 +93,18 @@ def stuck(report: Path, *words: str | Path, least: int = 1) -> Iterator[subproce
     finally:
         with_children(program.pid, signal.SIGKILL)
         program.communicate()
+
+
+@contextmanager
+def full_soon() -> Iterator[int]:
+    """A pipe with very little room, which nobody reads: who writes to it gets stuck, until he is killed."""
+    reading, writing = os.pipe()
+    try:
+        fcntl.fcntl(writing, SET_PIPE_SIZE, 4096)
+        yield writing
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def with_children(pid: int, number: signal.Signals) -> None:
