@@ -155,9 +155,10 @@ class Mapping:
                 self._blame(task)
             return
         except CancelledError:
-            raise BatchError("the scheduler is gone, or has dropped what it was given") from None
+            raise BatchError("the scheduler is gone, or has dropped what it was given", self._workers.name) from None
         except Exception as error:
-            raise BatchError(f"a worker cannot do it: {type(error).__name__}: {error}") from error
+            reason = f"a worker cannot do it: {type(error).__name__}: {error}"
+            raise BatchError(reason, self._workers.name) from error
         task.outcomes += told.outcomes
         task.items[: task.sent] = told.left
         task.lost = 0

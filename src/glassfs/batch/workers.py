@@ -36,10 +36,11 @@ def cores() -> int:
 class Workers(ABC):
     """An executor of ``width`` tasks at a time. ``lost`` is what a task raises whose worker has ended.
 
-    ``tries`` is how often a task ends its worker before that is its own fault; ``is_elsewhere`` tells whether paths
-    have to be those of any process.
+    ``name`` is the address of those who are elsewhere. ``tries`` is how often a task ends its worker before that is its
+    own fault; ``is_elsewhere`` tells whether paths have to be those of any process.
     """
 
+    name = ""
     width: int
     lost: tuple[type[BaseException], ...]
     tries: int
@@ -127,10 +128,9 @@ class Cluster(Workers):
             import distributed
         except ImportError:
             raise BatchError("--scheduler needs Dask, which 'pip install glassfs[dask]' installs") from None
-        self._address = address
+        self.name = address
         self.lost = (distributed.KilledWorker,)
-        # What it has to say comes as an exception or in the log of the cluster.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        _silence("distributed", "tornado", "asyncio")
         try:
             made: Any = distributed.Client
             self._client = made(address, timeout=PATIENCE, set_as_default=False)
@@ -151,7 +151,7 @@ class Cluster(Workers):
         try:
             future: Future[Any] = self._executor.submit(task, *words)
         except Exception as error:
-            raise BatchError(f"the scheduler is gone: {_first_line(error)}", self._address) from None
+            raise BatchError(f"the scheduler is gone: {_first_line(error)}", self.name) from None
         return future
 
     def renew(self) -> None:
@@ -162,6 +162,13 @@ class Cluster(Workers):
             self._executor.shutdown(wait=False)
         with suppress(Exception):
             self._client.close(timeout=PATIENCE if is_over else 2)
+
+
+def _silence(*names: str) -> None:
+    """What these log on standard error is for those who run the cluster; who asks it gets one sentence."""
+    for name in [*names, *logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in names:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _first_line(error: BaseException) -> str:
