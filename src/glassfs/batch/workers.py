@@ -81,7 +81,12 @@ class Processes(Workers):
         self._executor = self._started()
 
     def submit(self, task: Callable[..., Any], *words: Any) -> Future[Any]:
-        return self._executor.submit(task, *words)
+        # It may start a process, which is not to hear of Ctrl-C: the one that started it ends it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self._executor.submit(task, *words)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def renew(self) -> None:
         self.stop(is_over=False)
@@ -105,8 +110,7 @@ class Processes(Workers):
 
 
 def _begin_worker() -> None:
-    """Ctrl-C is for the one that started this process, which ends it; so does its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """The process ends with the one that started it, however that does."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), name="parent", daemon=True).start()
