@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ftplib
 import http.client
 import os
 import socket
@@ -96,6 +97,16 @@ def test_rclone_serves_sftp(served: Path, tmp_path: Path, nothing_left: None) ->
         with client.open_sftp() as sftp, sftp.open(f"/{NAME}") as file:
             file.seek(1000)
             assert file.read(1000) == WANTED
+
+
+def test_rclone_serves_ftp(served: Path, tmp_path: Path, nothing_left: None) -> None:
+    user, password = (servers.CREDENTIALS[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+    received: list[bytes] = []
+    with servers.rclone("ftp", served, tmp_path / "rclone") as port, ftplib.FTP(encoding="utf-8") as client:
+        client.connect("127.0.0.1", port, timeout=60)
+        client.login(user, password)
+        client.retrbinary(f"RETR {NAME}", received.append, rest=1000)
+    assert b"".join(received) == CONTENT[1000:]
 
 
 def test_nginx_serves_ranges_with_etags_and_lists_folders(served: Path, tmp_path: Path, nothing_left: None) -> None:
