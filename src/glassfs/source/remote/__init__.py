@@ -1,0 +1,1 @@
+"""Stores whose files are elsewhere, read over a network."""
