@@ -1,1 +1,1 @@
-"""Stores whose files are elsewhere, read over a network."""
+"""What is elsewhere: objects on servers, named by URLs, as stores like any other."""
