@@ -12,8 +12,7 @@ read or has gone, there is one line in the log, and blocks are fetched as if the
 
 from __future__ import annotations
 
-Facts = tuple[int, str, int]
-"""Size, ETag and mtime in nanoseconds of an object."""
+from glassfs.source.remote.server import Facts
 
 
 class DiskCache:
@@ -38,7 +37,7 @@ class DiskCache:
         """What was noted of an object last: to be asked about (If-None-Match) before it is believed."""
         return None
 
-    def note_facts(self, object_key: str, size: int, etag: str, mtime_ns: int) -> None:
+    def note_facts(self, object_key: str, facts: Facts) -> None:
         """Notes what a server has said of an object."""
 
     def close(self) -> None:
