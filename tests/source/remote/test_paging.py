@@ -6,7 +6,7 @@ import random
 
 from glassfs.source.remote.paging import Paged, Pages
 from glassfs.source.remote.server import Facts
-from tests.source.remote.fake_server import FakeServer, content
+from tests.source.remote.counting import CountingServer, content
 
 K, M = 1 << 10, 1 << 20
 PAGE = 256 * K
@@ -19,14 +19,14 @@ def read(paged: Paged, offset: int, size: int) -> bytes:
     return bytes(buffer)
 
 
-def opened(server: FakeServer, facts: Facts, budget: int = 64 * M) -> Paged:
+def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> Paged:
     paged = Pages(budget).object(server, PATH, facts)
     paged.put_head(content(facts, 0, min(PAGE, facts.size)))
     return paged
 
 
 def test_a_sequential_read_fetches_each_byte_once() -> None:
-    server = FakeServer()
+    server = CountingServer()
     facts = server.put(100 * M + 12345)
     paged = opened(server, facts)
     for offset in range(0, facts.size, 128 * K):
@@ -38,7 +38,7 @@ def test_a_sequential_read_fetches_each_byte_once() -> None:
 
 
 def test_small_random_reads_cost_a_block_each() -> None:
-    server = FakeServer()
+    server = CountingServer()
     facts = server.put(256 * M)
     paged = opened(server, facts)
     chance = random.Random(1)

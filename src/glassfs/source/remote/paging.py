@@ -209,7 +209,7 @@ class Pages:
             return pages
         missing = []
         for page in pages:
-            data = self._disk.get(held.name, held.facts.etag, page.number, page.size)
+            data = self._disk.get(held.identity, held.facts.etag, page.number, page.size)
             if data is None or len(data) != page.size:
                 missing.append(page)
             else:
@@ -256,7 +256,7 @@ class Pages:
     def _write(self, page: Page, data: bytes) -> None:
         try:
             if self._disk is not None:
-                self._disk.put(page.of.name, page.of.facts.etag, page.number, data)
+                self._disk.put(page.of.identity, page.of.facts.etag, page.number, data)
         finally:
             with self._lock:
                 self._unwritten -= page.size

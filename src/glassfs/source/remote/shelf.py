@@ -35,6 +35,7 @@ class Object:
         self.key = key
         self.server, self.path, self.facts = key
         self.name = self.server.shown(self.path)
+        self.identity = "/".join((self.server.identity, *self.path))
         self.count = -(-self.facts.size // PAGE)
         self.pages: dict[int, Page] = {}
         self.streams = Streams()

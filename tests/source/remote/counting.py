@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
@@ -17,7 +17,7 @@ from glassfs.source.remote.server import Facts, Listed, Server
 PERIOD = 1_000_003
 
 
-class FakeServer(Server):
+class CountingServer(Server):
     """Objects whose bytes follow from their ETag, of any size. ``requests`` are those of ``fetch``: offset and size.
 
     ``answer``, if there is one, is called for each with the future that is to be settled, and what belongs into it. By
@@ -25,7 +25,7 @@ class FakeServer(Server):
     """
 
     def __init__(self, timeout: float = 60.0) -> None:
-        self.name = "fake://server"
+        self.name = self.identity = "fake://server"
         self.timeout = timeout
         self.objects: dict[Path, Facts] = {}
         self.requests: list[tuple[int, int]] = []
@@ -40,7 +40,7 @@ class FakeServer(Server):
     def fetched(self) -> int:
         return sum(size for _, size in self.requests)
 
-    def list(self, path: Path) -> list[Listed]:
+    def list(self, path: Path) -> Sequence[Listed]:
         raise NotImplementedError
 
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
@@ -69,7 +69,7 @@ class FakeServer(Server):
 class Gate:
     """Answers nothing before it is ``open``, and then all, in the order of the requests."""
 
-    def __init__(self, server: FakeServer) -> None:
+    def __init__(self, server: CountingServer) -> None:
         self.waiting: list[tuple[Future[bytes], bytes]] = []
         self._server = server
         server.answer = lambda future, data: self.waiting.append((future, data))
@@ -88,7 +88,7 @@ class Gate:
 class Line:
     """Answers as a network does: each request after ``latency``, and all together ``bandwidth`` bytes a second."""
 
-    def __init__(self, server: FakeServer, latency: float, bandwidth: float) -> None:
+    def __init__(self, server: CountingServer, latency: float, bandwidth: float) -> None:
         self._latency = latency
         self._bandwidth = bandwidth
         self._lock = threading.Lock()
