@@ -99,14 +99,14 @@ class DiskCache:
         return found
 
     def put(self, object_key: str, validator: str, number: int, data: Data) -> None:
-        """Keeps a block, or does not."""
+        """Keeps a block, or does not; one of that length which is there stays as it is."""
         if not 0 < len(data) <= self._budget or not _names_bytes(validator):
             return
         owner = owner_of(object_key, validator)
         name = name_of(owner, number)
-        with self._own_here().writing(name) as is_alone:
-            if is_alone:
-                self._put(name, header_of(owner, number, data), data)
+        with self._own_here().writing(name) as written:
+            if written:
+                self._put(name, header_of(owner, number, data), data, written)
 
     def facts(self, object_key: str) -> Facts | None:
         """What was noted of an object last: to be asked about (If-None-Match) before it is believed."""
@@ -127,19 +127,23 @@ class DiskCache:
             self._root = None
             own.close()
 
-    def _put(self, name: bytes, header: bytes, data: Data) -> None:
-        now = time.time_ns()
-        size = taken_by(len(header) + len(data))
-        was_given_up = self._with_index(lambda index: index.reserve(name, size, now))
+    def _put(self, name: bytes, header: bytes, data: Data, written: set[bytes]) -> None:
         root = self._root
-        if was_given_up is None or root is None:
+        size = len(header) + len(data)
+        if root is not None and root.has(name, size):
             return
-        is_there = False
+        now = time.time_ns()
+        reserved = self._with_index(lambda index: index.reserve(name, taken_by(size), now, written))
+        root = self._root
+        if reserved is None or root is None:
+            return
+        is_there = not reserved.has_room
         try:
-            if was_given_up:
+            if reserved.were_missing:
                 root.sweep()
-            with root.written(header, data, now) as rename:
-                is_there = bool(self._with_index(lambda index: index.finish(name, lambda: rename(name))))
+            if reserved.has_room:
+                with root.written(header, data, now) as rename:
+                    is_there = bool(self._with_index(lambda index: index.finish(name, lambda: rename(name))))
         except OSError as error:
             self._fail(error)
         if not is_there:
@@ -233,13 +237,13 @@ class _Own:
             index.close()
 
     @contextmanager
-    def writing(self, name: bytes) -> Iterator[bool]:
-        """Whether no other thread is writing that block, which is so until the end."""
+    def writing(self, name: bytes) -> Iterator[set[bytes]]:
+        """What is being written, with that block; nothing if another thread is at it. For use under the lock."""
         with self.lock:
             is_alone = name not in self._written
             self._written.add(name)
         try:
-            yield is_alone
+            yield self._written if is_alone else set()
         finally:
             if is_alone:
                 with self.lock:

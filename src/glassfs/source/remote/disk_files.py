@@ -142,11 +142,8 @@ class Files:
     @contextmanager
     def written(self, header: bytes, data: Data, now: int) -> Iterator[Callable[[bytes], None]]:
         """Writes a block; what is given puts it into its place. Raises OSError."""
-        new = f"{NEW}{secrets.token_hex(8)}"
-        file = os.open(new, _CREATE, 0o600, dir_fd=self._number)
+        new, file = self._created()
         try:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             rest = memoryview(data)
             done = os.writev(file, (header, rest)) - len(header)
             while 0 <= done < len(rest):
@@ -159,6 +156,29 @@ class Files:
                 os.unlink(new, dir_fd=self._number)
             os.close(file)
 
+    def _created(self) -> tuple[str, int]:
+        """A file to be written, locked, so that ``sweep`` leaves it. Raises OSError."""
+        while True:
+            new = f"{NEW}{secrets.token_hex(8)}"
+            file = os.open(new, _CREATE, 0o600, dir_fd=self._number)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(file).st_nlink:
+                    return new, file
+            except BlockingIOError:  # somebody sweeps just now
+                pass
+            except OSError:  # a file system without locks
+                return new, file
+            os.close(file)
+
+    def has(self, name: bytes, size: int) -> bool:
+        """Whether there is a file for that block, of that size with its header."""
+        try:
+            with self._inner(name) as folder:
+                return os.stat(name.hex(), dir_fd=folder, follow_symlinks=False).st_size == size
+        except OSError:
+            return False
+
     def used(self, name: bytes) -> int | None:
         """When a block was last used, in nanoseconds; None where it is not there."""
         try:
@@ -169,7 +189,7 @@ class Files:
 
     def unlink(self, name: bytes) -> None:
         """Also of one that is not there."""
-        with suppress(FileNotFoundError), self._inner(name) as folder:
+        with suppress(FileNotFoundError, IsADirectoryError), self._inner(name) as folder:
             os.unlink(name.hex(), dir_fd=folder)
 
     def all(self) -> Iterator[tuple[bytes, int, int]]:
@@ -183,7 +203,8 @@ class Files:
                     for name in os.listdir(folder):
                         if len(name) == 2 * NAME and name.startswith(inner) and _is_hex(name):
                             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                            yield bytes.fromhex(name), taken_by(status.st_size), status.st_mtime_ns
+                            if not stat.S_ISDIR(status.st_mode):
+                                yield bytes.fromhex(name), taken_by(status.st_size), status.st_mtime_ns
                 finally:
                     os.close(folder)
 

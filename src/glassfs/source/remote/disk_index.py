@@ -2,7 +2,7 @@
 
 A block is in here before its file is there, and leaves after it: so the files never take more than the index says,
 whoever was killed when. Files that the index cannot know of (it is new, or the machine went down) are counted once,
-in the transaction that opens it. What the folder says is asked of ``Files``; nothing here decides what is believed.
+before the first block is added. What the folder says is asked of ``Files``; nothing here decides what is believed.
 
 For one thread at a time, several processes. Raises OSError and sqlite3.Error; ``is_passing`` tells those for which the
 file is not to be blamed.
@@ -14,13 +14,13 @@ import os
 import sqlite3
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
-from glassfs.source.remote.disk_files import NAME, Files, is_own_file
+from glassfs.source.remote.disk_files import NAME, UNIT, Files, is_own_file
 from glassfs.source.remote.server import Facts
 
 FILE = "index.sqlite"
@@ -45,6 +45,13 @@ INSERT INTO totals VALUES (0, 0, 'none');
 """
 
 
+class Reserved(NamedTuple):
+    """Whether there is room for a block, and whether some had been counted that were never finished."""
+
+    has_room: bool
+    were_missing: bool
+
+
 class Index:
     """The index in ``folder``, for blocks and facts of up to ``budget`` bytes together."""
 
@@ -53,6 +60,7 @@ class Index:
         self._files = files
         self._budget = budget
         self._most_facts = max(16, budget // 8 // A_FACT)
+        self._is_counted = False
         self._file = _own_file(self._path)
         self._connection = sqlite3.connect(
             self._path, timeout=LOCKED, isolation_level=None, check_same_thread=False,
@@ -63,7 +71,7 @@ class Index:
                 f"journal_size_limit = {JOURNAL}",
             ):
                 self._connection.execute(f"PRAGMA {setting}").fetchall()
-            self._begin_use()
+            self._make()
         except BaseException:
             self._connection.close()
             raise
@@ -72,15 +80,23 @@ class Index:
         with suppress(sqlite3.Error):
             self._connection.close()
 
-    def reserve(self, name: bytes, size: int, now: int) -> bool:
-        """Counts a block that is about to be written, once there is room; whether some had been given up half-way."""
+    def reserve(self, name: bytes, size: int, now: int, written: Collection[bytes]) -> Reserved:
+        """Counts a block that is about to be written, and makes room for it.
+
+        ``written`` are those that this process is writing, with this one: what they take cannot be given up.
+        """
         with self._transaction():
-            row = self._row("SELECT size FROM blocks WHERE name = ?", name)
-            known = 0 if row is None else int(row[0])
-            # Both may be there for a moment, or stay if this one is never finished.
-            self._connection.execute("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", (name, max(known, size), now))
-            self._add(max(known, size) - known)
-            return self._evict(name, now)
+            if not self._is_counted:
+                self._count()
+            self._files.unlink(name)  # or there would be two of them for a moment
+            self._forget(name)
+            self._connection.execute("INSERT INTO blocks VALUES (?, ?, ?)", (name, size, now))
+            self._add(size)
+            was_missing = self._evict(written, now)
+            if len(written) > 1 and self._number("SELECT bytes FROM totals") > self._room():
+                self._forget(name)
+                return Reserved(False, was_missing)
+            return Reserved(True, was_missing)
 
     def finish(self, name: bytes, rename: Callable[[], None]) -> bool:
         """Has the file put into its place; not if it was given up meanwhile, as nobody would count it."""
@@ -124,39 +140,49 @@ class Index:
                 ).rowcount
             self._connection.execute("UPDATE totals SET facts = ?", (count,))
 
-    def _begin_use(self) -> None:
-        """Makes what is missing, and counts files where what is in here may not be all that there is."""
-        boot = _boot()
+    def _make(self) -> None:
+        """Makes the tables where there are none."""
         with self._transaction():
-            if self._number("PRAGMA user_version") != SCHEMA:
-                if self._number("SELECT count(*) FROM sqlite_master"):
-                    raise sqlite3.DatabaseError("is of another version")
-                for statement in filter(None, map(str.strip, _TABLES.split(";"))):
-                    self._connection.execute(statement)
-                self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
-            told = self._row("SELECT * FROM totals")
+            if self._number("PRAGMA user_version") == SCHEMA:
+                return
+            if self._number("SELECT count(*) FROM sqlite_master"):
+                raise sqlite3.DatabaseError("is of another version")
+            for statement in filter(None, map(str.strip, _TABLES.split(";"))):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    def _count(self) -> None:
+        """Counts the files, where what is in here may not be all that there is."""
+        boot = _boot()
+        told = self._row("SELECT * FROM totals")
+        size = self._number("SELECT coalesce(sum(size), 0) FROM blocks")
+        facts = self._number("SELECT count(*) FROM facts")
+        if told != (size, facts, boot):
+            add = "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)"
+            self._connection.execute("DELETE FROM blocks")
+            self._connection.executemany(add, self._found())
             size = self._number("SELECT coalesce(sum(size), 0) FROM blocks")
-            facts = self._number("SELECT count(*) FROM facts")
-            if told != (size, facts, boot):
-                self._recount(facts, boot)
-            self._evict(b"", time.time_ns())
+            self._connection.execute("UPDATE totals SET bytes = ?, facts = ?, boot = ?", (size, facts, boot))
+        self._is_counted = True
 
-    def _recount(self, facts: int, boot: str) -> None:
-        self._connection.execute("DELETE FROM blocks")
-        self._connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", self._files.all())
-        for name, in self._connection.execute("SELECT name FROM blocks WHERE size > ?", (self._budget,)).fetchall():
-            self._files.unlink(name)
-            self._connection.execute("DELETE FROM blocks WHERE name = ?", (name,))
-        self._connection.execute(
-            "UPDATE totals SET bytes = (SELECT coalesce(sum(size), 0) FROM blocks), facts = ?, boot = ?", (facts, boot),
-        )
+    def _found(self) -> Iterator[tuple[bytes, int, int]]:
+        for block in self._files.all():
+            if block[1] > self._budget + UNIT:  # never one of these, and sums are of 64 bits
+                self._files.unlink(block[0])
+            else:
+                yield block
 
-    def _evict(self, but: bytes, now: int) -> bool:
+    def _room(self) -> int:
+        return self._budget - self._number("PRAGMA page_count") * self._number("PRAGMA page_size") - JOURNAL
+
+    def _evict(self, written: Collection[bytes], now: int) -> bool:
         """Removes what was used least recently until the budget is kept; whether any of it was not there."""
-        room = self._budget - self._number("PRAGMA page_count") * self._number("PRAGMA page_size") - JOURNAL
         was_missing = False
+        oldest = "SELECT name, used FROM blocks ORDER BY used LIMIT ?"
+        room = self._room()
         while self._number("SELECT bytes FROM totals") > room:
-            row = self._row("SELECT name, used FROM blocks WHERE name != ? ORDER BY used LIMIT 1", but)
+            rows = self._connection.execute(oldest, (len(written) + 1,)).fetchall()
+            row = next((row for row in rows if row[0] not in written), None)
             if row is None:
                 break
             if not isinstance(row[0], bytes) or len(row[0]) != NAME:
@@ -200,6 +226,7 @@ class Index:
             self._connection.execute("COMMIT")
         finally:
             if self._connection.in_transaction:
+                self._is_counted = False
                 with suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
 
