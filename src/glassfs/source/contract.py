@@ -147,6 +147,9 @@ class Store(ABC):
 
     has_lasting_versions = False
     """Whether what an entry says of a version tells it from all others for good, also in another process."""
+    is_distant = False
+    """Whether looking into a file costs so much that its name has to tell, until somebody wants what is in it, whether
+    it may be a container. Entries and listings cost little, once they were asked for."""
 
     @abstractmethod
     def shown(self, path: Path) -> str:
