@@ -11,6 +11,7 @@ from inspect import cleandoc
 import click
 
 from glassfs import __version__
+from glassfs.arguments import harmless, hide
 
 COMMANDS = {
     "mount": "Mount containers or a folder of them as a read-only directory.",
@@ -65,10 +66,12 @@ class _Commands(click.Group):
 
 
 def _suggestion(arguments: list[str]) -> str:
+    from glassfs.source.remote.url import is_url
+
     name = arguments[0]
     if name in MEANT:
         return f"; did you mean '{MEANT[name]}'?"
-    if os.path.exists(name):
+    if os.path.exists(name) or is_url(name):
         meant = f"mount {name} {arguments[1]}" if len(arguments) == 2 else f"ls {name}"
         return f"; did you mean 'glassfs {meant}'?"
     from difflib import get_close_matches
@@ -85,6 +88,7 @@ def glassfs() -> None:
 
 def main() -> None:
     """The entry point of the program."""
+    hide()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # what a terminal's encoding lacks is shown as a number
             stream.reconfigure(errors="backslashreplace")
@@ -139,5 +143,5 @@ def _plain(arguments: list[str]) -> list[str]:
 def _failed(message: str, status: int) -> int:
     from glassfs.terminal import printable
 
-    click.echo(f"glassfs: {printable(message)}", err=True)
+    click.echo(f"glassfs: {printable(harmless(message))}", err=True)
     return status

@@ -165,7 +165,7 @@ class Operations:
         self.longest = LONG
         """Seconds; less where the kernel cannot be told that something has changed."""
         self._total_size = total_size
-        self._mask = ~options.umask
+        self._mask = ~(options.umask or 0)
         self._lock = threading.Lock()
         self._snapshots: OrderedDict[tuple[int, int], Listing] = OrderedDict()
         self._numbers = itertools.count(1)
