@@ -1,7 +1,7 @@
 """What was typed to start this process, as far as it is secret: URLs that are signed, or have a password in them.
 
-The arguments of a process can be read by everybody for as long as it runs (``/proc/PID/cmdline``, ``ps``). ``hide`` is for
-the first thing that a program does, while it has one thread; ``harmless`` may be called from any.
+The arguments of a process can be read by everybody for as long as it runs (``/proc/PID/cmdline``, ``ps``). ``hide`` is
+for the first thing that a program does, while it has one thread; ``harmless`` may be called from any.
 """
 
 from __future__ import annotations

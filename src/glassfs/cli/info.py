@@ -30,11 +30,10 @@ from glassfs.content import (
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.formats.registry import may_be_container
 from glassfs.sizes import human_size
-from glassfs.source import Kind
+from glassfs.source import Entry, Kind
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
-from glassfs.tree.places.held import Place
 
 KINDS: dict[type[Content], str] = {
     Array: "arrays", Image: "pictures", Picture: "pictures", Json: "documents", Document: "documents",
@@ -62,8 +61,8 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Co
 
     Sizes that would take decoding are left out. Views are told that appear with --views all, and where: of things that
     are numbered in the first one. For KinoDB the cameras are counted, and how many episodes succeeded.
-    A SOURCE that is a folder, or the URL of one: how many containers of each format are in it and below, their sizes, and the sums of
-    what their headers tell.
+    A SOURCE that is a folder, or the URL of one: how many containers of each format are in it and below, their sizes,
+    and the sums of what their headers tell.
     """
     failures = 0
     for number, source in enumerate(sources):
@@ -108,14 +107,14 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     while waiting:
         folder = waiting.pop()
         try:
-            listed = [(Place(folder.store, (*folder.path, name)), entry) for name, entry in folder.store.list(folder.path)]
+            found_in = folder.store.list(folder.path)
         except GlassfsError as error:
             unreadable.append(str(error.at(folder.store.shown(folder.path))))
             continue
-        listed.sort(key=lambda found: found[0].path)
+        listed = [(folder._replace(path=(*folder.path, one)), entry) for one, entry in sorted(found_in, key=_by_name)]
         waiting += [place for place, entry in reversed(listed) if entry.kind is Kind.FOLDER]
         for place, entry in listed:
-            if entry.kind is not Kind.FILE or place.store.is_distant and not may_be_container(place.path[-1]):
+            if entry.kind is not Kind.FILE or (place.store.is_distant and not may_be_container(place.path[-1])):
                 continue
             try:
                 with sources.containers.glimpsed(place, entry.version) as (container, _):
@@ -130,6 +129,10 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
             sums.update(containers=1, bytes=found["bytes"])
             sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
     return {"source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable}
+
+
+def _by_name(found: tuple[str, Entry]) -> str:
+    return found[0]
 
 
 def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:

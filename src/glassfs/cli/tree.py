@@ -29,7 +29,7 @@ MANY = 40
 def command(
     source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection,
 ) -> int:
-    """SOURCE is a container or a folder, or the URL of one, PATH a directory inside it. Arrays have their type and shape
+    """SOURCE is a container or a folder, or the URL of one, PATH a directory inside it. Arrays have type and shape
     beside them.
 
     A SOURCE that goes on into a container, as in 'glassfs tree run.trees/nodes', is understood as well.

@@ -1,7 +1,7 @@
 """What is completed on the command line without looking at it, as ``click.Path`` does.
 
-A mount point may be one whose daemon hangs, and then whoever looks at it hangs as well; what a URL stands for is too far
-away to be asked at each press of a key.
+A mount point may be one whose daemon hangs, and then whoever looks at it hangs as well; what a URL stands for is too
+far away to be asked at each press of a key.
 """
 
 from __future__ import annotations

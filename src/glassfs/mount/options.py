@@ -62,8 +62,8 @@ class UnknownOption(WrongOption):
 class MountOptions:
     """The options of one mount. Sizes are bytes.
 
-    ``umask`` is None where none was given. ``remote`` is what was said of URLs. ``own_mountpoint`` is not an option to be
-    given: it is the mount point, if one was made for this mount.
+    ``umask`` is None where none was given. ``remote`` is what was said of URLs. ``own_mountpoint`` is not an option to
+    be given: it is the mount point, if one was made for this mount.
     """
 
     uid: int | None = None

@@ -86,7 +86,7 @@ def with_option(connection: Connection, option: str) -> Connection | None:
 
 
 def connection_from(texts: Sequence[str]) -> Connection:
-    """What options say that stand after ``-o``, several to a text. Raises WrongValue, also for one that nobody knows."""
+    """What options after ``-o`` say, several to a text. Raises WrongValue, also for one that nobody knows."""
     connection = Connection()
     for option in (option.strip() for text in texts for option in split(text)):
         if option:
