@@ -197,6 +197,14 @@ class Store(ABC):
         """
 
 
+class Named(NamedTuple):
+    """What a person named: ``path`` in ``store``, and the last component of what was typed."""
+
+    store: Store
+    path: Path
+    name: str
+
+
 def distribute(data: bytes | bytearray | memoryview, buffers: Sequence[memoryview]) -> None:
     """Copies ``data`` into ``buffers``, which have as many bytes together, one after another."""
     rest = memoryview(data)
