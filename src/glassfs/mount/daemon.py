@@ -17,7 +17,7 @@ from glassfs.mount import logs, privileges, service
 from glassfs.mount.checks import check
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
-from glassfs.source.remote.url import is_url, local_name
+from glassfs.source.remote.url import absolute
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
-        places = [source if is_url(source) else os.path.abspath(local_name(source)) for source in sources]
+        places = [absolute(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
         Session(places, target, options, sources).run(_readiness(pipe))
