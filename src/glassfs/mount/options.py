@@ -154,7 +154,8 @@ class MountOptions:
     def shown(self) -> dict[str, object]:
         """For status.json."""
         return {
-            "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid, "umask": f"{self.umask or 0:03o}",
+            "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid,
+            "umask": None if self.umask is None else f"{self.umask:03o}",
             "cache_size": self.cache_size, "spool": self.spool, "max_open": self.max_open,
             "read_ahead": self.read_ahead, "views": self.views, "catalogue": self.catalogue,
             "own_mountpoint": self.own_mountpoint is not None,
