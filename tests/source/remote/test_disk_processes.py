@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from glassfs.source.remote import disk_files, disk_index
 from glassfs.source.remote.disk_files import NEW
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.source.remote.test_disk import BLOCK, BUDGET, content, kept, opened, taken, used
+from tests.source.remote.test_disk import BLOCK, BUDGET, blocks, content, kept, opened, taken, used
 
 
 @pytest.fixture
@@ -126,6 +127,61 @@ def test_sweeping_disturbs_no_writer(folder: Path, scale: Scale, caplog: pytest.
     assert not caplog.records
 
 
+def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, call: str, do: Callable[[], None]) -> None:
+    """Has something happen before a function is called for the first time."""
+    real = getattr(owner, call)
+
+    def called(*arguments: object, **named: object) -> object:
+        monkeypatch.setattr(owner, call, real)
+        do()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, call, called)
+
+
+def test_what_was_swept_before_it_was_locked_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = opened(folder)
+    before_first(monkeypatch, disk_files.fcntl, "flock", disk_files.Files(os.fspath(folder)).sweep)
+    cache.put("key", "tag", 0, content(0))
+    assert kept(cache, range(1)) == [0]
+
+
+def test_a_block_that_was_given_up_while_it_was_written_is_not_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would count it any more."""
+    def give_up() -> None:
+        connection = sqlite3.connect(folder / disk_index.FILE)
+        connection.executescript("DELETE FROM blocks; UPDATE totals SET bytes = 0")
+        connection.close()
+
+    cache = opened(folder)
+    before_first(monkeypatch, os, "writev", give_up)
+    cache.put("key", "tag", 0, content(0))
+    assert not blocks(folder) and not list(folder.glob(f"{NEW}*"))
+
+
+def test_nothing_is_left_that_only_an_index_knows_which_was_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = opened(folder)
+    before_first(monkeypatch, os, "writev", (folder / disk_index.FILE).unlink)
+    cache.put("key", "tag", 0, content(0))
+    assert not blocks(folder) and not list(folder.glob(f"{NEW}*"))
+
+
+def test_a_block_of_another_length_goes_before_the_new_one_comes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = opened(folder)
+    cache.put("key", "tag", 0, content(0))
+    seen: list[Path] = []
+    before_first(monkeypatch, os, "writev", lambda: seen.append(folder) if blocks(folder) else None)
+    cache.put("key", "tag", 0, content(0, 1000))
+    assert not seen
+    assert cache.get("key", "tag", 0, 1000) == content(0, 1000)
+
+
 def test_file_systems_without_locks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -168,6 +224,35 @@ def test_a_process_that_was_forked_off_goes_on_with_it(folder: Path) -> None:
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+    cache.put("key", "tag", 2, content(2))
+    assert kept(cache, range(4)) == [0, 1, 2]
+
+
+def test_forked_off_in_the_middle_of_a_transaction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the lock nor the connection of the other process is touched."""
+    cache = opened(folder)
+    ready, go = os.pipe()
+    children: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child:
+            children.append(child)
+            return
+        status = 1
+        try:
+            os.close(go)
+            os.read(ready, 1)
+            cache.put("key", "tag", 1, content(1))
+            status = 0 if kept(cache, range(3)) == [0, 1] else 2
+        finally:
+            os._exit(status)
+
+    before_first(monkeypatch, os, "rename", fork)
+    cache.put("key", "tag", 0, content(0))
+    os.close(go)
+    assert os.waitpid(children[0], 0)[1] == 0
+    os.close(ready)
     cache.put("key", "tag", 2, content(2))
     assert kept(cache, range(4)) == [0, 1, 2]
 
