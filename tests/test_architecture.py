@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "view": BELOW_FORMATS,
     "tree": BELOW_FORMATS | {"view", "formats.registry"},
     "library": BELOW_FORMATS | {"view", "tree"},
+    "filesystem": {"source.remote", "tree", "library"},
     "mount": BELOW_FORMATS | {"view", "tree", "formats.registry", ""},
     "cli": BELOW_FORMATS | {"view", "tree", "library", "mount", "formats.registry", ""},
     "testing": BELOW_FORMATS | {"view", "tree", "formats.registry"},

@@ -52,29 +52,32 @@ class Paths:
         self._viewed = _Directories(sources, has_views=True)
         sources.on_drop = self._forget
 
-    def find(self, path: str) -> Found:
-        """What a normal path leads to. Raises NoSuchEntry, NotADirectory, and what finding out raises."""
+    def find(self, path: str, is_exact: bool = False) -> Found:
+        """What a normal path leads to; if ``is_exact``, only what is called just so.
+
+        Raises NoSuchEntry, NotADirectory, and what finding out raises.
+        """
         try:
-            return self._found(path, self._listed)
+            return self._found(path, self._listed, is_exact)
         except NotFound as missing:
             try:
-                return self._found(path, self._viewed)
+                return self._found(path, self._viewed, is_exact)
             except NotFound:
                 raise NoSuchEntry("there is no such entry", missing.source, printable(path.lstrip("/"))) from None
 
-    def _found(self, path: str, directories: _Directories) -> Found:
+    def _found(self, path: str, directories: _Directories, is_exact: bool) -> Found:
         for _ in range(MOST_LINKS):
             parent, _, name = path.rpartition("/")
             if not name:
                 return "/", directories.root()
             try:
                 place, directory = directories.at(parent)
-                node = directory.named(name)
+                node = directory.child(name) if is_exact else directory.named(name)
             except Changed:
                 # Another one has taken the place of the container meanwhile: what is there now?
                 directories.forget()
                 place, directory = directories.at(parent)
-                node = directory.named(name)
+                node = directory.child(name) if is_exact else directory.named(name)
             if not isinstance(node, Symlink):
                 return f"{place}/{node.name}", node
             path = target(place, node)
