@@ -25,7 +25,16 @@ from weakref import WeakValueDictionary
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from glassfs.errors import Damaged, GlassfsError, IsADirectory, NoSuchEntry, NotADirectory, NotFound, Refused
+from glassfs.errors import (
+    Changed,
+    Damaged,
+    GlassfsError,
+    IsADirectory,
+    NoSuchEntry,
+    NotADirectory,
+    NotFound,
+    Refused,
+)
 from glassfs.filesystem.file import GlassfsFile
 from glassfs.filesystem.options import GENERAL, source_of
 from glassfs.library.documents import bytes_of
@@ -42,6 +51,7 @@ AT_ONCE = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 Info = dict[str, Any]
+_Range = tuple[str, int | None, int | None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -129,11 +139,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def info(self, path: str, **kwargs: Any) -> Info:
         """``name``, ``type``, ``size``, ``mode``, and the times of the container."""
         path = self._strip_protocol(path)
-        node = self._node(path)
-        try:
-            return _info(path, (b"", node.ino, node.mode, node.size if isinstance(node, File) else None), node)
-        except GlassfsError as error:
-            raise self._located(error) from None
+        return self._fresh(lambda: _info_of(path, self._node(path)))
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """What is in a directory. ``size`` is None where it takes reading to find that out, which ``info`` does."""
@@ -227,7 +233,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """The bytes of a file, or a part of them as of a slice: negative numbers count from the end."""
-        return self._part(self._file(path), start, end)
+        return self._fresh(lambda: _part(self._file(path), start, end))
 
     def cat_ranges(
         self, paths: Iterable[str], starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return",
@@ -241,23 +247,19 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if isinstance(paths, (str, bytes)):
             raise TypeError("paths must be a list")
         paths = [self._strip_protocol(path) for path in paths]
-        ranges = zip(paths, _each(starts, len(paths)), _each(ends, len(paths)), strict=True)
-
-        def attempt(do: Callable[[], Result]) -> Result | Exception:
-            try:
-                return do()
-            except Exception as error:
-                if on_error == "return":
-                    return error
-                raise
-
-        def part(one: tuple[str, Any, Any]) -> bytes | Exception:
-            file = files[one[0]]
-            return file if isinstance(file, Exception) else attempt(lambda: self._part(file, *one[1:]))
-
-        distinct = list(dict.fromkeys(paths))
-        files = dict(zip(distinct, self._all_of(lambda path: attempt(lambda: self._file(path)), distinct), strict=True))
-        return self._all_of(part, list(ranges))
+        ranges = list(zip(paths, _each(starts, len(paths)), _each(ends, len(paths)), strict=True))
+        results = self._ranges(ranges)
+        replaced = {path for (path, _, _), result in zip(ranges, results, strict=True) if isinstance(result, Changed)}
+        if replaced:
+            self._paths().doubt()
+            again = [number for number, (path, _, _) in enumerate(ranges) if path in replaced]
+            for number, result in zip(again, self._ranges([ranges[number] for number in again]), strict=True):
+                results[number] = result
+        if on_error == "raise":
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+        return results
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> GlassfsFile:
         if set(mode) & set("wax+"):
@@ -265,7 +267,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if mode != "rb":
             raise ValueError(f"there is no mode {mode}")
         try:
-            return GlassfsFile(self, path, self._file(path))
+            return self._fresh(lambda: GlassfsFile(self, path, self._file(path)))
         except NoSuchEntry as error:
             near = self._paths().nearest(path)
             raise NoSuchEntry(
@@ -300,16 +302,44 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise IsADirectory("is a directory", self._shown, path)
         return node
 
-    def _part(self, file: File, start: int | None, end: int | None) -> bytes:
+    def _fresh(self, do: Callable[[], Result]) -> Result:
+        """What ``do`` finds out of a path, once more if what it found has been replaced meanwhile."""
         try:
-            with file.origin.lease:
-                file.prepare()
-                first, last, _ = slice(start, end).indices(file.size)
-                return bytes_of(file, first, max(first, last))
+            return do()
+        except Changed:
+            self._paths().doubt()
+        except GlassfsError as error:
+            raise self._located(error) from None
+        try:
+            return do()
         except GlassfsError as error:
             raise self._located(error) from None
 
+    def _ranges(self, ranges: list[_Range]) -> list[bytes | Exception]:
+        def found(path: str) -> File | Exception:
+            try:
+                return self._file(path)
+            except Exception as error:
+                return error
+
+        def part(one: _Range) -> bytes | Exception:
+            path, start, end = one
+            file = files[path]
+            if isinstance(file, Exception):
+                return file
+            try:
+                return _part(file, start, end)
+            except GlassfsError as error:
+                return self._located(error)
+            except Exception as error:
+                return error
+
+        distinct = list(dict.fromkeys(path for path, _, _ in ranges))
+        files = dict(zip(distinct, self._all_of(found, distinct), strict=True))
+        return self._all_of(part, ranges)
+
     def _all_of(self, do: Callable[[Item], Result], items: list[Item]) -> list[Result]:
+        """What ``do`` gives for each; of what is elsewhere, several at once."""
         if not self._is_elsewhere or len(items) < 2:
             return [do(item) for item in items]
         with ThreadPoolExecutor(min(AT_ONCE, len(items)), "glassfs-ranges") as pool:
@@ -384,6 +414,17 @@ def _listed(directory: Directory) -> Iterator[tuple[str, Facts, Node]]:
     else:
         facts = ((facts_of(node), node) for node in directory.listing())
     return ((fact[0].decode("utf-8", "surrogateescape"), fact, node) for fact, node in facts)
+
+
+def _part(file: File, start: int | None, end: int | None) -> bytes:
+    with file.origin.lease:
+        file.prepare()
+        first, last, _ = slice(start, end).indices(file.size)
+        return bytes_of(file, first, max(first, last))
+
+
+def _info_of(path: str, node: Node) -> Info:
+    return _info(path, (b"", node.ino, node.mode, node.size if isinstance(node, File) else None), node)
 
 
 def _info(path: str, fact: Facts, node: Node) -> Info:

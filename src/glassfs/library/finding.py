@@ -129,6 +129,11 @@ class Paths:
         close = [meant[known] for known in difflib.get_close_matches(name[:COMPARED_LETTERS], meant, SUGGESTED, 0.5)]
         return list(dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:SUGGESTED]))
 
+    def doubt(self) -> None:
+        """Whoever looks something up next is told what is there now, and not a moment ago."""
+        self._listed.doubt()
+        self._viewed.doubt()
+
     def _forget(self, lease: Lease) -> None:
         self._listed.forget(lease)
         self._viewed.forget(lease)
@@ -162,6 +167,10 @@ class _Directories:
             self._compared.pop(lease, None)
             for path in self._paths_of.pop(lease, ()):
                 self._known.pop(path, None)
+
+    def doubt(self) -> None:
+        with self._lock:
+            self._compared = {}
 
     def _is_current(self, lease: Lease) -> bool:
         if not lease.sources:  # of those only what is read anew each time is remembered
