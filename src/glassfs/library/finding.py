@@ -19,6 +19,7 @@ from glassfs.tree import Directory, Node, Sources, Symlink
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Settled, stem
 from glassfs.tree.places.folder import LostDirectory
+from glassfs.tree.places.held import Held
 from glassfs.tree.tree import normal
 
 PATIENCE = 0.1
@@ -243,9 +244,11 @@ class _Directories:
 
 
 def version_of(node: Node) -> str:
-    """That of the container, or the file, that a node is of; nothing for a folder."""
-    is_folder = isinstance(node, Directory) and not node.origin.format
-    return "" if is_folder else node.origin.identity
+    """That of the container, or the file, that a node is of; nothing for a folder, and for what is presumed."""
+    lease = node.origin.lease
+    if isinstance(lease, Held):  # whose identity is more than was known when the node was made, if that was presumed
+        return "" if lease.is_presumed else lease.identity
+    return "" if isinstance(node, Directory) else node.origin.identity
 
 
 def _is_lasting(place: Place) -> bool:

@@ -37,7 +37,7 @@ def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str]
         def folder() -> Named:
             found = Named(store(url.path, True), (), url.path[-1] if url.path else url.host)
             if not next(found.store.list(()), None) and url.path:
-                raise NotFound("there is no such object, nor a folder with anything in it", url.shown)
+                raise NotFound("there is no such object, nor a folder that has any", url.shown)
             return found
 
         def single() -> Named:
@@ -54,6 +54,6 @@ def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str]
             try:
                 return second()
             except NotFound:
-                raise (error if first is single else NotFound("no such object", url.shown)) from None
+                raise NotFound(error.reason, url.shown) from None
 
     return [named(parsed(url)) for url in urls]

@@ -8,6 +8,7 @@ version that was meant. Any thread.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import re
 import time
@@ -23,8 +24,9 @@ from glassfs.source.contract import Path
 from glassfs.source.remote import runner
 from glassfs.source.remote.server import Facts, Listed, Server
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds between two tries."""
+TRIES = 6
+FIRST_PAUSE = 0.1
+"""Seconds between the first two tries; then twice as long each time."""
 SILENCE = 3
 """A try is given up after this part of the whole time without a byte, so that there is time for another one."""
 GRACE = 0.5
@@ -105,18 +107,17 @@ class ObjectServer(Server):
     async def _tried(self, path: Path, once: Callable[[], Awaitable[Result]]) -> Result:
         """What ``once`` gives, tried until the time is up where trying again may help."""
         deadline = time.monotonic() + self.timeout
-        pause = FIRST_PAUSE
-        while True:
+        for number in itertools.count(1):
             try:
                 return await asyncio.wait_for(self._said(path, once()), max(0.0, deadline - time.monotonic()))
             except (TimeoutError, asyncio.TimeoutError):
                 raise self._silent(path) from None
             except _Passing as error:
-                pause *= random.uniform(0.8, 1.2)
-                if time.monotonic() + pause >= deadline:
+                pause = FIRST_PAUSE * 2 ** (number - 1) * random.uniform(0.8, 1.2)
+                if number == TRIES or time.monotonic() + pause >= deadline:
                     raise error.kind(error.reason, self.shown(path)) from None
                 await asyncio.sleep(pause)
-                pause = min(LONGEST_PAUSE, 2 * pause)
+        raise AssertionError
 
     async def _list(self, path: Path) -> Sequence[Listed]:
         found = await self._library.list_with_delimiter_async(self._opened(), "/".join(path) or None)
@@ -199,9 +200,7 @@ class ObjectServer(Server):
         except (GlassfsError, _Passing, asyncio.CancelledError):
             raise
         except FileNotFoundError as error:
-            code = _CODE.search(str(error))
-            reason = "no such bucket" if code and code[1] in ("NoSuchBucket", "ContainerNotFound") else "no such object"
-            raise NotFound(reason, self.shown(path)) from None
+            raise self._missing(path, error) from None
         except exceptions.PermissionDeniedError as error:
             raise NotAllowed(f"the server does not allow it{_detail(error)}", self.shown(path)) from None
         except exceptions.UnauthenticatedError as error:
@@ -210,6 +209,8 @@ class ObjectServer(Server):
             raise DeviceFailed("there is an object whose name is no path", self.shown(path)) from None
         except exceptions.BaseError as error:
             status = _STATUS.search(str(error))
+            if status is not None and status[1].startswith("404"):  # that of a listing
+                raise self._missing(path, error) from None
             if status is None or status[1].startswith(_PASSING):
                 raise _Passing(_reason(error)) from None
             raise DeviceFailed(_reason(error), self.shown(path)) from None
@@ -220,6 +221,11 @@ class ObjectServer(Server):
         if self._store is None:
             self._store = self._make()
         return self._store
+
+    def _missing(self, path: Path, error: Exception) -> NotFound:
+        code = _CODE.search(str(error))
+        is_bucket = code is not None and code[1] in ("NoSuchBucket", "ContainerNotFound")
+        return NotFound("there is no such bucket" if is_bucket else "there is no such object", self.shown(path))
 
     def _silent(self, path: Path) -> DeviceFailed:
         return DeviceFailed(f"there was no answer within {self.timeout:g} seconds", self.shown(path))

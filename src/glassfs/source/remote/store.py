@@ -16,6 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import xxhash
@@ -67,6 +68,8 @@ class RemoteStore(Store):
         self._lock = threading.Lock()
         self._listings: OrderedDict[Path, Kept[_Listing]] = OrderedDict()
         self._sizes: dict[Path, int] = {}
+        self._names = 0
+        """How many names are in all these."""
         self._objects: dict[Path, Kept[Facts]] = {}
 
     def shown(self, path: Path) -> str:
@@ -78,15 +81,13 @@ class RemoteStore(Store):
         if not path:
             return self._folder_entry(path, self._listing(path).get().changed_ns)
         listing = self._listing(path[:-1]).get()
-        try:
-            facts = listing.names[path[-1]]
-        except KeyError:
-            raise NotFound("no such object", self.shown(path)) from None
-        if facts is not None:
-            return self._entry(path, facts)
-        known = self._listings.get(path)
-        inner = None if known is None else known.last
-        return self._folder_entry(path, self._began_ns if inner is None else inner.changed_ns)
+        if path[-1] in listing.names:
+            return self._of(path, listing.names[path[-1]])
+        if len(path) > 1 and not listing.names:
+            with suppress(NotFound):
+                if self.entry(path[:-1]).kind is not Kind.FOLDER:
+                    raise NotADirectory("is not a folder", self.shown(path[:-1]))
+        raise NotFound("there is no such object", self.shown(path))
 
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
         if not self._has_folders:
@@ -94,7 +95,7 @@ class RemoteStore(Store):
         names = self._listing(path).get(is_fresh=True).names
         if not names and path and self.entry(path).kind is not Kind.FOLDER:
             raise NotADirectory("is not a folder", self.shown(path))
-        return ((name, self._of(path, name, names[name])) for name in sorted(names, key=os.fsencode))
+        return ((name, self._of((*path, name), names[name])) for name in sorted(names, key=os.fsencode))
 
     def open(self, path: Path) -> Source:
         entry = self.entry(path)
@@ -120,6 +121,7 @@ class RemoteStore(Store):
         with self._lock:
             self._listings.clear()
             self._sizes.clear()
+            self._names = 0
             self._objects.clear()
         self._server.close()
 
@@ -140,10 +142,12 @@ class RemoteStore(Store):
         if len(names) > MOST_NAMES:
             raise TooLarge(f"has more than {MOST_NAMES} objects", self.shown(path))
         with self._lock:
-            self._sizes[path] = len(names)
-            while sum(self._sizes.values()) > MOST_NAMES and len(self._listings) > 1:
+            size = 1 + len(names)
+            self._names += size - self._sizes.get(path, 0)
+            self._sizes[path] = size
+            while self._names > MOST_NAMES and len(self._listings) > 1:
                 oldest, _ = self._listings.popitem(last=False)
-                self._sizes.pop(oldest, None)
+                self._names -= self._sizes.pop(oldest, 0)
         if before is not None and before.names == names:
             return before
         return _Listing(names, self._began_ns if before is None else time.time_ns())
@@ -169,16 +173,20 @@ class RemoteStore(Store):
         self._pages.object(self._server, place, facts).put_head(head)
         return facts
 
-    def _of(self, path: Path, name: str, facts: Facts | None) -> Entry:
-        inner = (*path, name)
-        return self.entry(inner) if facts is None else self._entry(inner, facts)
+    def _of(self, path: Path, facts: Facts | None) -> Entry:
+        if facts is not None:
+            return self._entry(path, facts)
+        known = self._listings.get(path)
+        listing = None if known is None else known.last
+        return self._folder_entry(path, self._began_ns if listing is None else listing.changed_ns)
 
     def _entry(self, path: Path, facts: Facts) -> Entry:
         words = "\0".join((self._server.identity, *self._root, *path))
-        place = xxhash.xxh128_hexdigest(words.encode("utf-8", "surrogateescape"))
-        version = Version(f"{place}|{facts.size}|{facts.mtime_ns}|{facts.etag}")
+        key = xxhash.xxh128_hexdigest(words.encode("utf-8", "surrogateescape"))
+        # An object is never changed in its place: another version is another object.
+        version = Version(f"{key}|{facts.size}|{facts.mtime_ns}|{facts.etag}")
         return Entry(
-            Kind.FILE, version, place, version, facts.size, self._permissions, *self._owner, facts.mtime_ns,
+            Kind.FILE, version, version, version, facts.size, self._permissions, *self._owner, facts.mtime_ns,
             volume=self._server.name,
         )
 
@@ -199,7 +207,7 @@ class RemoteSource(Source):
         self.entry = entry
         self._store = store
         self._path = path
-        self._paged = store.paged(path, entry)
+        self._paged: Paged | None = None
         self._is_closed = False
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
@@ -211,8 +219,11 @@ class RemoteSource(Source):
         size = total(buffers)
         if offset < 0 or offset + size > self.size:
             raise self.outside(offset, size)
+        paged = self._paged
+        if paged is None:
+            paged = self._paged = self._store.paged(self._path, self.entry)
         try:
-            self._paged.scatter(buffers, offset)
+            paged.scatter(buffers, offset)
         except (Changed, NotFound) as error:
             self._store.expire(self._path)
             raise Changed(error.reason, self.name) from None

@@ -83,6 +83,6 @@ def parsed(name: str) -> Url:
     if any(part in (".", "..") or "\0" in part for part in parts):
         raise Refused("has a name in it that no file can have", shown(name))
     return Url(
-        ALIASES.get(scheme, scheme), host, parts, query, userinfo, shown(name).rstrip("/"),
+        ALIASES.get(scheme, scheme), host, parts, query, userinfo, shown(name).rstrip("/") if host else shown(name),
         not path or path.endswith("/"),
     )
