@@ -93,12 +93,11 @@ def _named(fo: object) -> str:
 
 
 def _whole(name: str, protocol: str, options: dict[str, Any]) -> str:
-    """The URL whose protocol, and perhaps host, fsspec has taken off."""
-    host = options.get("host") if ALIASES.get(protocol, protocol) not in KNOWN else None
-    if isinstance(host, str) and host:
-        port = options.get("port")
-        return f"{protocol}://{host}{f':{port}' if port else ''}/{name.lstrip('/')}"
-    return f"{protocol}://{name}"
+    """The URL of which fsspec has taken off the protocol, and the host and user, which become options."""
+    if ALIASES.get(protocol, protocol) in KNOWN or not options.get("host"):
+        return f"{protocol}://{name}"
+    host, port, user = (options.pop(option, None) for option in ("host", "port", "username"))
+    return f"{protocol}://{f'{user}@' if user else ''}{host}{f':{port}' if port else ''}/{name.lstrip('/')}"
 
 
 def _any(options: dict[str, Any], source: str) -> Connection:
