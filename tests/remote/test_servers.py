@@ -1,4 +1,4 @@
-"""Each server that the tests start serves a range, and is gone afterwards."""
+"""Each server that the tests start serves a range, and is gone afterwards. (moto: `test_s3.py`.)"""
 
 from __future__ import annotations
 
@@ -54,21 +54,6 @@ def nothing_left() -> Iterator[None]:
     before = set(servers.descendants(os.getpid()))
     yield
     assert set(servers.descendants(os.getpid())) <= before
-
-
-def test_moto_serves_ranges_and_conditions(moto: servers.S3, bucket: str, served: Path) -> None:
-    moto.put(bucket, {"folder/some key": CONTENT, "file": served / NAME})
-    with Proxy(moto.port) as proxy:
-        client = servers.S3(proxy.port).client()
-        found = client.get_object(Bucket=bucket, Key="folder/some key", Range="bytes=1000-1999")
-        assert found["Body"].read() == WANTED
-        assert found["ContentRange"] == f"bytes 1000-1999/{len(CONTENT)}"
-        with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):
-            client.get_object(Bucket=bucket, Key="file", IfMatch='"other"')
-        assert [request.range for request in proxy.requests] == ["bytes=1000-1999", None]
-        listed = client.list_objects_v2(Bucket=bucket, Delimiter="/")
-    assert [each["Key"] for each in listed["Contents"]] == ["file"]
-    assert [each["Prefix"] for each in listed["CommonPrefixes"]] == ["folder/"]
 
 
 @pytest.mark.parametrize("kind", ["http", "webdav"])
