@@ -24,8 +24,9 @@ from glassfs.source.remote.answers import Unbelievable, are_same, fault, is_pass
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.lines import Crew, Task
+from glassfs.source.remote.protocols import system_for
 from glassfs.source.remote.server import Facts, Listed, Server
-from glassfs.source.remote.systems import Reader, System, system_for
+from glassfs.source.remote.systems import Reader, System
 from glassfs.source.remote.url import Url
 
 T = TypeVar("T")
