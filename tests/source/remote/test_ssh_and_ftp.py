@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import sys
+import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from glassfs.errors import Changed, DeviceFailed, NotAllowed, NotFound
+from glassfs.source.remote import fsspecs
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
@@ -156,13 +161,119 @@ def test_ssh_and_a_connection_that_ends(sshd: servers.Ssh, home: Path, files: Pa
     assert found.fetch(path, 5, 10, facts).result() == DATA[5:15]
 
 
+def test_ssh_in_a_process_that_was_forked_off(sshd: servers.Ssh, home: Path, files: Path) -> None:
+    configure(home, sshd)
+    found = server("sftp://glass")
+    path = (*files.parts[1:], "a.kdb")
+    check_reads(found, path, DATA, 3)
+    process = os.fork()
+    if not process:
+        status = 1
+        try:
+            check_reads(found, path, DATA, 3)
+            found.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    check_reads(found, path, DATA, 3)
+    found.close()
+
+
+@pytest.mark.parametrize("url", ["sftp", "ftp"])
+def test_what_takes_connections_and_says_nothing(home: Path, url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = server(f"{url}://127.0.0.1:{silent.getsockname()[1]}", Connection(timeout=0.3))
+        answers = [found.fetch(("x",), 0, 1, Facts(1, "", 1)) for _ in range(6)]
+        for answer in answers:
+            with pytest.raises(DeviceFailed):
+                answer.result()
+
+
+class Stingy(paramiko.SFTPServerInterface):  # type: ignore[misc]
+    """Gives a file of DATA, less than it is asked for each time, and after a while nothing."""
+
+    def __init__(self, server: Login) -> None:
+        super().__init__(server)
+        self.server = server
+
+    def stat(self, path: str) -> paramiko.SFTPAttributes:
+        attributes = paramiko.SFTPAttributes()
+        attributes.st_size, attributes.st_mode, attributes.st_mtime = len(DATA), 0o100644, 7
+        attributes.st_atime = 7
+        return attributes
+
+    def open(self, path: str, flags: int, attr: object) -> paramiko.SFTPHandle:
+        handle = paramiko.SFTPHandle(flags)
+        handle.stat = lambda: self.stat("")
+        handle.read = self.read
+        return handle
+
+    def read(self, offset: int, length: int) -> bytes | int:
+        most = next(self.server.mosts, 0)
+        data = DATA[offset : offset + min(length, most)]
+        return data or paramiko.SFTP_EOF
+
+
+class Login(paramiko.ServerInterface):  # type: ignore[misc]
+    """Lets everybody in. ``mosts`` are how many bytes it gives in its next answers."""
+
+    def __init__(self, mosts: Iterator[int]) -> None:
+        self.mosts = mosts
+
+    def check_auth_password(self, user: str, password: str) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, channel: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+
+def serve_ssh(listening: socket.socket, key: paramiko.PKey, mosts: Iterator[int]) -> None:
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return
+        transport = paramiko.Transport(connection)
+        transport.add_server_key(key)
+        transport.set_subsystem_handler("sftp", paramiko.SFTPServer, Stingy)
+        transport.start_server(server=Login(mosts))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_ssh_that_gives_less_than_is_asked_for(home: Path, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The right bytes if it gives all in the end; an error if it says that the file ends before it does."""
+    monkeypatch.setattr(fsspecs, "PAUSES", (0.001, 0.001, 0.001))
+    choose = random.Random(3)
+    mosts = iter(lambda: choose.randrange(1, 40_000), 0)
+    if ends:
+        mosts = islice(mosts, 20)
+    key = paramiko.RSAKey.generate(2048)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        (home / "known_hosts").write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
+        threading.Thread(target=serve_ssh, args=(listening, key, mosts), daemon=True).start()
+        options = Connection(timeout=60, extra={"password": "x", "username": "x"})
+        found = server(f"sftp://127.0.0.1:{port}", options)
+        facts = Facts(len(DATA), "", 7 * 10**9)
+        answers = [(offset, found.fetch(("x",), offset, 100_000, facts)) for offset in range(0, 200_001, 40_000)]
+        failed = 0
+        for offset, answer in answers:
+            try:
+                assert answer.result() == DATA[offset : offset + 100_000]
+            except DeviceFailed as error:
+                assert "bytes where 100000 were asked for" in str(error)
+                failed += 1
+        assert bool(failed) == ends
+        found.close()
+        listening.shutdown(socket.SHUT_RDWR)
+
+
 def test_ssh_with_a_password(home: Path, files: Path, tmp_path: Path) -> None:
     """rclone's server, which knows passwords; they come from a program."""
     user, password = servers.CREDENTIALS["AWS_ACCESS_KEY_ID"], servers.CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
     (files / "fifo").unlink()
     with servers.rclone("sftp", files, tmp_path / "rclone") as port:
-        import paramiko
-
         with paramiko.Transport(("127.0.0.1", port)) as transport:
             transport.start_client(timeout=60)
             key = transport.get_remote_server_key()

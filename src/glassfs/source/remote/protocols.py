@@ -19,6 +19,8 @@ from glassfs.source.remote.url import Url
 
 MOST_LATE = 5.0
 MOST_TOLD = 10_000
+# Nothing that could be more than one word of a command, in which ``~/.ssh/config`` may put it.
+_HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -31,7 +33,7 @@ class _SSH(System):
         except ValueError:
             raise Refused("is not a URL", url.shown) from None
         host = (url.host if port is None else url.host.rpartition(":")[0]).strip("[]")
-        if not host or host.startswith("-"):
+        if not _HOST.fullmatch(host):
             raise Refused("names no host", url.shown)
         options: dict[str, Any] = {"host": host, "timeout": connection.timeout}
         if port is not None:
