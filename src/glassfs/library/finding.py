@@ -53,29 +53,32 @@ class Paths:
         self._viewed = _Directories(sources, has_views=True)
         sources.on_drop = self._forget
 
-    def find(self, path: str) -> Found:
-        """What a normal path leads to. Raises NoSuchEntry, NotADirectory, and what finding out raises."""
+    def find(self, path: str, is_exact: bool = False) -> Found:
+        """What a normal path leads to; if ``is_exact``, only what is called just so.
+
+        Raises NoSuchEntry, NotADirectory, and what finding out raises.
+        """
         try:
-            return self._found(path, self._listed)
+            return self._found(path, self._listed, is_exact)
         except NotFound as missing:
             try:
-                return self._found(path, self._viewed)
+                return self._found(path, self._viewed, is_exact)
             except NotFound:
                 raise NoSuchEntry("there is no such entry", missing.source, printable(path.lstrip("/"))) from None
 
-    def _found(self, path: str, directories: _Directories) -> Found:
+    def _found(self, path: str, directories: _Directories, is_exact: bool) -> Found:
         for _ in range(MOST_LINKS):
             parent, _, name = path.rpartition("/")
             if not name:
                 return "/", directories.root()
             try:
                 place, directory = directories.at(parent)
-                node = directory.named(name)
+                node = directory.child(name) if is_exact else directory.named(name)
             except Changed:
                 # Another one has taken the place of the container meanwhile: what is there now?
                 directories.forget()
                 place, directory = directories.at(parent)
-                node = directory.named(name)
+                node = directory.child(name) if is_exact else directory.named(name)
             if not isinstance(node, Symlink):
                 return f"{place}/{node.name}", node
             path = target(place, node)
@@ -127,6 +130,11 @@ class Paths:
         close = [meant[known] for known in difflib.get_close_matches(name[:COMPARED_LETTERS], meant, SUGGESTED, 0.5)]
         return list(dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:SUGGESTED]))
 
+    def doubt(self) -> None:
+        """Whoever looks something up next is told what is there now, and not a moment ago."""
+        self._listed.doubt()
+        self._viewed.doubt()
+
     def _forget(self, lease: Lease) -> None:
         self._listed.forget(lease)
         self._viewed.forget(lease)
@@ -160,6 +168,10 @@ class _Directories:
             self._compared.pop(lease, None)
             for path in self._paths_of.pop(lease, ()):
                 self._known.pop(path, None)
+
+    def doubt(self) -> None:
+        with self._lock:
+            self._compared = {}
 
     def _is_current(self, lease: Lease) -> bool:
         if not lease.sources:  # of those only what is read anew each time is remembered
