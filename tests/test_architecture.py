@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "arguments": {"source.remote.url"},
     "mount": BELOW_FORMATS | {"view", "tree", "formats.registry", "arguments", ""},
     "cli": BELOW_FORMATS | {"view", "tree", "library", "mount", "formats.registry", "arguments", ""},
+    "filesystem": {"source.remote", "tree", "library"},
     "testing": BELOW_FORMATS | {"view", "tree", "formats.registry"},
     "": {"library"},
     "__main__": {"cli"},

@@ -13,7 +13,7 @@ import click
 
 from glassfs.cli.common import connection_option, described, located, lookup, opened, report, views_option
 from glassfs.cli.complete import complete_path, complete_source
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, NotADirectory
 from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
@@ -59,6 +59,8 @@ def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bo
         place = waiting.pop()
         try:
             nodes = sorted(tree.directory(place).listing(), key=lambda node: node.name)
+        except NotADirectory:  # only its name said that it is one
+            continue
         except GlassfsError as error:
             report(place, error)
             failures += 1

@@ -8,7 +8,7 @@ import click
 
 from glassfs.cli.common import connection_option, described, located, lookup, opened, report, views_option
 from glassfs.cli.complete import complete_path, complete_source
-from glassfs.errors import GlassfsError, NotADirectory
+from glassfs.errors import Changed, GlassfsError, NotADirectory
 from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import shown
@@ -69,8 +69,10 @@ def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
             try:
                 levels.append(_Level(*below, show_all))
             except GlassfsError as error:
-                report(below[0].name, error)
-                failures += 1
+                # Of what only its name said that it is a directory nothing is missing.
+                if not (isinstance(error, Changed) and below[0].is_presumed):
+                    report(below[0].name, error)
+                    failures += 1
             below = None
             continue
         level = levels[-1]

@@ -75,8 +75,6 @@ class Session:
         self._lock = threading.Lock()
         self._sources: Sources | None = None
         self._paths: Paths | None = None
-        self._inherited: list[object] = []
-        """What a parent had opened: nobody may even give it up."""
         with _lock:
             _sessions[self.token] = self
             _all.add(self)
@@ -106,7 +104,7 @@ class Session:
             sources.close()
 
     def begin_after_fork(self) -> None:
-        self._inherited.append((self._sources, self._paths))
+        _inherited.append((self._sources, self._paths))
         self._sources = self._paths = None
         self._lock = threading.Lock()
         self.era += 1
@@ -118,6 +116,8 @@ class Session:
 _lock = threading.RLock()
 _sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
 _all: WeakSet[Session] = WeakSet()
+_inherited: list[object] = []
+"""What a parent had opened: nobody may even give it up, however long the session lasts."""
 
 
 def restored(token: str, asked: Asked) -> Session:

@@ -59,6 +59,7 @@ class Session:
         self.operations = Operations(
             self.sources.root, lambda: OwnDirectory(self.sources, self.status, owner), options, usage,
         )
+        self.operations.has_presumed = self.sources.has_presumed
         if not self.engine.takes_notice:
             self.operations.longest = SHORT
         self._memory = allocator.Memory()

@@ -25,18 +25,18 @@ _ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 def server_of(url: Url, connection: Connection) -> Server:
     """Who answers for a URL. Raises Refused and NotAllowed."""
-    if ":" in url.userinfo or (url.userinfo and url.scheme in (*WEB, "s3", "gs", "az")):
+    makers = {"s3": _s3, "gs": _gs, "az": _az}
+    if url.scheme not in (*WEB, *makers):
+        from glassfs.source.remote.fsspecs import FsspecServer
+
+        return FsspecServer(url, connection)
+    if url.userinfo:
         raise Refused(
-            "has a password in it, which others could see: they are taken from the environment and the usual files",
+            "has a user or password in it, which others could see: they come from the environment and the usual files",
             url.shown,
         )
-    makers = {"s3": _s3, "gs": _gs, "az": _az}
     if url.scheme in WEB:
         return _web(url, connection)
-    if url.scheme not in makers:
-        from glassfs.source.remote.fsspecs import server_of as foreign
-
-        return foreign(url, connection)
     if not url.host:
         raise Refused("names no bucket", url.shown)
     library = obstore(url.shown)
