@@ -100,7 +100,9 @@ def test_a_signed_url(web: HttpServer) -> None:
     assert glassfs("tree", url).lines[0] == f"{web.url}/lone.kas"
 
 
-@pytest.mark.parametrize("words", [["ls"], ["tree"], ["info"], ["cat", "nodes/time.npy"]])
+@pytest.mark.parametrize("words", [
+    ["ls"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["tree"], ["info"], ["cat", "nodes/time.npy"])),
+])
 def test_errors_are_one_line_without_what_is_secret(web: HttpServer, words: list[str]) -> None:
     for place, query in (
         ("lone.kas", "?X-Amz-Signature=hunter3"), ("none.kas", f"?X-Amz-Signature={SECRET}"),
