@@ -131,7 +131,8 @@ class S3Server(HttpServer):
         query = request.query
         if query.get("list-type") != "2":
             return failure(501, "NotImplemented")
-        encode = quoted if query.get("encoding-type") == "url" else escaped
+        is_quoted = query.get("encoding-type") == "url"
+        encode = quoted if is_quoted else escaped
         prefix, delimiter = as_bytes(query.get("prefix", "")), as_bytes(query.get("delimiter", ""))
         after = query.get("continuation-token")
         after = bytes.fromhex(after) if after is not None else as_bytes(query.get("start-after", ""))
@@ -139,7 +140,7 @@ class S3Server(HttpServer):
         return listing(name, [
             (encode(key), None if delimiter and key.endswith(delimiter) and key != prefix else bucket.get(as_text(key)))
             for key in found
-        ], encode(prefix), None if last is None else last.hex())
+        ], encode(prefix), None if last is None else last.hex(), is_quoted)
 
 
 def answer_object(made: Object, request: Request) -> Reply:
@@ -168,6 +169,7 @@ def answer_object(made: Object, request: Request) -> Reply:
 
 def listing(
     bucket: str, found: Iterable[tuple[str, Object | None]], prefix: str = "", following: str | None = None,
+    is_quoted: bool = False,
 ) -> Reply:
     """A page of names as they stand in XML: objects, or None for a common prefix; and the token of the next page."""
     contents, folders = [], []
@@ -180,12 +182,13 @@ def listing(
                 f"<Contents><Key>{name}</Key><LastModified>{when}</LastModified><ETag>{escaped(made.etag.encode())}"
                 f"</ETag><Size>{made.size}</Size><StorageClass>STANDARD</StorageClass></Contents>",
             )
+    encoding = "<EncodingType>url</EncodingType>" if is_quoted else ""
     token = "" if following is None else f"<NextContinuationToken>{following}</NextContinuationToken>"
     text = (
         '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
         f"<Name>{bucket}</Name><Prefix>{prefix}</Prefix><KeyCount>{len(contents) + len(folders)}</KeyCount>"
-        f"<MaxKeys>{PAGE}</MaxKeys><IsTruncated>{'false' if following is None else 'true'}</IsTruncated>{token}"
-        f"{''.join(contents)}{''.join(folders)}</ListBucketResult>"
+        f"<MaxKeys>{PAGE}</MaxKeys><IsTruncated>{'false' if following is None else 'true'}</IsTruncated>"
+        f"{encoding}{token}{''.join(contents)}{''.join(folders)}</ListBucketResult>"
     )
     return Reply(200, [("Content-Type", "application/xml")], text.encode(errors="surrogateescape"))
 

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import os
 import pwd
-import random
 import shutil
 import signal
 import socket
@@ -26,15 +25,14 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 import pytest
 
+from tests.remote.ports import LOCALHOST, free_port
+
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
 PATIENCE = 60.0
-PORTS = range(20_000, 32_000)
-"""Below those that the system gives to connections that go out."""
 ATTEMPTS = 5
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "glass", "AWS_SECRET_ACCESS_KEY": "see-through", "AWS_DEFAULT_REGION": "us-east-1"}
-LOCALHOST = "127.0.0.1"
 
 
 def missing(reason: str) -> NoReturn:
@@ -51,19 +49,6 @@ def program(name: str) -> str:
     if found is None:
         missing(f"{name} is not installed")
     return found
-
-
-def free_port() -> int:
-    """A port on which nobody listens now."""
-    while True:
-        port = random.SystemRandom().choice(PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOCALHOST, port))
-            except OSError:
-                continue
-        return port
 
 
 def begins_with(start: bytes, question: bytes = b"") -> Callable[[int], bool]:
@@ -122,6 +107,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
+def bound_to_this(words: Sequence[str | Path]) -> Sequence[str | Path]:
+    """The command, that it may end with the tests also where they are killed."""
+    setpriv = shutil.which("setpriv")
+    return words if setpriv is None else [setpriv, "--pdeathsig", "TERM", "--", *words]
+
+
 @contextmanager
 def running(
     command: Callable[[int], Sequence[str | Path]], answers: Callable[[int], bool], folder: Path,
@@ -135,7 +126,7 @@ def running(
         log = folder / f"{Path(words[0]).name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
+                bound_to_this(words), stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
                 env={**os.environ, **(environment or {})},
             )
         try:

@@ -343,13 +343,19 @@ def test_a_walk_goes_on_past_what_cannot_be_entered() -> None:
         list(tree.walk())
 
 
+def below(sources: Sources) -> list[str]:
+    """The files that a table over the sources looks into."""
+    helper = Helper()
+    try:
+        return [one.path for one in Walk([Start("", place, True) for place in sources.places.values()], helper).files]
+    finally:
+        helper.close()
+
+
 def test_tables_over_folders_open_only_what_may_be_a_container() -> None:
-    sources = sources_of(distant({"a.made": b"", "sub/b.made": b"", "notes.txt": b"", "data": made()}))
-    starts = [Start("", place, True) for place in sources.places.values()]
-    assert [file.path for file in Walk(starts, Helper()).files] == ["a.made", "sub/b.made"]
-    named = sources_of(distant({"data": made()}), "data")
-    starts = [Start("", place, True) for place in named.places.values()]
-    assert [file.path for file in Walk(starts, Helper()).files] == [""]
+    files = {"a.made": b"", "sub/b.made": b"", "notes.txt": b"", "data": made()}
+    assert below(sources_of(distant(files))) == ["a.made", "sub/b.made"]
+    assert below(sources_of(distant(files), "data")) == [""]
 
 
 def test_what_a_table_has_looked_into_stays_presumed_until_somebody_enters() -> None:

@@ -167,7 +167,7 @@ class Operations:
         self.has_presumed = False
         """Whether there may be directories that are presumed, so that OPENDIR has to ask."""
         self._total_size = total_size
-        self._mask = ~options.umask
+        self._mask = ~(options.umask or 0)
         self._lock = threading.Lock()
         self._snapshots: OrderedDict[tuple[int, int], Listing] = OrderedDict()
         self._numbers = itertools.count(1)

@@ -65,6 +65,8 @@ class Source(ABC):
 
     name: str
     entry: Entry
+    is_distant = False
+    """Whether each look at another place of it takes as long as reading much in one place."""
     is_needed = False
     """Whether somebody has it in use: what it holds is given up last, if nobody could get it again."""
     _head = b""

@@ -189,6 +189,7 @@ class MemorySource(Source):
     def __init__(self, store: MemoryStore, path: Path, entry: Entry) -> None:
         self.name = store.shown(path)
         self.entry = entry
+        self.is_distant = store.is_distant
         self._store = store
         self._path = path
         self._lock = threading.Lock()

@@ -29,6 +29,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "kept"
 
 
+def opened(folder: Path, budget: int = LARGE) -> DiskCache:
+    return DiskCache(os.fspath(folder), budget)
+
+
 def content(number: int, size: int = BLOCK) -> bytes:
     """The data that belong to a number, no two of them alike."""
     return random.Random(number).randbytes(size)
@@ -85,8 +89,8 @@ STEPS = st.one_of(
 def test_two_caches_in_one_folder_are_one_dictionary(
     steps: list[tuple[bool, tuple[str, str, str, int, int]]], tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    folder = os.fspath(tmp_path_factory.mktemp("model") / "kept")
-    caches = [DiskCache(folder, LARGE), DiskCache(folder, LARGE)]
+    folder = tmp_path_factory.mktemp("model") / "kept"
+    caches = [opened(folder), opened(folder)]
     data: dict[tuple[str, str, int], bytes] = {}
     facts: dict[str, Facts] = {}
     for which, (step, key, tag, number, value) in steps:
@@ -113,7 +117,7 @@ def test_two_caches_in_one_folder_are_one_dictionary(
         else:
             cache.close()
             assert cache.get(key, tag, 0, 1) is None and cache.facts(key) is None
-            caches[which] = DiskCache(folder, LARGE)
+            caches[which] = opened(folder)
     for cache in caches:
         for (key, tag, number), known in data.items():
             assert cache.get(key, tag, number, len(known)) == known
@@ -123,20 +127,20 @@ def test_two_caches_in_one_folder_are_one_dictionary(
 
 @pytest.mark.parametrize("data", [bytearray(b"abc"), memoryview(b"abc"), memoryview(b"xabcx")[1:4]])
 def test_whatever_has_bytes_can_be_put(folder: Path, data: bytearray | memoryview) -> None:
-    cache = DiskCache(os.fspath(folder), LARGE)
+    cache = opened(folder)
     cache.put("key", "tag", 0, data)
     found = cache.get("key", "tag", 0, 3)
     assert type(found) is bytes and found == b"abc"
 
 
 def test_keys_and_tags_are_not_run_together(folder: Path) -> None:
-    cache = DiskCache(os.fspath(folder), LARGE)
+    cache = opened(folder)
     cache.put("ab", "c", 0, b"1")
     assert cache.get("a", "bc", 0, 1) is None
 
 
 def test_facts_are_there_for_the_next_process_unless_they_tell_nothing_apart(folder: Path) -> None:
-    cache = DiskCache(os.fspath(folder), LARGE)
+    cache = opened(folder)
     cache.note_facts("key", Facts(10, '"a"', 5))
     for etag in ("", "*", 'W/"b"', "x" * 5000):
         cache.note_facts("key", Facts(11, etag, 6))
@@ -144,14 +148,14 @@ def test_facts_are_there_for_the_next_process_unless_they_tell_nothing_apart(fol
         assert cache.facts(f"other {etag}") is None
     cache.note_facts("key", Facts(1 << 70, '"c"', 6))
     cache.close()
-    cache = DiskCache(os.fspath(folder), LARGE)
+    cache = opened(folder)
     assert cache.facts("key") == Facts(10, '"a"', 5)
     cache.note_facts("key", Facts(12, '"d"', 7))
     assert cache.facts("key") == Facts(12, '"d"', 7)
 
 
 def test_facts_have_a_share_and_no_more(folder: Path) -> None:
-    cache = DiskCache(os.fspath(folder), LEAST)
+    cache = opened(folder, LEAST)
     most = LEAST // 8 // disk_index.A_FACT
     for number in range(2 * most):
         cache.note_facts(f"key {number}", Facts(number, '"a"', 0))
@@ -162,7 +166,7 @@ def test_facts_have_a_share_and_no_more(folder: Path) -> None:
 
 
 def test_facts_that_were_damaged_are_not_believed(folder: Path) -> None:
-    cache = DiskCache(os.fspath(folder), LARGE)
+    cache = opened(folder)
     cache.note_facts("key", Facts(10, '"a"', 5))
     cache.close()
     connection = sqlite3.connect(folder / disk_index.FILE)
@@ -172,7 +176,7 @@ def test_facts_that_were_damaged_are_not_believed(folder: Path) -> None:
         changed[place] ^= 1
         connection.execute("UPDATE facts SET told = ?", (bytes(changed),))
         connection.commit()
-        assert DiskCache(os.fspath(folder), LARGE).facts("key") is None
+        assert opened(folder).facts("key") is None
     connection.close()
 
 
@@ -182,7 +186,7 @@ def test_facts_that_were_damaged_are_not_believed(folder: Path) -> None:
 @given(sizes=st.lists(st.integers(1, 300_000), min_size=1, max_size=25))
 def test_the_bound_is_kept_and_what_is_oldest_goes(sizes: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("bound") / "kept"
-    cache = DiskCache(os.fspath(folder), BUDGET)
+    cache = opened(folder, BUDGET)
     for number, size in enumerate(sizes):
         cache.put("key", "tag", number, bytes(size))
         assert taken(folder) <= BUDGET
@@ -197,7 +201,7 @@ def test_the_bound_is_kept_and_what_is_oldest_goes(sizes: list[int], tmp_path_fa
 
 def test_what_was_read_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_files, "TOUCH", 0)
-    cache = DiskCache(os.fspath(folder), BUDGET)
+    cache = opened(folder, BUDGET)
     for number in range(40):
         cache.put("key", "tag", number, content(number))
         assert cache.get("key", "tag", 0, BLOCK) == content(0)
@@ -206,7 +210,7 @@ def test_what_was_read_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_times_to_come_do_not_keep_a_block(folder: Path) -> None:
-    cache = DiskCache(os.fspath(folder), BUDGET)
+    cache = opened(folder, BUDGET)
     cache.put("key", "tag", 0, content(0))
     os.utime(blocks(folder)[0], (2**33, 2**33))
     for number in range(1, 40):
@@ -215,7 +219,7 @@ def test_times_to_come_do_not_keep_a_block(folder: Path) -> None:
 
 
 def test_use_is_noted_now_and_then(folder: Path) -> None:
-    cache = DiskCache(os.fspath(folder), LARGE)
+    cache = opened(folder)
     cache.put("key", "tag", 0, content(0))
     (path,) = blocks(folder)
     before = path.stat().st_mtime_ns
@@ -230,7 +234,7 @@ def test_use_is_noted_now_and_then(folder: Path) -> None:
 def test_the_bound_is_kept_under_many_threads(small_disk: Path, scale: Scale, is_each_alone: bool) -> None:
     """At any moment: the disk says what is in use, where adding up files would see some of them twice."""
     folder = small_disk / "kept"
-    cache = DiskCache(os.fspath(folder), BUDGET)
+    cache = opened(folder, BUDGET)
     whole = {number: content(number) for number in range(scale(60, 1000))}
 
     def work(thread: int) -> int:
@@ -250,19 +254,19 @@ def test_the_bound_is_kept_under_many_threads(small_disk: Path, scale: Scale, is
 
 
 def test_a_smaller_budget_holds_from_the_first_block_on(folder: Path) -> None:
-    cache = DiskCache(os.fspath(folder), LARGE)
+    cache = opened(folder)
     for number in range(60):
         cache.put("key", "tag", number, content(number))
     cache.close()
     assert taken(folder) > 3 * BUDGET
-    cache = DiskCache(os.fspath(folder), BUDGET)
+    cache = opened(folder, BUDGET)
     cache.put("key", "tag", 60, content(60))
     assert taken(folder) <= BUDGET
     assert kept(cache, range(61))[-2:] == [59, 60]
 
 
 def test_what_is_larger_than_the_budget_is_not_kept(folder: Path) -> None:
-    cache = DiskCache(os.fspath(folder), LEAST)
+    cache = opened(folder, LEAST)
     cache.put("key", "tag", 0, b"1")
     cache.put("key", "tag", 1, bytes(LEAST + 1))
     assert cache.get("key", "tag", 0, 1) == b"1"
@@ -277,7 +281,7 @@ def test_files_that_the_index_does_not_know_are_counted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool,
 ) -> None:
     """After the machine went down, or without the index, it goes by what there is."""
-    cache = DiskCache(os.fspath(folder), LARGE)
+    cache = opened(folder)
     for number in range(60):
         cache.put("key", "tag", number, content(number))
     cache.close()
@@ -292,7 +296,7 @@ def test_files_that_the_index_does_not_know_are_counted(
     with (folder / "ab" / ("ab" * 16)).open("wb") as file:
         file.truncate(1 << 42)
     (folder / "ab" / "notes").write_text("whatever")
-    cache = DiskCache(os.fspath(folder), BUDGET)
+    cache = opened(folder, BUDGET)
     cache.put("key", "tag", 60, content(60))
     assert taken(folder) <= BUDGET
     assert kept(cache, range(61))[-2:] == [59, 60]

@@ -198,4 +198,4 @@ def _ftp_code(error: BaseException) -> str:
 def _is_login(error: BaseException) -> bool:
     """Whether a server and its user could not agree on who they are (paramiko's own exceptions)."""
     names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] == "paramiko"}
-    return bool(names & {"AuthenticationException", "BadHostKeyException", "PasswordRequiredException"})
+    return "AuthenticationException" in names or ("SSHException" in names and str(error).startswith("No authentication methods"))

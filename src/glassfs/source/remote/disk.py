@@ -10,8 +10,9 @@ owner, and removed. What there is, and what was used last, is told by an index (
 the index, folders take up to 1 MiB that is not counted.
 
 Any thread, and several processes at a time may use one folder; the bound holds for all of them together, but for one
-block for each process that is just writing. Everything is done in the thread that asks, which may wait a quarter of a
-second for other processes; reading a block waits for nobody. A process that was forked off may go on with it.
+block for each process that is just writing. Everything is done in the thread that asks. Reading a block waits for
+nobody; the rest may wait a quarter of a second for other threads, and as long for other processes. A process that was
+forked off may go on with it.
 Refused is raised when the cache is made (``DiskCache``), and nothing later: where the disk is full, fails, can only be
 read or has gone, there is one line in the log, and blocks are fetched as if there were no cache.
 """
@@ -40,6 +41,8 @@ LEAST = 512 << 10
 """The smallest budget: one block of those that are fetched."""
 PAUSE = 10.0
 """Seconds for which nothing is written after that went wrong."""
+PATIENCE = 0.25
+"""Seconds that a thread waits for others; the index waits as long for other processes."""
 MOST_THROWN = 3
 """Indexes that are thrown away before there is no use in it."""
 
@@ -121,11 +124,11 @@ class DiskCache:
 
     def close(self) -> None:
         """Gives back what is held; afterwards the cache is empty to whoever asks. Twice does no harm."""
-        own = self._own_here()
-        with own.lock:
-            self._is_closed = True
-            self._root = None
-            own.close()
+        self._is_closed = True
+        self._root = None
+        with self._own_here().taken() as own:
+            if own is not None:
+                own.close()
 
     def _put(self, name: bytes, header: bytes, data: Data, written: set[bytes]) -> None:
         root = self._root
@@ -137,16 +140,16 @@ class DiskCache:
         root = self._root
         if reserved is None or root is None:
             return
-        is_there = not reserved.has_room
+        is_settled = not reserved.has_room
         try:
             if reserved.were_missing:
                 root.sweep()
             if reserved.has_room:
                 with root.written(header, data, now) as rename:
-                    is_there = bool(self._with_index(lambda index: index.finish(name, lambda: rename(name))))
+                    is_settled = bool(self._with_index(lambda index: index.finish(name, lambda: rename(name))))
         except OSError as error:
             self._fail(error)
-        if not is_there:
+        if not is_settled:
             self._with_index(lambda index: index.forget(name), is_urgent=True)
 
     def _with_index(self, do: Callable[[Index], Result], is_urgent: bool = False) -> Result | None:
@@ -154,10 +157,9 @@ class DiskCache:
 
         After something went wrong only what is urgent is done for a while, and only if the index is open.
         """
-        own = self._own_here()
-        with own.lock:
+        with self._own_here().taken() as own:
             is_paused = time.monotonic() < self._pause_until
-            if self._is_closed or (is_paused and not (is_urgent and own.index)):
+            if own is None or self._is_closed or (is_paused and not (is_urgent and own.index)):
                 return None
             try:
                 if self._is_failing and not is_paused:
@@ -222,14 +224,15 @@ def _names_bytes(validator: str) -> bool:
 
 
 class _Own:
-    """The lock and the index of one process, and what its threads are writing."""
+    """The index of one process, for one thread at a time, and what its threads are writing."""
 
     def __init__(self, former: _Own | None = None) -> None:
         self.process = os.getpid()
-        self.lock = threading.Lock()
         self.index: Index | None = None
         self._former = former  # never closed: that would touch what its process is doing
+        self._lock = threading.Lock()
         self._written: set[bytes] = set()
+        self._writing = threading.Lock()
 
     def close(self) -> None:
         index, self.index = self.index, None
@@ -237,14 +240,24 @@ class _Own:
             index.close()
 
     @contextmanager
+    def taken(self) -> Iterator[_Own | None]:
+        """For this thread alone; None where another one does not come to an end with it."""
+        is_ours = self._lock.acquire(timeout=PATIENCE)
+        try:
+            yield self if is_ours else None
+        finally:
+            if is_ours:
+                self._lock.release()
+
+    @contextmanager
     def writing(self, name: bytes) -> Iterator[set[bytes]]:
-        """What is being written, with that block; nothing if another thread is at it. For use under the lock."""
-        with self.lock:
+        """What is being written at any time, with that block; nothing if another thread is at it."""
+        with self._writing:
             is_alone = name not in self._written
             self._written.add(name)
         try:
             yield self._written if is_alone else set()
         finally:
             if is_alone:
-                with self.lock:
+                with self._writing:
                     self._written.discard(name)

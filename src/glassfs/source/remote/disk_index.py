@@ -233,7 +233,7 @@ class Index:
 
 def is_passing(error: Exception) -> bool:
     """Whether the index may be right all the same."""
-    return isinstance(error, OSError) or any(word in str(error) for word in _PASSING)
+    return isinstance(error, (OSError, MemoryError)) or any(word in str(error) for word in _PASSING)
 
 
 def is_busy(error: Exception) -> bool:

@@ -106,15 +106,15 @@ class Pages:
             self._shelf.touch(page)
             return page.data
 
-    def read(self, held: Object, places: Places, offset: int, end: int, sure: int) -> None:
-        """Copies ``[offset, end)``, few pages, into ``places``. The same reader will want all up to ``sure``."""
+    def read(self, held: Object, reading: Reading, offset: int, end: int) -> None:
+        """The part ``[offset, end)``, few pages, of what somebody reads."""
         deadline = time.monotonic() + held.server.timeout + GRACE
-        pages, wanted, ahead = self._claimed(held, offset, end, sure)
+        pages, wanted, ahead = self._claimed(held, reading, offset, end)
         try:
             self._begin(wanted, ahead)
             for page in pages:
                 data = memoryview(self._awaited(page, deadline))
-                places.fill(data[max(0, offset - page.offset) : end - page.offset])
+                reading.fill(data[max(0, offset - page.offset) : end - page.offset])
         finally:
             with self._lock:
                 for page in pages:
@@ -122,7 +122,7 @@ class Pages:
                 self._shelf.trim()
 
     def _claimed(
-        self, held: Object, offset: int, end: int, sure: int,
+        self, held: Object, reading: Reading, offset: int, end: int,
     ) -> tuple[list[Page], list[Request], list[Request]]:
         """The pages of a range, which stay until they are left; and what is to be asked for, for them and ahead."""
         shelf = self._shelf
@@ -144,7 +144,7 @@ class Pages:
             shelf.trim()
             if len(missing) == 1:
                 missing += self._rest_of_block(missing[0])
-            ahead = self._ahead(held, read, -(-sure // PAGE)) if read else []
+            ahead = self._ahead(held, reading, read) if read else []
         return claimed, _requests(missing), ahead
 
     def _rest_of_block(self, page: Page) -> list[Page]:
@@ -155,12 +155,15 @@ class Pages:
             return []
         return [self._shelf.add(held, other)]
 
-    def _ahead(self, held: Object, read: Sequence[int], sure: int) -> list[Request]:
-        """What to fetch ahead of somebody who has read these pages, and surely will all up to ``sure``."""
+    def _ahead(self, held: Object, reading: Reading, read: Sequence[int]) -> list[Request]:
+        """What to fetch ahead of somebody who has read these pages: the rest of what he reads, and what may follow."""
         first, worth, passed = held.streams.follow(read)
         self._shelf.pass_by(held, passed)
+        if reading.goes_on is None:
+            reading.goes_on = worth > 0
         window = min(WINDOW, self._shelf.budget // PAGE // 2)
-        worth = min(worth, window)
+        worth = min(worth, window) if reading.goes_on else 0
+        sure = -(-reading.end // PAGE)
         until = min(max(first + worth, min(sure, first + window)), held.count)
         wanted = [number for number in range(first, until) if number not in held.pages]
         # Not page by page: what is underway lasts until there are enough for a request.
@@ -317,16 +320,16 @@ class Paged:
             raise Damaged(reason, held.name)
         if not size:
             return
-        places = Places(buffers)
+        reading = Reading(buffers, end)
         number, start = divmod(offset, PAGE)
         if start + size <= PAGE:
             data = self._pages.hit(held, number, size)
             if data is not None:
-                places.fill(memoryview(data)[start : start + size])
+                reading.fill(memoryview(data)[start : start + size])
                 return
         while offset < end:
             until = min(end, (offset // PAGE + LARGEST) * PAGE)
-            self._pages.read(held, places, offset, until, end)
+            self._pages.read(held, reading, offset, until)
             offset = until
 
     def close(self) -> None:
@@ -336,12 +339,17 @@ class Paged:
             self._pages.leave(self._held)
 
 
-class Places:
-    """Buffers that are filled one after another, by parts."""
+class Reading:
+    """One read, up to ``end``, done by parts: buffers that are filled one after another.
 
-    __slots__ = ("_buffers", "_rest")
+    ``goes_on`` is whether it goes on where another one ended, so that others may follow; None as long as that is open.
+    """
 
-    def __init__(self, buffers: Iterable[memoryview]) -> None:
+    __slots__ = ("_buffers", "_rest", "end", "goes_on")
+
+    def __init__(self, buffers: Iterable[memoryview], end: int) -> None:
+        self.end = end
+        self.goes_on: bool | None = None
         self._buffers = iter(buffers)
         self._rest = memoryview(b"")
 

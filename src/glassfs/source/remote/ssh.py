@@ -80,7 +80,10 @@ class Session:
         wanted |= arguments
         if command := _command(settings, host, wanted["port"]):
             wanted["sock"] = paramiko.ProxyCommand(command)
-        self._client.connect(host, **wanted)
+        try:
+            self._client.connect(host, **wanted)
+        except paramiko.BadHostKeyException:
+            raise NotAllowed("may not be read: its host key is another one than that in known_hosts") from None
         self._files = self._client.open_sftp()
         self._files.get_channel().settimeout(timeout)
 

@@ -202,6 +202,8 @@ class RemoteStore(Store):
 class RemoteSource(Source):
     """An object in the version of ``entry``. What it holds is the memory of its store."""
 
+    is_distant = True
+
     def __init__(self, store: RemoteStore, path: Path, entry: Entry) -> None:
         self.name = store.shown(path)
         self.entry = entry

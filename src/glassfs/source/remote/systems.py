@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -118,20 +119,23 @@ class System:
         """What is in a folder. None for what has no name that a file can have or no size, for links and the like."""
         key = self.key(path)
         own = key.strip("/")
-        for told in self.listed(system, key):
+        is_file = False
+        for count, told in enumerate(self.listed(system, key)):
             called = told.get("name") if isinstance(told, Mapping) else None
-            if not isinstance(called, str):
-                yield None
-                continue
             try:
                 found = facts(told)
             except Unbelievable:
+                called = None
+            if not isinstance(called, str):
+                is_file = False
                 yield None
                 continue
-            if path and called.strip("/") == own and found is not None and found.size:
-                raise NotFound("is a file")
+            # The only answer may be the file that was asked for; in buckets, a folder may have an object of its name.
+            is_file = count == 0 and found is not None and called.lstrip("/") == own
             name = _name_in(own, called, found is None)
             yield Listed(name, found) if is_name(name) else None
+        if is_file and path:
+            raise NotFound("is a file")
 
     def reader(self, system: Any, key: str) -> Reader:
         return _FileReader(self, system, key)
@@ -150,11 +154,13 @@ def is_name(name: str) -> bool:
 
 def _name_in(own: str, called: str, is_folder: bool) -> str:
     """The name in a folder of what is called so in full; empty if it is not just below the folder."""
-    below, slash, name = called.rstrip("/" if is_folder else "").lstrip("/").rpartition("/")
+    full = called.rstrip("/") if is_folder else called
+    above, slash, name = full.rpartition("/")
     # A file system may call the folder itself otherwise than it was asked for, but not deeper.
-    if slash and (below.count("/") != own.count("/") or not own):
+    above = above.strip("/")
+    if slash and (above.count("/"), bool(above)) != (own.count("/"), bool(own)):
         return ""
-    return "" if called.strip("/") == own else name
+    return name
 
 
 class _FileReader:
@@ -250,6 +256,58 @@ class _MemoryReader:
         pass
 
 
+class _FTP(System):
+    """FTP in the words of the protocol: fsspec aborts each transfer, after which not all servers say the same."""
+
+    def info(self, system: Any, key: str) -> Any:
+        import ftplib
+
+        try:
+            answer = system.ftp.sendcmd(f"MLST {key or '/'}").splitlines()
+        except ftplib.error_perm as error:
+            if str(error)[:3] == "550":
+                raise
+            return super().info(system, key)
+        told = dict(fact.lower().partition("=")[::2] for fact in answer[1].strip().split(" ")[0].split(";") if fact)
+        kind = told.get("type", "")
+        return {
+            "type": "directory" if kind in ("dir", "cdir", "pdir") else kind, "modify": told.get("modify"),
+            "size": int(told["size"]) if told.get("size", "").isdecimal() else None,
+        }
+
+    def disconnect(self, system: Any) -> None:
+        system.ftp.close()
+
+    def reader(self, system: Any, key: str) -> Reader:
+        return _FTPReader(self, system, key)
+
+
+class _FTPReader:
+    def __init__(self, system: System, connected: Any, key: str) -> None:
+        self._system = system
+        self._connected = connected
+        self._key = key
+
+    def read(self, offset: int, size: int) -> Any:
+        import ftplib
+
+        ftp = self._connected.ftp
+        ftp.voidcmd("TYPE I")
+        data = bytearray()
+        with ftp.transfercmd(f"RETR {self._key}", offset) as connection:
+            while len(data) < size and (piece := connection.recv(min(size - len(data), 1 << 18))):
+                data += piece
+        with suppress(ftplib.Error):  # it may say that it was not all
+            ftp.voidresp()
+        return data
+
+    def info(self) -> Any:
+        return self._system.info(self._connected, self._key)
+
+    def close(self) -> None:
+        pass
+
+
 class _Hub(System):
     """Hugging Face: a listing has what tells versions apart, what is said of one file has it only if asked."""
 
@@ -262,7 +320,7 @@ class _Hub(System):
         return system.info(key, refresh=True, expand_info=True)
 
 
-_KINDS: dict[str, type[System]] = {"hf": _Hub, "memory": _Memory, "sftp": _SSH, "ssh": _SSH}
+_KINDS: dict[str, type[System]] = {"ftp": _FTP, "hf": _Hub, "memory": _Memory, "sftp": _SSH, "ssh": _SSH}
 
 
 def system_for(url: Url, connection: Connection) -> System:
