@@ -53,7 +53,7 @@ def test_the_options_of_the_guide_are_understood() -> None:
 
     rows = re.findall(r"^\| (`.*?`) \| ([a-z\d, ]+) \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == 8 and rows.pop(0)[1] == "for"
-    values = {"anon": True, "timeout": 5, "poll": 5, "disk_cache_size": 5}
+    values = {"anon": True, "timeout": 5, "poll": 5, "disk_cache_size": 5, "endpoint_url": "http://host"}
     for cell, protocols in rows:
         for protocol in ("s3", "gs", "az", "http") if protocols == "all" else protocols.split(", "):
             for option in re.findall(r"`(\w+)`", cell):

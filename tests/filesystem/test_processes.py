@@ -64,6 +64,20 @@ def test_threads_get_what_they_ask_for(place: Path, files: dict[str, bytes], sca
         assert list(pool.map(work, range(8))) == [0] * 8
 
 
+def test_threads_make_and_drop_what_they_share(place: Path, scale: Scale) -> None:
+    """What one gives up is never what another one has just got."""
+    def work(_: int) -> int:
+        read = 0
+        for _ in range(scale(50, 500)):
+            fs = GlassfsFileSystem(place / "iris.idv")
+            read += len(fs.cat_file("columns/Label.npy", 0, 6))
+            del fs
+        return read
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [6 * scale(50, 500)] * 8
+
+
 def test_a_spawned_pool_reads(folder: GlassfsFileSystem, files: dict[str, bytes], scale: Scale) -> None:
     wanted = ranges(files, scale(100, 1000), 5)
     with multiprocessing.get_context("spawn").Pool(2) as pool:
