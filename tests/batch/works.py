@@ -13,7 +13,7 @@ from glassfs.source import Kind
 
 
 def item(name: str) -> Item:
-    return Item(Found(name, name, name, name, Kind.FILE, "1", 1))
+    return Item(Found(name, name, (), name, name, Kind.FILE, "1", 1))
 
 
 def items(count: int) -> Iterator[Item]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from glassfs.errors import GlassfsError
-from glassfs.source import Kind
+from glassfs.source import Connection, Kind, Path
 
 MOST_FAULTS = 1000
 """Faults of one container that are told; the last one says of the others only how many there are."""
@@ -21,23 +21,27 @@ class BatchError(GlassfsError):
 class Settings:
     """What holds for all containers, wherever they are opened: whoever adds to it has it in every worker.
 
-    ``threads`` are those that may read the files of one container, 0 for one each core.
+    ``connection`` is how URLs are reached. ``threads`` are those that may read the files of one container, 0 for one
+    each core.
     """
 
     views: str = ""
+    connection: Connection = field(default_factory=Connection)
     threads: int = 0
 
 
 class Found(NamedTuple):
     """Something that was named or stands below what was named.
 
-    ``name`` is its path or URL as a person would type it, ``address`` the one that whoever works on it opens. ``path``
-    is that in a tree of all that was named, where a file that was named itself has its own name. ``key`` is the path
-    from what was named on, as it is stored, so that it does not depend on where that is mounted.
+    ``name`` is its path or URL as everybody may see it. Whoever works on it finds it at ``inner`` in the ``source``
+    that was named. ``path`` is that in a tree of all that was named, where a file that was named itself has its own
+    name. ``key`` is the path from what was named on, as it is stored, so that it does not depend on where that is
+    mounted.
     """
 
     name: str
-    address: str
+    source: str
+    inner: Path
     path: str
     key: str
     kind: Kind

@@ -7,14 +7,14 @@ request. Links are not followed. One thread.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from glassfs.batch.contract import Found
 from glassfs.errors import GlassfsError
-from glassfs.formats import registry
-from glassfs.source import Kind, Named, Path, Store, locate
+from glassfs.formats.registry import may_be_container
+from glassfs.source import Connection, Kind, Named, Path, locate
+from glassfs.source.remote.url import shown
 from glassfs.tree.places.folder import shown_entries
 from glassfs.tree.places.held import Place
 from glassfs.view.names import component, raw
@@ -28,13 +28,12 @@ class Unlisted(NamedTuple):
 
 
 class _Below(NamedTuple):
-    """A folder that is gone through. ``shown`` is its path in a tree, as messages and containers have it."""
+    """A folder that is gone through: ``inner`` in ``source``. ``shown`` is its path in a tree."""
 
-    store: Store
-    path: Path
+    source: str
+    named: Named
+    inner: Path
     shown: str
-    start: int
-    """How many components of ``path`` lead to what was named."""
 
 
 class Search:
@@ -45,8 +44,11 @@ class Search:
     anywhere.
     """
 
-    def __init__(self, names: Sequence[str], *, is_by_path: bool = False, has_all: bool = False) -> None:
-        located = locate(names)
+    def __init__(
+        self, names: Sequence[str], connection: Connection = Connection(), *,  # noqa: B008
+        is_by_path: bool = False, has_all: bool = False,
+    ) -> None:
+        located = locate(names, connection, may_be_container)
         self._named = list(zip(names, located, _labels(located), strict=True))
         self._is_by_path = is_by_path
         self._has_all = has_all
@@ -60,17 +62,25 @@ class Search:
             try:
                 entry = named.store.entry(named.path)
             except GlassfsError as error:
-                yield Unlisted(name, error)
+                yield Unlisted(shown(name), error)
                 continue
             if entry.kind is Kind.FOLDER:
-                yield from self.below(Place(named.store, named.path), "" if is_single else label, len(named.path))
+                yield from self._below(_Below(name, named, (), "" if is_single else label))
             else:
                 facts = Kind.FILE, str(entry.version), entry.size
-                yield Found(name, address_of(name), label, named.name, *facts, is_named=True)
+                yield Found(shown(name), name, (), label, named.name, *facts, is_named=True)
 
-    def below(self, folder: Place, shown: str, start: int) -> Iterator[Found | Unlisted]:
-        """What is in and below one folder."""
-        waiting = [self._in(_Below(*folder, shown, start))]
+    def below(self, inner: Path, path: str) -> Iterator[Found | Unlisted]:
+        """What is in and below one folder of the first that was named, which is shown at ``path``."""
+        name, named, _ = self._named[0]
+        return self._below(_Below(name, named, inner, path))
+
+    def inner(self, place: Place) -> Path:
+        """Where a place is from the first that was named on."""
+        return place.path[len(self._named[0][1].path) :]
+
+    def _below(self, folder: _Below) -> Iterator[Found | Unlisted]:
+        waiting = [self._in(folder)]
         while waiting:
             found = next(waiting[-1], None)
             if found is None:
@@ -81,45 +91,37 @@ class Search:
                 yield found
 
     def _in(self, folder: _Below) -> Iterator[Found | Unlisted | _Below]:
-        store, path, shown, start = folder
+        source, named, inner, path = folder
+        store = named.store
         try:
             listed = self._listed(folder)
         except GlassfsError as error:
-            yield Unlisted(store.shown(path), error)
+            yield Unlisted(store.shown((*named.path, *inner)), error)
             return
         for name, original, kind, version, size in listed:
-            below = (*path, original)
-            place = f"{shown}/{name}" if shown else name
+            below = (*inner, original)
+            place = f"{path}/{name}" if path else name
             if kind is Kind.FILE or self._has_all:
-                typed = store.shown(below)
-                yield Found(typed, address_of(typed), place, "/".join(below[start:]), kind, version, size)
+                typed = store.shown((*named.path, *below))
+                yield Found(typed, source, below, place, "/".join(below), kind, version, size)
             if kind is Kind.FOLDER:
-                yield _Below(store, below, place, start)
+                yield _Below(source, named, below, place)
 
     def _listed(self, folder: _Below) -> list[tuple[str, str, Kind, str, int]]:
         """What is in a folder, in order, and of it only what is needed: there may be very many in one."""
-        may_be_container = _by_name(folder.store)
-        is_root = len(folder.path) == folder.start
+        place = Place(folder.named.store, (*folder.named.path, *folder.inner))
         listed: list[tuple[str, str, Kind, str, int]] = [
             (name, original, entry.kind, str(entry.version), entry.size)
-            for name, original, entry in shown_entries(Place(folder.store, folder.path), is_root)
+            for name, original, entry in shown_entries(place, not folder.inner)
             if entry.kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and entry.kind is not Kind.OTHER)
         ]
-        if may_be_container is not None and not self._has_all:
+        if place.store.is_distant and not self._has_all:
             listed = [one for one in listed if one[2] is Kind.FOLDER or may_be_container(one[1])]
         if self._is_by_path:
             listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2] is Kind.FOLDER else b""))
         else:
             listed.sort(key=lambda one: (one[2] is Kind.FOLDER, raw(one[0])))
         return listed
-
-
-def _by_name(store: Store) -> Callable[[str], bool] | None:
-    """What tells by a name whether a file may be a container, where looking into it costs too much."""
-    if not getattr(store, "is_distant", False):
-        return None
-    told: Callable[[str], bool] = vars(registry)["may_be_container"]
-    return told
 
 
 def _labels(named: Sequence[Named]) -> list[str]:
@@ -132,8 +134,3 @@ def _labels(named: Sequence[Named]) -> list[str]:
             number += 1
         found.append(label)
     return found
-
-
-def address_of(name: str) -> str:
-    """The same for a process with another working directory."""
-    return name if "://" in name else os.path.abspath(name)

@@ -12,6 +12,7 @@ from glassfs.batch.mapping import Done, Mapping, here
 from glassfs.batch.report import Report
 from glassfs.batch.shards import Shard
 from glassfs.batch.workers import Cluster, Processes, Workers, cores
+from glassfs.source import absolute
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Run:
             elif self._plan.shard.has(one.key):
                 known = None if self._report is None else self._report.known(one.name, one.version)
                 if known is None or not is_still(one):
-                    yield Item(one if is_elsewhere else one._replace(address=one.name))
+                    yield Item(one._replace(source=absolute(one.source)) if is_elsewhere else one)
                 else:
                     self.containers += 1
                     self.faults += known

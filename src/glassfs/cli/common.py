@@ -6,19 +6,23 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from glassfs.content import Array, Container, Image
+from glassfs.arguments import harmless
+from glassfs.content import Array, Image
 from glassfs.errors import GlassfsError, NotADirectory, NotFound, Refused
-from glassfs.formats.registry import HEAD, recognise
 from glassfs.library import open_tree
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Node, Tree, open_sources
+from glassfs.tree import Directory, File, Node, Sources, Tree, open_sources
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 SUGGESTED_FROM = 10_000
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
 
@@ -29,13 +33,34 @@ class Located(NamedTuple):
     source: str
     path: str
 
+    @property
+    def shown(self) -> str:
+        """The source as everybody may see it."""
+        return name_of(self.source)
+
+    def inner(self, path: str) -> str:
+        """A path that was typed beside it, as one in the source."""
+        if self.path == "/":
+            return path
+        return self.path if path == "/" else f"{self.path}/{path}"
+
+
+def name_of(source: str) -> str:
+    """A source as everybody may see it, and as errors name it: of a URL without what may be secret in it."""
+    return shown(source).rstrip("/") if is_url(source) else local_name(source)
+
 
 def located(typed: str) -> Located:
     """What is meant where a source is to be named: it, or a path that goes on into a container, as in a mount.
 
     The container is the longest part of the path that is a file; where that is a folder, it may be one in which a name
-    is shown escaped (``%0A``). A path that is there as it stands is never taken apart.
+    is shown escaped (``%0A``). A path that is there as it stands is never taken apart. Of a URL no server is asked: the
+    container is what is called like one, if something follows that has a name; one with a query is never taken apart.
+    Raises Refused for a URL that nobody should type.
     """
+    if is_url(typed):
+        return _located_url(typed)
+    typed = local_name(typed)
     source, inner = typed.rstrip("/") or typed, ""
     while source and not os.path.lexists(source):
         source, _, name = source.rpartition("/")
@@ -43,6 +68,21 @@ def located(typed: str) -> Located:
     if not source or (inner and os.path.isdir(source) and "%" not in inner):
         return Located(typed, "/")
     return Located(source, inner or "/")
+
+
+def _located_url(typed: str) -> Located:
+    from glassfs.formats.registry import may_be_container
+    from glassfs.source.remote.options import demand_plain
+
+    demand_plain(typed)
+    url = parsed(typed)
+    if not url.query:
+        start = typed.index("://") + 3
+        while (start := typed.find("/", start) + 1) > 0:
+            end = typed.find("/", start)
+            if end > 0 and may_be_container(typed[start:end]) and typed[end:].strip("/"):
+                return Located(typed[:end], typed[end:])
+    return Located(typed, "/")
 
 
 views_option = click.option(
@@ -59,50 +99,73 @@ def _demand_views(names: str) -> str:
     return names
 
 
+def _connection(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Connection:
+    if not texts:
+        return Connection()
+    from glassfs.source.remote.options import WrongValue, connection_from
+
+    try:
+        return connection_from(texts)
+    except WrongValue as error:
+        raise click.UsageError(error.reason, context) from None
+
+
+def _complete_connection(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str,
+) -> list[CompletionItem]:
+    from glassfs.cli.unseen import completed_option
+    from glassfs.source.remote.options import DESCRIPTIONS
+
+    return completed_option(DESCRIPTIONS, incomplete)
+
+
+def connection_option_as(*names: str) -> Callable[[Command], Command]:
+    """The option that says how to reach a URL, under these names."""
+    return click.option(
+        *names, "connection", metavar="OPTION[,OPTION]…", multiple=True, callback=_connection,
+        shell_complete=_complete_connection,
+        help="How to reach a URL: endpoint=URL, region=NAME, anonymous, timeout=SECONDS and others, as for a mount.",
+    )
+
+
+connection_option = connection_option_as("-o")
+"""The argument ``connection`` of a command: a Connection."""
+
+
 @contextmanager
-def opened(source: str, views: str = "") -> Iterator[Tree]:
+def opened(source: str, views: str = "", connection: Connection = Connection()) -> Iterator[Tree]:  # noqa: B008
     """The tree of one source, closed at the end. Where it cannot be opened, the error has its path as it was typed."""
     try:
-        tree = open_tree(source, views=views)
+        tree = open_tree(source, views=views, connection=connection)
     except Refused as error:
-        raise click.ClickException(f"{source}: {reason_of(error, source)}") from error
+        name = name_of(source)
+        raise click.ClickException(f"{name}: {reason_of(error, name)}") from error
+    except NotFound as error:
+        raise _with_hint(error, source) from None
     with tree:
         yield tree
 
 
+def _with_hint(error: NotFound, source: str) -> NotFound:
+    """The same, with the URL that may be meant by a name that is not there."""
+    from glassfs.source.remote.options import meant_by
+
+    return type(error)(f"{error.reason}{meant_by(source)}", error.source, error.part) if not is_url(source) else error
+
+
 @contextmanager
-def opened_container(source: str) -> Iterator[tuple[Tree, Container]]:
-    """The tree of a container and the container behind it, for what only that knows: its facts, files and checks."""
-    sources = open_sources([source])
-    with sources.tree as tree:
-        yield tree, sources.containers.all_open()[0].container
+def opened_sources(source: str, connection: Connection = Connection()) -> Iterator[Sources]:  # noqa: B008
+    """What a person named, closed at the end, for what only a container knows: its facts, files and checks."""
+    if is_url(source):
+        from glassfs.source.remote.options import demand_plain
 
-
-def containers_below(folder: str) -> Iterator[tuple[str, OSError | None]]:
-    """The containers in a folder and all below it, by their first bytes; links are not followed.
-
-    A file or folder that cannot be looked into comes with the reason.
-    """
-    waiting = [folder]
-    while waiting:
-        place = waiting.pop()
-        try:
-            with os.scandir(place) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
-        except OSError as error:
-            yield place, error
-            continue
-        waiting += [entry.path for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
-        for entry in found:
-            if entry.is_file(follow_symlinks=False):
-                try:
-                    with open(entry.path, "rb") as file:
-                        is_container = recognise(file.read(HEAD)) is not None
-                except OSError as error:
-                    yield entry.path, error
-                    continue
-                if is_container:
-                    yield entry.path, None
+        demand_plain(source)
+    try:
+        sources = open_sources([source], connection=connection)
+    except NotFound as error:
+        raise _with_hint(error, source) from None
+    with sources.tree:
+        yield sources
 
 
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:
@@ -123,7 +186,7 @@ def report(path: str, error: Exception, source: str = "") -> None:
 
 def complain(sentence: str) -> None:
     """A line on standard error."""
-    click.echo(f"glassfs: {printable(sentence)}", err=True)
+    click.echo(f"glassfs: {printable(harmless(sentence))}", err=True)
 
 
 def lookup(tree: Tree, path: str, source: str) -> Node:
@@ -172,7 +235,7 @@ def _hint(tree: Tree, path: str) -> str:
     """What may have been meant by a path that is not there."""
     from difflib import get_close_matches
 
-    if os.path.isfile(path):
+    if is_url(path) or os.path.isfile(path):
         return "it is a file of its own; one source is taken"
     if any(character in path for character in "*?["):
         return "patterns such as * work only in a mount"

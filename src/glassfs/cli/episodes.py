@@ -17,18 +17,19 @@ import click
 
 from glassfs.batch.contract import Fault, Found, Item, Outcome, Settings
 from glassfs.batch.found import Search, Unlisted
+from glassfs.batch.opening import Opener
 from glassfs.batch.report import Report
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
 from glassfs.cache import BlockCache
-from glassfs.cli.common import complain, reason_of
-from glassfs.cli.many import Bar, counted, many_options, planned
+from glassfs.cli.common import complain, connection_option_as, reason_of
+from glassfs.cli.many import Bar, counted, found_under, many_options, planned
 from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Output, Table, encoded, head, read_back
 from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.cli.whole import WholeFile
 from glassfs.content.join import Placed, pieces_of
 from glassfs.errors import Changed, Damaged, GlassfsError, Unrecognised
-from glassfs.source import locate
+from glassfs.source import Connection, Named
 from glassfs.tree import Containers
 from glassfs.tree.places.held import Place
 
@@ -47,9 +48,10 @@ AT_ONCE = 1 << 20
 )
 @click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal, with -o.")
 @many_options("Go on with report and FILE: what has a line in the report is not read again. Not for parquet.")
+@connection_option_as("-O", "--option")
 def command(
     sources: tuple[str, ...], form: str | None, output: str, progress: bool | None, jobs: int, scheduler: str,
-    shard: Shard, report: str, resume: bool,
+    shard: Shard, report: str, resume: bool, connection: Connection,
 ) -> int:
     """The episodes in each SOURCE, a container or a folder with containers: a row each, in the order of their paths.
 
@@ -63,10 +65,10 @@ def command(
         raise click.ClickException("--resume cannot go on with a Parquet file, only with jsonl or csv")
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("a Parquet file is nothing for a terminal; -o FILE writes it to a file")
-    search = Search(sources, is_by_path=True)
+    search = found_under(sources, connection, is_by_path=True)
     try:
         with stoppable(), Bar(search.all, shard, progress if output else bool(progress)) as bar:
-            run = _run(plan, search, bar, form, output)
+            run = _run(plan, search, Settings(connection=connection), bar, form, output)
     except Stopped as stopped:
         is_kept = report and output and form != PARQUET
         complain(f"{stopped}; '--resume' goes on from here" if is_kept else str(stopped))
@@ -76,7 +78,7 @@ def command(
     return 1 if run.faults else 0
 
 
-def _run(plan: Plan, search: Search, bar: Bar, form: str, output: str) -> Run:
+def _run(plan: Plan, search: Search, settings: Settings, bar: Bar, form: str, output: str) -> Run:
     def tell(name: str, reason: object) -> None:
         with bar.aside():
             complain(f"{name}: {reason}")
@@ -86,7 +88,7 @@ def _run(plan: Plan, search: Search, bar: Bar, form: str, output: str) -> Run:
 
     with plan.opened_report() as report, _opened(plan, search, report, form, output) as rows, plan.workers() as workers:
         run = Run(plan, workers, report, unlisted_is)
-        for done in run.outcomes(search.all(), Rows(Settings(), form), is_ordered=True):
+        for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True):
             if done.outcome.data:
                 rows.write(done.outcome.data)
             for fault in done.outcome.faults:
@@ -137,47 +139,46 @@ class Rows:
     form: str
 
     def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
-        for item in items:
-            yield self._outcome(item)
+        with Opener(self.settings) as opener:
+            for item in items:
+                yield self._outcome(item, opener)
 
-    def _outcome(self, item: Item) -> Outcome:
+    def _outcome(self, item: Item, opener: Opener) -> Outcome:
         placed: list[Placed] = []
         rest: _Rest | None = None
         faults: tuple[Fault, ...] = ()
         is_container = True
+        name = item.found.name
         try:
-            rest = self._take(item, placed)
+            named = opener.named(item.found)
+            name = named.store.shown(named.path)
+            rest = _take(item, named, opener.cache, placed)
         except GlassfsError as error:
             is_container = item.found.is_named or not isinstance(error, Unrecognised)
             if is_container:
-                faults = (Fault("", reason_of(error, item.found.address)),)
+                faults = (Fault("", reason_of(error, name)),)
         return Outcome(faults, is_container, encoded(self.form, placed), rest)
 
-    def _take(self, item: Item, placed: list[Placed]) -> _Rest | None:
-        """Some rows of a container, which are ``placed`` also where the next ones cannot be read; and what is left."""
-        found, rest = item
-        (named,) = locate([found.address])
-        try:
-            entry = named.store.entry(named.path)
-            block, position, version = rest or _Rest(0, 0, str(entry.version))
-            if version != entry.version:
-                raise Changed("has been replaced by another file", found.address)
-            cache = BlockCache()
-            place = Place(named.store, named.path)
-            size = 0
-            with Containers(cache).glimpsed(place, entry.version) as (container, _):
-                table = container.episodes()
-                for piece in pieces_of(table, cache, block) if table is not None else ():
-                    if size >= AT_ONCE:
-                        return _Rest(piece.block, position, version)
-                    placed.append(Placed(found.path, position, piece))
-                    position += piece.rows
-                    size += len(piece.data)
-                if table is not None and table.records is not None and position != table.rows:
-                    raise Damaged(f"has {position} rows, but its table should have {table.rows}", found.address)
-        finally:
-            named.store.close()
-        return None
+
+def _take(item: Item, named: Named, cache: BlockCache, placed: list[Placed]) -> _Rest | None:
+    """Some rows of a container, which are ``placed`` also where the next ones cannot be read; and what is left."""
+    place = Place(named.store, named.path)
+    entry = place.store.entry(place.path)
+    block, position, version = item.rest or _Rest(0, 0, str(entry.version))
+    if version != entry.version:
+        raise Changed("has been replaced by another file")
+    size = 0
+    with Containers(cache).glimpsed(place, entry.version) as (container, _):
+        table = container.episodes()
+        for piece in pieces_of(table, cache, block) if table is not None else ():
+            if size >= AT_ONCE:
+                return _Rest(piece.block, position, version)
+            placed.append(Placed(item.found.path, position, piece))
+            position += piece.rows
+            size += len(piece.data)
+        if table is not None and table.records is not None and position != table.rows:
+            raise Damaged(f"has {position} rows, but its table should have {table.rows}")
+    return None
 
 
 class _Rest(NamedTuple):

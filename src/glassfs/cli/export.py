@@ -6,8 +6,9 @@ import sys
 
 import click
 
+from glassfs.batch.contract import Settings
 from glassfs.batch.shards import Shard
-from glassfs.cli.common import complain, located, lookup, opened, views_option
+from glassfs.cli.common import complain, connection_option, located, lookup, opened, views_option
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.export_many import export_many, report_failure
 from glassfs.cli.exporting import Export
@@ -16,6 +17,7 @@ from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.cli.target import Existing, NotWritten, names_below, opened_target
 from glassfs.errors import GlassfsError
+from glassfs.source import Connection, is_url
 from glassfs.tree import Tree
 from glassfs.tree.tree import normal
 
@@ -27,9 +29,10 @@ from glassfs.tree.tree import normal
 @click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
 @many_options("Go on with an export that was interrupted: what is complete is kept.")
 @views_option
+@connection_option
 def command(
     source: str, paths: tuple[str, ...], overwrite: bool, resume: bool, progress: bool | None, views: str, jobs: int,
-    scheduler: str, shard: Shard, report: str,
+    scheduler: str, shard: Shard, report: str, connection: Connection,
 ) -> int:
     """Write the same tree with the same bytes as a mount to the folder TARGET: all of SOURCE, or each PATH in it.
 
@@ -46,31 +49,32 @@ def command(
     existing = Existing.OVERWRITE if overwrite else Existing.RESUME if resume else Existing.REFUSE
     plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=False)
     is_shown = sys.stderr.isatty() if progress is None else progress
-    source, inner = located(source)
-    if inner != "/":
-        chosen = [f"{inner}/{path}" for path in chosen] or [inner]
-    with opened(source, views) as tree:
-        starts = _starts(tree, source, chosen or ["/"])
+    place = located(source)
+    source, name = place.source, place.shown
+    chosen = [place.inner(path) for path in chosen] or [place.path]
+    with opened(source, views, connection) as tree:
+        starts = _starts(tree, name, chosen)
         if _would_hit_itself(tree, source, starts, folder):
-            raise click.ClickException(f"{folder}: this would write over {source}, which is to be exported")
+            raise click.ClickException(f"{folder}: this would write over {name}, which is to be exported")
         try:
             if plan.is_plain:
                 with (
                     stoppable(), opened_target(folder, tree.root.mode, existing, source) as target,
                     Progress(tree, starts, is_shown) as bar,
                 ):
-                    failed = report_failure(source, folder, bar.aside)
+                    failed = report_failure(name, folder, bar.aside)
                     failures = Export(tree, source, target, existing, bar, failed).run(starts)
             else:
                 with stoppable():
-                    failures = export_many(plan, tree, source, starts, folder, existing, views, is_shown)
+                    settings = Settings(views, connection)
+                    failures = export_many(plan, tree, source, starts, folder, existing, settings, is_shown)
         except NotWritten as error:
             raise click.ClickException(f"{folder}: {error}") from error
         except Stopped as stopped:
             complain(f"{stopped}; '--resume' goes on from here")
             return stopped.status
     if failures:
-        raise click.ClickException(f"{source}: {failures} of its files and directories could not be written")
+        raise click.ClickException(f"{name}: {failures} of its files and directories could not be written")
     return 0
 
 
@@ -91,7 +95,7 @@ def _is_within(path: str, folder: str) -> bool:
 
 def _would_hit_itself(tree: Tree, source: str, starts: list[str], folder: str) -> bool:
     """Whether the source lies in the target where something of this name is to be written."""
-    names = names_below(source, folder)
+    names = None if is_url(source) else names_below(source, folder)
     if names is None:
         return False
     path = "/" + "/".join(names)

@@ -13,19 +13,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from glassfs.batch.contract import Fault, Faults, Found, Item, Outcome, Settings
-from glassfs.batch.found import Search, Unlisted, address_of
+from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan, Run
-from glassfs.cli.common import complain, reason_of, report
+from glassfs.cli.common import complain, name_of, reason_of, report
 from glassfs.cli.exporting import Export
-from glassfs.cli.many import Bar
+from glassfs.cli.many import Bar, found_under
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_target
 from glassfs.errors import GlassfsError, NotFound
 from glassfs.library import open_tree
-from glassfs.source import Kind, locate
+from glassfs.source import Kind, Path, absolute
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.places.folder import Folder
-from glassfs.tree.places.held import Place
+from glassfs.tree.places.joined import Joinable
 
 Failed = Callable[[str, Exception], None]
 
@@ -44,17 +44,18 @@ def report_failure(source: str, folder: str, aside: Callable[[], AbstractContext
 
 
 def export_many(
-    plan: Plan, tree: Tree, source: str, starts: list[str], folder: str, existing: Existing, views: str,
+    plan: Plan, tree: Tree, source: str, starts: list[str], folder: str, existing: Existing, settings: Settings,
     is_shown: bool,
 ) -> int:
     """The number of nodes that failed. Raises NotWritten where there is no point in going on."""
-    search = Search([source], has_all=True)
+    search = found_under([source], settings.connection, has_all=True)
+    name = name_of(source)
     with (
         opened_target(folder, tree.root.mode, existing, source) as target,
         Bar(search.all, plan.shard, is_shown) as bar, plan.opened_report() as lines, plan.workers() as workers,
     ):
         existing = Existing.OVERWRITE if existing is Existing.OVERWRITE else Existing.RESUME
-        tell = report_failure(source, folder, bar.aside)
+        tell = report_failure(name, folder, bar.aside)
         here = Export(tree, source, target, existing, Progress(tree, [], False), tell)
 
         def unlisted_is(one: Unlisted) -> None:
@@ -66,7 +67,7 @@ def export_many(
 
         run = Run(plan, workers, lines, unlisted_is)
         walk = _Walk(plan, search, tree, source, here)
-        work = Exporting(Settings(views), source, address_of(source), folder, os.path.abspath(folder), existing)
+        work = Exporting(settings, name, absolute(source), folder, os.path.abspath(folder), existing)
         for done in run.outcomes(walk.files(starts), work, is_still=is_still):
             if done.outcome.fatal:
                 raise Unusable(done.outcome.fatal)
@@ -74,7 +75,7 @@ def export_many(
                 with bar.aside():
                     complain(str(fault))
             bar.advance(done.item.found)
-        if views and "/" in starts and not plan.shard.number:
+        if settings.views and "/" in starts and not plan.shard.number:
             walk.write_joined()
     return run.faults + here.failures
 
@@ -85,8 +86,8 @@ class _Walk:
     def __init__(self, plan: Plan, search: Search, tree: Tree, source: str, here: Export) -> None:
         self._plan, self._search = plan, search
         self._tree, self._source, self._here = tree, source, here
-        (self._named,) = locate([source])
-        self._has_folders = self._named.store.entry(self._named.path).kind is Kind.FOLDER
+        root = tree.root
+        self._has_folders = isinstance(root, (Joinable, Folder))
 
     def files(self, starts: list[str]) -> Iterator[Found | Unlisted]:
         for start in starts:
@@ -96,7 +97,7 @@ class _Walk:
                 yield self._found_at(start)
                 continue
             self._here.write(start, self._tree.lookup(start))
-            for found in self._search.below(place, start[1:], 0):
+            for found in self._search.below(place, start[1:]):
                 if isinstance(found, Unlisted):
                     yield found
                 elif found.kind is not Kind.FILE:
@@ -110,28 +111,28 @@ class _Walk:
         """What the root has besides what is in the folder: tables over all containers."""
         if self._has_folders:
             root = self._tree.root
-            below = self._search.below(Place(self._named.store, self._named.path), "", 0)
-            shown = {found.path for found in below if isinstance(found, Found)}
+            shown = {found.path for found in self._search.below((), "") if isinstance(found, Found)}
             for node in root.listing():
                 if node.name not in shown:
                     self._here.write_all(f"/{node.name}")
 
-    def _folder_at(self, start: str) -> Place | None:
-        """The folder of the store that is shown at a path, None where there is none."""
+    def _folder_at(self, start: str) -> Path | None:
+        """Where the folder is from the source on that is shown at a path; None where there is none."""
         if not self._has_folders:
             return None
         if start == "/":
-            return Place(self._named.store, self._named.path)
+            return ()
         node = self._tree.lookup(start)
-        return node.place if isinstance(node, Folder) else None
+        return self._search.inner(node.place) if isinstance(node, Folder) else None
 
     def _found_at(self, start: str) -> Found:
         """A file or container, or something in one, as if that were all there is."""
         node = self._tree.lookup(start)
-        name = self._source if start == "/" else f"{self._source}{start}"
+        source = name_of(self._source)
+        name = source if start == "/" else f"{source}{start}"
         size = node.size if isinstance(node, File) and node.data.is_sized else 0
-        version = node.origin.identity
-        return Found(name, self._source, start[1:], start[1:], Kind.FILE, str(version), size, is_named=True)
+        version = str(node.origin.identity)
+        return Found(name, self._source, (), start[1:], start[1:], Kind.FILE, version, size, is_named=True)
 
     def _write(self, found: Found) -> None:
         """A folder, in which there may be files of any part, or a link."""
@@ -149,11 +150,11 @@ class _Walk:
 
 @dataclass(frozen=True)
 class Exporting:
-    """The work: each file, or all of a container, to the target. ``source`` and ``folder`` are called as was typed."""
+    """The work: each file, or all of a container, to the target. ``name`` and ``folder`` are as they are told."""
 
     settings: Settings
+    name: str
     source: str
-    address: str
     folder: str
     target: str
     existing: Existing
@@ -161,8 +162,8 @@ class Exporting:
     def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
         try:
             with (
-                open_tree(self.address, views=self.settings.views) as tree,
-                opened_target(self.target, 0, self.existing, self.address, is_begun=True) as target,
+                open_tree(self.source, views=self.settings.views, connection=self.settings.connection) as tree,
+                opened_target(self.target, 0, self.existing, self.source, is_begun=True) as target,
             ):
                 for item in items:
                     yield self._outcome(tree, target, item.found)
@@ -176,10 +177,10 @@ class Exporting:
             if isinstance(error, NotWritten):
                 faults.add(Fault(os.path.join(self.folder, place[1:]), str(error)))
             else:
-                faults.add(Fault(f"{self.source}: {place}", reason_of(error, self.address, place)))
+                faults.add(Fault(f"{self.name}: {place}", reason_of(error, name_of(self.source), place)))
 
         place = _place(found)
-        export = Export(tree, self.address, target, self.existing, Progress(tree, [], False), failed)
+        export = Export(tree, self.source, target, self.existing, Progress(tree, [], False), failed)
         is_container = False
         try:
             is_container = isinstance(tree.lookup(place), Directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -12,11 +12,11 @@ import click
 from tqdm import tqdm
 
 from glassfs.batch.contract import Found
-from glassfs.batch.found import Unlisted
+from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan
 from glassfs.batch.shards import Shard
 from glassfs.errors import GlassfsError
-from glassfs.source import Kind
+from glassfs.source import Connection, Kind, is_url
 
 MOST_JOBS = 1024
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -57,6 +57,17 @@ def planned(jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, 
     if resume and not report and is_report_needed:
         raise click.UsageError("--resume goes on with a report, which --report names", context)
     return Plan(jobs, scheduler, shard, report, resume)
+
+
+def found_under(
+    sources: Sequence[str], connection: Connection, *, is_by_path: bool = False, has_all: bool = False,
+) -> Search:
+    """What is to be found under what a person named. Raises Refused for a URL that nobody should type, and NotFound."""
+    for source in filter(is_url, sources):
+        from glassfs.source.remote.options import demand_plain
+
+        demand_plain(source)
+    return Search(sources, connection, is_by_path=is_by_path, has_all=has_all)
 
 
 class Bar:

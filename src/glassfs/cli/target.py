@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 from glassfs.errors import GlassfsError
+from glassfs.source import is_url
 
 KEPT_FOLDERS = 64
 PIECE = 1 << 20
@@ -222,10 +223,10 @@ def opened_target(
     that is ``source`` or inside it, and one that has something in it, if that is not said to be replaced or resumed.
     If it ``is_begun``, others are writing to it, and it is there.
     """
-    kept = Place.of(os.stat(source))
+    kept = set() if is_url(source) else {Place.of(os.stat(source))}
     above, missing = _deepest(path)
     try:
-        if any(place == kept for place in _and_above(above)):
+        if any(place in kept for place in _and_above(above)):
             raise NotWritten("is the source itself, or inside it")
         if missing and is_begun:
             raise Unusable("is not there for one of those who should write to it")
@@ -241,7 +242,7 @@ def opened_target(
         _raise_not_written(error)
     finally:
         os.close(above)
-    with Target(root, existing, {kept}) as target:
+    with Target(root, existing, kept) as target:
         if existing is Existing.REFUSE and not is_begun and _has_something(root):
             raise NotWritten("is not empty; use --overwrite to replace files in it or --resume to go on with an export")
         yield target

@@ -14,13 +14,15 @@ import click
 
 from glassfs.batch.contract import Fault, Faults, Found, Item, Outcome, Settings
 from glassfs.batch.found import Search, Unlisted
+from glassfs.batch.opening import Opener
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
-from glassfs.cli.common import complain, opened_container, reason_of
-from glassfs.cli.many import Bar, counted, many_options, planned
+from glassfs.cli.common import complain, connection_option, reason_of
+from glassfs.cli.many import Bar, counted, found_under, many_options, planned
 from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.content import Image, Json
 from glassfs.errors import GlassfsError, Unrecognised
+from glassfs.source import Connection, Named
 from glassfs.terminal import printable
 from glassfs.tree import File, Tree
 
@@ -47,18 +49,19 @@ class _Told(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each fault, on a line.")
 @click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
 @many_options("Go on with the report: what has a line in it is not read again.")
+@connection_option
 def command(
     sources: tuple[str, ...], as_json: bool, progress: bool | None, jobs: int, scheduler: str, shard: Shard,
-    report: str, resume: bool,
+    report: str, resume: bool, connection: Connection,
 ) -> int:
     """Reads everything in each SOURCE, a container or a folder with containers: checksums, offsets, lengths, blocks,
     pictures, cross-references. A fault is a line; exit status 1 if there is any.
     """
     plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=True)
-    search = Search(sources)
+    search = found_under(sources, connection)
     try:
         with stoppable(), Bar(search.all, shard, progress) as bar:
-            run = _run(plan, search, bar, as_json)
+            run = _run(plan, search, connection, bar, as_json)
     except Stopped as stopped:
         complain(f"{stopped}; '--resume' goes on from here" if report else str(stopped))
         return stopped.status
@@ -67,7 +70,7 @@ def command(
     return 1 if run.faults else 0
 
 
-def _run(plan: Plan, search: Search, bar: Bar, as_json: bool) -> Run:
+def _run(plan: Plan, search: Search, connection: Connection, bar: Bar, as_json: bool) -> Run:
     def tell(name: str, fault: Fault) -> None:
         with bar.aside():
             _tell(name, fault, as_json)
@@ -77,7 +80,7 @@ def _run(plan: Plan, search: Search, bar: Bar, as_json: bool) -> Run:
 
     with plan.opened_report() as report, plan.workers() as workers:
         run = Run(plan, workers, report, unlisted_is)
-        work = Verification(Settings(threads=plan.threads), tell if workers is None else None)
+        work = Verification(Settings(connection=connection, threads=plan.threads), tell if workers is None else None)
         for done in run.outcomes(search.all(), work):
             found = done.item.found
             if workers is not None:
@@ -95,13 +98,14 @@ class Verification:
     tell: Callable[[str, Fault], None] | None = None
 
     def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
-        for item in items:
-            yield self._outcome(item.found)
+        with Opener(self.settings) as opener:
+            for item in items:
+                yield self._outcome(item.found, opener)
 
-    def _outcome(self, found: Found) -> Outcome:
+    def _outcome(self, found: Found, opener: Opener) -> Outcome:
         faults = Faults()
         try:
-            for fault in faults_of(found, self.settings):
+            for fault in faults_of(found, opener, self.settings.threads):
                 if faults.add(fault) and self.tell is not None:
                     self.tell(found.name, fault)
         except Unrecognised:
@@ -112,32 +116,35 @@ class Verification:
         return Outcome(faults.all)
 
 
-def faults_of(found: Found, settings: Settings) -> Iterator[Fault]:
+def faults_of(found: Found, opener: Opener, threads: int) -> Iterator[Fault]:
     """What is wrong with one container, each fault once: a check may meet what reading the files has met before.
 
     Raises Unrecognised for a file that is none, if it was not named as one.
     """
     seen: set[str] = set()
+    name = found.name
     try:
-        for place, reason, sentence in _faults(found.address, settings):
+        named = opener.named(found)
+        name = named.store.shown(named.path)
+        for place, reason, sentence in _faults(opener, named, name, threads):
             if not seen & {sentence, f"{place}: {sentence}"}:
                 yield Fault(place, reason)
             seen.add(sentence)
     except GlassfsError as error:
         if isinstance(error, Unrecognised) and not found.is_named:
             raise
-        yield Fault("", reason_of(error, found.address))
+        yield Fault("", reason_of(error, name))
 
 
-def _faults(source: str, settings: Settings) -> Iterator[_Told]:
-    with opened_container(source) as (tree, container):
+def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Told]:
+    with opener.opened(named) as (tree, container):
         is_small = container.sources[0].size <= SMALL
-        yield from _faults_in_files(tree, source, 1 if is_small else settings.threads or os.cpu_count() or 1)
+        yield from _faults_in_files(tree, name, 1 if is_small else threads or os.cpu_count() or 1)
         try:
             for place, reason in container.check():
                 yield _Told(place, reason, reason)
         except GlassfsError as error:
-            yield _Told.of("", error, source)
+            yield _Told.of("", error, name)
 
 
 def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Told]:

@@ -1,0 +1,88 @@
+"""Names of what is elsewhere, as people type them: what of a URL is a name, and what of it nobody may see."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from glassfs.errors import Refused
+from glassfs.source.contract import Path
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+LOCAL = ("file", "local")
+ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "azure": "az", "adl": "az"}
+WEB = ("http", "https")
+
+
+class Url(NamedTuple):
+    """A URL in parts. ``path`` has the names below the root of the bucket or server, as the server has them.
+
+    ``shown`` is what people may see of it: no userinfo, no query. ``is_folder`` if it has no path, or one that ends
+    with a slash.
+    """
+
+    scheme: str
+    host: str
+    path: Path
+    query: str
+    userinfo: str
+    shown: str
+    is_folder: bool
+
+
+def is_url(name: str) -> bool:
+    """Whether this is a URL of something elsewhere, and not the name of a local file, ``file://`` included."""
+    found = _URL.match(name)
+    return found is not None and found[1].lower() not in LOCAL
+
+
+def local_name(name: str) -> str:
+    """The local name that ``file://`` stands for; any other as it is."""
+    found = _URL.match(name)
+    if found is None or found[1].lower() not in LOCAL:
+        return name
+    rest = name[found.end() :]
+    return rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
+
+
+def absolute(name: str) -> str:
+    """A name that is the same from everywhere on this machine."""
+    return name if is_url(name) else os.path.abspath(local_name(name))
+
+
+def shown(name: str) -> str:
+    """A name that everybody may see: of a URL, without userinfo, query and fragment."""
+    found = _URL.match(name)
+    if found is None:
+        return name
+    rest = re.split(r"[?#]", name[found.end() :], maxsplit=1)[0] if is_url(name) else name[found.end() :]
+    host, slash, path = rest.partition("/")
+    return f"{found[0]}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def parsed(name: str) -> Url:
+    """The parts of a URL. Raises Refused for what is none, naming it without its secrets."""
+    found = _URL.match(name)
+    if found is None:
+        raise Refused("is not a URL", name)
+    scheme = found[1].lower()
+    rest = name[found.end() :]
+    query = ""
+    if scheme in WEB:
+        try:
+            split = urlsplit(name)
+        except ValueError:
+            raise Refused("is not a URL", shown(name)) from None
+        rest, query = split.netloc + split.path, split.query
+    host, _, path = rest.partition("/")
+    userinfo, _, host = host.rpartition("@")
+    names = [unquote(part, errors="surrogateescape") if scheme in WEB else part for part in path.split("/")]
+    parts = tuple(part for part in names if part)
+    if any(part in (".", "..") or "\0" in part for part in parts):
+        raise Refused("has a name in it that no file can have", shown(name))
+    return Url(
+        ALIASES.get(scheme, scheme), host, parts, query, userinfo, shown(name).rstrip("/") if host else shown(name),
+        not path or path.endswith("/"),
+    )

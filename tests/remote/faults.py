@@ -1,0 +1,113 @@
+"""What can go wrong with one answer of a server, as values: ``HttpServer.faults`` says which request meets which.
+
+The server itself carries them out. ``first`` and ``for_each`` make such rules of single faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tests.remote.requests import Request
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The connection ends properly, but after this many bytes of a longer body."""
+
+    after: int
+
+
+@dataclass(frozen=True)
+class Reset:
+    """The connection is reset: before the answer, or after this many bytes of its body."""
+
+    after: int | None = None
+
+
+@dataclass(frozen=True)
+class Stall:
+    """The server falls silent before the answer, or after this many bytes of its body, for good or for some seconds."""
+
+    after: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Drip:
+    """The body comes, but so slowly that nobody wants to wait for its end: a piece after each pause."""
+
+    size: int = 1
+    pause: float = 0.1
+
+
+@dataclass(frozen=True)
+class Status:
+    """An answer of the server's own: 503, 429, 403, 500 …"""
+
+    code: int
+    retry_after: int | None = None
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """The client shall go elsewhere."""
+
+    to: str
+    code: int = 307
+
+
+@dataclass(frozen=True)
+class Headers:
+    """Other headers than the right ones: replaced, or left out where the value is None. Of the length: see Length."""
+
+    changes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A request for a range is answered with 200 and the whole object."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """The body is this much longer (bytes of the letter X) or shorter than it should be.
+
+    ``framed``: by a Content-Length that fits the wrong body, in chunks, or by the right Content-Length that does not
+    fit (what is too long then stands before the next answer, what is too short ends with the connection).
+    """
+
+    by: int
+    framed: Literal["length", "chunks", "lie"] = "length"
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Bytes that are no HTTP, and the end of the connection."""
+
+    data: bytes = b"\x00\xffSSH-2.0-nothing\r\n\r\n"
+
+
+Fault: TypeAlias = Cut | Reset | Stall | Drip | Status | Redirect | Headers | Whole | Length | Garbage
+Faults: TypeAlias = Callable[[Request], Fault | None]
+
+
+def first(times: int, fault: Fault, where: Callable[[Request], bool] = lambda request: True) -> Faults:
+    """The first so many requests that ``where`` is true of meet the fault."""
+    left = times
+
+    def chosen(request: Request) -> Fault | None:
+        nonlocal left
+        if left == 0 or not where(request):
+            return None
+        left -= 1
+        return fault
+
+    return chosen
+
+
+def for_each(fault: Fault, where: Callable[[Request], bool] = lambda request: True) -> Faults:
+    """Each request that ``where`` is true of meets the fault."""
+    return lambda request: fault if where(request) else None

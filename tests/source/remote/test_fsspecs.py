@@ -1,0 +1,328 @@
+"""Protocols that fsspec speaks, against real servers and one file system that lies."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterator
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
+from glassfs.source.remote import fsspecs
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.lines import MOST_LOST
+from glassfs.source.remote.server import Facts
+from glassfs.source.remote.systems import MANY
+from glassfs.source.remote.url import parsed
+from tests.conftest import Scale
+from tests.source.remote.helpers import check_reads, listing, server
+from tests.source.remote.hostile import FAULTS, Hostile
+
+DATA = random.Random(5).randbytes(300_000)
+
+
+# What is in the memory of this process
+
+
+@pytest.fixture
+def memory() -> Iterator[fsspec.AbstractFileSystem]:
+    system = fsspec.filesystem("memory")
+    yield system
+    if system.exists("/glass"):
+        system.rm("/glass", recursive=True)
+
+
+def test_memory(memory: fsspec.AbstractFileSystem, scale: Scale) -> None:
+    memory.pipe_file("/glass/runs/a.kdb", DATA)
+    memory.pipe_file("/glass/b.kdb", b"b")
+    memory.mkdir("/glass/empty")
+    for url, above in ("memory://glass", ()), ("memory:///glass", ("glass",)):
+        found = server(url)
+        assert found.shown((*above, "b.kdb")) == f"{url}/b.kdb"
+        names = listing(found.list(above))
+        assert names["runs"] is None and names["empty"] is None
+        assert names["b.kdb"] is not None and names["b.kdb"].size == 1 and names["b.kdb"].mtime_ns > 10**18
+        assert found.list((*above, "empty")) == []
+        begun = found.begin((*above, "b.kdb"), 10)
+        assert begun == (names["b.kdb"], b"b")
+        check_reads(found, (*above, "runs", "a.kdb"), DATA, scale(50, 500))
+
+
+def test_what_is_not_there(memory: fsspec.AbstractFileSystem) -> None:
+    memory.pipe_file("/glass/a.kdb", DATA)
+    found = server("memory://glass")
+    with pytest.raises(NotFound, match=r"^memory://glass/nothing: does not exist$"):
+        found.begin(("nothing",), 10)
+    with pytest.raises(NotFound):
+        found.list(("nothing",))
+    with pytest.raises(NotFound, match="is a file"):
+        found.list(("a.kdb",))
+    with pytest.raises(NotFound, match="is a folder"):
+        server("memory://").begin(("glass",), 10)
+
+
+def test_another_version_is_none_of_the_one_that_is_meant(memory: fsspec.AbstractFileSystem) -> None:
+    memory.pipe_file("/glass/a.kdb", DATA)
+    found = server("memory://glass")
+    begun = found.begin(("a.kdb",), 10)
+    assert begun is not None
+    memory.pipe_file("/glass/a.kdb", DATA[::-1])
+    with pytest.raises(Changed, match=r"^memory://glass/a.kdb: was changed$"):
+        found.fetch(("a.kdb",), 0, 10, begun[0]).result()
+    again = found.begin(("a.kdb",), 10, begun[0])
+    assert again is not None and again[1] == DATA[::-1][:10]
+
+
+def test_a_process_that_was_forked_off(memory: fsspec.AbstractFileSystem) -> None:
+    memory.pipe_file("/glass/a.kdb", DATA)
+    found = server("memory://glass")
+    check_reads(found, ("a.kdb",), DATA, 3)
+    process = os.fork()
+    if not process:
+        status = 1
+        try:
+            check_reads(found, ("a.kdb",), DATA, 3)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    check_reads(found, ("a.kdb",), DATA, 3)
+
+
+# What cannot be a server
+
+
+@pytest.mark.parametrize(("url", "reason"), [
+    ("nonsense://host/a", "^nonsense://host/a: nonsense:// is not known: there are .*hf.*s3.*sftp"),
+    ("simplecache://a", "is not read through fsspec"),
+    ("asynclocal:///etc/passwd", "is not read through fsspec"),
+    ("sftp://me:hush@host/a", "^sftp://host/a: has a password in it"),
+    ("ftp://me:hush@host/a", "^ftp://host/a: has a password in it"),
+    ("sftp:///a", "names no host"),
+    ("sftp://-oProxyCommand=x/a", "names no host"),
+    ("sftp://host -oProxyCommand=x/a", "names no host"),
+    ("sftp://host:port/a", "is not a URL"),
+])
+def test_refusals(url: str, reason: str) -> None:
+    with pytest.raises(Refused, match=reason) as caught:
+        server(url)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("package", "url", "needed"), [
+    ("fsspec", "memory://a", r"glassfs\[remote\]"),
+    ("paramiko", "sftp://host", "the package paramiko"),
+    ("huggingface_hub", "hf://datasets/a/b", "the package huggingface_hub"),
+    ("smbprotocol", "smb://host/a", "the package smbprotocol"),
+])
+def test_what_is_not_installed(package: str, url: str, needed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.registry import _registry
+
+    monkeypatch.delitem(_registry, parsed(url).scheme, raising=False)
+    imported = ("fsspec.implementations", "glassfs.source.remote.ssh")
+    for name in [name for name in sys.modules if name.startswith(imported)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(Refused, match=needed):
+        server(url)
+
+
+def test_github_is_named_by_owner_and_repository() -> None:
+    found = server("github://owner:repository@main/data/a.kdb")
+    assert found.name == "github://owner:repository@main"
+
+
+# A file system that lies
+
+
+@pytest.fixture
+def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hostile]]:
+    fsspec.register_implementation("hostile", Hostile, clobber=True)
+    monkeypatch.setattr(fsspecs, "PAUSES", (0.0001, 0.0001, 0.0001))
+    Hostile.reset()
+    yield Hostile
+    if Hostile.hangs is not None:
+        Hostile.hangs.set()
+    Hostile.reset()
+
+
+@given(
+    faults=st.lists(st.sampled_from(FAULTS), max_size=30), data=st.binary(min_size=0, max_size=50),
+    ranges=st.lists(st.tuples(st.integers(0, 49), st.integers(0, 50)), max_size=5),
+)
+def test_right_bytes_or_an_error(
+    hostile: type[Hostile], faults: list[str], data: bytes, ranges: list[tuple[int, int]],
+) -> None:
+    hostile.reset(data)
+    hostile.faults = iter(faults)
+    found = server("hostile://host")
+    begun = None
+    for _ in range(3):
+        try:
+            begun = found.begin(("x",), 20) or begun
+            break
+        except GlassfsError as error:
+            assert str(error).startswith("hostile://host/x: ")
+    if begun is None:
+        return
+    facts, first = begun
+    version = hostile.versions[int(facts.etag.split()[1])]
+    if facts.size == len(version):  # else its size was a lie, told twice in the same way
+        assert first == version[:20]
+    for offset, size in ranges:
+        offset = min(offset, facts.size)
+        size = min(size, facts.size - offset)
+        try:
+            assert found.fetch(("x",), offset, size, facts).result() == version[offset : offset + size]
+        except GlassfsError as error:
+            assert str(error).startswith("hostile://host/x: ")
+    found.close()
+
+
+@pytest.mark.parametrize("fault", ["error", "end", "odd error", "nothing", "long", "text", "none"])
+def test_what_passes_is_tried_again_on_a_new_connection(hostile: type[Hostile], fault: str) -> None:
+    found = server("hostile://host")
+    facts, _ = found.begin(("x",), 10) or pytest.fail()
+    hostile.faults = iter([fault])
+    assert found.fetch(("x",), 3, 10, facts).result() == hostile.versions[0][3:13]
+    assert len(hostile.connections) == 2
+
+
+def test_the_rest_of_a_short_answer_is_asked_for(hostile: type[Hostile]) -> None:
+    found = server("hostile://host")
+    facts, _ = found.begin(("x",), 10) or pytest.fail()
+    hostile.faults = iter(["short", "short"])
+    assert found.fetch(("x",), 3, 40, facts).result() == hostile.versions[0][3:43]
+    assert len(hostile.connections) == 1
+
+
+@pytest.mark.parametrize(("fault", "raised"), [
+    ("gone", NotFound), ("not allowed", NotAllowed), ("wrong size", DeviceFailed),
+])
+def test_what_does_not_pass_is_not_tried_again(
+    hostile: type[Hostile], fault: str, raised: type[GlassfsError],
+) -> None:
+    hostile.faults = iter([fault])
+    with pytest.raises(raised):
+        server("hostile://host").begin(("x",), 10)
+    assert hostile.asked == ["info"]
+
+
+def test_tries_are_counted(hostile: type[Hostile]) -> None:
+    hostile.faults = iter(["error"] * 100)
+    with pytest.raises(DeviceFailed, match=r"^hostile://host/x: OSError: reset by somebody$"):
+        server("hostile://host").begin(("x",), 10)
+    assert hostile.asked == ["info"] * 4
+
+
+def test_what_is_the_same_is_not_read(hostile: type[Hostile]) -> None:
+    found = server("hostile://host")
+    facts, _ = found.begin(("x",), 10) or pytest.fail()
+    hostile.asked.clear()
+    assert found.begin(("x",), 10, facts) is None
+    assert hostile.asked == ["info"]
+
+
+def test_what_hangs_is_given_up(hostile: type[Hostile]) -> None:
+    """Each call by its deadline; and when too many threads are gone, without waiting for it."""
+    hostile.hangs = threading.Event()
+    found = server("hostile://host", Connection(timeout=0.1))
+    before = threading.active_count()
+    refused = 0
+    for _ in range(20):
+        begun = []
+        for _ in range(8):
+            try:
+                begun.append(found.fetch(("x",), 0, 1, Facts(1, "e", 0)))
+            except DeviceFailed as error:
+                assert str(error) == "hostile://host/x: does not answer"
+                refused += 1
+        for answer in begun:
+            with pytest.raises(DeviceFailed, match=r"does not answer within 0\.1 seconds"):
+                answer.result()
+        if refused:
+            break
+    with pytest.raises(DeviceFailed, match=r"^hostile://host/x: does not answer$"):
+        found.begin(("x",), 1)
+    assert threading.active_count() <= before + MOST_LOST + MANY + 1
+    hostile.hangs.set()
+    hostile.hangs = None
+    patient = threading.Event()
+    while True:
+        try:
+            assert found.begin(("x",), 10) is not None
+            break
+        except DeviceFailed:
+            patient.wait(0.01)
+
+
+def test_a_request_that_is_not_wanted_any_more(hostile: type[Hostile]) -> None:
+    hostile.hangs = threading.Event()
+    found = server("hostile://host")
+    begun = [found.fetch(("x",), 0, 1, Facts(100, "version 0", 0)) for _ in range(30)]
+    assert all(answer.cancel() for answer in begun)
+    hostile.hangs.set()
+    hostile.hangs = None
+    assert (found.begin(("x",), 10) or pytest.fail())[1] == hostile.versions[0][:10]
+    assert hostile.asked.count("read") == 1
+    assert len(hostile.connections) <= MANY
+
+
+def test_names_in_listings(hostile: type[Hostile]) -> None:
+    def file(name: object, **told: object) -> dict[str, object]:
+        return {"name": name, "size": 3, "type": "file", "etag": "e", **told}
+
+    hostile.listing = [
+        file("/host/dir/good"), file("host/dir/also good"), file("alone"), file("/host/dir/twice"),
+        file("/host/dir/twice", size=4),
+        file("/host/dir/sub", type="directory"), file("/host/dir/sub2/", type="directory"),
+        file("/host/dir/.."), file("/host/dir/."), file("/host/dir/"), file("/host/dir/n\0l"), file("/host/dir/a/b"),
+        file("/host/dir/../x"), file("/elsewhere"), file("/host/dir/link", type="link"),
+        file("/host/dir/half", size=None),
+        file("/host/dir/less", size=-1), file("/host/dir/true", size=True), file("/host/dir/more", size=1 << 80),
+        file(3), file(b"bytes"), {}, None, 7, file("/host/dir/\ud800"), file("/host/dir/new\nline"),
+        file("/host/dir", size=0),
+    ]
+    found = listing(server("hostile://host").list(("dir",)))
+    three = Facts(3, "e", 0)
+    assert found == {
+        "good": three, "also good": three, "alone": three, "twice": three, "new\nline": three,
+        "sub": None, "sub2": None,
+    }
+
+
+@pytest.mark.parametrize("listing", [7, None])
+def test_listings_that_are_none(hostile: type[Hostile], listing: object) -> None:
+    hostile.listing = listing
+    with pytest.raises(DeviceFailed):
+        server("hostile://host").list(())
+
+
+def test_a_listing_that_does_not_end(hostile: type[Hostile], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspecs, "LONGEST_LISTING", 1000)
+    hostile.listing = iter(lambda: {"name": "/host/same", "size": 1, "type": "file"}, None)
+    with pytest.raises(DeviceFailed, match="does not end"):
+        server("hostile://host").list(())
+
+
+def test_credentials_are_not_told(hostile: type[Hostile], monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = ["USER", "KEY+1", "SECRET", "TOKEN", "NESTED"]
+
+    def fail(self: Hostile, question: str) -> str:
+        raise OSError(f"{' '.join(secrets)} KEY%2B1 https://u:p@host/x?signature=abc\n" + "long " * 100)
+
+    monkeypatch.setattr(hostile, "meets", fail)
+    extra = {"more": {"a": [secrets[4]]}}
+    connection = Connection(timeout=60, key=secrets[1], secret=secrets[2], token=secrets[3], extra=extra)
+    with pytest.raises(DeviceFailed) as caught:
+        server("hostile://USER@host/a", connection).begin(("a",), 1)
+    text = str(caught.value)
+    assert not [secret for secret in (*secrets, "KEY%2B1", "signature", "abc", "u:p") if secret in text]
+    assert "https://host/x" in text and len(text) < 250 and "\n" not in text
+    assert hostile.connections[-1]["more"] == {"a": ["NESTED"]}
