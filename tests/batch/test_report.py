@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 from pathlib import Path
 
@@ -108,6 +110,17 @@ def test_two_programs_do_not_write_one_report(tmp_path: Path) -> None:
         with pytest.raises(BatchError, match="another program is writing this report"):
             written(path, is_resumed=True)
     written(path).__exit__(None, None, None)
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of some clusters: there a report can be written nevertheless."""
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with written(tmp_path / "report.jsonl") as report:
+        report.write("a", "1", [])
+    assert len(lines_of(tmp_path / "report.jsonl")) == 1
 
 
 def test_a_report_that_cannot_be(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.batch.many import (
     stuck,
     wait_until,
 )
+from tests.cli.conftest import sparse_store
 from tests.cli.glassfs_command import Done, fails, glassfs
 from tests.conftest import Scale
 
@@ -166,6 +167,15 @@ def test_a_worker_that_is_killed(faulty: Path, tmp_path: Path) -> None:
     assert set(Counter(output.splitlines()).values()) == {1}
     glassfs("verify", faulty, "--report", whole)
     assert same_lines(report, whole)
+
+
+def test_one_large_container_ends_as_well(tmp_path: Path) -> None:
+    """Reading all of it would take an hour."""
+    program = subprocess.Popen(command("verify", sparse_store(tmp_path / "large.kas", 8 << 40)), stderr=subprocess.PIPE)
+    wait_until(lambda: len(list(Path(f"/proc/{program.pid}/task").iterdir())) > 1)
+    program.terminate()
+    _, errors = program.communicate(timeout=300)
+    assert (program.returncode, errors) == (143, b"glassfs: terminated\n")
 
 
 def test_one_report_is_written_by_one_program(faulty: Path, tmp_path: Path) -> None:

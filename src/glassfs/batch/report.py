@@ -7,7 +7,6 @@ What is known of the lines that were there is a few words each. One thread.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import xxhash
 
 from glassfs.batch.contract import BatchError
+from glassfs.batch.locking import is_locked
 from glassfs.errors import NotAllowed, NotFound
 
 _BEGIN = b'{"path": "'
@@ -77,10 +77,8 @@ class Report:
                 rest = rest[os.write(self._file.fileno(), rest) :]
 
     def _begin(self, is_resumed: bool) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BatchError("another program is writing this report", self._name) from None
+        if is_locked(self._file):
+            raise BatchError("another program is writing this report", self._name)
         size = os.fstat(self._file.fileno()).st_size
         if not size:
             return

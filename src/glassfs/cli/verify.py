@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -149,6 +150,7 @@ def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_
 
 def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Told]:
     unlisted: list[_Told] = []
+    is_over = threading.Event()
 
     def unlisted_is(path: str, error: GlassfsError) -> None:
         unlisted.append(_Told.of(path, error, source))
@@ -162,16 +164,20 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Told]:
 
     if threads == 1:
         for path, file in files():
-            yield from _given(_fault_in(file, source, path))
+            yield from _given(_fault_in(file, source, path, is_over))
     else:
-        with ThreadPoolExecutor(threads) as pool:
+        pool = ThreadPoolExecutor(threads)
+        try:
             waiting: deque[Future[_Told | None]] = deque()
             for path, file in files():
-                waiting.append(pool.submit(_fault_in, file, source, path))
+                waiting.append(pool.submit(_fault_in, file, source, path, is_over))
                 if len(waiting) > AHEAD:
                     yield from _given(waiting.popleft().result())
             for future in waiting:
                 yield from _given(future.result())
+        finally:  # also where somebody has ended it
+            is_over.set()
+            pool.shutdown(cancel_futures=True)
     yield from unlisted
 
 
@@ -180,12 +186,14 @@ def _given(told: _Told | None) -> Iterator[_Told]:
         yield told
 
 
-def _fault_in(file: File, source: str, path: str) -> _Told | None:
-    """Why a file cannot be read whole, or does not hold what it should."""
+def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Told | None:
+    """Why a file cannot be read whole, or does not hold what it should; nothing once nobody wants to know any more."""
     if isinstance(file.content, Image) and file.data.location() is None:
         return None  # a frame of a film, whose array is read as a whole
     try:
         for position in range(0, file.size, CHUNK):
+            if is_over.is_set():
+                return None
             file.read(position, CHUNK)
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))

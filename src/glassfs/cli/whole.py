@@ -5,13 +5,13 @@ Who writes holds a lock on it. After an interruption the part can stay, and be g
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import BinaryIO
 
+from glassfs.batch.locking import is_locked
 from glassfs.errors import GlassfsError
 
 SUFFIX = ".part"
@@ -82,9 +82,7 @@ class WholeFile:
         except OSError as error:
             raise GlassfsError(f"cannot be written: {error.strerror}", name) from error
         file = open(number, "r+b")  # noqa: SIM115
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if is_locked(file):
             file.close()
-            raise GlassfsError("another program is writing it", name) from None
+            raise GlassfsError("another program is writing it", name)
         return file
