@@ -11,8 +11,11 @@ import pytest
 from fsspec.core import url_to_fs
 
 from glassfs.errors import Refused
-from glassfs.filesystem.options import KNOWN, NAMES, OWN_NUMBERS, OWN_TEXTS, source_of
+from glassfs.filesystem.options import source_of
 from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.storage_options import KNOWN, NAMES, OWN_NUMBERS, OWN_TEXTS
+
+URL = "http://host:9000"
 
 
 @pytest.mark.parametrize(("given", "source"), [
@@ -43,11 +46,11 @@ def test_a_name_is_put_together_again(given: tuple[Any, ...], source: str) -> No
 @pytest.mark.parametrize(("given", "expected"), [
     (("b/r", "s3", {"key": "k", "secret": "s", "token": "t"}), {"key": "k", "secret": "s", "token": "t"}),
     (("b/r", "s3", {"username": "k", "password": "s"}), {"key": "k", "secret": "s"}),
-    (("b/r", "s3", {"anon": True, "endpoint_url": "http://h"}), {"anonymous": True, "endpoint": "http://h"}),
+    (("b/r", "s3", {"anon": True, "endpoint_url": URL}), {"anonymous": True, "endpoint": URL}),
     (("b/r", "s3", {"anon": False, "profile": "p", "use_ssl": True}), {"profile": "p"}),
     (
-        ("b/r", "s3", {"client_kwargs": {"endpoint_url": "http://h", "region_name": "r"}, "key": None}),
-        {"endpoint": "http://h", "region": "r"},
+        ("b/r", "s3", {"client_kwargs": {"endpoint_url": URL, "region_name": "r"}, "key": None}),
+        {"endpoint": URL, "region": "r"},
     ),
     (("b/r", "s3", {"default_block_size": 5, "default_fill_cache": False, "max_concurrency": 4}), {}),
     (
@@ -56,11 +59,11 @@ def test_a_name_is_put_together_again(given: tuple[Any, ...], source: str) -> No
     ),
     (("b/r", "gs", {"token": "anon", "project": "p"}), {"anonymous": True}),
     (("b/r", "gcs", {"token": "google_default"}), {}),
-    (("b/r", "gs", {"token": "ya29.x", "endpoint_url": "http://h"}), {"token": "ya29.x", "endpoint": "http://h"}),
+    (("b/r", "gs", {"token": "ya29.x", "endpoint_url": URL}), {"token": "ya29.x", "endpoint": URL}),
     (("c/r", "az", {"account_name": "a", "account_key": "k"}), {"key": "a", "secret": "k"}),
     (("c/r", "abfs", {"anon": True}), {"anonymous": True}),
     (("https://h/r", "https", {"token": "t", "block_size": 0, "simple_links": True}), {"token": "t"}),
-    (("b/r", "s3", {"endpoint_url": "h", "client_kwargs": {"endpoint_url": "h"}}), {"endpoint": "h"}),
+    (("b/r", "s3", {"endpoint_url": URL, "client_kwargs": {"endpoint_url": URL}}), {"endpoint": URL}),
     (
         ("/r", "memory", {"timeout": 3, "poll": 1, "odd": object}),
         {"timeout": 3, "poll": 1, "extra": {"timeout": 3, "odd": object}},
@@ -80,9 +83,10 @@ def test_options_are_understood(given: tuple[Any, ...], expected: dict[str, Any]
     (("b/r", "s3", {"client_kwargs": 3}), "s3://b/r: the option client_kwargs has to be a mapping"),
     (("b/r", "s3", {"key": "a", "username": "b"}), "s3://b/r: the option key is there twice, as username, too"),
     (("b/r", "s3", {"key": 3}), "s3://b/r: the option key has to be a text, not int"),
-    (("b/r", "s3", {"timeout": "2"}), "s3://b/r: the option timeout has to be a number"),
-    (("b/r", "s3", {"poll": True}), "s3://b/r: the option poll has to be a number"),
-    (("b/r", "s3", {"disk_cache_size": -1}), "s3://b/r: the option disk_cache_size has to be a number"),
+    (("b/r", "s3", {"timeout": "2"}), "s3://b/r: the option timeout has to be a number over 0"),
+    (("b/r", "s3", {"poll": True}), "s3://b/r: the option poll has to be a number over 0"),
+    (("b/r", "s3", {"disk_cache_size": 0}), "s3://b/r: the option disk_cache_size has to be a number over 0"),
+    (("b/r", "s3", {"endpoint_url": "h:9"}), "s3://b/r: the option endpoint has to be a URL such as https://host:9000"),
     (("b/r", "gs", {"token": {"type": "x"}}), "gs://b/r: the option token has to be a text, not dict"),
     (
         ("b/r", "gs", {"token": "/home/a/key.json"}),

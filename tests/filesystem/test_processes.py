@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import pickle
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -64,6 +65,20 @@ def test_threads_get_what_they_ask_for(place: Path, files: dict[str, bytes], sca
         assert list(pool.map(work, range(8))) == [0] * 8
 
 
+def test_threads_make_and_drop_what_they_share(place: Path, scale: Scale) -> None:
+    """What one gives up is never what another one has just got."""
+    def work(_: int) -> int:
+        read = 0
+        for _ in range(scale(50, 500)):
+            fs = GlassfsFileSystem(place / "iris.idv")
+            read += len(fs.cat_file("columns/Label.npy", 0, 6))
+            del fs
+        return read
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [6 * scale(50, 500)] * 8
+
+
 def test_a_spawned_pool_reads(folder: GlassfsFileSystem, files: dict[str, bytes], scale: Scale) -> None:
     wanted = ranges(files, scale(100, 1000), 5)
     with multiprocessing.get_context("spawn").Pool(2) as pool:
@@ -87,6 +102,36 @@ def test_a_forked_process_has_its_own(place: Path, files: dict[str, bytes]) -> N
 
     assert forked(child) == 0
     assert fs.cat_file("notes.txt") == file.read() == b"plain\n"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_processes_that_are_forked_while_threads_read(place: Path, files: dict[str, bytes], scale: Scale) -> None:
+    """They get no lock that nobody will give back, and may drop what they got."""
+    fs = GlassfsFileSystem(place, cache_size=1 << 20)
+    is_over = threading.Event()
+
+    def work(seed: int) -> None:
+        while not is_over.is_set():
+            for name, start, end in ranges(files, 50, seed):
+                assert fs.cat_file(name, start, end) == files[name][start:end]
+            GlassfsFileSystem(place / "iris.idv").find("")
+
+    def child() -> None:
+        nonlocal fs
+        wanted = ranges(files, 50, 9)
+        assert fs.cat_ranges(*zip(*wanted, strict=True)) == [files[name][start:end] for name, start, end in wanted]
+        del fs
+        assert GlassfsFileSystem(place).cat_file("notes.txt") == b"plain\n"
+
+    with ThreadPoolExecutor(3) as pool:
+        working = [pool.submit(work, seed) for seed in range(3)]
+        try:
+            assert [forked(child) for _ in range(scale(5, 15))] == [0] * scale(5, 15)
+        finally:
+            is_over.set()
+        for one in working:
+            one.result()
 
 
 def test_a_pickle_is_a_name(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

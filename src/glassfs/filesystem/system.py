@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from datetime import datetime, timedelta, timezone
 from typing import Any, NoReturn, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
@@ -36,10 +36,11 @@ from glassfs.errors import (
     Refused,
 )
 from glassfs.filesystem.file import GlassfsFile
-from glassfs.filesystem.options import GENERAL, source_of
+from glassfs.filesystem.options import source_of
 from glassfs.library.documents import bytes_of
 from glassfs.library.finding import Paths
 from glassfs.library.session import Asked, Session
+from glassfs.source.remote.storage_options import GENERAL
 from glassfs.source.remote.url import is_url, shown
 from glassfs.tree import Directory, File, Node
 from glassfs.tree.nodes import Facts, Settled, facts_of
@@ -61,10 +62,8 @@ class _Opened:
 
     def __init__(self, asked: Asked, token: str) -> None:
         self.session = Session(asked, token)
-
-    def __del__(self) -> None:
-        if hasattr(self, "session"):
-            self.session.close()
+        # Not by __del__: while that runs another thread may still find this one.
+        finalize(self, self.session.close).atexit = False
 
 
 _lock = threading.RLock()
