@@ -159,6 +159,22 @@ def test_parts_are_those_of_a_slice(robot: GlassfsFileSystem, place: Path) -> No
     assert robot.read_block(STATE, 5, 20) == whole[5:25]
 
 
+def test_several_files_are_read_together(robot: GlassfsFileSystem) -> None:
+    states = {name: robot.cat_file(name) for name in robot.glob("episodes/*/state.npy")}
+    assert robot.cat("episodes/*/state.npy") == robot.cat(list(states)) == states
+    assert robot.cat(STATE) == states[STATE] and robot.cat([STATE]) == {STATE: states[STATE]}
+    assert robot.cat(STATE, recursive=True, start=-8) == states[STATE][-8:]
+    assert robot.cat("episodes", recursive=True).keys() == {*robot.find("episodes")}
+    assert robot.cat("meta", recursive=True) == {"meta/file.json": robot.cat_file("meta/file.json")}
+    assert robot.cat([STATE, "nowhere"], on_error="omit") == {STATE: states[STATE]}
+    assert isinstance(robot.cat([STATE, "nowhere"], on_error="return")["nowhere"], FileNotFoundError)
+    for path in ([STATE, "nowhere"], "nowhere", "no*"):
+        with pytest.raises(FileNotFoundError):
+            robot.cat(path)
+    with pytest.raises(IsADirectoryError):
+        robot.cat("episodes")
+
+
 def test_a_range_that_cannot_be_read_costs_no_other(robot: GlassfsFileSystem) -> None:
     paths = [STATE, "nowhere", "episodes", STATE]
     first, missing, directory, last = robot.cat_ranges(paths, [0, 0, 0, 6], 6)
@@ -282,6 +298,7 @@ WRITERS: dict[str, Callable[[Any, Path], object]] = {
     "open xb": lambda fs, path: fs.open("new", "xb"),
     "open r+b": lambda fs, path: fs.open(STATE, "r+b"),
     "open w": lambda fs, path: fs.open(STATE, "w"),
+    "fsspec's open": lambda fs, path: fsspec.open(f"glassfs://new::{fs._shown}", "wb").open(),
     "write_text": lambda fs, path: fs.write_text("new", "text"),
     "write_bytes": lambda fs, path: fs.write_bytes("new", b"bytes"),
     "pipe_file": lambda fs, path: fs.pipe_file("new", b"bytes"),
