@@ -100,7 +100,9 @@ def test_a_signed_url(web: HttpServer) -> None:
     assert glassfs("tree", url).lines[0] == f"{web.url}/lone.kas"
 
 
-@pytest.mark.parametrize("words", [["ls"], ["tree"], ["info"], ["cat", "nodes/time.npy"]])
+@pytest.mark.parametrize("words", [
+    ["ls"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["tree"], ["info"], ["cat", "nodes/time.npy"])),
+])
 def test_errors_are_one_line_without_what_is_secret(web: HttpServer, words: list[str]) -> None:
     for place, query in (
         ("lone.kas", "?X-Amz-Signature=hunter3"), ("none.kas", f"?X-Amz-Signature={SECRET}"),
@@ -112,6 +114,17 @@ def test_errors_are_one_line_without_what_is_secret(web: HttpServer, words: list
         assert done.errors[0].startswith(f"glassfs: {web.url}/{place}: ")
         assert "hunter" not in done.errors[0]
         assert done.errors[0].count(web.url) == 1
+
+
+def test_without_what_speaks_to_servers(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "obstore").mkdir()
+    (tmp_path / "obstore/__init__.py").write_text("raise ImportError")
+    (tmp_path / "mnt").mkdir()
+    keys = {"AWS_ACCESS_KEY_ID": "glass", "AWS_SECRET_ACCESS_KEY": "see-through", "PYTHONPATH": str(tmp_path)}
+    for command, *more in (["ls"], ["mount", str(tmp_path / "mnt")]):
+        done = glassfs(command, "s3://bucket/run.kdb", *more, **keys)
+        fails(done, "s3://bucket/run.kdb: needs more than is installed: pip install 'glassfs[remote]'")
+    assert glassfs("ls", store, "nodes", **keys).lines == ["flags.npy", "time.npy"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the arguments stay where they are on other systems")

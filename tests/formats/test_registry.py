@@ -38,6 +38,11 @@ def test_each_format_has_the_suffixes_that_are_told_of_it() -> None:
     assert {one.name: one.suffixes for one in built_in()} == dict(BUILT_IN)
 
 
+def test_the_manual_tells_all_suffixes() -> None:
+    manual = (ROOT / "docs/manual/mounting.md").read_text(encoding="utf-8")
+    assert all(f"`{suffix}`" in manual for suffixes in BUILT_IN.values() for suffix in suffixes)
+
+
 def test_formats_of_others_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     unnamed = replace(FORMAT, suffixes=())
     monkeypatch.setattr(registry, "installed", lambda: (unnamed, replace(FORMAT, suffixes=(".made", ".mk"))))

@@ -15,6 +15,7 @@ from tests.conftest import ROOT
 from tests.mount.conftest import Mounted
 from tests.mount.mounts import wait_until
 from tests.mount.test_folder import REASON, value_of, write_store
+from tests.remote.s3 import PAGE, Bucket, S3Server
 
 FORMAT = "user.glassfs.format"
 EVERYTHING_IS_DISTANT = "from glassfs.source.local import LocalStore\nLocalStore.is_distant = True\n"
@@ -107,3 +108,26 @@ def test_one_that_is_named_is_looked_into_whatever_its_name(mounted: Mounted, fo
             return False
 
         assert wait_until(has_changed)
+
+
+def test_a_long_folder_of_a_bucket_costs_its_listing(
+    mounted: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One request a page, no matter how often and how long it is listed, and one for each that somebody enters."""
+    write_store(tmp_path / "store.kas")
+    contents = (tmp_path / "store.kas").read_bytes()
+    count = 3 * PAGE
+    with S3Server({"bucket": Bucket({f"data/{number}.kas": contents for number in range(count)})}) as server:
+        for name, value in (
+            ("AWS_ACCESS_KEY_ID", "glass"), ("AWS_SECRET_ACCESS_KEY", "see-through"), ("AWS_ENDPOINT_URL", server.url),
+        ):
+            monkeypatch.setenv(name, value)
+        with mounted("s3://bucket/data/", options=["poll=3600"]) as mount:
+            for _ in range(2):
+                done = subprocess.run(["ls", "-l", mount.path], capture_output=True, text=True, check=True)
+                containers = [line for line in done.stdout.splitlines() if line.endswith(".kas")]
+                assert len(containers) == count
+                assert all(line.startswith("dr-x------") for line in containers)
+            assert server.count() == server.count("GET", lambda request: request.is_listing) == 3
+            assert value_of(mount.path / "77.kas") == 1.0
+            assert server.count() == 4

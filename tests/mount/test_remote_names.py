@@ -86,7 +86,9 @@ def test_nothing_secret_of_a_url_is_seen_anywhere(mounted: Mounted, bucket: Buck
 
 
 @pytest.mark.parametrize(("options", "folder", "file"), [
-    ("", 0o500, 0o400), ("umask=0", 0o555, 0o444), ("umask=027", 0o550, 0o440), ("uid=12,gid=34", 0o500, 0o400),
+    ("", 0o500, 0o400), ("umask=0", 0o555, 0o444),
+    pytest.param("umask=027", 0o550, 0o440, marks=pytest.mark.slow),
+    pytest.param("uid=12,gid=34", 0o500, 0o400, marks=pytest.mark.slow),
 ])
 def test_whose_it_is(mounted: Mounted, s3: S3Server, options: str, folder: int, file: int) -> None:
     owner = (12, 34) if "uid" in options else (os.geteuid(), os.getegid())
@@ -106,10 +108,13 @@ def test_a_mount_point_of_its_own(fuse: str, s3: S3Server, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("url", "options", "sentence"), [
-    ("s3://none/data", "", "there is no such bucket"), ("s3://bucket/none.kas", "", "there is no such object"),
-    ("s3://bucket/none", "", "there is no such object, nor a folder that has any"),
-    ("s3://bucket/data/text.txt", "", "is not a container of a known format"),
+    ("s3://none/data", "", "there is no such bucket"),
     ("s3://bucket/data", "endpoint=http://127.0.0.1:1,timeout=1", "the connection is refused"),
+    *(pytest.param(*words, marks=pytest.mark.slow) for words in (
+        ("s3://bucket/none.kas", "", "there is no such object"),
+        ("s3://bucket/none", "", "there is no such object, nor a folder that has any"),
+        ("s3://bucket/data/text.txt", "", "is not a container of a known format"),
+    )),
 ])
 @pytest.mark.usefixtures("s3")
 def test_what_cannot_be_mounted_is_one_line(fuse: str, tmp_path: Path, url: str, options: str, sentence: str) -> None:
@@ -139,6 +144,7 @@ def test_only_the_daemon_loads_what_speaks_to_servers(
             glassfs("umount", tmp_path)
 
 
+@pytest.mark.slow
 def test_mount_glassfs_takes_urls(fuse: str, s3: S3Server, tmp_path: Path) -> None:
     program = "from glassfs.mount.helper import main; main()"
 

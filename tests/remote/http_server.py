@@ -120,11 +120,11 @@ class HttpServer:
 
     def hold(self) -> None:
         """From now on everything is swallowed: requests are read, nothing is sent, not even of answers begun."""
-        self._loop.call_soon_threadsafe(self.flows.clear)
+        self._run(self._let_flow(False))
 
     def release(self) -> None:
         """The end of ``hold``: what was held back is sent."""
-        self._loop.call_soon_threadsafe(self.flows.set)
+        self._run(self._let_flow(True))
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -142,6 +142,12 @@ class HttpServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE)
         self._loop.close()
+
+    async def _let_flow(self, flows: bool) -> None:
+        if flows:
+            self.flows.set()
+        else:
+            self.flows.clear()
 
     async def _listen(self) -> None:
         self.flows = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Our own small S3 answers as moto does, and takes what moto does not."""
+"""moto serves what is put there; our own small S3 answers as moto does, and takes what moto does not."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.remote import servers
+from tests.remote.proxy import Proxy
 from tests.remote.s3 import Bucket, S3Server
 
 KEYS = [
@@ -89,6 +90,22 @@ def test_what_is_not_there(both: list[Any], bucket: str, key: str) -> None:
     for client in both:
         with pytest.raises(client.exceptions.ClientError, match="NoSuch"):
             client.get_object(Bucket=bucket, Key=key)
+
+
+def test_moto_serves_ranges_and_conditions(moto: servers.S3, bucket: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    moto.put(bucket, {"folder/some key": CONTENT, "file": tmp_path / "file"})
+    with Proxy(moto.port) as proxy:
+        client = servers.S3(proxy.port).client()
+        found = client.get_object(Bucket=bucket, Key="folder/some key", Range="bytes=1000-1999")
+        assert found["Body"].read() == CONTENT[1000:2000]
+        assert found["ContentRange"] == f"bytes 1000-1999/{len(CONTENT)}"
+        with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):
+            client.get_object(Bucket=bucket, Key="file", IfMatch='"other"')
+        assert [request.range for request in proxy.requests] == ["bytes=1000-1999", None]
+        listed = client.list_objects_v2(Bucket=bucket, Delimiter="/")
+    assert [each["Key"] for each in listed["Contents"]] == ["file"]
+    assert [each["Prefix"] for each in listed["CommonPrefixes"]] == ["folder/"]
 
 
 def test_hostile_names_are_listed_and_read() -> None:

@@ -38,6 +38,12 @@ class Located(NamedTuple):
         """The source as everybody may see it."""
         return name_of(self.source)
 
+    def inner(self, path: str) -> str:
+        """A path that was typed beside it, as one in the source."""
+        if self.path == "/":
+            return path
+        return self.path if path == "/" else f"{self.path}/{path}"
+
 
 def name_of(source: str) -> str:
     """A source as everybody may see it, and as errors name it: of a URL without what may be secret in it."""

@@ -41,7 +41,7 @@ def command(
     A SOURCE that goes on into a container, as in 'glassfs ls run.trees/nodes', is understood as well.
     """
     place = located(source)
-    inside = f"{place.path}/{path}" if place.path != "/" else path
+    inside = place.inner(path)
     with opened(place.source, views, connection) as tree:
         node = lookup(tree, inside, place.shown)
         if isinstance(node, Directory):

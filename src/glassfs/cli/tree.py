@@ -35,7 +35,7 @@ def command(
     A SOURCE that goes on into a container, as in 'glassfs tree run.trees/nodes', is understood as well.
     """
     place = located(source)
-    inside = f"{place.path}/{path}" if place.path != "/" else path
+    inside = place.inner(path)
     with opened(place.source, views, connection) as tree:
         node = lookup(tree, inside, place.shown)
         if not isinstance(node, Directory):

@@ -298,7 +298,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """What a path leads to, over links. Raises NoSuchEntry, NotADirectory, and what finding out raises."""
         paths = self._paths()
         try:
-            return paths.find(normal(path), is_exact=True)[1]
+            return paths.certain(normal(path), is_exact=True)
         except GlassfsError as error:
             raise self._located(error) from None
 

@@ -66,6 +66,16 @@ class Paths:
             except NotFound:
                 raise NoSuchEntry("there is no such entry", missing.source, printable(path.lstrip("/"))) from None
 
+    def certain(self, path: str, is_exact: bool = False) -> Node:
+        """The node, looked into if only its name says that it is a directory."""
+        node = self.find(path, is_exact)[1]
+        try:
+            if isinstance(node, Directory):
+                node.enter()
+        except Changed:
+            node = self.find(path, is_exact)[1]
+        return node
+
     def _found(self, path: str, directories: _Directories, is_exact: bool) -> Found:
         for _ in range(MOST_LINKS):
             parent, _, name = path.rpartition("/")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.source.remote import disk_files, disk_index
+from glassfs.source.remote import disk, disk_files, disk_index
 from glassfs.source.remote.disk_files import NEW
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
@@ -228,31 +228,29 @@ def test_a_process_that_was_forked_off_goes_on_with_it(folder: Path) -> None:
     assert kept(cache, range(4)) == [0, 1, 2]
 
 
-def test_forked_off_in_the_middle_of_a_transaction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the lock nor the connection of the other process is touched."""
+def test_forked_off_while_another_thread_changes_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "PATIENCE", 60)
     cache = opened(folder)
-    ready, go = os.pipe()
-    children: list[int] = []
+    is_inside = threading.Event()
 
-    def fork() -> None:
-        child = os.fork()
-        if child:
-            children.append(child)
-            return
+    def wait() -> None:
+        is_inside.set()
+        time.sleep(0.05)
+
+    before_first(monkeypatch, os, "rename", wait)
+    thread = threading.Thread(target=cache.put, args=("key", "tag", 0, content(0)))
+    thread.start()
+    assert is_inside.wait(60)
+    child = os.fork()
+    if not child:
         status = 1
         try:
-            os.close(go)
-            os.read(ready, 1)
             cache.put("key", "tag", 1, content(1))
             status = 0 if kept(cache, range(3)) == [0, 1] else 2
         finally:
             os._exit(status)
-
-    before_first(monkeypatch, os, "rename", fork)
-    cache.put("key", "tag", 0, content(0))
-    os.close(go)
-    assert os.waitpid(children[0], 0)[1] == 0
-    os.close(ready)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
     cache.put("key", "tag", 2, content(2))
     assert kept(cache, range(4)) == [0, 1, 2]
 

@@ -23,7 +23,8 @@ _LONGEST_ETAG = 256
 
 # What tells one version of an object from others, best first.
 _VERSIONS = (
-    "ETag", "etag", "e_tag", "generation", "version_id", "VersionId", "blob_id", "sha", "oid", "md5Hash", "checksum",
+    "ETag", "etag", "e_tag", "generation", "version_id", "VersionId", "blob_id", "xet_hash", "sha", "oid", "md5Hash",
+    "checksum",
 )
 _NO_VERSIONS = ("", "null", "None", "none")
 _TIMES = (
@@ -198,4 +199,6 @@ def _ftp_code(error: BaseException) -> str:
 def _is_login(error: BaseException) -> bool:
     """Whether a server and its user could not agree on who they are (paramiko's own exceptions)."""
     names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] == "paramiko"}
-    return "AuthenticationException" in names or ("SSHException" in names and str(error).startswith("No authentication methods"))
+    if "AuthenticationException" in names:
+        return True
+    return "SSHException" in names and str(error).startswith("No authentication methods")

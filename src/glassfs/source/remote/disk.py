@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
 
 from glassfs.errors import Refused
 from glassfs.sizes import human_size
@@ -231,8 +232,10 @@ class _Own:
         self.index: Index | None = None
         self._former = former  # never closed: that would touch what its process is doing
         self._lock = threading.Lock()
+        self._is_held = False
         self._written: set[bytes] = set()
         self._writing = threading.Lock()
+        _all.add(self)
 
     def close(self) -> None:
         index, self.index = self.index, None
@@ -249,6 +252,16 @@ class _Own:
             if is_ours:
                 self._lock.release()
 
+    def hold(self) -> None:
+        """Lets nobody begin anything, so that a process can be forked off."""
+        if self._lock.acquire(timeout=PATIENCE):
+            self._is_held = True
+
+    def let_go(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._lock.release()
+
     @contextmanager
     def writing(self, name: bytes) -> Iterator[set[bytes]]:
         """What is being written at any time, with that block; nothing if another thread is at it."""
@@ -261,3 +274,18 @@ class _Own:
             if is_alone:
                 with self._writing:
                     self._written.discard(name)
+
+
+def _hold_all() -> None:
+    for own in list(_all):
+        own.hold()
+
+
+def _let_all_go() -> None:
+    for own in list(_all):
+        own.let_go()
+
+
+_all: WeakSet[_Own] = WeakSet()
+# SQLite knows which locks a process has, and would go on knowing it in one that was forked off meanwhile.
+os.register_at_fork(before=_hold_all, after_in_parent=_let_all_go, after_in_child=_let_all_go)

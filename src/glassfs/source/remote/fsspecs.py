@@ -24,8 +24,9 @@ from glassfs.source.remote.answers import Unbelievable, are_same, fault, is_pass
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.lines import Crew, Task
+from glassfs.source.remote.protocols import system_for
 from glassfs.source.remote.server import Facts, Listed, Server
-from glassfs.source.remote.systems import Reader, System, system_for
+from glassfs.source.remote.systems import Reader, System
 from glassfs.source.remote.url import Url
 
 T = TypeVar("T")
@@ -38,6 +39,10 @@ MOST_OPEN = 4
 MOST_CHANGES = 3
 """How often an object may change while it is looked at for the first time."""
 LONGEST_LISTING = 10_000_000
+
+
+class _GivenUp(DeviceFailed):
+    """Nobody waits for it any more; the line is as good as before."""
 
 
 class _Line:
@@ -139,10 +144,11 @@ class FsspecServer(Server):
         """Does ``work``, more than once where it fails in passing."""
         for pause in (*PAUSES, None):
             try:
+                _check_awaited(task)
                 return work()
             except BaseException as error:
                 found = fault(error, shown, self._system.secrets)
-                if not isinstance(found, (NotFound, Changed)):
+                if not isinstance(found, (NotFound, Changed, _GivenUp)):
                     line.close()
                 if pause is None or not is_passing(error) or task.left <= pause:
                     raise found from None
@@ -201,7 +207,8 @@ def _given(reader: Reader, offset: int, size: int, task: Task[_Line]) -> bytes:
     """What an object gives of a range, which may be too little."""
     pieces: list[bytes] = []
     rest = size
-    while rest and task.left > 0:
+    while rest:
+        _check_awaited(task)
         piece = reader.read(offset + size - rest, rest)
         if not isinstance(piece, (bytes, bytearray, memoryview)):
             raise DeviceFailed(f"gives {type(piece).__name__} for bytes")
@@ -215,7 +222,12 @@ def _given(reader: Reader, offset: int, size: int, task: Task[_Line]) -> bytes:
     return b"".join(pieces)
 
 
+def _check_awaited(task: Task[_Line]) -> None:
+    if task.left <= 0:
+        raise _GivenUp("is not waited for")
+
+
 def _quietly(close: Callable[[], object]) -> None:
     """Closes what may be broken, or anything else."""
-    with suppress(Exception):
+    with suppress(BaseException):
         close()

@@ -18,8 +18,10 @@ from typing import Any
 
 import paramiko
 from paramiko.sftp import (
+    CMD_ATTRS,
     CMD_CLOSE,
     CMD_DATA,
+    CMD_FSTAT,
     CMD_HANDLE,
     CMD_NAME,
     CMD_OPENDIR,
@@ -97,12 +99,12 @@ class Session:
     def listed(self, key: str) -> Iterator[dict[str, Any]]:
         """What is in a folder, links as links."""
         kind, message = self._files._request(CMD_OPENDIR, _wire(key))
-        self.check(kind, CMD_HANDLE, message)
+        self.check(kind, message, CMD_HANDLE)
         handle = message.get_string()
         try:
             while True:
                 for kind, message in self.ask((CMD_READDIR, handle) for _ in range(AHEAD)):
-                    self.check(kind, CMD_NAME, message)
+                    self.check(kind, message, CMD_NAME)
                     yield from _names(key, message)
         except EOFError:
             self._files._request(CMD_CLOSE, handle)
@@ -110,7 +112,7 @@ class Session:
     def open(self, key: str) -> Opened:
         return Opened(self, self._files.open(_wire(key), "rb", bufsize=0))
 
-    def check(self, kind: int, meant: int, message: Any) -> None:
+    def check(self, kind: int, message: Any, meant: int) -> None:
         """Raises what an answer of another kind says: EOFError where something ends."""
         if kind == CMD_STATUS:
             self._files._convert_status(message)
@@ -142,26 +144,34 @@ class Opened:
     def __init__(self, session: Session, file: Any) -> None:
         self._session = session
         self._file = file
+        self._told: dict[str, Any] | None = None
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to so many bytes: as many as there are without a gap."""
-        ends = range(offset, offset + size, REQUEST)
-        asked = [(start, min(REQUEST, offset + size - start)) for start in ends]
+        handle = self._file.handle
+        parts = [(start, min(REQUEST, offset + size - start)) for start in range(offset, offset + size, REQUEST)]
+        # What is asked about one file is answered in the order in which it is asked, so the last answer is about a
+        # time after that of the bytes, and costs no more waiting.
+        questions = [(CMD_READ, handle, int64(start), length) for start, length in parts]
+        *answers, last = self._session.ask([*questions, (CMD_FSTAT, handle)])
+        self._session.check(*last, CMD_ATTRS)
+        self._told = _told("", paramiko.SFTPAttributes._from_msg(last[1]))
         pieces: list[bytes] = []
-        answers = self._session.ask((CMD_READ, self._file.handle, int64(start), length) for start, length in asked)
-        for (_, length), (kind, message) in zip(asked, answers, strict=True):
+        for (_, length), answer in zip(parts, answers, strict=True):
             try:
-                self._session.check(kind, CMD_DATA, message)
+                self._session.check(*answer, CMD_DATA)
             except EOFError:
                 break
-            piece = message.get_string()
+            piece = answer[1].get_string()
             pieces.append(piece)
             if len(piece) != length:
                 break
         return b"".join(pieces)
 
     def info(self) -> dict[str, Any]:
-        return _told("", self._file.stat())
+        """What the file is now, or was after the last read."""
+        told, self._told = self._told, None
+        return _told("", self._file.stat()) if told is None else told
 
     def close(self) -> None:
         self._file.close()

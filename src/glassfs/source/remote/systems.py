@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from glassfs.errors import NotFound, Refused
 from glassfs.source.contract import Path
@@ -138,7 +136,7 @@ class System:
             raise NotFound("is a file")
 
     def reader(self, system: Any, key: str) -> Reader:
-        return _FileReader(self, system, key)
+        return FileReader(self, system, key)
 
 
 def is_name(name: str) -> bool:
@@ -163,10 +161,10 @@ def _name_in(own: str, called: str, is_folder: bool) -> str:
     return name
 
 
-class _FileReader:
+class FileReader:
     """A file object of fsspec, without its cache."""
 
-    def __init__(self, system: System, connected: Any, key: str) -> None:
+    def __init__(self, system: System, connected: Any, key: str, **options: Any) -> None:
         from fsspec.caching import BaseCache
         from fsspec.spec import AbstractBufferedFile
 
@@ -175,9 +173,9 @@ class _FileReader:
         self._key = key
         system.fresh(connected)
         try:
-            self._file = connected.open(key, "rb", cache_type="none")
+            self._file = connected.open(key, "rb", cache_type="none", **options)
         except TypeError:  # one that knows no caches
-            self._file = connected.open(key, "rb")
+            self._file = connected.open(key, "rb", **options)
         if isinstance(self._file, AbstractBufferedFile):
             # Some are not told by their file systems which cache is meant.
             self._file.cache = BaseCache(self._file.blocksize, self._file._fetch_range, self._file.size)
@@ -191,141 +189,6 @@ class _FileReader:
 
     def close(self) -> None:
         self._file.close()
-
-
-class _SSH(System):
-    """Known hosts only; the name of the user is all that a URL may say."""
-
-    def _options_for(self, url: Url, connection: Connection, base: str) -> dict[str, Any]:
-        try:
-            port = urlsplit(base).port
-        except ValueError:
-            raise Refused("is not a URL", url.shown) from None
-        host = (url.host if port is None else url.host.rpartition(":")[0]).strip("[]")
-        if not host or host.startswith("-"):
-            raise Refused("names no host", url.shown)
-        options: dict[str, Any] = {"host": host, "timeout": connection.timeout}
-        if port is not None:
-            options["port"] = port
-        if url.userinfo:
-            options["username"] = url.userinfo
-        # What fsspec's own has besides: here it is always the strictest.
-        extra = {name: value for name, value in connection.extra.items() if name not in ("host_key_policy", "temppath")}
-        return options | extra
-
-    def connect(self) -> Any:
-        from glassfs.source.remote.ssh import Session
-
-        return Session(**self._options)
-
-    def disconnect(self, system: Any) -> None:
-        system.close()
-
-    def fresh(self, system: Any) -> None:
-        pass
-
-    def listed(self, system: Any, key: str) -> Iterable[Any]:
-        told: Iterable[Any] = system.listed(key)
-        return told
-
-    def reader(self, system: Any, key: str) -> Reader:
-        reader: Reader = system.open(key)
-        return reader
-
-
-class _Memory(System):
-    """Files in the memory of this process: all who open one share an object with one position, so nobody opens any."""
-
-    def reader(self, system: Any, key: str) -> Reader:
-        return _MemoryReader(self, system, key)
-
-
-class _MemoryReader:
-    def __init__(self, system: System, connected: Any, key: str) -> None:
-        self._system = system
-        self._connected = connected
-        self._key = key
-
-    def read(self, offset: int, size: int) -> Any:
-        return self._connected.cat_file(self._key, offset, offset + size)
-
-    def info(self) -> Any:
-        return self._system.info(self._connected, self._key)
-
-    def close(self) -> None:
-        pass
-
-
-class _FTP(System):
-    """FTP in the words of the protocol: fsspec aborts each transfer, after which not all servers say the same."""
-
-    def info(self, system: Any, key: str) -> Any:
-        import ftplib
-
-        try:
-            answer = system.ftp.sendcmd(f"MLST {key or '/'}").splitlines()
-        except ftplib.error_perm as error:
-            if str(error)[:3] == "550":
-                raise
-            return super().info(system, key)
-        told = dict(fact.lower().partition("=")[::2] for fact in answer[1].strip().split(" ")[0].split(";") if fact)
-        kind = told.get("type", "")
-        return {
-            "type": "directory" if kind in ("dir", "cdir", "pdir") else kind, "modify": told.get("modify"),
-            "size": int(told["size"]) if told.get("size", "").isdecimal() else None,
-        }
-
-    def disconnect(self, system: Any) -> None:
-        system.ftp.close()
-
-    def reader(self, system: Any, key: str) -> Reader:
-        return _FTPReader(self, system, key)
-
-
-class _FTPReader:
-    def __init__(self, system: System, connected: Any, key: str) -> None:
-        self._system = system
-        self._connected = connected
-        self._key = key
-
-    def read(self, offset: int, size: int) -> Any:
-        import ftplib
-
-        ftp = self._connected.ftp
-        ftp.voidcmd("TYPE I")
-        data = bytearray()
-        with ftp.transfercmd(f"RETR {self._key}", offset) as connection:
-            while len(data) < size and (piece := connection.recv(min(size - len(data), 1 << 18))):
-                data += piece
-        with suppress(ftplib.Error):  # it may say that it was not all
-            ftp.voidresp()
-        return data
-
-    def info(self) -> Any:
-        return self._system.info(self._connected, self._key)
-
-    def close(self) -> None:
-        pass
-
-
-class _Hub(System):
-    """Hugging Face: a listing has what tells versions apart, what is said of one file has it only if asked."""
-
-    def fresh(self, system: Any) -> None:
-        # Not what it knows of repositories, which costs a request each time.
-        system.dircache.clear()
-
-    def info(self, system: Any, key: str) -> Any:
-        self.fresh(system)
-        return system.info(key, refresh=True, expand_info=True)
-
-
-_KINDS: dict[str, type[System]] = {"ftp": _FTP, "hf": _Hub, "memory": _Memory, "sftp": _SSH, "ssh": _SSH}
-
-
-def system_for(url: Url, connection: Connection) -> System:
-    """The file system that a URL is about. Raises Refused."""
-    return _KINDS.get(url.scheme, System)(url, connection)
 
 
 def _class_of(url: Url) -> Any:

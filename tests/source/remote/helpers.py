@@ -1,0 +1,37 @@
+"""What the tests of all protocols ask for."""
+
+from __future__ import annotations
+
+import random
+
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.fsspecs import FsspecServer
+from glassfs.source.remote.server import Facts, Listed
+from glassfs.source.remote.url import parsed
+
+PATIENT = Connection(timeout=60)
+
+
+def server(url: str, connection: Connection = PATIENT) -> FsspecServer:
+    return FsspecServer(parsed(url), connection)
+
+
+def listing(found: list[Listed]) -> dict[str, Facts | None]:
+    return dict(found)
+
+
+def check_reads(server: FsspecServer, path: tuple[str, ...], data: bytes, count: int) -> None:
+    """Many reads at once, of all kinds of ranges."""
+    begun = server.begin(path, 1000)
+    assert begun is not None and begun[1] == data[:1000]
+    facts = begun[0]
+    assert facts.size == len(data)
+    assert server.begin(path, 1000, facts) is None
+    choose = random.Random(1)
+    ranges = [(0, len(data)), (len(data) - 1, 1)]
+    for _ in range(count):
+        offset = choose.randrange(len(data))
+        ranges.append((offset, choose.randrange(len(data) - offset) + 1))
+    answers = [server.fetch(path, offset, size, facts) for offset, size in ranges]
+    for (offset, size), answer in zip(ranges, answers, strict=True):
+        assert answer.result() == data[offset : offset + size]

@@ -1,0 +1,312 @@
+"""SFTP and FTP against real servers: OpenSSH's and rclone's."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from glassfs.errors import Changed, DeviceFailed, NotAllowed, NotFound
+from glassfs.source.remote import fsspecs
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.server import Facts
+from tests.conftest import Scale
+from tests.remote import servers
+from tests.source.remote.helpers import check_reads, listing, server
+
+DATA = random.Random(5).randbytes(300_000)
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Ssh]:
+    with servers.sshd(tmp_path_factory.mktemp("sshd")) as running:
+        yield running
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ~/.ssh of a user who has no keys and knows no hosts."""
+    folder = tmp_path / "home/.ssh"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(folder.parent))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.kdb").write_bytes(DATA)
+    (folder / "empty").touch()
+    (folder / "link").symlink_to("a.kdb")
+    (folder / "new\nline").write_bytes(b"n")
+    os.mkfifo(folder / "fifo")
+    Path(os.fsdecode(bytes(folder) + b"/latin\xe9")).write_bytes(b"l")
+    return folder
+
+
+def configure(home: Path, sshd: servers.Ssh, *lines: str) -> None:
+    (home / "known_hosts").write_text(sshd.known_hosts.read_text())
+    (home / "config").write_text("\n".join((
+        "Host glass", "HostName 127.0.0.1", f"Port {sshd.port}", f"User {sshd.user}", f"IdentityFile {sshd.key}",
+        *lines,
+    )))
+
+
+def test_ssh(sshd: servers.Ssh, home: Path, files: Path, scale: Scale) -> None:
+    configure(home, sshd)
+    found = server("sftp://glass")
+    path = files.parts[1:]
+    names = listing(found.list(path))
+    assert {name: facts and facts.size for name, facts in names.items()} == {
+        "a.kdb": len(DATA), "empty": 0, "sub": None, "new\nline": 1, "latin\udce9": 1,
+    }
+    assert names["a.kdb"] == Facts(len(DATA), "", int((files / "a.kdb").stat().st_mtime) * 10**9)
+    check_reads(found, (*path, "a.kdb"), DATA, scale(50, 1000))
+    assert (found.begin((*path, "latin\udce9"), 9) or pytest.fail())[1] == b"l"
+    assert (found.begin((*path, "empty"), 9) or pytest.fail())[1] == b""
+    with pytest.raises(NotFound):
+        found.list((*path, "nothing"))
+    with pytest.raises(NotFound, match="is a folder"):
+        found.begin((*path, "sub"), 1)
+    found.close()
+
+
+def test_ssh_user_and_port_in_the_url(sshd: servers.Ssh, home: Path, files: Path) -> None:
+    configure(home, sshd)
+    options = Connection(timeout=60, extra={"key_filename": str(sshd.key)})
+    found = server(f"ssh://{sshd.user}@127.0.0.1:{sshd.port}", options)
+    assert found.name == f"ssh://127.0.0.1:{sshd.port}"
+    assert (found.begin((*files.parts[1:], "a.kdb"), 9) or pytest.fail())[1] == DATA[:9]
+
+
+def test_ssh_through_a_command(sshd: servers.Ssh, home: Path, files: Path) -> None:
+    relay = home / "relay.py"
+    relay.write_text(
+        "import socket, sys, threading, os\n"
+        "connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "def back():\n"
+        "    while data := connection.recv(65536):\n"
+        "        os.write(1, data)\n"
+        "    os._exit(0)\n"
+        "threading.Thread(target=back).start()\n"
+        "while data := os.read(0, 65536):\n"
+        "    connection.sendall(data)\n"
+        "connection.shutdown(socket.SHUT_WR)\n"
+    )
+    configure(home, sshd, f"ProxyCommand {sys.executable} {relay} %h %p")
+    found = server("sftp://glass")
+    check_reads(found, (*files.parts[1:], "a.kdb"), DATA, 5)
+    found.close()
+
+
+@pytest.mark.parametrize("known", ["", "another"])
+def test_ssh_speaks_to_known_hosts_only(sshd: servers.Ssh, home: Path, files: Path, known: str) -> None:
+    configure(home, sshd)
+    another = sshd.key.with_suffix(".pub").read_text()
+    (home / "known_hosts").write_text(f"[127.0.0.1]:{sshd.port} {another}" if known else "")
+    found = server("sftp://glass", Connection(timeout=60, extra={"host_key_policy": "auto_add"}))
+    with pytest.raises(NotAllowed, match=r"^sftp://glass/x: may not be read: .*host key"):
+        found.begin(("x",), 1)
+
+
+def test_ssh_without_a_key(sshd: servers.Ssh, home: Path) -> None:
+    configure(home, sshd)
+    (home / "config").unlink()
+    with pytest.raises(NotAllowed, match="No authentication methods"):
+        server(f"sftp://127.0.0.1:{sshd.port}").begin(("x",), 1)
+
+
+def test_ssh_that_nobody_listens_to(home: Path) -> None:
+    with pytest.raises(DeviceFailed, match="NoValidConnectionsError"):
+        server(f"sftp://127.0.0.1:{servers.free_port()}", Connection(timeout=1)).begin(("x",), 1)
+
+
+def test_ssh_and_a_file_that_is_replaced(sshd: servers.Ssh, home: Path, files: Path) -> None:
+    """Who has it open reads on in the old one; in the same file, other bytes are noticed."""
+    configure(home, sshd)
+    found = server("sftp://glass")
+    path = (*files.parts[1:], "a.kdb")
+    facts, _ = found.begin(path, 10) or pytest.fail()
+    (files / "new").write_bytes(DATA[::-1])
+    os.utime(files / "new", (1, 1))
+    (files / "new").rename(files / "a.kdb")
+    assert found.fetch(path, 5, 10, facts).result() == DATA[5:15]
+    other, first = found.begin(path, 10, facts) or pytest.fail()
+    assert first == DATA[::-1][:10]
+    (files / "a.kdb").write_bytes(DATA)
+    with pytest.raises(Changed):
+        found.fetch(path, 0, 10, other).result()
+    os.truncate(files / "a.kdb", 7)
+    with pytest.raises(Changed):
+        found.fetch(path, 5, 10, other).result()
+
+
+def test_ssh_and_a_connection_that_ends(sshd: servers.Ssh, home: Path, files: Path) -> None:
+    configure(home, sshd)
+    found = server("sftp://glass")
+    path = (*files.parts[1:], "a.kdb")
+    facts, _ = found.begin(path, 10) or pytest.fail()
+    line = next(iter(found._crew._workers)).line
+    line.connected._client.get_transport().sock.close()
+    assert found.fetch(path, 5, 10, facts).result() == DATA[5:15]
+
+
+def test_ssh_in_a_process_that_was_forked_off(sshd: servers.Ssh, home: Path, files: Path) -> None:
+    configure(home, sshd)
+    found = server("sftp://glass")
+    path = (*files.parts[1:], "a.kdb")
+    check_reads(found, path, DATA, 3)
+    process = os.fork()
+    if not process:
+        status = 1
+        try:
+            check_reads(found, path, DATA, 3)
+            found.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    check_reads(found, path, DATA, 3)
+    found.close()
+
+
+@pytest.mark.parametrize("url", ["sftp", "ftp"])
+def test_what_takes_connections_and_says_nothing(home: Path, url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = server(f"{url}://127.0.0.1:{silent.getsockname()[1]}", Connection(timeout=0.3))
+        answers = [found.fetch(("x",), 0, 1, Facts(1, "", 1)) for _ in range(6)]
+        for answer in answers:
+            with pytest.raises(DeviceFailed):
+                answer.result()
+
+
+class Stingy(paramiko.SFTPServerInterface):  # type: ignore[misc]
+    """Gives a file of DATA, less than it is asked for each time, and after a while nothing."""
+
+    def __init__(self, server: Login) -> None:
+        super().__init__(server)
+        self.server = server
+
+    def stat(self, path: str) -> paramiko.SFTPAttributes:
+        attributes = paramiko.SFTPAttributes()
+        attributes.st_size, attributes.st_mode, attributes.st_mtime = len(DATA), 0o100644, 7
+        attributes.st_atime = 7
+        return attributes
+
+    def open(self, path: str, flags: int, attr: object) -> paramiko.SFTPHandle:
+        handle = paramiko.SFTPHandle(flags)
+        handle.stat = lambda: self.stat("")
+        handle.read = self.read
+        return handle
+
+    def read(self, offset: int, length: int) -> bytes | int:
+        most = next(self.server.mosts, 0)
+        data = DATA[offset : offset + min(length, most)]
+        return data or paramiko.SFTP_EOF
+
+
+class Login(paramiko.ServerInterface):  # type: ignore[misc]
+    """Lets everybody in. ``mosts`` are how many bytes it gives in its next answers."""
+
+    def __init__(self, mosts: Iterator[int]) -> None:
+        self.mosts = mosts
+
+    def check_auth_password(self, user: str, password: str) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, channel: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+
+def serve_ssh(listening: socket.socket, key: paramiko.PKey, mosts: Iterator[int]) -> None:
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return
+        transport = paramiko.Transport(connection)
+        transport.add_server_key(key)
+        transport.set_subsystem_handler("sftp", paramiko.SFTPServer, Stingy)
+        transport.start_server(server=Login(mosts))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_ssh_that_gives_less_than_is_asked_for(home: Path, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The right bytes if it gives all in the end; an error if it says that the file ends before it does."""
+    monkeypatch.setattr(fsspecs, "PAUSES", (0.001, 0.001, 0.001))
+    choose = random.Random(3)
+    mosts = iter(lambda: choose.randrange(1, 40_000), 0)
+    if ends:
+        mosts = islice(mosts, 20)
+    key = paramiko.RSAKey.generate(2048)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        (home / "known_hosts").write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
+        threading.Thread(target=serve_ssh, args=(listening, key, mosts), daemon=True).start()
+        options = Connection(timeout=60, extra={"password": "x", "username": "x"})
+        found = server(f"sftp://127.0.0.1:{port}", options)
+        facts = Facts(len(DATA), "", 7 * 10**9)
+        answers = [(offset, found.fetch(("x",), offset, 100_000, facts)) for offset in range(0, 200_001, 40_000)]
+        failed = 0
+        for offset, answer in answers:
+            try:
+                assert answer.result() == DATA[offset : offset + 100_000]
+            except DeviceFailed as error:
+                assert "bytes where 100000 were asked for" in str(error)
+                failed += 1
+        assert bool(failed) == ends
+        found.close()
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_ssh_with_a_password(home: Path, files: Path, tmp_path: Path) -> None:
+    """rclone's server, which knows passwords; they come from a program."""
+    user, password = servers.CREDENTIALS["AWS_ACCESS_KEY_ID"], servers.CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
+    (files / "fifo").unlink()
+    with servers.rclone("sftp", files, tmp_path / "rclone") as port:
+        with paramiko.Transport(("127.0.0.1", port)) as transport:
+            transport.start_client(timeout=60)
+            key = transport.get_remote_server_key()
+        (home / "known_hosts").write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
+        found = server(f"sftp://{user}@127.0.0.1:{port}", Connection(timeout=60, extra={"password": password}))
+        assert {"a.kdb", "sub"} <= listing(found.list(())).keys()
+        check_reads(found, ("a.kdb",), DATA, 20)
+        found.close()
+        with pytest.raises(NotAllowed) as caught:
+            server(f"sftp://{user}@127.0.0.1:{port}", Connection(timeout=60, extra={"password": "wrong"})).list(())
+        assert "wrong" not in str(caught.value)
+
+
+def test_ftp(files: Path, tmp_path: Path) -> None:
+    command = servers.program("rclone")
+    (files / "fifo").unlink()
+    # A name that is not UTF-8 ends the listing of its folder: FTP itself has no other names.
+    Path(os.fsdecode(bytes(files) + b"/latin\xe9")).unlink()
+    own = {"RCLONE_CONFIG": str(tmp_path / "none.conf"), "RCLONE_CACHE_DIR": str(tmp_path / "cache")}
+    with servers.running(
+        lambda port: [
+            command, "serve", "ftp", files, "--addr", f"127.0.0.1:{port}", "--read-only", "--dir-cache-time", "0s",
+        ],
+        servers.begins_with(b"220"), tmp_path / "rclone", own,
+    ) as port:
+        found = server(f"ftp://anonymous@127.0.0.1:{port}")
+        names = listing(found.list(()))
+        assert names["sub"] is None and names["a.kdb"] is not None and names["a.kdb"].size == len(DATA)
+        check_reads(found, ("a.kdb",), DATA, 20)
+        with pytest.raises(NotFound):
+            found.begin(("nothing",), 1)
+        facts, _ = found.begin(("a.kdb",), 10) or pytest.fail()
+        (files / "a.kdb").write_bytes(DATA + b"more")
+        with pytest.raises(Changed):
+            found.fetch(("a.kdb",), 5, 10, facts).result()
+        found.close()
