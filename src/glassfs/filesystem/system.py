@@ -42,6 +42,7 @@ from glassfs.library.finding import Paths
 from glassfs.library.session import Asked, Session
 from glassfs.source.remote.storage_options import GENERAL
 from glassfs.source.remote.url import is_url, shown
+from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
 from glassfs.tree.nodes import Facts, Settled, facts_of
 from glassfs.tree.tree import normal
@@ -314,7 +315,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         node = self._node(path)
         if not isinstance(node, File):
-            raise IsADirectory("is a directory", self._shown, path)
+            raise IsADirectory("is a directory", self._shown, printable(path))
         return node
 
     def _fresh(self, do: Callable[[], Result]) -> Result:
