@@ -27,6 +27,7 @@ FAR = 8 << 10  # images of more bytes are hopped over, smaller ones are read alo
 NEAR_WINDOW, WINDOW, WIDE_WINDOW = 512, 64 << 10, 256 << 10
 IMAGE_HEAD = 256  # bytes that hold the fields of most images and the signature of their data
 
+FORESEEN_FROM = 16 << 20  # bytes of a section from which on it takes too long to look at each image far away
 DECODED_PIXELS = 64 << 20  # of all pictures in one listing
 
 _MEDIA = (None, "jpeg", "png")
@@ -216,6 +217,8 @@ class _Scan:
         images, start = len(self.frames), self.starts[0] - _LENGTH.size - len(heads[0][0]) - 2 if heads else 0
         size = self.position - start
         if not images or start + num_frames * size != self.end or num_frames * images > MOST_IMAGES:
+            return False
+        if self.end - start < FORESEEN_FROM:
             return False
         if any(look.format for look in self.looks) or not all(map(self.is_raw_size, range(images))):
             return False
