@@ -51,15 +51,15 @@ class CountingServer(Server):
             self.requests.append((offset, size))
         assert offset >= 0 and size > 0 and offset + size <= facts.size
         future: Future[bytes] = Future()
-        current = self.objects.get(path)
+        current, answer = self.objects.get(path), self.answer
         if current is None:
             future.set_exception(NotFound("is not there"))
         elif current != facts:
             future.set_exception(Changed("has other bytes now"))
-        elif self.answer is None:
+        elif answer is None:
             future.set_result(content(facts, offset, size))
         else:
-            self.answer(future, content(facts, offset, size))
+            answer(future, content(facts, offset, size))
         return future
 
     def close(self) -> None:
@@ -72,17 +72,27 @@ class Gate:
     def __init__(self, server: CountingServer) -> None:
         self.waiting: list[tuple[Future[bytes], bytes]] = []
         self._server = server
-        server.answer = lambda future, data: self.waiting.append((future, data))
+        self._lock = threading.Lock()
+        self._is_open = False
+        server.answer = self._answer
 
     def open(self, error: Exception | None = None) -> None:
         """From now on. What waits fails with ``error``, if there is one."""
+        with self._lock:
+            self._is_open = True
         self._server.answer = None
-        waiting, self.waiting = self.waiting, []
-        for future, data in waiting:
+        for future, data in self.waiting:
             if error is not None:
                 future.set_exception(error)
             elif future.set_running_or_notify_cancel():
                 future.set_result(data)
+
+    def _answer(self, future: Future[bytes], data: bytes) -> None:
+        with self._lock:
+            if not self._is_open:
+                self.waiting.append((future, data))
+                return
+        future.set_result(data)
 
 
 class Line:
