@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import lru_cache
 
 import numpy as np
 
 from glassfs.errors import Changed, NotFound
 from glassfs.source.contract import Path
+from glassfs.source.remote.paging import Paged, Pages
 from glassfs.source.remote.server import Facts, Listed, Server
 
 PERIOD = 1_000_003
+K, M = 1 << 10, 1 << 20
+PAGE = 256 * K
+BLOCK = 512 * K
+PATH = ("run.kdb",)
 
 
 class CountingServer(Server):
@@ -32,7 +36,7 @@ class CountingServer(Server):
         self.answer: Callable[[Future[bytes], bytes], None] | None = None
         self.lock = threading.Lock()
 
-    def put(self, size: int, etag: str = "one", path: Path = ("run.kdb",)) -> Facts:
+    def put(self, size: int, etag: str = "one", path: Path = PATH) -> Facts:
         self.objects[path] = Facts(size, etag, 0)
         return self.objects[path]
 
@@ -95,28 +99,6 @@ class Gate:
         future.set_result(data)
 
 
-class Line:
-    """Answers as a network does: each request after ``latency``, and all together ``bandwidth`` bytes a second."""
-
-    def __init__(self, server: CountingServer, latency: float, bandwidth: float) -> None:
-        self._latency = latency
-        self._bandwidth = bandwidth
-        self._lock = threading.Lock()
-        self._free_at = 0.0
-        self._threads = ThreadPoolExecutor(64)
-        server.answer = self._answer
-
-    def _answer(self, future: Future[bytes], data: bytes) -> None:
-        with self._lock:
-            self._free_at = max(self._free_at, time.monotonic() + self._latency) + len(data) / self._bandwidth
-            at = self._free_at
-        self._threads.submit(self._settle, future, data, at)
-
-    def _settle(self, future: Future[bytes], data: bytes, at: float) -> None:
-        time.sleep(max(0.0, at - time.monotonic()))
-        future.set_result(data)
-
-
 @lru_cache
 def _table(etag: str) -> bytes:
     return np.random.default_rng([*etag.encode()]).bytes(PERIOD)
@@ -129,3 +111,31 @@ def content(facts: Facts, offset: int, size: int) -> bytes:
     if start + size <= PERIOD:
         return table[start : start + size]
     return (table[start:] + table * -(-size // PERIOD))[:size]
+
+
+def read(paged: Paged, offset: int, size: int) -> bytes:
+    buffer = bytearray(size)
+    paged.scatter([memoryview(buffer)], offset)
+    return bytes(buffer)
+
+
+def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> Paged:
+    """As somebody has it who has just asked what it is."""
+    paged = Pages(budget).object(server, PATH, facts)
+    paged.put_head(content(facts, 0, min(PAGE, facts.size)))
+    return paged
+
+
+def read_all(paged: Paged, facts: Facts, step: int, start: int = 0, end: int | None = None) -> None:
+    for offset in range(start, facts.size if end is None else end, step):
+        size = min(step, facts.size - offset)
+        assert read(paged, offset, size) == content(facts, offset, size)
+
+
+def until(condition: Callable[[], object]) -> None:
+    waiting = threading.Event()
+    for _ in range(6000):
+        if condition():
+            return
+        waiting.wait(0.01)
+    raise AssertionError("it does not come about")
