@@ -315,7 +315,7 @@ def test_credentials_are_not_told(hostile: type[Hostile], monkeypatch: pytest.Mo
     secrets = ["USER", "KEY+1", "SECRET", "TOKEN", "NESTED"]
 
     def fail(self: Hostile, question: str) -> str:
-        raise OSError(f"{' '.join(secrets)} KEY%2B1 https://u:p@host/x?signature=abc\n" + "long " * 100)
+        raise OSError(f"{' '.join(secrets)} KEY%2B1 https://u:p@host/x?signature=abc\n\x1b[2J" + "long " * 100)
 
     monkeypatch.setattr(hostile, "meets", fail)
     extra = {"more": {"a": [secrets[4]]}}
@@ -324,5 +324,5 @@ def test_credentials_are_not_told(hostile: type[Hostile], monkeypatch: pytest.Mo
         server("hostile://USER@host/a", connection).begin(("a",), 1)
     text = str(caught.value)
     assert not [secret for secret in (*secrets, "KEY%2B1", "signature", "abc", "u:p") if secret in text]
-    assert "https://host/x" in text and len(text) < 250 and "\n" not in text
+    assert "https://host/x" in text and len(text) < 250 and text.isprintable()
     assert hostile.connections[-1]["more"] == {"a": ["NESTED"]}
