@@ -5,16 +5,29 @@ venv=${GLASSFS_VENV:-$root/.venv}
 
 say() { printf '%s\n' "$*" >&2; }
 
-# install_packages PACKAGE... : Debian packages, with root or with a sudo that does not ask.
+# as_root COMMAND... : with root or with a sudo that does not ask.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+# install_packages PACKAGE... : Debian packages. Services among them are not started.
 install_packages() {
-    local run=()
-    if ! command -v apt-get >/dev/null; then return 1; fi
-    if [ "$(id -u)" != 0 ]; then
-        sudo -n true 2>/dev/null || return 1
-        run=(sudo -n)
-    fi
-    "${run[@]}" apt-get -o DPkg::Lock::Timeout=120 update -qq >/dev/null 2>&1
-    "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -y -qq "$@" >/dev/null 2>&1
+    if ! command -v apt-get >/dev/null || ! as_root true 2>/dev/null; then return 1; fi
+    as_root apt-get -o DPkg::Lock::Timeout=120 update -qq >/dev/null 2>&1
+    (
+        # Debian starts a service when it is installed, unless this says no.
+        policy=/usr/sbin/policy-rc.d
+        if [ ! -e $policy ]; then
+            trap 'as_root rm -f $policy' EXIT
+            printf '#!/bin/sh\nexit 101\n' | as_root tee $policy && as_root chmod 755 $policy || exit 1
+        fi
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -y -qq "$@"
+    ) >/dev/null 2>&1
+}
+
+# disable_services UNIT... : they do not start with the machine either.
+disable_services() {
+    if [ -d /run/systemd/system ]; then as_root systemctl disable --now "$@" >/dev/null 2>&1 || true; fi
 }
 
 # has_library NAME : whether the dynamic linker finds it.

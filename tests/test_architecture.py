@@ -32,8 +32,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "view": BELOW_FORMATS,
     "tree": BELOW_FORMATS | {"view", "formats.registry"},
     "library": BELOW_FORMATS | {"view", "tree"},
-    "mount": BELOW_FORMATS | {"view", "tree", "formats.registry", ""},
-    "cli": BELOW_FORMATS | {"view", "tree", "library", "mount", "formats.registry", ""},
+    "arguments": {"source.remote.url"},
+    "mount": BELOW_FORMATS | {"view", "tree", "formats.registry", "arguments", ""},
+    "cli": BELOW_FORMATS | {"view", "tree", "library", "mount", "formats.registry", "arguments", ""},
+    "filesystem": {"source.remote", "tree", "library"},
     "testing": BELOW_FORMATS | {"view", "tree", "formats.registry"},
     "": {"library"},
     "__main__": {"cli"},
@@ -244,3 +246,5 @@ def test_listing_needs_neither_fuse_nor_numpy(tmp_path: Path) -> None:
     assert "glassfs.formats.kastore" in modules
     assert not {name for name in modules if name.partition(".")[0] in ("numpy", "PIL", "fuse")}
     assert not {name for name in modules if name.startswith("glassfs.mount")}
+    remote = {name for name in modules if name.startswith("glassfs.source.remote.")}
+    assert remote == {"glassfs.source.remote.connection", "glassfs.source.remote.url"}

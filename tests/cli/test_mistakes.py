@@ -93,6 +93,8 @@ def test_a_name_that_is_much_like_another(store: Path) -> None:
     fails(done, f"nodes/time: no such file or directory in {store}; did you mean 'nodes/time.npy'?")
     done = glassfs("ls", store, "node")
     fails(done, f"node: no such file or directory in {store}; did you mean 'nodes'?")
+    done = glassfs("ls", f"{store}/node")
+    fails(done, f"/node: no such file or directory in {store}; did you mean 'nodes'?")
 
 
 def test_a_pattern_that_the_shell_did_not_expand(store: Path) -> None:

@@ -64,7 +64,7 @@ class Mounted(Protocol):
     """``with mounted(source, …) as mount``: a mount at a new directory, gone at the end of the block."""
 
     def __call__(
-        self, *sources: Path, options: Sequence[str] = (), at: Path | None = None, foreground: bool = False,
+        self, *sources: Path | str, options: Sequence[str] = (), at: Path | None = None, foreground: bool = False,
     ) -> AbstractContextManager[Mount]: ...
 
 
@@ -82,7 +82,7 @@ def fuse(request: pytest.FixtureRequest) -> str:
 def mounted(fuse: str, tmp_path_factory: pytest.TempPathFactory) -> Mounted:
     @contextmanager
     def mounting(
-        *sources: Path, options: Sequence[str] = (), at: Path | None = None, foreground: bool = False,
+        *sources: Path | str, options: Sequence[str] = (), at: Path | None = None, foreground: bool = False,
     ) -> Iterator[Mount]:
         place = tmp_path_factory.mktemp("mount")
         path = at

@@ -100,7 +100,7 @@ class Mount:
     """
 
     def __init__(
-        self, sources: Sequence[Path], path: Path, log: Path, generation: str, options: Sequence[str] = (),
+        self, sources: Sequence[Path | str], path: Path, log: Path, generation: str, options: Sequence[str] = (),
         foreground: bool = False,
     ) -> None:
         self.sources, self.path, self.log, self.generation = sources, path, log, generation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import MountOptions
 from glassfs.sizes import human_size, parse_size
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.options import WrongValue, connection_from
 
 
 def test_nothing_given_is_the_default() -> None:
@@ -36,6 +39,55 @@ def test_flags() -> None:
 ])
 def test_options_of_mount_are_passed_over(option: str) -> None:
     assert MountOptions.parse((option,)) == MountOptions()
+
+
+def test_what_is_said_of_urls() -> None:
+    options = MountOptions.parse((
+        "endpoint=http://localhost:9000/,region=eu-north-1,anonymous,profile=lab", "timeout=2.5,poll=.5",
+        "disk_cache=some/where,disk_cache_size=2G",
+    ))
+    folder = os.path.abspath("some/where")
+    assert options.connection() == Connection(
+        endpoint="http://localhost:9000", region="eu-north-1", anonymous=True, profile="lab", timeout=2.5, poll=0.5,
+        disk_cache=folder, disk_cache_size=2 << 30,
+    )
+    shown = options.shown()
+    assert (shown["endpoint"], shown["anonymous"], shown["timeout"]) == ("http://localhost:9000", True, 2.5)
+    assert (shown["disk_cache"], shown["poll"]) == (folder, 0.5)
+
+
+@pytest.mark.parametrize(("given", "permissions"), [
+    ("", 0o400), ("uid=5,gid=5", 0o400), ("umask=0", 0o444), ("umask=022", 0o444), ("umask=027", 0o440),
+    ("umask=077", 0o400),
+])
+def test_what_is_elsewhere_is_for_the_user_alone_unless_a_umask_is_given(given: str, permissions: int) -> None:
+    assert MountOptions.parse((given,)).connection().permissions == permissions
+
+
+@pytest.mark.parametrize(("option", "reason"), [
+    ("timeout=0", "'0' is not a number of seconds, over 0 and up to 3600"), ("timeout=3601", "'3601'"),
+    ("timeout=inf", "'inf'"), ("timeout=-1", "'-1'"), ("timeout=1e9", "'1e9'"), ("timeout=", "needs a value"),
+    ("timeout", "needs a value"), ("poll=0", "a number of seconds"), ("disk_cache=", "needs a value"),
+    ("disk_cache_size=lots", "a size, such as"), ("endpoint=localhost:9000", "is not a URL such as"),
+    ("endpoint=http://", "is not a URL such as"), ("endpoint=s3://bucket", "is not a URL such as"),
+    ("anonymous=yes", "takes no value"), ("region=a b\x1b", "is not a name"), ("timout=3", "did you mean timeout?"),
+    ("endpoint=https://me:hunter2@host", "never from the command line"),
+    ("secret=hunter2", "option secret: credentials are taken"),
+    ("aws_secret_access_key=hunter2", "never from the command line"), ("key=hunter2", "never from the command line"),
+])
+def test_wrong_options_of_urls(option: str, reason: str) -> None:
+    for parse in (lambda: MountOptions.parse((option,)), lambda: connection_from([option])):
+        with pytest.raises((WrongOption, WrongValue)) as caught:
+            parse()
+        assert reason in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_option_of_a_mount_says_nothing_of_a_url() -> None:
+    for option in ("uid=5", "colour", "allow_other"):
+        with pytest.raises(WrongValue, match="unknown option"):
+            connection_from([option])
 
 
 @pytest.mark.parametrize(("option", "reason"), [

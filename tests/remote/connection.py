@@ -167,18 +167,22 @@ class Connection:
         await self._server.flows.wait()
         request.status = reply.status
         if has_body:
-            await self._send_body(request, head, body, in_chunks, fault)
-            if isinstance(fault, Length) and fault.framed == "lie" and fault.by < 0:
-                raise Over
+            await self._send_body(request, head, body, promised, fault)
         else:
+            request.is_done = True
             self._writer.write(head)
         await self._writer.drain()
-        request.is_done = True
+        if not request.is_done:
+            raise Over
 
     async def _send_body(
-        self, request: Request, head: bytes, body: AsyncIterator[bytes], in_chunks: bool, fault: Fault | None,
+        self, request: Request, head: bytes, body: AsyncIterator[bytes], promised: int | None, fault: Fault | None,
     ) -> None:
-        """The head goes along with the first piece, as from a server in a hurry."""
+        """In chunks where no size is promised. The head goes along with the first piece, as from a server in a hurry.
+
+        The log knows of everything before a client can.
+        """
+        in_chunks = promised is None
         stops = fault.after if isinstance(fault, Cut | Reset | Stall) and fault.after is not None else None
         step, pause = (fault.size, fault.pause) if isinstance(fault, Drip) else (PIECE, 0.0)
         async for whole in body:
@@ -196,9 +200,11 @@ class Connection:
                     await self._be_silent(pause)
                 await self._server.flows.wait()
                 request.sent += len(piece)
+                request.is_done = request.sent == promised or request.is_done
                 self._writer.write(b"%s%x\r\n%s\r\n" % (head, len(piece), piece) if in_chunks else head + piece)
                 head = b""
                 await self._writer.drain()
+        request.is_done = promised is None or request.sent >= promised
         self._writer.write(head + b"0\r\n\r\n" if in_chunks else head)
 
     async def _break_off(self, fault: Fault | None) -> None:

@@ -61,7 +61,7 @@ class Redirect:
 
 @dataclass(frozen=True)
 class Headers:
-    """Other headers than the right ones: replaced, or left out where the value is None. {"ETag": '"other"'}"""
+    """Other headers than the right ones: replaced, or left out where the value is None. Of the length: see Length."""
 
     changes: Mapping[str, str | None]
 

@@ -20,12 +20,14 @@ from weakref import WeakSet
 
 from tests.remote.connection import Answering, Connection, Over, Upstream
 from tests.remote.faults import Fault, Faults
+from tests.remote.ports import LOCALHOST, free_port
 from tests.remote.requests import Reply, Request
 
 BUFFERED = 4 << 20
 SLACK = 0.02
 """Seconds for which a line that was not used may be used twice."""
 PATIENCE = 60.0
+ATTEMPTS = 5
 
 Result = TypeVar("Result")
 Server = TypeVar("Server", bound="HttpServer")
@@ -71,7 +73,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
+        return f"http{'s' if self._tls else ''}://{LOCALHOST}:{self.port}"
 
     # The log
 
@@ -118,11 +120,11 @@ class HttpServer:
 
     def hold(self) -> None:
         """From now on everything is swallowed: requests are read, nothing is sent, not even of answers begun."""
-        self._loop.call_soon_threadsafe(self.flows.clear)
+        self._run(self._let_flow(False))
 
     def release(self) -> None:
         """The end of ``hold``: what was held back is sent."""
-        self._loop.call_soon_threadsafe(self.flows.set)
+        self._run(self._let_flow(True))
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -141,13 +143,27 @@ class HttpServer:
         self._thread.join(PATIENCE)
         self._loop.close()
 
+    async def _let_flow(self, flows: bool) -> None:
+        if flows:
+            self.flows.set()
+        else:
+            self.flows.clear()
+
     async def _listen(self) -> None:
         self.flows = asyncio.Event()
         self.flows.set()
-        self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, limit=BUFFERED, ssl=self._tls, backlog=512,
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        for attempts_left in reversed(range(ATTEMPTS)):
+            port = self.port or free_port()
+            try:
+                self._server = await asyncio.start_server(
+                    self._serve, LOCALHOST, port, limit=BUFFERED, ssl=self._tls, backlog=512,
+                )
+                break
+            except OSError:
+                # Somebody else has taken it meanwhile.
+                if attempts_left == 0:
+                    raise
+        self.port = port
 
     async def _leave(self) -> None:
         self._server.close()

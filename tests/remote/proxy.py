@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.remote.connection import PIECE, Upstream, chunks
 from tests.remote.faults import Fault, Faults
 from tests.remote.http_server import BUFFERED, HttpServer
+from tests.remote.ports import LOCALHOST
 from tests.remote.requests import Reply, Request
 
 
@@ -59,7 +60,7 @@ class _Upstream:
         if not self._is_idle:
             self.close()
         if self._reader is None or self._writer is None:
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=BUFFERED)
+            self._reader, self._writer = await asyncio.open_connection(LOCALHOST, self._port, limit=BUFFERED)
         self._is_idle = False
         return self._reader, self._writer
 

@@ -29,6 +29,7 @@ class Request:
     """Bytes of the answer's body that were handed to the system."""
     fault: object = None
     is_done: bool = False
+    """Whether all that was promised was."""
     headers: dict[str, str] = field(init=False)
     """By their names in small letters."""
 

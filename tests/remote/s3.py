@@ -7,6 +7,7 @@ at, nothing can be written. Buckets may be changed from any thread while it serv
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import time
@@ -103,7 +104,7 @@ class Bucket:
 
 
 class S3Server(HttpServer):
-    """Buckets by their names, in the path of a URL: ``{url}/bucket/key``."""
+    """Buckets by their names, in the path of a URL: ``{url}/bucket/key``. Google's XML API asks in the same way."""
 
     def __init__(
         self, buckets: Mapping[str, Bucket], *, delay: float = 0, bandwidth: float | None = None,
@@ -113,6 +114,12 @@ class S3Server(HttpServer):
             self._answer_request, delay=delay, bandwidth=bandwidth, faults=faults, certificate=certificate,
         )
         self.buckets = buckets
+
+    @property
+    def google_key(self) -> str:
+        """The key of a service account (JSON) with which a client of Google's storage comes here, unsigned."""
+        account = {"client_email": "", "private_key": "", "private_key_id": ""}
+        return json.dumps({"gcs_base_url": self.url, "disable_oauth": True, **account})
 
     def _answer_request(self, request: Request) -> Reply:
         name, _, key = request.path.removeprefix("/").partition("/")
@@ -131,7 +138,8 @@ class S3Server(HttpServer):
         query = request.query
         if query.get("list-type") != "2":
             return failure(501, "NotImplemented")
-        encode = quoted if query.get("encoding-type") == "url" else escaped
+        is_quoted = query.get("encoding-type") == "url"
+        encode = quoted if is_quoted else escaped
         prefix, delimiter = as_bytes(query.get("prefix", "")), as_bytes(query.get("delimiter", ""))
         after = query.get("continuation-token")
         after = bytes.fromhex(after) if after is not None else as_bytes(query.get("start-after", ""))
@@ -139,7 +147,7 @@ class S3Server(HttpServer):
         return listing(name, [
             (encode(key), None if delimiter and key.endswith(delimiter) and key != prefix else bucket.get(as_text(key)))
             for key in found
-        ], encode(prefix), None if last is None else last.hex())
+        ], encode(prefix), None if last is None else last.hex(), is_quoted)
 
 
 def answer_object(made: Object, request: Request) -> Reply:
@@ -168,6 +176,7 @@ def answer_object(made: Object, request: Request) -> Reply:
 
 def listing(
     bucket: str, found: Iterable[tuple[str, Object | None]], prefix: str = "", following: str | None = None,
+    is_quoted: bool = False,
 ) -> Reply:
     """A page of names as they stand in XML: objects, or None for a common prefix; and the token of the next page."""
     contents, folders = [], []
@@ -180,12 +189,13 @@ def listing(
                 f"<Contents><Key>{name}</Key><LastModified>{when}</LastModified><ETag>{escaped(made.etag.encode())}"
                 f"</ETag><Size>{made.size}</Size><StorageClass>STANDARD</StorageClass></Contents>",
             )
+    encoding = "<EncodingType>url</EncodingType>" if is_quoted else ""
     token = "" if following is None else f"<NextContinuationToken>{following}</NextContinuationToken>"
     text = (
         '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
         f"<Name>{bucket}</Name><Prefix>{prefix}</Prefix><KeyCount>{len(contents) + len(folders)}</KeyCount>"
-        f"<MaxKeys>{PAGE}</MaxKeys><IsTruncated>{'false' if following is None else 'true'}</IsTruncated>{token}"
-        f"{''.join(contents)}{''.join(folders)}</ListBucketResult>"
+        f"<MaxKeys>{PAGE}</MaxKeys><IsTruncated>{'false' if following is None else 'true'}</IsTruncated>"
+        f"{encoding}{token}{''.join(contents)}{''.join(folders)}</ListBucketResult>"
     )
     return Reply(200, [("Content-Type", "application/xml")], text.encode(errors="surrogateescape"))
 

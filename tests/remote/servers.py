@@ -11,7 +11,6 @@ import base64
 import hashlib
 import os
 import pwd
-import random
 import shutil
 import signal
 import socket
@@ -26,15 +25,14 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 import pytest
 
+from tests.remote.ports import LOCALHOST, free_port
+
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
 PATIENCE = 60.0
-PORTS = range(20_000, 32_000)
-"""Below those that the system gives to connections that go out."""
 ATTEMPTS = 5
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "glass", "AWS_SECRET_ACCESS_KEY": "see-through", "AWS_DEFAULT_REGION": "us-east-1"}
-LOCALHOST = "127.0.0.1"
 
 
 def missing(reason: str) -> NoReturn:
@@ -53,19 +51,6 @@ def program(name: str) -> str:
     return found
 
 
-def free_port() -> int:
-    """A port on which nobody listens now."""
-    while True:
-        port = random.SystemRandom().choice(PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOCALHOST, port))
-            except OSError:
-                continue
-        return port
-
-
 def begins_with(start: bytes, question: bytes = b"") -> Callable[[int], bool]:
     """Whether what a server says on its port, to this question, begins so."""
 
@@ -81,6 +66,7 @@ def begins_with(start: bytes, question: bytes = b"") -> Callable[[int], bool]:
 
 
 speaks_http = begins_with(b"HTTP/", b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+speaks_ftp = begins_with(b"220 ")
 speaks_ssh = begins_with(b"SSH-2.0-")
 
 
@@ -122,6 +108,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
+def bound_to_this(words: Sequence[str | Path]) -> Sequence[str | Path]:
+    """The command, that it may end with the tests also where they are killed."""
+    setpriv = shutil.which("setpriv")
+    return words if setpriv is None else [setpriv, "--pdeathsig", "TERM", "--", *words]
+
+
 @contextmanager
 def running(
     command: Callable[[int], Sequence[str | Path]], answers: Callable[[int], bool], folder: Path,
@@ -135,7 +127,7 @@ def running(
         log = folder / f"{Path(words[0]).name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
+                bound_to_this(words), stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
                 env={**os.environ, **(environment or {})},
             )
         try:
@@ -213,21 +205,22 @@ def moto(folder: Path) -> Iterator[S3]:
 
 
 @contextmanager
-def rclone(kind: Literal["s3", "http", "webdav", "sftp"], served: Path, folder: Path) -> Iterator[int]:
+def rclone(kind: Literal["s3", "http", "webdav", "sftp", "ftp"], served: Path, folder: Path) -> Iterator[int]:
     """``rclone serve`` over a folder; of ``s3`` the folders in it are the buckets. Yields its port.
 
-    ``s3`` and ``sftp`` want the key (as the user's name) and the secret (as the password) of CREDENTIALS.
+    ``s3``, ``sftp`` and ``ftp`` want the key (as the user's name) and the secret (as the password) of CREDENTIALS.
     """
     command = program("rclone")
     key, secret = CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
-    words = {"s3": ["--auth-key", f"{key},{secret}"], "sftp": ["--user", key, "--pass", secret]}.get(kind, [])
+    password = ["--user", key, "--pass", secret]
+    words = {"s3": ["--auth-key", f"{key},{secret}"], "sftp": password, "ftp": password}.get(kind, [])
     own = {"RCLONE_CONFIG": str(folder / "none.conf"), "RCLONE_CACHE_DIR": str(folder / "cache")}
     with running(
         lambda port: [
             command, "serve", kind, served, "--addr", f"{LOCALHOST}:{port}", "--read-only", "--dir-cache-time", "0s",
             *words,
         ],
-        speaks_ssh if kind == "sftp" else speaks_http, folder, own,
+        {"sftp": speaks_ssh, "ftp": speaks_ftp}.get(kind, speaks_http), folder, own,
     ) as port:
         yield port
 
@@ -334,7 +327,7 @@ StrictModes no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
-UsePAM no
+UsePAM {pam}
 UseDNS no
 MaxStartups 100
 MaxSessions 100
@@ -348,6 +341,8 @@ ForceCommand internal-sftp
 def sshd(folder: Path) -> Iterator[Ssh]:
     """OpenSSH's server, which gives whoever has the key the whole file system over sftp, as the user of the test."""
     command = program("sshd")
+    # Only root can see whether an account is locked; for others it is, unless PAM is asked.
+    pam = "no" if os.getuid() == 0 else "yes"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("host_key", "user_key"):
         (folder / name).unlink(missing_ok=True)
@@ -359,7 +354,7 @@ def sshd(folder: Path) -> Iterator[Ssh]:
 
     def configured(port: int) -> Sequence[str | Path]:
         config = folder / "sshd_config"
-        config.write_text(SSHD.format(folder=folder, address=LOCALHOST, port=port))
+        config.write_text(SSHD.format(folder=folder, pam=pam, address=LOCALHOST, port=port))
         return [command, "-D", "-e", "-f", config]
 
     with running(configured, speaks_ssh, folder) as port:

@@ -1,8 +1,9 @@
-"""Each server that the tests start serves a range, and is gone afterwards."""
+"""Each server that the tests start serves a range, and is gone afterwards. (moto: `test_s3.py`.)"""
 
 from __future__ import annotations
 
 import base64
+import ftplib
 import http.client
 import os
 import socket
@@ -55,21 +56,6 @@ def nothing_left() -> Iterator[None]:
     assert set(servers.descendants(os.getpid())) <= before
 
 
-def test_moto_serves_ranges_and_conditions(moto: servers.S3, bucket: str, served: Path) -> None:
-    moto.put(bucket, {"folder/some key": CONTENT, "file": served / NAME})
-    with Proxy(moto.port) as proxy:
-        client = servers.S3(proxy.port).client()
-        found = client.get_object(Bucket=bucket, Key="folder/some key", Range="bytes=1000-1999")
-        assert found["Body"].read() == WANTED
-        assert found["ContentRange"] == f"bytes 1000-1999/{len(CONTENT)}"
-        with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):
-            client.get_object(Bucket=bucket, Key="file", IfMatch='"other"')
-        assert [request.range for request in proxy.requests] == ["bytes=1000-1999", None]
-        listed = client.list_objects_v2(Bucket=bucket, Delimiter="/")
-    assert [each["Key"] for each in listed["Contents"]] == ["file"]
-    assert [each["Prefix"] for each in listed["CommonPrefixes"]] == ["folder/"]
-
-
 @pytest.mark.parametrize("kind", ["http", "webdav"])
 def test_rclone_serves_a_folder(kind: str, served: Path, tmp_path: Path, nothing_left: None) -> None:
     with servers.rclone(kind, served, tmp_path / "rclone") as port:
@@ -96,6 +82,16 @@ def test_rclone_serves_sftp(served: Path, tmp_path: Path, nothing_left: None) ->
         with client.open_sftp() as sftp, sftp.open(f"/{NAME}") as file:
             file.seek(1000)
             assert file.read(1000) == WANTED
+
+
+def test_rclone_serves_ftp(served: Path, tmp_path: Path, nothing_left: None) -> None:
+    user, password = (servers.CREDENTIALS[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+    received: list[bytes] = []
+    with servers.rclone("ftp", served, tmp_path / "rclone") as port, ftplib.FTP(encoding="utf-8") as client:
+        client.connect("127.0.0.1", port, timeout=60)
+        client.login(user, password)
+        client.retrbinary(f"RETR {NAME}", received.append, rest=1000)
+    assert b"".join(received) == CONTENT[1000:]
 
 
 def test_nginx_serves_ranges_with_etags_and_lists_folders(served: Path, tmp_path: Path, nothing_left: None) -> None:

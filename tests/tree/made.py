@@ -57,7 +57,7 @@ def open_made(opening: Opening) -> Container:
 
 FORMAT = Format(
     "made", lambda head: head.startswith(MAGIC), open_made,
-    hint=lambda head: "has a letter wrong" if head.startswith(b"MAED") else None,
+    hint=lambda head: "has a letter wrong" if head.startswith(b"MAED") else None, suffixes=(".made",),
 )
 
 

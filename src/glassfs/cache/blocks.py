@@ -62,6 +62,12 @@ class BlockCache:
         """Blocks up to this size are held in memory."""
         return min(LARGEST_KEPT, self.budget // 2)
 
+    def lend(self) -> int:
+        """Bytes of the budget that somebody else has from now on, for what is fetched from elsewhere."""
+        lent = self.budget // 2
+        self.room.budget -= lent
+        return lent
+
     def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
         """Fills ``buffer`` with the block's bytes from ``offset`` on."""
         if recipe.size > self.largest_kept:

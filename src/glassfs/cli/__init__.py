@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from inspect import cleandoc
+from typing import NoReturn
 
 import click
 
 from glassfs import __version__
+from glassfs.arguments import harmless, hide
 
 COMMANDS = {
     "mount": "Mount containers or a folder of them as a read-only directory.",
@@ -65,10 +68,12 @@ class _Commands(click.Group):
 
 
 def _suggestion(arguments: list[str]) -> str:
+    from glassfs.source.remote.url import is_url
+
     name = arguments[0]
     if name in MEANT:
         return f"; did you mean '{MEANT[name]}'?"
-    if os.path.exists(name):
+    if os.path.exists(name) or is_url(name):
         meant = f"mount {name} {arguments[1]}" if len(arguments) == 2 else f"ls {name}"
         return f"; did you mean 'glassfs {meant}'?"
     from difflib import get_close_matches
@@ -85,6 +90,7 @@ def glassfs() -> None:
 
 def main() -> None:
     """The entry point of the program."""
+    hide()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # what a terminal's encoding lacks is shown as a number
             stream.reconfigure(errors="backslashreplace")
@@ -92,7 +98,19 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 100)
     status = run(sys.argv[1:])
     gc.freeze()
+    if "obstore" in sys.modules:
+        _leave(status)
     sys.exit(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process as it is. Python 3.13 and older end a thread that comes back to it once it is ending, and one of
+    obstore's cannot be ended so: it takes the process with it, with SIGABRT.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, AttributeError):  # nobody reads it any more
+            stream.flush()
+    os._exit(status)
 
 
 def run(arguments: list[str]) -> int:
@@ -139,5 +157,5 @@ def _plain(arguments: list[str]) -> list[str]:
 def _failed(message: str, status: int) -> int:
     from glassfs.terminal import printable
 
-    click.echo(f"glassfs: {printable(message)}", err=True)
+    click.echo(f"glassfs: {printable(harmless(message))}", err=True)
     return status

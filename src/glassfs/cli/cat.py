@@ -8,9 +8,21 @@ from collections.abc import Iterator
 
 import click
 
-from glassfs.cli.common import Located, complain, located, lookup, opened, report, views_option
+from glassfs.cli.common import (
+    Located,
+    complain,
+    connection_option,
+    located,
+    lookup,
+    name_of,
+    opened,
+    report,
+    views_option,
+)
 from glassfs.cli.complete import complete_paths
 from glassfs.errors import GlassfsError, IsADirectory
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import is_url
 from glassfs.tree import File, Symlink, Tree
 
 CHUNK = 1 << 20
@@ -19,17 +31,18 @@ CHUNK = 1 << 20
 @click.command()
 @click.argument("places", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_paths)
 @views_option
-def command(places: tuple[str, ...], views: str) -> int:
-    """SOURCE is a container or a folder, each PATH a file inside it.
+@connection_option
+def command(places: tuple[str, ...], views: str, connection: Connection) -> int:
+    """SOURCE is a container or a folder, or the URL of one, each PATH a file inside it.
 
     Paths that go on into a container, as in 'glassfs cat run.trees/nodes/time.npy', are understood as well.
     """
     buffer = memoryview(bytearray(CHUNK))
     is_whole = True
     for source, paths in _grouped(places):
-        with opened(source, views) as tree:
+        with opened(source, views, connection) as tree:
             for path in paths:
-                is_whole &= _written(tree, path or "/", source, buffer)
+                is_whole &= _written(tree, path or "/", name_of(source), buffer)
     return 0 if is_whole else 1
 
 
@@ -46,9 +59,12 @@ def _grouped(places: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _how_to(place: Located) -> str:
-    if not os.path.exists(place.source):
-        return f"{place.source}: no such file; name a container or a folder, and a path inside it"
-    return f"{place.source}: name a path inside it; 'glassfs ls {place.source}' shows what is there"
+    from glassfs.source.remote.options import meant_by
+
+    if not is_url(place.source) and not os.path.exists(place.source):
+        meant = meant_by(place.source)
+        return f"{place.source}: no such file{meant or '; name a container or a folder, and a path inside it'}"
+    return f"{place.shown}: name a path inside it; 'glassfs ls {place.shown}' shows what is there"
 
 
 def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:

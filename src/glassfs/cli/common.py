@@ -9,13 +9,17 @@ from itertools import islice
 from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
+from glassfs.arguments import harmless
 from glassfs.content import Array, Container, Image
 from glassfs.errors import GlassfsError, NotADirectory, NotFound, Refused
 from glassfs.formats.registry import HEAD, recognise
 from glassfs.library import open_tree
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Node, Tree, open_sources
+from glassfs.tree import Directory, File, Node, Sources, Tree, open_sources
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
 
@@ -29,13 +33,34 @@ class Located(NamedTuple):
     source: str
     path: str
 
+    @property
+    def shown(self) -> str:
+        """The source as everybody may see it."""
+        return name_of(self.source)
+
+    def inner(self, path: str) -> str:
+        """A path that was typed beside it, as one in the source."""
+        if self.path == "/":
+            return path
+        return self.path if path == "/" else f"{self.path}/{path}"
+
+
+def name_of(source: str) -> str:
+    """A source as everybody may see it, and as errors name it: of a URL without what may be secret in it."""
+    return shown(source).rstrip("/") if is_url(source) else local_name(source)
+
 
 def located(typed: str) -> Located:
     """What is meant where a source is to be named: it, or a path that goes on into a container, as in a mount.
 
     The container is the longest part of the path that is a file; where that is a folder, it may be one in which a name
-    is shown escaped (``%0A``). A path that is there as it stands is never taken apart.
+    is shown escaped (``%0A``). A path that is there as it stands is never taken apart. Of a URL no server is asked: the
+    container is what is called like one, if something follows that has a name; one with a query is never taken apart.
+    Raises Refused for a URL that nobody should type.
     """
+    if is_url(typed):
+        return _located_url(typed)
+    typed = local_name(typed)
     source, inner = typed.rstrip("/") or typed, ""
     while source and not os.path.lexists(source):
         source, _, name = source.rpartition("/")
@@ -43,6 +68,21 @@ def located(typed: str) -> Located:
     if not source or (inner and os.path.isdir(source) and "%" not in inner):
         return Located(typed, "/")
     return Located(source, inner or "/")
+
+
+def _located_url(typed: str) -> Located:
+    from glassfs.formats.registry import may_be_container
+    from glassfs.source.remote.options import demand_plain
+
+    demand_plain(typed)
+    url = parsed(typed)
+    if not url.query:
+        start = typed.index("://") + 3
+        while (start := typed.find("/", start) + 1) > 0:
+            end = typed.find("/", start)
+            if end > 0 and may_be_container(typed[start:end]) and typed[end:].strip("/"):
+                return Located(typed[:end], typed[end:])
+    return Located(typed, "/")
 
 
 views_option = click.option(
@@ -59,23 +99,77 @@ def _demand_views(names: str) -> str:
     return names
 
 
+def _connection(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Connection:
+    if not texts:
+        return Connection()
+    from glassfs.source.remote.options import WrongValue, connection_from
+
+    try:
+        return connection_from(texts)
+    except WrongValue as error:
+        raise click.UsageError(error.reason, context) from None
+
+
+def _complete_connection(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str,
+) -> list[CompletionItem]:
+    from glassfs.cli.unseen import completed_option
+    from glassfs.source.remote.options import DESCRIPTIONS
+
+    return completed_option(DESCRIPTIONS, incomplete)
+
+
+connection_option = click.option(
+    "-o", "connection", metavar="OPTION[,OPTION]…", multiple=True, callback=_connection,
+    shell_complete=_complete_connection,
+    help="How to reach a URL: endpoint=URL, region=NAME, anonymous, timeout=SECONDS and others, as for a mount.",
+)
+"""The argument ``connection`` of a command: a Connection."""
+
+
 @contextmanager
-def opened(source: str, views: str = "") -> Iterator[Tree]:
+def opened(source: str, views: str = "", connection: Connection = Connection()) -> Iterator[Tree]:  # noqa: B008
     """The tree of one source, closed at the end. Where it cannot be opened, the error has its path as it was typed."""
     try:
-        tree = open_tree(source, views=views)
+        tree = open_tree(source, views=views, connection=connection)
     except Refused as error:
-        raise click.ClickException(f"{source}: {reason_of(error, source)}") from error
+        name = name_of(source)
+        raise click.ClickException(f"{name}: {reason_of(error, name)}") from error
+    except NotFound as error:
+        raise _with_hint(error, source) from None
     with tree:
         yield tree
 
 
+def _with_hint(error: NotFound, source: str) -> NotFound:
+    """The same, with the URL that may be meant by a name that is not there."""
+    from glassfs.source.remote.options import meant_by
+
+    return type(error)(f"{error.reason}{meant_by(source)}", error.source, error.part) if not is_url(source) else error
+
+
 @contextmanager
-def opened_container(source: str) -> Iterator[tuple[Tree, Container]]:
-    """The tree of a container and the container behind it, for what only that knows: its facts, files and checks."""
-    sources = open_sources([source])
-    with sources.tree as tree:
-        yield tree, sources.containers.all_open()[0].container
+def opened_sources(source: str, connection: Connection = Connection()) -> Iterator[Sources]:  # noqa: B008
+    """What a person named, closed at the end, for what only a container knows: its facts, files and checks."""
+    if is_url(source):
+        from glassfs.source.remote.options import demand_plain
+
+        demand_plain(source)
+    try:
+        sources = open_sources([source], connection=connection)
+    except NotFound as error:
+        raise _with_hint(error, source) from None
+    with sources.tree:
+        yield sources
+
+
+@contextmanager
+def opened_container(
+    source: str, connection: Connection = Connection(),  # noqa: B008
+) -> Iterator[tuple[Tree, Container]]:
+    """The tree of a container and the container behind it."""
+    with opened_sources(source, connection) as sources:
+        yield sources.tree, sources.containers.all_open()[0].container
 
 
 def containers_below(folder: str) -> Iterator[tuple[str, OSError | None]]:
@@ -123,7 +217,7 @@ def report(path: str, error: Exception, source: str = "") -> None:
 
 def complain(sentence: str) -> None:
     """A line on standard error."""
-    click.echo(f"glassfs: {printable(sentence)}", err=True)
+    click.echo(f"glassfs: {printable(harmless(sentence))}", err=True)
 
 
 def lookup(tree: Tree, path: str, source: str) -> Node:
@@ -172,7 +266,7 @@ def _hint(tree: Tree, path: str) -> str:
     """What may have been meant by a path that is not there."""
     from difflib import get_close_matches
 
-    if os.path.isfile(path):
+    if is_url(path) or os.path.isfile(path):
         return "it is a file of its own; one source is taken"
     if any(character in path for character in "*?["):
         return "patterns such as * work only in a mount"

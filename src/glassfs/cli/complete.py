@@ -1,7 +1,8 @@
 """What the Tab key offers: paths inside containers.
 
 A name comes from a container, that is from anybody, and most shells put it into the command line as it is: one with
-a character that means something to a shell, or that does not print, is not offered. Nothing here fails loudly.
+a character that means something to a shell, or that does not print, is not offered. Nothing here fails loudly, and no
+server is asked: for a URL nothing is offered.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from click.shell_completion import CompletionItem
 from glassfs.cli.common import located
 from glassfs.errors import GlassfsError
 from glassfs.library import open_tree
+from glassfs.source.remote.url import is_url
 from glassfs.tree import Directory, Node, Tree
 from glassfs.tree.tree import normal
 
@@ -26,6 +28,8 @@ _HARMLESS = frozenset("%+,-.:=@^_")
 
 def complete_source(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Files of the local system, and what is inside a container whose name has been typed in full."""
+    if is_url(incomplete):
+        return []
     folder, slash, begun = incomplete.rpartition("/")
     place = located(folder) if slash else None
     if place is None or (place.path == "/" and not os.path.isfile(place.source)):
@@ -36,7 +40,7 @@ def complete_source(_context: click.Context, _parameter: click.Parameter, incomp
 def complete_path(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Paths inside the source that stands on the command line."""
     source = context.params.get("source")
-    if not source:
+    if not source or is_url(source):
         return []
     folder, slash, begun = incomplete.rpartition("/")
     place = located(source)

@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import complain, containers_below, opened, opened_container, reason_of
+from glassfs.cli.common import complain, connection_option, name_of, opened_sources, reason_of
 from glassfs.cli.complete import complete_source
 from glassfs.content import (
     Array,
     Blob,
+    Container,
     Content,
     Document,
     Image,
@@ -26,11 +27,13 @@ from glassfs.content import (
     Scalar,
     Text,
 )
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, Unrecognised
+from glassfs.formats.registry import may_be_container
 from glassfs.sizes import human_size
+from glassfs.source import Entry, Kind
+from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Node, Tree
-from glassfs.view import ALL
+from glassfs.tree import Directory, File, Node, Sources, Tree
 
 KINDS: dict[type[Content], str] = {
     Array: "arrays", Image: "pictures", Picture: "pictures", Json: "documents", Document: "documents",
@@ -52,21 +55,24 @@ LOOKED_INTO = 256
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each source, on a line.")
 @click.option("--quick", is_flag=True, help="Header and index only; nothing inside is counted.")
-def command(sources: tuple[str, ...], as_json: bool, quick: bool) -> int:
+@connection_option
+def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Connection) -> int:
     """Counts what is in each SOURCE, and compares its size raw with that of the file.
 
     Sizes that would take decoding are left out. Views are told that appear with --views all, and where: of things that
     are numbered in the first one. For KinoDB the cameras are counted, and how many episodes succeeded.
-    A SOURCE that is a folder: how many containers of each format are in it and below, their sizes, and the sums of
-    what their headers tell.
+    A SOURCE that is a folder, or the URL of one: how many containers of each format are in it and below, their sizes,
+    and the sums of what their headers tell.
     """
     failures = 0
     for number, source in enumerate(sources):
-        is_folder = os.path.isdir(source)
+        name = name_of(source)
         try:
-            found = describe_folder(source) if is_folder else describe(source, quick)
+            with opened_sources(source, connection) as opened:
+                is_folder = opened.has_folder
+                found = _described_folder(opened, name) if is_folder else _described(opened, name, quick)
         except (GlassfsError, OSError) as error:
-            complain(f"{source}: {reason_of(error, source)}")
+            complain(f"{name}: {reason_of(error, name)}")
             failures += 1
             continue
         if is_folder:
@@ -76,36 +82,57 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool) -> int:
     return 1 if failures else 0
 
 
-def describe(source: str, quick: bool = False) -> dict[str, Any]:
+def _described(sources: Sources, name: str, quick: bool) -> dict[str, Any]:
     """What a container is: format, version, sizes in bytes, what its header says, and how much of what is in it."""
-    with opened_container(source) as (tree, container):
-        size = sum(part.size for part in container.sources)
-        found: dict[str, Any] = {
-            "source": source, "format": container.format, "version": container.version, "bytes": size,
-            "files": len(container.sources), "facts": container.facts,
-        }
-        if quick:
-            return found
-        return found | _counted(tree, size, container.format == "kinodb") | {"views": _views(source)}
+    container = sources.containers.all_open()[0].container
+    found = {"source": name} | _told(container)
+    if quick:
+        return found
+    return found | _counted(sources.tree, found["bytes"], container.format == "kinodb") | {"views": _views(sources)}
 
 
-def describe_folder(source: str) -> dict[str, Any]:
+def _told(container: Container) -> dict[str, Any]:
+    """What its header and index say."""
+    return {
+        "format": container.format, "version": container.version, "bytes": sum(part.size for part in container.sources),
+        "files": len(container.sources), "facts": container.facts,
+    }
+
+
+def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     """The containers in a folder by their formats: how many, how large, and the sums of some of their facts."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
-    for path, error in containers_below(source):
-        if error is not None:
-            unreadable.append(f"{path}: {reason_of(error)}")
-            continue
+    waiting = list(sources.places.values())
+    while waiting:
+        folder = waiting.pop()
         try:
-            found = describe(path, quick=True)
-        except (GlassfsError, OSError) as refused:
-            unreadable.append(f"{path}: {reason_of(refused, path)}")
+            found_in = folder.store.list(folder.path)
+        except GlassfsError as error:
+            unreadable.append(str(error.at(folder.store.shown(folder.path))))
             continue
-        sums = formats.setdefault(found["format"], Counter())
-        sums.update(containers=1, bytes=found["bytes"])
-        sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
-    return {"source": source, "formats": dict(sorted(formats.items())), "unreadable": unreadable}
+        listed = [(folder._replace(path=(*folder.path, one)), entry) for one, entry in sorted(found_in, key=_by_name)]
+        waiting += [place for place, entry in reversed(listed) if entry.kind is Kind.FOLDER]
+        for place, entry in listed:
+            if entry.kind is not Kind.FILE or (place.store.is_distant and not may_be_container(place.path[-1])):
+                continue
+            try:
+                with sources.containers.glimpsed(place, entry.version) as (container, _):
+                    found = _told(container)
+            except Unrecognised:
+                continue
+            except (GlassfsError, OSError) as error:
+                shown = place.store.shown(place.path)
+                unreadable.append(f"{shown}: {reason_of(error, shown)}")
+                continue
+            sums = formats.setdefault(found["format"], Counter())
+            sums.update(containers=1, bytes=found["bytes"])
+            sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
+    return {"source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable}
+
+
+def _by_name(found: tuple[str, Entry]) -> str:
+    return found[0]
 
 
 def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:
@@ -129,29 +156,29 @@ def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:
     return found | {"cameras": episodes.cameras, "success": episodes.success} if has_episodes else found
 
 
-def _views(source: str) -> dict[str, list[str]]:
+def _views(sources: Sources) -> dict[str, list[str]]:
     """The paths of what views add to the tree, by their endings. Nothing is read but what listings take."""
     found: dict[str, list[str]] = {}
-    with opened(source) as plain, opened(source, ALL) as viewed:
-        waiting = deque([("", plain.root, viewed.root)])
-        for _ in range(LOOKED_INTO):
-            if not waiting:
-                break
-            place, directory, shown = waiting.popleft()
-            try:
-                nodes, more = directory.listing(), shown.listing()
-            except GlassfsError:
-                continue
-            is_numbered = bool(nodes) and nodes[0].name.partition(".")[0].isdigit()
-            known = {node.name: node for node in islice(nodes, 1 if is_numbered else None)}
-            for node in islice(more, 1 if is_numbered else None):
-                below = known.get(node.name)
-                if below is None:
-                    paths = found.setdefault(os.path.splitext(node.name)[1] or node.name, [])
-                    if len(paths) < LOOKED_INTO:
-                        paths.append(f"{place}{node.name}")
-                elif isinstance(below, Directory) and isinstance(node, Directory):
-                    waiting.append((f"{place}{node.name}/", below, node))
+    plain = sources.plain_root()
+    waiting = deque([("", plain, sources.viewed(plain.name, plain.ino))])
+    for _ in range(LOOKED_INTO):
+        if not waiting:
+            break
+        place, directory, shown = waiting.popleft()
+        try:
+            nodes, more = directory.listing(), shown.listing()
+        except GlassfsError:
+            continue
+        is_numbered = bool(nodes) and nodes[0].name.partition(".")[0].isdigit()
+        known = {node.name: node for node in islice(nodes, 1 if is_numbered else None)}
+        for node in islice(more, 1 if is_numbered else None):
+            below = known.get(node.name)
+            if below is None:
+                paths = found.setdefault(os.path.splitext(node.name)[1] or node.name, [])
+                if len(paths) < LOOKED_INTO:
+                    paths.append(f"{place}{node.name}")
+            elif isinstance(below, Directory) and isinstance(node, Directory):
+                waiting.append((f"{place}{node.name}/", below, node))
     return found
 
 

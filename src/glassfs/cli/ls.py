@@ -11,10 +11,11 @@ from functools import cache
 
 import click
 
-from glassfs.cli.common import described, located, lookup, opened, report, views_option
+from glassfs.cli.common import connection_option, described, located, lookup, opened, report, views_option
 from glassfs.cli.complete import complete_path, complete_source
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, NotADirectory
 from glassfs.sizes import human_size
+from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.tree import normal
@@ -31,15 +32,18 @@ WIDEST = 40
 @click.option("-R", "--recursive", is_flag=True, help="Everything below as well.")
 @click.option("-H", "--human-readable", is_flag=True, help="Sizes such as 1.5K.")
 @views_option
-def command(source: str, path: str, is_long: bool, recursive: bool, human_readable: bool, views: str) -> int:
-    """SOURCE is a container or a folder, PATH a directory or file inside it.
+@connection_option
+def command(
+    source: str, path: str, is_long: bool, recursive: bool, human_readable: bool, views: str, connection: Connection,
+) -> int:
+    """SOURCE is a container or a folder, or the URL of one, PATH a directory or file inside it.
 
     A SOURCE that goes on into a container, as in 'glassfs ls run.trees/nodes', is understood as well.
     """
     place = located(source)
-    inside = f"{place.path}/{path}" if place.path != "/" else path
-    with opened(place.source, views) as tree:
-        node = lookup(tree, inside, place.source)
+    inside = place.inner(path)
+    with opened(place.source, views, connection) as tree:
+        node = lookup(tree, inside, place.shown)
         if isinstance(node, Directory):
             failures = _list(tree, normal(inside), recursive, is_long, human_readable)
         else:
@@ -55,6 +59,8 @@ def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bo
         place = waiting.pop()
         try:
             nodes = sorted(tree.directory(place).listing(), key=lambda node: node.name)
+        except NotADirectory:  # only its name said that it is one
+            continue
         except GlassfsError as error:
             report(place, error)
             failures += 1

@@ -8,9 +8,11 @@ import shlex
 import click
 from click.shell_completion import CompletionItem
 
-from glassfs.cli.unseen import complete_path
+from glassfs.cli.unseen import complete_path, completed_option
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
+from glassfs.source.remote.options import demand_plain, meant_by
+from glassfs.source.remote.url import is_url, local_name, shown
 from glassfs.terminal import printable
 
 
@@ -22,15 +24,7 @@ def _described() -> str:
 
 def complete_options(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Mount options; several are separated by commas, and the last of them is completed."""
-    before, comma, begun = incomplete.rpartition(",")
-    given = {option.partition("=")[0] for option in before.split(",")}
-    found = []
-    for names, meaning in DESCRIPTIONS.items():
-        for option in names.split(", "):
-            name, equals, _ = option.partition("=")
-            if name.startswith(begun) and name not in given:
-                found.append(CompletionItem(f"{before}{comma}{name}{equals}", help=meaning))
-    return found
+    return completed_option(DESCRIPTIONS, incomplete)
 
 
 @click.command(epilog=_described())
@@ -49,6 +43,8 @@ def command(
 
     Without a MOUNTPOINT, glassfs makes one in the current directory, named after the one SOURCE: run.kdb is mounted at
     run, or at run-glassfs if there is a run already, and a folder data at data-glassfs. It goes when the mount ends.
+
+    A SOURCE may be a URL, such as s3://bucket/datasets or https://host/run.kdb.
     """
     from glassfs.mount.daemon import mount
 
@@ -70,11 +66,12 @@ def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file
     from glassfs.mount.daemon import mount
     from glassfs.mount.errors import MountError
 
-    if not os.path.exists(source):
-        raise MountError(f"{source}: no such file or folder")
+    demand_plain(source)
+    if not is_url(source) and not os.path.exists(local_name(source)):
+        raise MountError(f"{source}: no such file or folder{meant_by(source)}")
     own = mountpoint.make(source)
     options.own_mountpoint = own
-    where = f"{printable(source)} is mounted at {printable(own.name)}"
+    where = f"{printable(shown(source))} is mounted at {printable(own.name)}"
     if foreground or "debug" in options.flags:
         # At its end there is nothing left to be said.
         click.echo(f"{where}, until Ctrl-C", err=True)

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from glassfs.cli.common import described, located, lookup, opened, report, views_option
+from glassfs.cli.common import connection_option, described, located, lookup, opened, report, views_option
 from glassfs.cli.complete import complete_path, complete_source
-from glassfs.errors import GlassfsError, NotADirectory
+from glassfs.errors import Changed, GlassfsError, NotADirectory
 from glassfs.sizes import human_size
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink
 from glassfs.tree.tree import normal
@@ -23,18 +25,22 @@ MANY = 40
 @click.option("-L", "--level", type=click.IntRange(1), help="Go no deeper than this.")
 @click.option("-a", "--all", "show_all", is_flag=True, help=f"All entries of a directory, not only the first {MANY}.")
 @views_option
-def command(source: str, path: str, level: int | None, show_all: bool, views: str) -> int:
-    """SOURCE is a container or a folder, PATH a directory inside it. Arrays have their type and shape beside them.
+@connection_option
+def command(
+    source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection,
+) -> int:
+    """SOURCE is a container or a folder, or the URL of one, PATH a directory inside it. Arrays have type and shape
+    beside them.
 
     A SOURCE that goes on into a container, as in 'glassfs tree run.trees/nodes', is understood as well.
     """
     place = located(source)
-    inside = f"{place.path}/{path}" if place.path != "/" else path
-    with opened(place.source, views) as tree:
-        node = lookup(tree, inside, place.source)
+    inside = place.inner(path)
+    with opened(place.source, views, connection) as tree:
+        node = lookup(tree, inside, place.shown)
         if not isinstance(node, Directory):
             raise NotADirectory(f"{inside}: is not a directory; 'glassfs ls -l' tells what it is")
-        click.echo(printable(source if normal(path) == "/" else path))
+        click.echo(printable(shown(source) if normal(path) == "/" else path))
         return 1 if _show(node, level, show_all) else 0
 
 
@@ -63,8 +69,10 @@ def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
             try:
                 levels.append(_Level(*below, show_all))
             except GlassfsError as error:
-                report(below[0].name, error)
-                failures += 1
+                # Of what only its name said that it is a directory nothing is missing.
+                if not (isinstance(error, Changed) and below[0].is_presumed):
+                    report(below[0].name, error)
+                    failures += 1
             below = None
             continue
         level = levels[-1]

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from glassfs.content import Array, Container, Extent, Fault, Group, Member
 from glassfs.errors import Damaged
 from glassfs.formats import tskit
-from glassfs.formats.registry import Format, Opening
+from glassfs.formats.registry import BUILT_IN, Format, Opening
 from glassfs.source import Reader
 
 MAGIC = b"\x89KAS\r\n\x1a\n"
@@ -363,4 +363,4 @@ def _hint(head: bytes) -> str | None:
     return None
 
 
-FORMAT = Format("kastore", lambda head: head.startswith(MAGIC), _open, _hint)
+FORMAT = Format("kastore", lambda head: head.startswith(MAGIC), _open, _hint, BUILT_IN["kastore"])

@@ -2,6 +2,9 @@
 
 A third party adds a format by an entry point in the group ``glassfs.formats``: its name is the format's, its value a
 ``Format``.
+
+What a file is, its first bytes decide. Where looking at them costs too much (``Store.is_distant``) its name tells
+whether it may be a container at all, and the first bytes decide once somebody wants to see inside.
 """
 
 from __future__ import annotations
@@ -22,6 +25,15 @@ HEAD = 4096
 AHEAD = 16 << 10
 """Bytes that are read of a file at once to see whether it is a container: what small ones need to be opened."""
 RESERVED = 64  # bytes that writers leave zero at the least, until they know what to write there
+BUILT_IN: Mapping[str, tuple[str, ...]] = {
+    "kinodb": (".kdb",),
+    # A recording that was broken off just before it got its name is whole.
+    "wshard": (".wshard", ".wshard.partial", ".shard"),
+    "kastore": (".kas", ".trees"),
+    "ikv": (".ikv",),
+    "idv": (".idv",),
+}
+"""The formats of this package in the order in which they are tried, and their suffixes: a name imports none of them."""
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +92,9 @@ class Format:
     hint: Callable[[bytes], str | None] = lambda head: None
     """Why a file with these first bytes is not of this format, although one might expect it, or None."""
 
-
-_BUILT_IN = ("kinodb", "wshard", "kastore", "ikv", "idv")
+    suffixes: tuple[str, ...] = ()
+    """How the names of such files end, in small letters with the point: for stores in which looking at first bytes
+    costs too much. There, files of a format that gives none have to be named one by one."""
 
 
 def open_container(opening: Opening) -> Container:
@@ -121,9 +134,17 @@ def recognise(head: bytes) -> Format | None:
     return None
 
 
+def may_be_container(name: str) -> bool:
+    """Whether a file of this name is to be taken for a container until its first bytes are there. Case is no matter."""
+    name = name.lower()
+    if any(map(name.endswith, BUILT_IN.values())):
+        return True
+    return any(name.endswith(tuple(added.suffixes)) for added in installed())
+
+
 def built_in() -> Iterator[Format]:
     """The formats of this package, in the order in which they are tried; each is imported when its turn comes."""
-    for name in _BUILT_IN:
+    for name in BUILT_IN:
         yield import_module(f"glassfs.formats.{name}").FORMAT
 
 

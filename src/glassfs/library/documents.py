@@ -13,11 +13,11 @@ from glassfs.tree import File
 SMALL = 64 << 10
 
 
-def bytes_of(file: File) -> bytes:
-    """All bytes, with no second copy of a large file."""
-    size = file.size
+def bytes_of(file: File, start: int = 0, stop: int | None = None) -> bytes:
+    """All bytes, or those from one place on, up to another; with no second copy of many."""
+    size = max(0, (file.size if stop is None else min(stop, file.size)) - start)
     if size <= SMALL:
-        return file.read(0, size)
+        return file.read(start, size)
     try:
         whole = io.BytesIO()
         whole.seek(size - 1)
@@ -25,7 +25,7 @@ def bytes_of(file: File) -> bytes:
     except (MemoryError, OverflowError) as error:
         raise Unavailable(f"there is not enough memory for {size} bytes") from error
     with whole.getbuffer() as buffer:
-        file.read_into(buffer, 0)
+        file.read_into(buffer, start)
     return whole.getvalue()
 
 

@@ -102,7 +102,7 @@ class Entry:
     @property
     def attributes(self) -> dict[str, str]:
         """What is known of it beside its bytes, such as ``dtype``, ``shape``, ``codec``, or an ``error``."""
-        found = self._found.xattrs()
+        found = self._certain.xattrs()
         return {name.removeprefix(XATTR_PREFIX): value.decode("utf-8", "replace") for name, value in found.items()}
 
     # What is in a directory.
@@ -243,7 +243,7 @@ class Entry:
 
     def table(self) -> Table:
         """The table that a directory of columns, or a ``.parquet`` file of a view, stands for."""
-        found = table_of(self._found, self._session.paths, self._path)
+        found = table_of(self._certain, self._session.paths, self._path)
         if found is None:
             raise self._unsuited("a table")
         return found
@@ -292,9 +292,23 @@ class Entry:
             raise Closed("was closed", ", ".join(session.asked.sources))
         era = session.era
         _, node = session.paths.find(self._path)
+        if self._identity and isinstance(node, Directory):
+            node.enter()  # or there is no version to compare
         if self._identity and version_of(node) != self._identity:
             raise Changed(REPLACED, part=printable(self.path))
         self._node, self._era = node, era
+        return node
+
+    @property
+    def _certain(self) -> Node:
+        """The same, looked into if only its name says that it is a directory."""
+        node = self._found
+        try:
+            if isinstance(node, Directory):
+                node.enter()
+        except Changed:
+            self._node = None
+            node = self._found
         return node
 
     def _at(self, path: str) -> Entry:
@@ -307,13 +321,13 @@ class Entry:
         return Entry(session, found, node)
 
     def _directory(self) -> Directory:
-        node = self._found
+        node = self._certain
         if not isinstance(node, Directory):
             raise NotADirectory("is not a directory", part=printable(self.path))
         return node
 
     def _file(self) -> File:
-        node = self._found
+        node = self._certain
         if not isinstance(node, File):
             raise IsADirectory("is a directory", part=printable(self.path))
         return node
@@ -453,6 +467,8 @@ def _below(entry: Entry, rest: list[str], is_lenient: bool) -> Iterator[Entry]:
 def _names(directory: Entry, is_lenient: bool) -> list[str]:
     try:
         return list(directory)
+    except NotADirectory:  # only its name said that it is one
+        return []
     except _BROKEN:
         if not is_lenient:
             raise

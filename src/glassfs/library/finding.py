@@ -19,6 +19,7 @@ from glassfs.tree import Directory, Node, Sources, Symlink
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Settled, stem
 from glassfs.tree.places.folder import LostDirectory
+from glassfs.tree.places.held import Held
 from glassfs.tree.tree import normal
 
 PATIENCE = 0.1
@@ -52,29 +53,42 @@ class Paths:
         self._viewed = _Directories(sources, has_views=True)
         sources.on_drop = self._forget
 
-    def find(self, path: str) -> Found:
-        """What a normal path leads to. Raises NoSuchEntry, NotADirectory, and what finding out raises."""
+    def find(self, path: str, is_exact: bool = False) -> Found:
+        """What a normal path leads to; if ``is_exact``, only what is called just so.
+
+        Raises NoSuchEntry, NotADirectory, and what finding out raises.
+        """
         try:
-            return self._found(path, self._listed)
+            return self._found(path, self._listed, is_exact)
         except NotFound as missing:
             try:
-                return self._found(path, self._viewed)
+                return self._found(path, self._viewed, is_exact)
             except NotFound:
                 raise NoSuchEntry("there is no such entry", missing.source, printable(path.lstrip("/"))) from None
 
-    def _found(self, path: str, directories: _Directories) -> Found:
+    def certain(self, path: str, is_exact: bool = False) -> Node:
+        """The node, looked into if only its name says that it is a directory."""
+        node = self.find(path, is_exact)[1]
+        try:
+            if isinstance(node, Directory):
+                node.enter()
+        except Changed:
+            node = self.find(path, is_exact)[1]
+        return node
+
+    def _found(self, path: str, directories: _Directories, is_exact: bool) -> Found:
         for _ in range(MOST_LINKS):
             parent, _, name = path.rpartition("/")
             if not name:
                 return "/", directories.root()
             try:
                 place, directory = directories.at(parent)
-                node = directory.named(name)
+                node = directory.child(name) if is_exact else directory.named(name)
             except Changed:
                 # Another one has taken the place of the container meanwhile: what is there now?
                 directories.forget()
                 place, directory = directories.at(parent)
-                node = directory.named(name)
+                node = directory.child(name) if is_exact else directory.named(name)
             if not isinstance(node, Symlink):
                 return f"{place}/{node.name}", node
             path = target(place, node)
@@ -126,6 +140,11 @@ class Paths:
         close = [meant[known] for known in difflib.get_close_matches(name[:COMPARED_LETTERS], meant, SUGGESTED, 0.5)]
         return list(dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:SUGGESTED]))
 
+    def doubt(self) -> None:
+        """Whoever looks something up next is told what is there now, and not a moment ago."""
+        self._listed.doubt()
+        self._viewed.doubt()
+
     def _forget(self, lease: Lease) -> None:
         self._listed.forget(lease)
         self._viewed.forget(lease)
@@ -159,6 +178,10 @@ class _Directories:
             self._compared.pop(lease, None)
             for path in self._paths_of.pop(lease, ()):
                 self._known.pop(path, None)
+
+    def doubt(self) -> None:
+        with self._lock:
+            self._compared = {}
 
     def _is_current(self, lease: Lease) -> bool:
         if not lease.sources:  # of those only what is read anew each time is remembered
@@ -231,9 +254,11 @@ class _Directories:
 
 
 def version_of(node: Node) -> str:
-    """That of the container, or the file, that a node is of; nothing for a folder."""
-    is_folder = isinstance(node, Directory) and not node.origin.format
-    return "" if is_folder else node.origin.identity
+    """That of the container, or the file, that a node is of; nothing for a folder, and for what is presumed."""
+    lease = node.origin.lease
+    if isinstance(lease, Held):  # whose identity is more than was known when the node was made, if that was presumed
+        return "" if lease.is_presumed else lease.identity
+    return "" if isinstance(node, Directory) else node.origin.identity
 
 
 def _is_lasting(place: Place) -> bool:

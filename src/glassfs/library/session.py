@@ -10,12 +10,13 @@ import os
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from weakref import WeakSet, WeakValueDictionary
 
 from glassfs.cache import DEFAULT_BUDGET, BlockCache
 from glassfs.errors import Closed
 from glassfs.library.finding import Paths
+from glassfs.source import Connection, absolute
 from glassfs.tree import Containers, Sources, Tree, open_sources
 from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Children
@@ -33,10 +34,11 @@ class Asked:
     cache_size: int | None = None
     spool: str | None = None
     views: str = ""
+    connection: Connection = field(default_factory=Connection)
 
     def elsewhere(self) -> Asked:
         """The same for a process with another working directory."""
-        return Asked(tuple(os.path.abspath(source) for source in self.sources), self.cache_size, self.spool, self.views)
+        return replace(self, sources=tuple(absolute(source) for source in self.sources))
 
     def opened(self) -> Sources:
         budget = DEFAULT_BUDGET if self.cache_size is None else self.cache_size
@@ -45,15 +47,17 @@ class Asked:
         containers = Containers(
             cache, budget=budget // KEPT_SHARE, views=chosen(self.views), has_catalogue=True, listings=listings,
         )
-        return open_sources(self.sources, containers)
+        return open_sources(self.sources, containers, connection=self.connection)
 
 
 def open_tree(
     *sources: str | os.PathLike[str], cache_size: int | None = None, spool: str | None = None, views: str = "",
+    connection: Connection = Connection(),  # noqa: B008
 ) -> Tree:
     """The tree of what ``glassfs.open`` would open, for whoever works with nodes."""
     cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
-    return open_sources(named(sources), Containers(cache, views=chosen(views), has_catalogue=True)).tree
+    containers = Containers(cache, views=chosen(views), has_catalogue=True)
+    return open_sources(named(sources), containers, connection=connection).tree
 
 
 class Session:
@@ -71,8 +75,6 @@ class Session:
         self._lock = threading.Lock()
         self._sources: Sources | None = None
         self._paths: Paths | None = None
-        self._inherited: list[object] = []
-        """What a parent had opened: nobody may even give it up."""
         with _lock:
             _sessions[self.token] = self
             _all.add(self)
@@ -102,7 +104,7 @@ class Session:
             sources.close()
 
     def begin_after_fork(self) -> None:
-        self._inherited.append((self._sources, self._paths))
+        _inherited.append((self._sources, self._paths))
         self._sources = self._paths = None
         self._lock = threading.Lock()
         self.era += 1
@@ -114,6 +116,8 @@ class Session:
 _lock = threading.RLock()
 _sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
 _all: WeakSet[Session] = WeakSet()
+_inherited: list[object] = []
+"""What a parent had opened: nobody may even give it up, however long the session lasts."""
 
 
 def restored(token: str, asked: Asked) -> Session:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+from glassfs.library.documents import bytes_of
 from glassfs.tree import File
 
 if TYPE_CHECKING:
@@ -19,11 +20,13 @@ BUFFERED = 64 << 10
 
 def stream_of(file: File, name: str) -> io.BufferedReader:
     """Raises Damaged where finding out the size does."""
-    return io.BufferedReader(_Raw(file, name), BUFFERED)
+    return io.BufferedReader(Raw(file, name), BUFFERED)
 
 
-class _Raw(io.RawIOBase):
-    """The bytes of ``file`` behind a cursor."""
+class Raw(io.RawIOBase):
+    """The ``size`` bytes of ``file`` behind a cursor."""
+
+    mode = "rb"
 
     def __init__(self, file: File, name: str) -> None:
         super().__init__()
@@ -35,7 +38,7 @@ class _Raw(io.RawIOBase):
         self._is_held = True
         try:
             file.prepare()
-            self._size = file.size
+            self.size = file.size
         except BaseException:
             self.close()
             raise
@@ -52,9 +55,15 @@ class _Raw(io.RawIOBase):
         self._position += given
         return given
 
+    def readall(self) -> bytes:
+        self._demand_open()
+        rest = bytes_of(self._file, self._position)
+        self._position += len(rest)
+        return rest
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._demand_open()
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}.get(whence)
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}.get(whence)
         if start is None:
             raise ValueError(f"there is no whence {whence}")
         if start + offset < 0:

@@ -15,6 +15,8 @@ from glassfs.mount import system
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
 from glassfs.source.mountinfo import glassfs_devices
+from glassfs.source.remote.options import demand_plain, meant_by
+from glassfs.source.remote.url import is_url, local_name
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +25,16 @@ FUSE_CONFIGURATION = "/etc/fuse.conf"
 
 
 def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
-    """Raises MountError with what to do about it. Unmounts a dead glassfs mount that is in the way."""
+    """Raises MountError with what to do about it. Unmounts a dead glassfs mount that is in the way.
+
+    No server is asked: what is elsewhere is opened by the daemon.
+    """
     for source in sources:
+        demand_plain(source)
+    places = [local_name(source) for source in sources if not is_url(source)]
+    for source in places:
         if not os.path.exists(source):
-            raise MountError(f"{source}: no such file or folder")
+            raise MountError(f"{source}: no such file or folder{meant_by(source)}")
         if not os.access(source, os.R_OK):
             raise MountError(f"{source}: this user may not read it")
         if os.stat(source).st_dev in glassfs_devices():
@@ -38,7 +46,7 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
         raise MountError(f"{mountpoint}: the mount point is not a directory")
     if "nonempty" not in options.flags and os.listdir(mountpoint):
         raise MountError(f"{mountpoint}: the mount point is not empty; choose an empty directory, or add -o nonempty")
-    for source in sources:
+    for source in places:
         if os.path.isdir(source) and _is_inside(mountpoint, source):
             advice = "choose a mount point outside of it"
             raise MountError(f"{mountpoint}: lies inside {source}, which would then contain itself; {advice}")

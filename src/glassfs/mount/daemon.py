@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Sequence
 
+from glassfs.arguments import harmless
 from glassfs.errors import GlassfsError
 from glassfs.mount import logs, privileges, service
 from glassfs.mount.checks import check
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
+from glassfs.source.remote.url import absolute
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -67,7 +70,7 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
-        places = [os.path.abspath(source) for source in sources]
+        places = [absolute(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
         Session(places, target, options, sources).run(_readiness(pipe))
@@ -93,7 +96,10 @@ def _readiness(pipe: int) -> Callable[[], None]:
         for number in (0, 1, 2):
             os.dup2(null, number)
         os.close(null)
-        os.write(pipe, b"ready")
+        try:
+            os.write(pipe, b"ready")
+        except BrokenPipeError:  # whoever wanted the mount has given up waiting for a server
+            os.kill(os.getpid(), signal.SIGTERM)
         os.close(pipe)
 
     return ready
@@ -101,7 +107,7 @@ def _readiness(pipe: int) -> Callable[[], None]:
 
 def _tell(pipe: int, sentence: str) -> None:
     try:
-        os.write(pipe, printable(" ".join(sentence.split())).encode())
+        os.write(pipe, printable(harmless(" ".join(sentence.split()))).encode())
     except OSError:  # the parent has its answer already
         log.error("%s", sentence)
 

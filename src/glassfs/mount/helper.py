@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from glassfs.arguments import harmless, hide
 from glassfs.errors import GlassfsError
 from glassfs.mount.errors import WrongOption
 from glassfs.terminal import printable
@@ -21,6 +22,7 @@ class WrongUse(GlassfsError):
 
 def main() -> None:
     """The entry point of the program."""
+    hide()
     try:
         sys.exit(run(sys.argv[1:]))
     except WrongOption as error:
@@ -73,5 +75,5 @@ def _parse(arguments: list[str]) -> tuple[list[str], tuple[str, ...], set[str]]:
 
 
 def _end(sentence: str, status: int) -> None:
-    print(f"mount.glassfs: {printable(' '.join(sentence.split()))}", file=sys.stderr)
+    print(f"mount.glassfs: {printable(harmless(' '.join(sentence.split())))}", file=sys.stderr)
     sys.exit(status)

@@ -12,6 +12,7 @@ import os
 import sys
 from types import TracebackType
 
+from glassfs.arguments import harmless
 from glassfs.mount import service
 from glassfs.terminal import printable
 
@@ -24,7 +25,10 @@ _ErrorInfo = (
 
 
 class LineFormatter(logging.Formatter):
-    """One printable line a record, and indented ones for a traceback."""
+    """One printable line a record, and indented ones for a traceback; nothing that is secret in what was typed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
         return printable(super().formatMessage(record))

@@ -10,7 +10,10 @@ import os
 import time
 from dataclasses import dataclass
 
+from glassfs.formats.registry import may_be_container
 from glassfs.mount.errors import MountError
+from glassfs.source.remote.url import is_url, local_name, parsed, shown
+from glassfs.view.names import component, raw
 
 SUFFIX = "-glassfs"
 PATIENCE = 10.0
@@ -58,7 +61,7 @@ def wait_for_removal(path: str) -> None:
 
 
 def make(source: str) -> OwnMountPoint:
-    """A new directory in the current one, named after the source. What is there already is never used.
+    """A new directory in the current one, named after the source. What is there already is never used, no server asked.
 
     A container gives its name without the suffix, anything else its name with ``-glassfs`` after it, which is also
     the second choice for a container; then come numbers. Raises MountError.
@@ -72,15 +75,27 @@ def make(source: str) -> OwnMountPoint:
             raise MountError(f"{name}: cannot be made here ({error.strerror}); name a mount point yourself") from None
         status = os.lstat(name)
         return OwnMountPoint(name, os.path.abspath(name), status.st_dev, status.st_ino)
-    raise MountError(f"{source}: no name is left for a mount point here; name one yourself")
+    raise MountError(f"{shown(source)}: no name is left for a mount point here; name one yourself")
 
 
 def _names(source: str) -> list[str]:
-    name = os.path.basename(os.path.abspath(source))
-    stem = name if os.path.isdir(source) else os.path.splitext(name.removesuffix(_UNFINISHED))[0]
+    name, is_folder = _of_url(source) if is_url(source) else _of_file(local_name(source))
+    stem = name if is_folder else os.path.splitext(name.removesuffix(_UNFINISHED))[0]
     base = f"{stem}{SUFFIX}"
     names = [base, *(f"{base}-{number}" for number in range(2, _TRIES))]
     if stem not in ("", name):
         names.insert(0, stem)
     # With ./ in front, a name that begins like an option can be given back to a command as it is.
     return [f"./{name}" if name.startswith("-") else name for name in names]
+
+
+def _of_file(source: str) -> tuple[str, bool]:
+    """What it is called, and whether it is a folder."""
+    return os.path.basename(os.path.abspath(source)), os.path.isdir(source)
+
+
+def _of_url(source: str) -> tuple[str, bool]:
+    """The same, as far as the name tells: of a bucket or server as a whole it is its own."""
+    url = parsed(source)
+    name = url.path[-1] if url.path else url.host.partition(":")[0]
+    return component(raw(name)), url.is_folder or not may_be_container(name)

@@ -21,7 +21,7 @@ from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.options import MountOptions
 from glassfs.tree import Directory, File, Node, Origin, Settled, Symlink
-from glassfs.tree.nodes import Facts
+from glassfs.tree.nodes import XATTR_PREFIX, Facts
 
 BLOCK = 512
 STATFS_BLOCK = 4096
@@ -164,8 +164,10 @@ class Operations:
         self.inodes = Inodes(root, own)
         self.longest = LONG
         """Seconds; less where the kernel cannot be told that something has changed."""
+        self.has_presumed = False
+        """Whether there may be directories that are presumed, so that OPENDIR has to ask."""
         self._total_size = total_size
-        self._mask = ~options.umask
+        self._mask = ~(options.umask or 0)
         self._lock = threading.Lock()
         self._snapshots: OrderedDict[tuple[int, int], Listing] = OrderedDict()
         self._numbers = itertools.count(1)
@@ -255,6 +257,10 @@ class Operations:
             raise Answer(errno.EINVAL)
         return node.target
 
+    def enter(self, ident: int) -> None:
+        """Somebody opens a directory. Raises Changed where it is none, and the kernel looks its name up again."""
+        _checked(self.inodes.directory(ident)).enter()
+
     def listing(self, ident: int, cookie: int) -> tuple[Listing, int]:
         """What to list a directory from, and from which position on: 0, or where a cookie has led before."""
         number, position = cookie >> COOKIE, cookie & (1 << COOKIE) - 1
@@ -289,8 +295,11 @@ class Operations:
         if not name.startswith("user."):
             # Not ENODATA: on ENOTSUP ``ls -l`` stops asking after the first file.
             raise Answer(errno.ENOTSUP)
+        node = self.node(ident)
+        if isinstance(node, Directory) and name.startswith(XATTR_PREFIX):
+            node.enter()
         try:
-            return self.node(ident).xattrs()[name]
+            return node.xattrs()[name]
         except KeyError:
             raise Answer(errno.ENODATA) from None
 

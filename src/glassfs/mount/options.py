@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from glassfs.cache import DEFAULT_BUDGET
 from glassfs.errors import NotFound
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.mountpoint import OwnMountPoint
+from glassfs.source.remote import options as remote
+from glassfs.source.remote.connection import Connection
 from glassfs.tree.places.containers import KEPT_BYTES, OPEN_CONTAINERS
 
 # Handled by mount(8), systemd or the kernel before or after us, or already so.
@@ -48,6 +50,7 @@ DESCRIPTIONS = {
     "catalogue=no": "keep nothing in the user's cache of what tables over folders have found",
     "auto_unmount": "unmount when the daemon dies, even by kill -9 (some fusermount3 do so for root only)",
     "debug": "print every request; implies -f",
+    **remote.DESCRIPTIONS,
 }
 
 
@@ -59,18 +62,20 @@ class UnknownOption(WrongOption):
 class MountOptions:
     """The options of one mount. Sizes are bytes.
 
-    ``own_mountpoint`` is not an option to be given: it is the mount point, if one was made for this mount.
+    ``umask`` is None where none was given. ``remote`` is what was said of URLs. ``own_mountpoint`` is not an option to
+    be given: it is the mount point, if one was made for this mount.
     """
 
     uid: int | None = None
     gid: int | None = None
-    umask: int = 0
+    umask: int | None = None
     cache_size: int = DEFAULT_BUDGET
     spool: str | None = None
     max_open: int = OPEN_CONTAINERS
     read_ahead: int = READ_AHEAD_KIB << 10
     views: str = ""
     catalogue: bool = True
+    remote: Connection = Connection()  # noqa: RUF009 - it is frozen
     flags: set[str] = field(default_factory=set)
     own_mountpoint: OwnMountPoint | None = None
 
@@ -83,7 +88,7 @@ class MountOptions:
         Raises WrongOption for a wrong value, and for an unknown option unless ``is_lenient``.
         """
         options = cls()
-        for option in (option.strip() for text in texts for option in _split(text)):
+        for option in (option.strip() for text in texts for option in remote.split(text)):
             if not option or option in ignored:
                 continue
             try:
@@ -129,35 +134,32 @@ class MountOptions:
             except ValueError:
                 raise WrongOption(f"option {name}: {value!r} is not {_EXPECTED[name]}") from None
         else:
-            from difflib import get_close_matches
+            try:
+                changed = remote.with_option(self.remote, option)
+            except remote.WrongValue as error:
+                raise WrongOption(error.reason) from None
+            if changed is None:
+                raise UnknownOption(f"unknown mount option {option!r}{remote.close_to(name, DESCRIPTIONS)}")
+            self.remote = changed
 
-            known = (known.partition("=")[0] for names in DESCRIPTIONS for known in names.split(", "))
-            close = get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise UnknownOption(f"unknown mount option {option!r}{hint}")
+    def connection(self) -> Connection:
+        """How to reach what is elsewhere, and whose it is: the user's who mounts, and nobody else's unless he says so.
+
+        ``uid`` and ``gid`` are not in it: they are put on all nodes alike.
+        """
+        if self.umask is None:
+            return self.remote
+        return replace(self.remote, permissions=0o444 & ~self.umask)
 
     def shown(self) -> dict[str, object]:
         """For status.json."""
         return {
-            "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid, "umask": f"{self.umask:03o}",
+            "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid,
+            "umask": None if self.umask is None else f"{self.umask:03o}",
             "cache_size": self.cache_size, "spool": self.spool, "max_open": self.max_open,
             "read_ahead": self.read_ahead, "views": self.views, "catalogue": self.catalogue,
             "own_mountpoint": self.own_mountpoint is not None,
-        }
-
-
-def _split(text: str) -> list[str]:
-    """At commas; a backslash before a comma or a backslash takes it as it is."""
-    options, current, characters = [], "", iter(text)
-    for character in characters:
-        if character == "\\":
-            current += next(characters, "")
-        elif character == ",":
-            options.append(current)
-            current = ""
-        else:
-            current += character
-    return [*options, current]
+        } | remote.told(self.remote)
 
 
 def _number(name: str, value: str) -> int:

@@ -26,6 +26,7 @@ from glassfs.mount.messages import Messages
 from glassfs.mount.operations import SHORT, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
+from glassfs.source.remote.url import shown as shown_name
 from glassfs.tree import Audience, Containers, open_sources
 from glassfs.tree.places.usage import Usage
 from glassfs.view import chosen
@@ -43,7 +44,7 @@ class Session:
     ) -> None:
         self.failures = Failures()
         self.engine = load(self.failures, "debug" in options.flags)
-        self.shown_sources = list(shown or sources)
+        self.shown_sources = [shown_name(source) for source in shown or sources]
         self.mountpoint = system.real_path(mountpoint)
         self.options = options
         self.started = time.time()
@@ -52,11 +53,13 @@ class Session:
             self.cache, options.max_open, views=chosen(options.views), has_catalogue=options.catalogue,
         )
         owner = os.geteuid(), os.getegid()
-        self.sources = open_sources(sources, containers, Audience("allow_other" in options.flags, owner))
+        audience = Audience("allow_other" in options.flags, owner)
+        self.sources = open_sources(sources, containers, audience, options.connection())
         usage = Usage(self.sources.places.values(), self.sources.made_of)
         self.operations = Operations(
             self.sources.root, lambda: OwnDirectory(self.sources, self.status, owner), options, usage,
         )
+        self.operations.has_presumed = self.sources.has_presumed
         if not self.engine.takes_notice:
             self.operations.longest = SHORT
         self._memory = allocator.Memory()

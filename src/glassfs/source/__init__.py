@@ -1,11 +1,13 @@
-"""Where containers live: stores, and the sources that they open (``contract``); local ones, and ones in memory."""
+"""Where containers live: stores, and the sources that they open (``contract``); local, ``remote``, and in memory."""
 
-from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version, distribute
-from glassfs.source.named import Named, locate
+from glassfs.source.contract import Entry, Kind, Named, Path, Source, Store, Version, distribute
+from glassfs.source.named import locate
 from glassfs.source.reader import Reader
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import absolute, is_url
 from glassfs.source.scattered import SEGMENTS, Scattered, Spans, total
 
 __all__ = [
-    "SEGMENTS", "Entry", "Kind", "Named", "Path", "Reader", "Scattered", "Source", "Spans", "Store", "Version",
-    "distribute", "locate", "total",
+    "SEGMENTS", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "Scattered", "Source", "Spans", "Store",
+    "Version", "absolute", "distribute", "is_url", "locate", "total",
 ]

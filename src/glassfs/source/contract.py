@@ -65,6 +65,8 @@ class Source(ABC):
 
     name: str
     entry: Entry
+    is_distant = False
+    """Whether each look at another place of it takes as long as reading much in one place."""
     is_needed = False
     """Whether somebody has it in use: what it holds is given up last, if nobody could get it again."""
     _head = b""
@@ -147,6 +149,9 @@ class Store(ABC):
 
     has_lasting_versions = False
     """Whether what an entry says of a version tells it from all others for good, also in another process."""
+    is_distant = False
+    """Whether looking into a file costs so much that its name has to tell, until somebody wants what is in it, whether
+    it may be a container. Entries and listings cost little, once they were asked for."""
 
     @abstractmethod
     def shown(self, path: Path) -> str:
@@ -192,6 +197,14 @@ class Store(ABC):
 
         Sources belong to those who have them.
         """
+
+
+class Named(NamedTuple):
+    """What a person named: ``path`` in ``store``, and the last component of what was typed."""
+
+    store: Store
+    path: Path
+    name: str
 
 
 def distribute(data: bytes | bytearray | memoryview, buffers: Sequence[memoryview]) -> None:

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from glassfs.errors import GlassfsError
-from glassfs.source.contract import Path, Store
+from glassfs.source.contract import Named, Store
 from glassfs.source.local import LocalStore, told
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import is_url, local_name
 
 
-class Named(NamedTuple):
-    """What a person named: ``path`` in ``store``, and the last component of what was typed."""
+def locate(
+    names: Sequence[str], connection: Connection = Connection(),  # noqa: B008
+    is_file: Callable[[str], bool] = lambda name: True,
+) -> list[Named]:
+    """The stores of files and folders, of this system or named by URLs. Links in names are followed now, and not again.
 
-    store: Store
-    path: Path
-    name: str
-
-
-def locate(names: Sequence[str]) -> list[Named]:
-    """The stores of files and folders of this system. Links in the names are followed now, and not again.
-
-    A folder is a store of its own; files of one folder share one. Raises NotFound, NotAllowed and their like.
+    A folder is a store of its own; files of one folder share one. ``is_file`` tells what an object is rather than a
+    folder, by its name. Raises NotFound, NotAllowed and their like.
     """
+    urls = [name for name in names if is_url(name)]
+    local = iter(_local([name for name in names if not is_url(name)]))
+    if not urls:
+        return list(local)
+    from glassfs.source.remote.named import located
+
+    remote = iter(located(urls, connection, is_file))
+    return [next(remote if is_url(name) else local) for name in names]
+
+
+def _local(names: Sequence[str]) -> list[Named]:
     stores: dict[tuple[str, str], Store] = {}
 
     def store(folder: str, shown: str) -> Store:
@@ -32,7 +40,7 @@ def locate(names: Sequence[str]) -> list[Named]:
         return stores[folder, shown]
 
     found = []
-    for name in names:
+    for name in map(local_name, names):
         last = os.path.basename(os.path.abspath(name))
         try:
             real = os.path.realpath(name, strict=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glassfs.cache import BlockCache
-from glassfs.source import locate
+from glassfs.formats.registry import may_be_container
+from glassfs.source import Connection, is_url, locate
 from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.joined import Audience
@@ -29,6 +30,13 @@ __all__ = [
 
 def open_sources(
     names: Sequence[str], containers: Containers | None = None, audience: Audience = Audience(),  # noqa: B008
+    connection: Connection = Connection(),  # noqa: B008
 ) -> Sources:
-    """What a person named, opened. Raises Refused for what is not a container or a broken one, and others."""
-    return Sources(locate(names), containers or Containers(BlockCache()), audience)
+    """What a person named, opened. Raises Refused for what is not a container or a broken one, and others.
+
+    What is elsewhere is reached by ``connection``, and its blocks have a share of the memory that containers have.
+    """
+    containers = containers or Containers(BlockCache())
+    if any(map(is_url, names)):
+        connection = connection.within(containers.services.cache.lend())
+    return Sources(locate(names, connection, may_be_container), containers, audience)

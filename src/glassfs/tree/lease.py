@@ -63,6 +63,15 @@ class Lease:
             if not self._keepers:
                 self._end()
 
+    def extend(self, sources: Sequence[Source]) -> None:
+        """There are further files that it is a version of: whoever holds it holds these, too."""
+        with self._lock:
+            self.sources = (*self.sources, *sources)
+            for source in sources:
+                source.is_needed = self._users > 0
+                if self._users + self._keepers:
+                    source.keep()
+
     def _begin(self) -> None:
         if self._users + self._keepers == 1:
             for source in self.sources:

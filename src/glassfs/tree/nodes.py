@@ -217,6 +217,14 @@ class Directory(Node):
     __slots__ = ()
 
     @property
+    def is_presumed(self) -> bool:
+        """Whether so far only its name says that it is one, as looking into it costs much."""
+        return False
+
+    def enter(self) -> None:
+        """Looks into one that is presumed: raises Changed where it is none, and what finding that out raises."""
+
+    @property
     def mode(self) -> int:
         return self.origin.directory_mode
 
@@ -307,6 +315,10 @@ class Standing(Settled):
     @abstractmethod
     def shown(self) -> Settled:
         """That one. May raise whatever finding it out does."""
+
+    def enter(self) -> None:
+        if self.is_presumed:
+            self.shown()
 
     @property
     def count(self) -> int:

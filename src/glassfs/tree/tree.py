@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
 from glassfs.tree.lease import Lease
@@ -50,9 +50,9 @@ class Tree:
             self._closing()
 
     def lookup(self, path: str) -> Node:
-        """The node at ``path``. Raises NotFound, NotADirectory, or what finding out raises."""
+        """The node at ``path``, whatever its name says. Raises NotFound, NotADirectory, or what finding out raises."""
         try:
-            return self.node(normal(path))
+            return self._certain(normal(path))
         except NotFound as error:
             raise NotFound(error.reason, error.source, path) from None
 
@@ -61,13 +61,10 @@ class Tree:
         parent, _, name = path.rpartition("/")
         if not name:
             return self._root()
-        directory = self._directories.get(parent)
-        if directory is None:
-            return self._walked(parent).child(name)
         try:
-            return directory.child(name)
+            return (self._directories.get(parent) or self._walked(parent)).child(name)
         except Changed:
-            # The directory is one of a container that was replaced since: what is there now?
+            # A directory on the way is one of a container that was replaced since: what is there now?
             self.forget()
             return self._walked(parent).child(name)
 
@@ -86,26 +83,36 @@ class Tree:
     def walk(
         self, path: str = "/", on_error: Callable[[str, GlassfsError], None] | None = None,
     ) -> Iterator[tuple[str, Node]]:
-        """All nodes below ``path``, parents first, with their paths.
+        """All nodes below ``path``, parents first, with their paths. What is presumed comes once it is known.
 
         Where a directory cannot be listed, ``on_error`` is told its path and why; without it the error ends the walk.
         """
-        waiting = [(normal(path).rstrip("/"), self.directory(path))]
+        waiting: list[tuple[str, Node, bool]] = [(normal(path).rstrip("/"), self.directory(path), False)]
         while waiting:
-            start, directory = waiting.pop()
+            start, node, is_presumed = waiting.pop()
+            nodes: Sequence[Node] = ()
+            fault = None
             try:
-                nodes = directory.listing()
+                if is_presumed:
+                    node = self._certain(start)
+                if isinstance(node, Directory):
+                    nodes = node.listing()
             except GlassfsError as error:
                 if on_error is None:
                     raise
-                on_error(start or "/", error)
-                continue
-            inner = []
+                fault = error
+            if is_presumed:
+                yield start, node
+            if fault is not None and on_error is not None:
+                on_error(start or "/", fault)
+            inner: list[tuple[str, Node, bool]] = []
             for node in nodes:
                 below = f"{start}/{node.name}"
-                yield below, node
+                is_presumed = isinstance(node, Directory) and node.is_presumed
+                if not is_presumed:
+                    yield below, node
                 if isinstance(node, Directory):
-                    inner.append((below, node))
+                    inner.append((below, node, is_presumed))
             waiting += reversed(inner)
 
     def forget(self, lease: Lease | None = None) -> None:
@@ -117,6 +124,16 @@ class Tree:
             else:
                 for path in self._paths_of.pop(lease, ()):
                     self._directories.pop(path, None)
+
+    def _certain(self, path: str) -> Node:
+        """The node at a normal path, which is looked into if it is presumed."""
+        node = self.node(path)
+        try:
+            if isinstance(node, Directory):
+                node.enter()
+        except Changed:
+            node = self.node(path)
+        return node
 
     def _walked(self, path: str) -> Directory:
         """The directory at a normal path (the root is empty), remembered unless all was forgotten meanwhile."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from glassfs.formats.idv.file import open_idv
 from glassfs.formats.idv.table import SIGNATURE
-from glassfs.formats.registry import Format
+from glassfs.formats.registry import BUILT_IN, Format
 
 
 def _hint(head: bytes) -> str | None:
@@ -28,4 +28,4 @@ def _hint(head: bytes) -> str | None:
     return None
 
 
-FORMAT = Format("idv", lambda head: head.startswith(SIGNATURE), open_idv, _hint)
+FORMAT = Format("idv", lambda head: head.startswith(SIGNATURE), open_idv, _hint, BUILT_IN["idv"])

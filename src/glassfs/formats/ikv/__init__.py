@@ -15,6 +15,6 @@ Facts: docs/formats/ikv.md, whose sections are meant by § in this package.
 from __future__ import annotations
 
 from glassfs.formats.ikv.file import hint, open_ikv, recognises
-from glassfs.formats.registry import Format
+from glassfs.formats.registry import BUILT_IN, Format
 
-FORMAT = Format("ikv", recognises, open_ikv, hint)
+FORMAT = Format("ikv", recognises, open_ikv, hint, BUILT_IN["ikv"])

@@ -15,6 +15,6 @@ Facts: docs/formats/kinodb.md, whose sections are meant by § in this package.
 from __future__ import annotations
 
 from glassfs.formats.kinodb.file import MAGIC, open_kinodb
-from glassfs.formats.registry import Format
+from glassfs.formats.registry import BUILT_IN, Format
 
-FORMAT = Format("kinodb", lambda head: head.startswith(MAGIC), open_kinodb)
+FORMAT = Format("kinodb", lambda head: head.startswith(MAGIC), open_kinodb, suffixes=BUILT_IN["kinodb"])

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from typing import NamedTuple, overload
 
 from glassfs.content import Blob, Content, Extent, Fault, Film, Group, Image, Member, Picture, Series
+from glassfs.formats.kinodb.foreseen import Foreseen
 from glassfs.formats.kinodb.pictures import decoded_size
 from glassfs.formats.registry import Opening
 from glassfs.source import Source
@@ -26,6 +27,7 @@ FAR = 8 << 10  # images of more bytes are hopped over, smaller ones are read alo
 NEAR_WINDOW, WINDOW, WIDE_WINDOW = 512, 64 << 10, 256 << 10
 IMAGE_HEAD = 256  # bytes that hold the fields of most images and the signature of their data
 
+FORESEEN_FROM = 16 << 20  # bytes of a section from which on it takes too long to look at each image far away
 DECODED_PIXELS = 64 << 20  # of all pictures in one listing
 
 _MEDIA = (None, "jpeg", "png")
@@ -64,6 +66,8 @@ class _Scan:
         self.end = end
         self.position = start
         self.error: str | None = None
+        self.told: list[bytes] = []
+        """What stands before each image of a frame, if all are foreseen from the first: then it is for all frames."""
         self._shape = struct.Struct("<IIBB" if has_format else "<IIB")
         window = _spare.pop() if _spare else bytearray(WIDE_WINDOW)
         self._run(source, num_frames, window)
@@ -155,6 +159,8 @@ class _Scan:
                 ahead = NEAR_WINDOW if stored > FAR else WIDE_WINDOW
             frame += 1
             self.position = position
+            if frame == 1 and source.is_distant and self._foresee(source, heads, num_frames):
+                return None
             is_regular = all(media or not self.looks[known[head]].format for head, media in heads)
             pattern = heads if is_regular and ahead == WIDE_WINDOW else []
         return None
@@ -201,6 +207,32 @@ class _Scan:
         self.look_of.extend(self.look_of[-images:] * count)
         self.media.extend(self.media[-images:] * count)
         return frame, self.position
+
+    def _foresee(self, source: Source, heads: list[tuple[bytes, int]], num_frames: int) -> bool:
+        """Whether all frames are like the first, of raw images: then nothing has to be asked for in between.
+
+        The section is as long as they are together, and the last one begins as it should. The others are looked at when
+        they are read.
+        """
+        images, start = len(self.frames), self.starts[0] - _LENGTH.size - len(heads[0][0]) - 2 if heads else 0
+        size = self.position - start
+        if not images or start + num_frames * size != self.end or num_frames * images > MOST_IMAGES:
+            return False
+        if self.end - start < FORESEEN_FROM:
+            return False
+        if any(look.format for look in self.looks) or not all(map(self.is_raw_size, range(images))):
+            return False
+        told = [head + _LENGTH.pack(stored) for (head, _), stored in zip(heads, self.sizes, strict=True)]
+        first = images.to_bytes(2, "little") + told[0]
+        if source.read(self.end - size, len(first)) != first:
+            return False
+        self.told = told
+        self.starts = array("Q", [at + size * frame for frame in range(num_frames) for at in self.starts])
+        self.frames = array("I", [frame for frame in range(num_frames) for _ in range(images)])
+        for column in (self.look_of, self.sizes, self.media):
+            column *= num_frames
+        self.position = self.end
+        return True
 
     def _add_look(self, head: bytes) -> int:
         width, height, channels, *rest = self._shape.unpack_from(head, len(head) - self._shape.size)
@@ -349,6 +381,9 @@ class Images:
         return Blob(look.camera, data)
 
     def _data(self, scan: _Scan, image: int) -> Extent:
+        if scan.told:
+            told = scan.told[image % len(scan.told)]
+            return Foreseen(self._source, scan.starts[image], scan.sizes[image], told, self._place)
         return Extent(self._source, scan.starts[image], scan.sizes[image])
 
     def _image_fault(self, scan: _Scan, image: int) -> str | None:

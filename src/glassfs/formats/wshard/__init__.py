@@ -12,7 +12,7 @@ from functools import partial
 
 from glassfs.content import Container, Group
 from glassfs.errors import Refused
-from glassfs.formats.registry import Format, Opening
+from glassfs.formats.registry import BUILT_IN, Format, Opening
 from glassfs.formats.wshard.episode import Episode
 from glassfs.formats.wshard.index import MAGIC, MANIFEST_ROLE, WSHARD_ROLE, Index
 from glassfs.formats.wshard.manifest import open_manifest
@@ -49,4 +49,4 @@ def open_wshard(opening: Opening) -> Container:
     )
 
 
-FORMAT = Format("wshard", recognises, open_wshard)
+FORMAT = Format("wshard", recognises, open_wshard, suffixes=BUILT_IN["wshard"])

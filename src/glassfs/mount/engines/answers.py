@@ -262,8 +262,9 @@ class Answers:
         self._reply(unique, wire.OPEN_OUT.pack(0, wire.FOPEN_KEEP_CACHE, 0))
 
     def _opendir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        if not self.opens_directories:
+        if not (self.opens_directories or self._operations.has_presumed):
             raise Answer(errno.ENOSYS)
+        self._operations.enter(ident)
         self._reply(unique, wire.OPEN_OUT.pack(0, wire.FOPEN_KEEP_CACHE | wire.FOPEN_CACHE_DIR, 0))
 
     def _getxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:

@@ -17,12 +17,12 @@ class Connection:
     """Times are seconds, sizes bytes. What is secret is not in its ``repr``.
 
     ``endpoint`` and ``region`` are those of a service such as S3; ``profile`` is a section of the usual files with
-    credentials, and ``anonymous`` is for whoever has none. A read or listing ends within ``timeout``. What is listed is
-    looked at again every ``poll``. Blocks are kept in up to ``memory``, and in the folder ``disk_cache`` if there is
-    one. What is there belongs to ``owner``, a user and a group, or to who runs this, and has ``permissions``: nine bits,
-    of which folders have those for reading as those for entering, too. ``key``, ``secret`` and ``token`` are credentials
-    of programs that have them; ``extra`` are options for the fsspec file system of a protocol that glassfs does not know
-    itself.
+    credentials, and ``anonymous`` is for whoever has none. A read or listing ends within ``timeout``. What was listed
+    is looked at again every ``poll``. Blocks are kept in up to ``memory``, and in the folder ``disk_cache`` if there is
+    one. What is there belongs to ``owner``, a user and a group, or to who runs this, and has ``permissions``: nine
+    bits, of which folders have those for reading as those for entering, too. ``key``, ``secret`` and ``token`` are
+    credentials of programs that have them; ``extra`` are options for the fsspec file system of a protocol that glassfs
+    does not know itself.
     """
 
     endpoint: str = ""

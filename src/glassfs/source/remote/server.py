@@ -3,13 +3,14 @@
 Every method may be called from any thread, and ends within ``timeout`` seconds, tries included. What is asked of a
 server is checked before it is believed: the length of what it gives, and of which version it is.
 
-Errors: NotFound, NotAllowed; Changed where an object is not in the version that was meant; DeviceFailed where the server
-does not answer, or not as it should. None of their sentences has anything secret in it.
+Errors: NotFound, NotAllowed; Changed where an object is not in the version that was meant; DeviceFailed where the
+server does not answer, or not as it should. None of their sentences has anything secret in it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -42,17 +43,20 @@ class Listed(NamedTuple):
 class Server(ABC):
     """Objects under paths. ``name`` is what people may see of its root, without a slash at the end.
 
-    ``timeout`` is in seconds.
+    ``identity`` tells it from all others, and has nothing secret in it. ``timeout`` is in seconds. It
+    ``has_lasting_versions`` if its ETags tell the versions of an object apart for good.
     """
 
     name: str
+    identity: str
     timeout: float
+    has_lasting_versions = False
 
     def shown(self, path: Path) -> str:
         return "/".join((self.name, *path))
 
     @abstractmethod
-    def list(self, path: Path) -> list[Listed]:
+    def list(self, path: Path) -> Sequence[Listed]:
         """What is in the folder at ``path``, in any order; nothing for one that is not there, where none can be empty.
 
         Raises NotFound where the server can tell that there is none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -18,7 +19,8 @@ WEB = ("http", "https")
 class Url(NamedTuple):
     """A URL in parts. ``path`` has the names below the root of the bucket or server, as the server has them.
 
-    ``shown`` is what people may see of it: no userinfo, no query. ``is_folder`` if it ends with a slash, or has no path.
+    ``shown`` is what people may see of it: no userinfo, no query. ``is_folder`` if it has no path, or one that ends
+    with a slash.
     """
 
     scheme: str
@@ -43,6 +45,11 @@ def local_name(name: str) -> str:
         return name
     rest = name[found.end() :]
     return rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
+
+
+def absolute(name: str) -> str:
+    """A name that is the same from everywhere on this machine."""
+    return name if is_url(name) else os.path.abspath(local_name(name))
 
 
 def shown(name: str) -> str:
@@ -76,5 +83,6 @@ def parsed(name: str) -> Url:
     if any(part in (".", "..") or "\0" in part for part in parts):
         raise Refused("has a name in it that no file can have", shown(name))
     return Url(
-        ALIASES.get(scheme, scheme), host, parts, query, userinfo, shown(name).rstrip("/"), not path or path.endswith("/"),
+        ALIASES.get(scheme, scheme), host, parts, query, userinfo, shown(name).rstrip("/") if host else shown(name),
+        not path or path.endswith("/"),
     )

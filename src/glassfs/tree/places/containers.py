@@ -3,6 +3,10 @@
 A file is looked at when somebody asks what it is, and what was parsed then is kept while there is room. A lease on a
 version lives as long as somebody refers to it, and is found again by its place; as long as it does, its contents can be
 parsed again. What is leased is compared with its store by ``refresh``, and by whoever looks the name up. Any thread.
+
+In a store where looking into files costs too much (``is_distant``) the name of a file decides at first. What may be a
+container is leased as one that is presumed, and parsed when somebody wants what is inside. What turns out to be none is
+remembered as that, and to whoever wanted to look inside it has changed: into a plain file.
 """
 
 from __future__ import annotations
@@ -78,6 +82,8 @@ class Containers:
         self._turns = Turns()
         self._contents = Contents(budget, limit, self._forget)
         self._verdicts = Verdicts()
+        self._named: set[Place] = set()
+        """What somebody wants to see as a container, whatever its name is."""
         self._held: WeakValueDictionary[Place, Held] = WeakValueDictionary()
         self._waiting: list[Place] = []
         """Those whose turn to be compared comes before that of all others."""
@@ -108,9 +114,13 @@ class Containers:
         return found
 
     def opened_at(self, place: Place, version: Version, at: str) -> Opened:
-        """The container at a place in that version. Raises Changed where it is another, and why it is none."""
+        """The container at a place in that version. Raises Changed where it is another, and why it is none.
+
+        From now on it is looked into whenever another version stands there, also where names decide.
+        """
         with self._turns.of(place):
             with self._lock:
+                self._named.add(place)
                 lease = self._held.get(place)
             if lease is None or lease.version != version:
                 return self._parsed(self._opening(place, version), place, at)
@@ -146,7 +156,8 @@ class Containers:
             raise
         try:
             parts = [(path, part.entry) for path, part in _parts(opening, container)]
-            self._verdicts.put(place, Finding(version, None, container.format, parts))
+            if lease is None or not lease.is_presumed:
+                self._verdicts.put(place, Finding(version, None, container.format, parts))
             with _faults_of_formats(opening.source.name):
                 yield container, [one.entry for one in container.sources]
         finally:
@@ -210,7 +221,7 @@ class Containers:
         for lease in some:
             before = lease.entries
             try:
-                now = lease.entries_now(parts)
+                now = lease.entries_now(before, parts)
             except (Unavailable, DeviceFailed):
                 continue
             except GlassfsError:
@@ -307,13 +318,15 @@ class Containers:
         self.dropped(lease)
 
     def _known(self, place: Place, entry: Entry, at: str) -> Verdict | None:
-        """The verdict that is remembered, if nothing has changed that it rests on."""
+        """The verdict that is remembered, if nothing has changed that it rests on; else that of the name."""
         found = self._verdicts.get(place)
-        if found is None or found.version != entry.version:
-            return None
-        others = found.others_now(place.store)
-        if others is None:
-            return None
+        others = None
+        if found is not None and found.version == entry.version:
+            others = found.others_now(place.store)
+        if found is None or others is None:
+            if not place.store.is_distant or place in self._named:
+                return None
+            found, others = Finding(entry.version, None if place.may_be_container else ""), ()
         entries = (entry, *others)
         if found.refusal is not None:
             return Verdict(found.refusal, entries)
@@ -322,7 +335,7 @@ class Containers:
             if lease is None:
                 files = [(place.path, entry), *found.others]
                 sources = [(path, place.store.source(path, facts)) for path, facts in files]
-                lease = self._held[place] = Held(place, at, found.format, sources)
+                lease = self._held[place] = Held(place, at, found.format, sources, is_presumed=not found.format)
         is_same = [known.version for known in lease.entries] == [known.version for known in entries]
         return Verdict(None, entries, lease) if is_same else None
 
@@ -330,19 +343,23 @@ class Containers:
         opening = self._opening(place, entry.version)
         try:
             lease = self._parsed(opening, place, at).lease
-        except Unrecognised:
-            found = Finding(entry.version, "")
         except Refused as error:
-            reason = error.without_source
-            before = self._verdicts.get(place)
-            if before is None or before.refusal != reason:
-                log.warning("%s", error)
-            asked = [(path, "" if source is None else source.entry.stamp) for path, source in opening.asked]
-            found = Finding(entry.version, reason, asked=asked)
-        else:
-            return Verdict(None, (entry, *lease.entries[1:]), lease)
-        self._verdicts.put(place, found)
-        return Verdict(found.refusal, [entry])
+            return Verdict(self._refused(opening, place, error), [entry])
+        return Verdict(None, (entry, *lease.entries[1:]), lease)
+
+    def _refused(self, opening: Opening, place: Place, error: Refused) -> str:
+        """Remembers that what was opened is no container; why, or "" if it does not look like one."""
+        version = opening.source.version
+        if isinstance(error, Unrecognised):
+            self._verdicts.put(place, Finding(version, ""))
+            return ""
+        reason = error.without_source
+        before = self._verdicts.get(place)
+        if before is None or before.refusal != reason:
+            log.warning("%s", error)
+        asked = [(path, "" if source is None else source.entry.stamp) for path, source in opening.asked]
+        self._verdicts.put(place, Finding(version, reason, asked=asked))
+        return reason
 
     def _opening(self, place: Place, version: Version) -> Opening:
         """For a file in that version. Raises Changed where it is another."""
@@ -369,9 +386,7 @@ class Containers:
             if before is not None:
                 before.retire(is_replaced=True)
                 self._noticed.add(before.at)
-        self._verdicts.put(place, Finding(source.version, None, container.format, [
-            (path, part.entry) for path, part in parts
-        ]))
+        self._verdicts.put(place, _finding(source, container.format, parts))
         if before is not None:
             self._let_go(before)
             self.changed()
@@ -385,17 +400,42 @@ class Containers:
         try:
             with _faults_of_formats(opening.source.name):
                 container = open_container(opening)
-            if opening.asked:
+            if lease.is_presumed:
+                self._settle(lease, container.format, _parts(opening, container))
+            elif opening.asked:
                 opening.close_asked()
                 self._verdicts.drop(lease.place)
                 self._retire(lease, is_replaced=True)
                 raise Changed("is made of other files than before", opening.source.name)
             return self._contents.put(container, lease, self._opened)
+        except Refused as error:
+            if not lease.is_presumed:
+                raise
+            self._refused(opening, lease.place, error)
+            self._retire(lease, is_replaced=True)
+            self.changed()
+            raise Changed(error.reason, error.source, error.part) from None
         finally:
             lease.unkeep()
 
+    def _settle(self, lease: Held, format_name: str, parts: Sequence[tuple[Path, Source]]) -> None:
+        """What was presumed is a container, as was found out just now."""
+        lease.extend([part for _, part in parts])  # under no lock, as it may have to wait for a disk
+        with self._lock:
+            lease.settle(format_name, parts)
+            if parts:
+                self._noticed.add(lease.at)
+        self._verdicts.put(lease.place, _finding(lease.sources[0], format_name, parts))
+        if parts:  # whose attributes and versions count, too
+            self.changed()
+
     def _opened(self, container: Container, lease: Held) -> Opened:
         return Opened(container, lease, lease.origin(self.services))
+
+
+def _finding(source: Source, format_name: str, parts: Sequence[tuple[Path, Source]]) -> Finding:
+    """That it is a container of these files."""
+    return Finding(source.version, None, format_name, [(path, part.entry) for path, part in parts])
 
 
 def _shown_unchanged(name: str) -> str:

@@ -30,7 +30,7 @@ from glassfs.tree.nodes import (
     not_found,
 )
 from glassfs.tree.places.containers import Containers
-from glassfs.tree.places.held import Held, Opened, Place
+from glassfs.tree.places.held import Held, Opened, Place, identity_of
 from glassfs.view.names import component, raw, shown_at_root
 
 _NO_LEASE = Lease(())
@@ -88,8 +88,8 @@ def _node(
     if lease is None:
         return plain_file(containers, place, entry, name, ino, verdict.refusal or "")
     origin = Origin(
-        lease.identity, Access.of(verdict.entries), entry.mtime_ns, containers.services, lease, lease.format,
-        entry.volume, any(one.has_other_names for one in verdict.entries),
+        identity_of(verdict.entries), Access.of(verdict.entries), entry.mtime_ns, containers.services, lease,
+        lease.format, entry.volume, any(one.has_other_names for one in verdict.entries),
     )
     return ContainerDirectory(name, ino, origin, containers, lease)
 
@@ -135,7 +135,8 @@ class PlainFile(File):
 class ContainerDirectory(Standing):
     """A container as a directory: the version that stood there when the node was made, parsed when it is needed.
 
-    Each of its methods raises Refused where it cannot be opened, or Changed where another one is there by now.
+    Each of its methods raises Refused where it cannot be opened, or Changed where another one is there by now, or where
+    it was presumed and is none, which the next look-up will know.
     """
 
     __slots__ = ("_lease", "containers")
@@ -149,6 +150,10 @@ class ContainerDirectory(Standing):
     def place(self) -> Place:
         return self._lease.place
 
+    @property
+    def is_presumed(self) -> bool:
+        return self._lease.is_presumed
+
     def shown(self) -> Settled:
         return self.opened().root
 
@@ -156,6 +161,8 @@ class ContainerDirectory(Standing):
         return self.containers.opened(self._lease)
 
     def xattrs(self) -> dict[str, bytes]:
+        if self.is_presumed:
+            return {}
         found = {XATTR_PREFIX + "format": self._lease.format.encode()}
         return found | error_of(self.shown()) if self.origin.services.views else found
 

@@ -10,7 +10,7 @@ import xxhash
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.formats.registry import Opening
+from glassfs.formats.registry import Opening, may_be_container
 from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
@@ -24,6 +24,11 @@ class Place(NamedTuple):
     store: Store
     path: Path
 
+    @property
+    def may_be_container(self) -> bool:
+        """Whether a file there is worth looking into, as far as its name tells where nothing else may be asked."""
+        return not self.store.is_distant or may_be_container(self.path[-1])
+
 
 class Held(Lease):
     """The lease on one version of the container at ``place``, whose path in the tree is ``at``.
@@ -31,17 +36,23 @@ class Held(Lease):
     ``files`` are the paths and sources of all files that it is made of, its own first; ``entries`` are those of the
     same files as they were when they were looked at last. What was parsed is not here: it can be parsed again from the
     sources, also when the files were deleted and somebody holds on to them.
+
+    If it ``is_presumed``, only the name says that there is a container: its format and further files are not known
+    before somebody looks inside, and ``settle`` then tells them.
     """
 
-    __slots__ = ("_paths", "at", "entries", "format", "identity", "looks", "place")
+    __slots__ = ("_paths", "at", "entries", "format", "identity", "is_presumed", "looks", "place")
 
-    def __init__(self, place: Place, at: str, format_name: str, files: Sequence[tuple[Path, Source]]) -> None:
+    def __init__(
+        self, place: Place, at: str, format_name: str, files: Sequence[tuple[Path, Source]], is_presumed: bool = False,
+    ) -> None:
         super().__init__(tuple(source for _, source in files))
         self.place = place
         self.at = at
         self.format = format_name
+        self.is_presumed = is_presumed
         self.entries = tuple(source.entry for source in self.sources)
-        self.identity = _identity(self.entries)
+        self.identity = identity_of(self.entries)
         self.looks = 0
         """How many times its further files were looked at."""
         self._paths = tuple(path for path, _ in files)
@@ -63,9 +74,17 @@ class Held(Lease):
         known = dict(zip(self._paths[1:], self.sources[1:], strict=True))
         return Opening(self.sources[0], cache, *self.place, known=known)
 
-    def entries_now(self, parts: int) -> tuple[Entry, ...]:
-        """What stands now where its files were; of further ones, up to ``parts`` each time, in turn."""
-        now = list(self.entries)
+    def settle(self, format_name: str, parts: Sequence[tuple[Path, Source]]) -> None:
+        """It is a container, of this format and with these further files, by which it was extended."""
+        self._paths = (*self._paths, *(path for path, _ in parts))
+        self.entries = (*self.entries, *(source.entry for _, source in parts))
+        self.identity = identity_of(self.entries)
+        self.format = format_name
+        self.is_presumed = False
+
+    def entries_now(self, before: Sequence[Entry], parts: int) -> tuple[Entry, ...]:
+        """What stands now where its files were ``before``; of further ones, up to ``parts`` each time, in turn."""
+        now = list(before)
         now[0] = self.place.store.entry(self.place.path)
         others = len(now) - 1
         if others:
@@ -100,7 +119,7 @@ class Opened:
         return self._viewed
 
 
-def _identity(entries: Sequence[Entry]) -> str:
+def identity_of(entries: Sequence[Entry]) -> str:
     """What tells this version of all these files together from others; short, as many nodes compare it."""
     if len(entries) == 1:
         return entries[0].version

@@ -64,6 +64,11 @@ class Sources:
         containers.changed, containers.dropped = self._changed, self._dropped
 
     @property
+    def has_presumed(self) -> bool:
+        """Whether there may be directories of which only the name says so (``Directory.is_presumed``)."""
+        return self.has_folder and any(place.store.is_distant for place in self.places.values())
+
+    @property
     def newest(self) -> Origin:
         """What the source that changed last was when it was looked at last."""
         return max((node.origin for node in list(self._shown.values())), key=lambda origin: origin.mtime_ns)

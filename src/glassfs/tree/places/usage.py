@@ -23,6 +23,9 @@ PAUSE = 20
 class Usage:
     """The sizes of all files at and below ``places``. Whoever asks gets the last sum, or what is known of the first.
 
+    In a distant store, where nobody can tell how many folders there are and each costs a request, only those count that
+    are in the folder itself.
+
     ``made_of`` tells all files that a container which stands for itself among the places is made of, its own first.
     """
 
@@ -67,7 +70,7 @@ class Usage:
                         for name, inner in place.store.list(place.path):
                             if inner.kind is Kind.FILE:
                                 total += inner.size
-                            elif inner.kind is Kind.FOLDER:
+                            elif inner.kind is Kind.FOLDER and not place.store.is_distant:
                                 waiting.append(Place(place.store, (*place.path, name)))
                 except GlassfsError as error:
                     log.debug("left out of the sizes: %s", error)

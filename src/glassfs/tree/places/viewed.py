@@ -52,8 +52,12 @@ class _ViewedContainer(Standing):
         super().__init__(name, ino, container.origin)
         self._container = container
 
+    @property
+    def is_presumed(self) -> bool:
+        return self._container.is_presumed
+
     def xattrs(self) -> dict[str, bytes]:
-        return self._container.xattrs() | error_of(self.shown())
+        return {} if self.is_presumed else self._container.xattrs() | error_of(self.shown())
 
     def shown(self) -> Settled:
         return self._container.opened().root_with(chosen(ALL))

@@ -1,6 +1,7 @@
 """All files below what a person named, as they are now, for whoever wants to look into all of them. Any thread.
 
-Links are not followed and mounts of glassfs not entered, so it ends. What is too deep or too much is left out.
+Links are not followed and mounts of glassfs not entered, so it ends. What is too deep or too much is left out, and so
+is, where looking into files costs much, what is no container by its name.
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ class Walk:
         is_public = is_public and entry.permissions & needed == needed
         self.is_public = self.is_public and is_public
         if entry.kind is Kind.FILE:
+            if above and not at.place.may_be_container:
+                return
             facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns
             self.files.append(File(at.path, at.place, *facts, is_public))
         elif len(above) >= DEEPEST:

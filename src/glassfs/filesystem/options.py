@@ -1,0 +1,63 @@
+"""How fsspec says where a container is: a URL taken apart, which has to be put together again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from glassfs.errors import Refused
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.storage_options import KNOWN, connection_of
+from glassfs.source.remote.url import ALIASES, LOCAL, is_url, local_name, shown
+
+CACHES = ("simplecache", "filecache", "blockcache", "cached")
+"""File systems of fsspec that stand before others and keep what was read."""
+
+
+def source_of(
+    fo: object, target_protocol: str | None = None, target_options: Mapping[str, Any] | None = None,
+) -> tuple[str, Connection]:
+    """What to open, and how to reach it. Local names are made absolute.
+
+    Raises Refused for what cannot be understood.
+    """
+    name = _named(fo)
+    options = dict(target_options or {})
+    protocol = (target_protocol or "").lower()
+    scheme = name.partition("://")[0].lower() if is_url(name) else "" if name == local_name(name) else "file"
+    protocol = protocol or scheme or "file"
+    if protocol in CACHES:
+        raise Refused(
+            f"is not read through fsspec's {protocol}, which may mix up what several threads read; "
+            "the option disk_cache names a folder to keep what was read", shown(name),
+        )
+    if protocol in LOCAL:
+        if is_url(name):
+            raise Refused(f"is no name of the protocol {protocol}", shown(name))
+        return os.path.abspath(local_name(name)), connection_of(protocol, options, shown(name))
+    if not scheme:
+        name = _whole(name, protocol, options)
+    elif ALIASES.get(scheme, scheme) != ALIASES.get(protocol, protocol):
+        raise Refused(f"is no name of the protocol {protocol}", shown(name))
+    return name, connection_of(protocol, options, shown(name))
+
+
+def _named(fo: object) -> str:
+    if isinstance(fo, os.PathLike):
+        fo = os.fspath(fo)
+    if not isinstance(fo, str):
+        raise Refused(f"fo has to be the name of a container, not {type(fo).__name__}")
+    if not fo:
+        raise Refused(
+            "there is no container to look into: name it as in glassfs://episodes.parquet::run.kdb, or by fo=",
+        )
+    return fo
+
+
+def _whole(name: str, protocol: str, options: dict[str, Any]) -> str:
+    """The URL of which fsspec has taken off the protocol, and the host and user, which become options."""
+    if ALIASES.get(protocol, protocol) in KNOWN or not options.get("host"):
+        return f"{protocol}://{name}"
+    host, port, user = (options.pop(option, None) for option in ("host", "port", "username"))
+    return f"{protocol}://{f'{user}@' if user else ''}{host}{f':{port}' if port else ''}/{name.lstrip('/')}"

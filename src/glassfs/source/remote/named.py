@@ -1,0 +1,59 @@
+"""From URLs to stores: which are folders, and which are objects that were named by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from glassfs.errors import NotFound
+from glassfs.source.contract import Named, Path
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.disk import DiskCache
+from glassfs.source.remote.open import server_of
+from glassfs.source.remote.paging import Pages
+from glassfs.source.remote.server import Server
+from glassfs.source.remote.store import RemoteStore
+from glassfs.source.remote.url import WEB, Url, parsed
+
+
+def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str], bool]) -> list[Named]:
+    """The stores of what these URLs name. They share servers and memory."""
+    disk = DiskCache(connection.disk_cache, connection.disk_cache_size) if connection.disk_cache else None
+    pages = Pages(connection.memory, disk)
+    servers: dict[tuple[str, str, str], Server] = {}
+    stores: dict[tuple[Server, Path, bool], RemoteStore] = {}
+
+    def named(url: Url) -> Named:
+        place = url.scheme, f"{url.userinfo}@{url.host}", url.query
+        server = servers.get(place)
+        if server is None:
+            server = servers[place] = server_of(url, connection)
+
+        def store(root: Path, has_folders: bool) -> RemoteStore:
+            key = server, root, has_folders
+            if key not in stores:
+                stores[key] = RemoteStore(server, root, connection, pages, has_folders, disk)
+            return stores[key]
+
+        def folder() -> Named:
+            found = Named(store(url.path, True), (), url.path[-1] if url.path else url.host)
+            if not next(found.store.list(()), None) and url.path:
+                raise NotFound("there is no such object, nor a folder that has any", url.shown)
+            return found
+
+        def single() -> Named:
+            found = Named(store(url.path[:-1], False), url.path[-1:], url.path[-1])
+            found.store.entry(found.path)
+            return found
+
+        if url.is_folder:
+            return folder()
+        first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
+        try:
+            return first()
+        except NotFound as error:
+            try:
+                return second()
+            except NotFound:
+                raise NotFound(error.reason, url.shown) from None
+
+    return [named(parsed(url)) for url in urls]

@@ -1,0 +1,183 @@
+"""From a URL to the server that answers for it: which protocol, which endpoint, and whose credentials."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from glassfs.errors import NotAllowed, Refused
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.library import EXTRA, obstore
+from glassfs.source.remote.objects import ObjectServer
+from glassfs.source.remote.server import Server
+from glassfs.source.remote.url import WEB, Url
+
+REGION = "us-east-1"
+CREDENTIALS_FOR = timedelta(minutes=10)
+"""How long those that were found are used before they are looked up again."""
+ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME"
+_Made = tuple[Callable[[], Any], str]
+"""What makes an obstore store, and the endpoint that it goes to, if that is not the usual one."""
+_ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+
+def server_of(url: Url, connection: Connection) -> Server:
+    """Who answers for a URL. Raises Refused and NotAllowed."""
+    makers = {"s3": _s3, "gs": _gs, "az": _az}
+    if url.scheme not in (*WEB, *makers):
+        from glassfs.source.remote.fsspecs import FsspecServer
+
+        return FsspecServer(url, connection)
+    if url.userinfo:
+        raise Refused(
+            "has a user or password in it, which others could see: they come from the environment and the usual files",
+            url.shown,
+        )
+    if url.scheme in WEB:
+        return _web(url, connection)
+    if not url.host:
+        raise Refused("names no bucket", url.shown)
+    library = obstore(url.shown)
+    options = ObjectServer.options(connection.timeout)
+    make, endpoint = makers[url.scheme](url, connection, options)
+    try:
+        make()
+    except Exception as error:
+        raise Refused(f"cannot be opened: {str(error).partition(chr(10))[0]}", url.shown) from None
+    name = f"{url.scheme}://{url.host}"
+    return ObjectServer(name, f"{name} {endpoint}", make, library, connection.timeout, True)
+
+
+def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
+    from obstore.store import S3Store
+
+    region = connection.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
+    endpoint = connection.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    given: dict[str, Any] = {}
+    if connection.anonymous:
+        given["skip_signature"] = True
+    elif connection.key:
+        given |= {"access_key_id": connection.key, "secret_access_key": connection.secret}
+        if connection.token:
+            given["session_token"] = connection.token
+    elif connection.profile or not all(map(os.environ.get, _ENVIRONMENT)):
+        session = _session(url, connection.profile)
+        found = session.get_credentials()
+        if found is None:
+            raise NotAllowed(
+                "there are no credentials, neither in the environment nor in the usual files; "
+                "a bucket that is open to all needs the option anonymous", url.shown,
+            )
+        given["credential_provider"] = _provider(found)
+        region = region or session.get_config_variable("region") or ""
+        endpoint = endpoint or _configured_endpoint(session)
+    if endpoint:
+        given["endpoint"] = endpoint
+        if endpoint.startswith("http://"):
+            options["client_options"]["allow_http"] = True
+    return lambda: S3Store(url.host, region=region or REGION, **given, **options), endpoint
+
+
+def _session(url: Url, profile: str) -> Any:
+    """What knows the files, roles and services that credentials for S3 come from."""
+    try:
+        import botocore.session
+    except ImportError:
+        raise Refused(EXTRA, url.shown) from None
+    session = botocore.session.Session(profile=profile or None)
+    try:
+        session.get_scoped_config()
+    except Exception as error:
+        raise NotAllowed(f"its credentials cannot be found: {error}", url.shown) from None
+    return session
+
+
+def _provider(credentials: Any) -> Callable[[], dict[str, Any]]:
+    def provide() -> dict[str, Any]:
+        found = credentials.get_frozen_credentials()
+        until = datetime.now(timezone.utc) + CREDENTIALS_FOR
+        return {
+            "access_key_id": found.access_key, "secret_access_key": found.secret_key, "token": found.token,
+            "expires_at": until,
+        }
+
+    return provide
+
+
+def _configured_endpoint(session: Any) -> str:
+    config = session.get_scoped_config()
+    return str(config.get("endpoint_url", ""))
+
+
+def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
+    from obstore.store import GCSStore
+
+    given: dict[str, Any] = {}
+    if connection.anonymous:
+        given["skip_signature"] = True
+    elif connection.token:
+        given["bearer_token"] = connection.token
+    if connection.endpoint:
+        given["base_url"] = connection.endpoint
+        options["client_options"]["allow_http"] = connection.endpoint.startswith("http://")
+    return lambda: GCSStore(url.host, **given, **options), connection.endpoint
+
+
+def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
+    from obstore.store import AzureStore
+
+    # abfss://container@account.dfs.core.windows.net/path is refused above, as what is before the @ looks like a user.
+    given: dict[str, Any] = {}
+    if connection.anonymous:
+        given["skip_signature"] = True
+    elif connection.key and connection.secret:
+        given |= {"account_name": connection.key, "account_key": connection.secret}
+    elif connection.token:
+        given["bearer_token"] = connection.token
+    if connection.endpoint:
+        given["endpoint"] = connection.endpoint
+        options["client_options"]["allow_http"] = connection.endpoint.startswith("http://")
+    return lambda: AzureStore(url.host, **given, **options), connection.endpoint or os.environ.get(ACCOUNT, "")
+
+
+def _web(url: Url, connection: Connection) -> ObjectServer:
+    """A server of its own for each host and query: what is signed in the query is signed for one object."""
+    library = obstore(url.shown)
+    from obstore.store import HTTPStore
+
+    options = ObjectServer.options(connection.timeout)
+    options["client_options"]["allow_http"] = url.scheme == "http"
+    authorization = _authorization(url, connection)
+    if authorization:
+        options["client_options"]["default_headers"] = {"Authorization": authorization}
+    base = f"{url.scheme}://{url.host}"
+    query = f"/?{url.query}" if url.query else ""
+
+    def make() -> Any:
+        return HTTPStore.from_url(f"{base}{query}", **options)
+
+    try:
+        make()
+    except Exception:
+        raise Refused("is not the URL of a server", url.shown) from None
+    return ObjectServer(base, base, make, library, connection.timeout, False)
+
+
+def _authorization(url: Url, connection: Connection) -> str:
+    """What a server is told of who asks, from what a program gave or from the file of all programs, ~/.netrc."""
+    from base64 import b64encode
+    from netrc import NetrcParseError, netrc
+
+    if connection.token:
+        return f"Bearer {connection.token}"
+    user, password = connection.key, connection.secret
+    if not user and not connection.anonymous:
+        try:
+            found = netrc(os.environ.get("NETRC") or None).authenticators(url.host.rpartition(":")[0] or url.host)
+        except (OSError, NetrcParseError):
+            found = None
+        if found is not None:
+            user, password = found[0], found[2] or ""
+    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}" if user else ""

@@ -1,0 +1,143 @@
+"""The commands on what is elsewhere: a bucket and a web server of our own."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import VALUES
+from tests.cli.glassfs_command import fails, glassfs
+from tests.mount.mounts import wait_until
+from tests.remote.http_server import HttpServer
+from tests.remote.requests import Reply, Request
+from tests.remote.s3 import Bucket, S3Server, answer_object
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def bucket(store: Path, robot: Path) -> Bucket:
+    return Bucket({
+        "data/store.kas": store.read_bytes(), "data/sub/robot.kdb": robot.read_bytes(), "data/text.txt": b"text",
+        "lone.kas": store.read_bytes(),
+    })
+
+
+@pytest.fixture
+def s3(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    with S3Server({"bucket": bucket}) as server:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "glass")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "see-through")
+        monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+        yield server
+
+
+@pytest.fixture
+def web(bucket: Bucket) -> Iterator[HttpServer]:
+    """Gives objects to who has the signature, and lists nothing."""
+
+    def answer(request: Request) -> Reply:
+        made = bucket.get(request.path.removeprefix("/"))
+        is_allowed = request.query.get("X-Amz-Signature") == SECRET
+        return answer_object(made, request) if made is not None and is_allowed else Reply(404 if is_allowed else 403)
+
+    with HttpServer(answer) as server:
+        yield server
+
+
+def test_the_same_as_of_files(s3: S3Server, store: Path, robot: Path) -> None:
+    options = ["-o", f"endpoint={s3.url}", "-o", "region=us-east-1"]
+    assert glassfs("ls", *options, "s3://bucket").lines == ["data/", "lone.kas/"]
+    assert glassfs("ls", *options, "s3://bucket/data/").lines == ["store.kas/", "sub/", "text.txt"]
+    assert glassfs("ls", *options, "s3://bucket/data/store.kas/nodes").lines == ["flags.npy", "time.npy"]
+    assert glassfs("tree", *options, "s3://bucket/lone.kas").lines[1:] == glassfs("tree", store).lines[1:]
+    raw = glassfs("cat", *options, "s3://bucket/data/store.kas/nodes/time.npy").output
+    assert np.array_equal(np.load(io.BytesIO(raw)), VALUES)
+    assert glassfs("cat", *options, "s3://bucket", "data/text.txt").output == b"text"
+    episode = "episodes/0/meta/episode.json"
+    both = glassfs("cat", *options, f"s3://bucket/data/sub/robot.kdb/{episode}", "s3://bucket/lone.kas/nodes/flags.npy")
+    assert both.output == glassfs("cat", robot, episode).output + glassfs("cat", store, "nodes/flags.npy").output
+
+
+def test_info(s3: S3Server, bucket: Bucket, store: Path) -> None:
+    options = ["-o", f"endpoint={s3.url}"]
+    elsewhere, here = (
+        json.loads(glassfs("info", "--json", *words).output)
+        for words in ([*options, "s3://bucket/lone.kas"], [str(store)])
+    )
+    assert elsewhere | {"source": str(store)} == here
+    bucket.put("data/broken.kas", b"\x89KAS\r\n\x1a\n")
+    done = glassfs("info", "--json", *options, "s3://bucket/data")
+    found = json.loads(done.output)
+    assert {name: sums["containers"] for name, sums in found["formats"].items()} == {"kastore": 1, "kinodb": 1}
+    assert [sentence.split(": ")[0] for sentence in found["unreadable"]] == ["s3://bucket/data/broken.kas"]
+    assert (done.status, done.errors) == (1, [])
+
+
+def test_info_reads_no_object_of_a_folder_that_is_not_called_like_a_container(s3: S3Server) -> None:
+    glassfs("info", "-o", f"endpoint={s3.url}", "s3://bucket/data")
+    asked = {request.path for request in s3.requests if not request.is_listing}
+    assert asked == {"/bucket/data/store.kas", "/bucket/data/sub/robot.kdb"}
+
+
+def test_a_signed_url(web: HttpServer) -> None:
+    url = f"{web.url}/lone.kas?X-Amz-Signature={SECRET}"
+    assert glassfs("ls", url, "nodes").lines == ["flags.npy", "time.npy"]
+    raw = glassfs("cat", url, "nodes/time.npy").output
+    assert np.array_equal(np.load(io.BytesIO(raw)), VALUES)
+    done = glassfs("info", "--quick", url)
+    assert done.lines[0].startswith(f"{web.url}/lone.kas: kastore 1.0")
+    fails(glassfs("cat", url, "nodes/tim"), (
+        f"nodes/tim: no such file or directory in {web.url}/lone.kas; did you mean 'nodes/time.npy'?"
+    ))
+    assert glassfs("tree", url).lines[0] == f"{web.url}/lone.kas"
+
+
+@pytest.mark.parametrize("words", [
+    ["ls"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["tree"], ["info"], ["cat", "nodes/time.npy"])),
+])
+def test_errors_are_one_line_without_what_is_secret(web: HttpServer, words: list[str]) -> None:
+    for place, query in (
+        ("lone.kas", "?X-Amz-Signature=hunter3"), ("none.kas", f"?X-Amz-Signature={SECRET}"),
+        ("data/text.txt", f"?X-Amz-Signature={SECRET}"), ("lone.kas", ""),
+    ):
+        command, *paths = words
+        done = glassfs(command, f"{web.url}/{place}{query}", *paths)
+        assert (done.status, done.output, len(done.errors)) == (1, b"", 1)
+        assert done.errors[0].startswith(f"glassfs: {web.url}/{place}: ")
+        assert "hunter" not in done.errors[0]
+        assert done.errors[0].count(web.url) == 1
+
+
+def test_without_what_speaks_to_servers(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "obstore").mkdir()
+    (tmp_path / "obstore/__init__.py").write_text("raise ImportError")
+    (tmp_path / "mnt").mkdir()
+    keys = {"AWS_ACCESS_KEY_ID": "glass", "AWS_SECRET_ACCESS_KEY": "see-through", "PYTHONPATH": str(tmp_path)}
+    for command, *more in (["ls"], ["mount", str(tmp_path / "mnt")]):
+        done = glassfs(command, "s3://bucket/run.kdb", *more, **keys)
+        fails(done, "s3://bucket/run.kdb: needs more than is installed: pip install 'glassfs[remote]'")
+    assert glassfs("ls", store, "nodes", **keys).lines == ["flags.npy", "time.npy"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the arguments stay where they are on other systems")
+def test_nothing_secret_is_in_the_arguments_of_a_command_that_waits(web: HttpServer) -> None:
+    web.hold()
+    url = f"{web.url}/lone.kas?X-Amz-Signature={SECRET}"
+    process = subprocess.Popen([sys.executable, "-m", "glassfs", "ls", url], stdout=subprocess.PIPE)
+    try:
+        assert wait_until(lambda: bool(web.requests))
+        shown = Path(f"/proc/{process.pid}/cmdline").read_text()
+        assert f"{web.url}/lone.kas" in shown
+        assert SECRET not in shown
+    finally:
+        web.release()
+        output, _ = process.communicate()
+    assert process.returncode == 0, output

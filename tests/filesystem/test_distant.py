@@ -1,0 +1,38 @@
+"""Folders in which looking into files costs much: listings go by names, a path is what stands there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from glassfs.filesystem import GlassfsFileSystem
+from glassfs.source.local import LocalStore
+from tests.filesystem.conftest import write_values
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(LocalStore, "is_distant", True)
+    write_values(tmp_path / "good.kas", 1.0)
+    write_values(tmp_path / "data", 2.0)
+    (tmp_path / "wrong.kas").write_text("text")
+    return tmp_path
+
+
+def test_listings_go_by_names(bucket: Path) -> None:
+    there = GlassfsFileSystem(bucket)
+    assert {info["name"]: info["type"] for info in there.ls("")} == {
+        "data": "file", "good.kas": "directory", "wrong.kas": "directory",
+    }
+
+
+def test_a_path_is_what_stands_there(bucket: Path) -> None:
+    there = GlassfsFileSystem(bucket)
+    assert (there.isfile("wrong.kas"), there.isdir("good.kas"), there.isfile("data")) == (True, True, True)
+    assert there.cat_file("wrong.kas") == b"text"
+    assert there.info("wrong.kas")["size"] == 4
+
+
+def test_all_below_is_found_as_what_it_is(bucket: Path) -> None:
+    assert sorted(GlassfsFileSystem(bucket).find("")) == ["data", "good.kas/values.npy", "wrong.kas"]

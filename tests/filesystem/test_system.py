@@ -1,0 +1,379 @@
+"""Names, sizes and bytes as fsspec asks for them; what is not written; what people get wrong first."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import os
+import pickle
+import random
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec import AbstractFileSystem
+from writers.kastore import KastoreWriter
+
+import glassfs
+from glassfs.errors import Changed
+from glassfs.filesystem import GlassfsFileSystem
+from tests.filesystem.conftest import write_values
+
+STATE = "episodes/0/state.npy"
+
+
+def test_fsspec_finds_it_by_its_name(place: Path) -> None:
+    fs = fsspec.filesystem("glassfs", fo=str(place / "robot.kdb"))
+    assert isinstance(fs, GlassfsFileSystem) and fs.ls("", detail=False) == ["meta", "episodes"]
+    with fsspec.open(f"glassfs://{STATE}::{place}/robot.kdb") as file:
+        assert file.read(6) == b"\x93NUMPY"
+
+
+@pytest.mark.parametrize("name", ["{}", "file://{}", "local://{}"])
+def test_local_containers_have_several_names(place: Path, name: str) -> None:
+    source = name.format(place / "robot.kdb")
+    assert fsspec.filesystem("glassfs", fo=source).exists(STATE)
+    assert fsspec.open(f"glassfs://{STATE}::{source}").fs.exists(STATE)
+
+
+def test_everything_is_as_the_library_has_it(place: Path, folder: GlassfsFileSystem) -> None:
+    with glassfs.open(place) as data:
+        expected = {entry.path: entry.bytes() for entry in data.glob("**") if entry.is_file()}
+        directories = {entry.path for entry in data.glob("**") if entry.is_dir()}
+    assert len(expected) > 400
+    assert folder.find("") == sorted(expected)
+    assert folder.cat(list(expected)) == expected
+    found = folder.find("", withdirs=True, detail=True)
+    assert {name for name, info in found.items() if info["type"] == "directory"} == directories
+    assert all(info["size"] in (None, len(expected[name])) for name, info in found.items() if name in expected)
+    assert {name: folder.size(name) for name in expected} == {name: len(data) for name, data in expected.items()}
+    assert folder.du("") == sum(map(len, expected.values()))
+
+
+def test_listings_tell_what_info_tells(folder: GlassfsFileSystem) -> None:
+    for directory in ("", "robot.kdb/episodes/0", "episode.wshard/signal", "inner"):
+        for listed in folder.ls(directory):
+            info = folder.info(listed["name"])
+            assert listed | {"size": info["size"]} == info
+            assert listed["size"] in (None, info["size"])
+            assert folder.isdir(info["name"]) == (info["type"] == "directory") != folder.isfile(info["name"])
+    assert folder.ls("notes.txt") == [folder.info("notes.txt")]
+    assert folder.ls("notes.txt", detail=False) == ["notes.txt"]
+    assert folder.info("") | {"mtime": 0, "created": 0, "mode": 0} == {
+        "name": "", "type": "directory", "size": 0, "mtime": 0, "created": 0, "mode": 0,
+    }
+
+
+def test_what_takes_a_pass_has_its_size_when_it_is_asked_for(tmp_path: Path) -> None:
+    from writers.idv import IdvWriter
+
+    with IdvWriter(tmp_path / "t.idv") as view:
+        view.add("Text", ["one", "three", "fifteen"])
+    fs = GlassfsFileSystem(tmp_path / "t.idv")
+    (listed,) = (info for info in fs.ls("columns") if info["type"] == "file")
+    assert listed["size"] is None
+    assert fs.size(listed["name"]) == len(fs.cat_file(listed["name"])) == fs.open(listed["name"]).size > 0
+
+
+def test_a_walk_lists_each_directory_once(folder: GlassfsFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    asked: list[str] = []
+    ls, info = folder.ls, folder.info
+    monkeypatch.setattr(folder, "ls", lambda path, **options: listed.append(path) or ls(path, **options))
+    monkeypatch.setattr(folder, "info", lambda path, **options: asked.append(path) or info(path, **options))
+    found = folder.glob("robot.kdb/**/*.npy")
+    directories = folder.find("robot.kdb", withdirs=True, detail=True)
+    assert len(found) == 12 and len(set(listed)) > 10 and set(asked) == {"robot.kdb"}
+    assert sorted(listed) == sorted(2 * [name for name, info in directories.items() if info["type"] == "directory"])
+
+
+@pytest.mark.parametrize("topdown", [True, False])
+def test_walks_are_those_of_fsspec(folder: GlassfsFileSystem, topdown: bool) -> None:
+    for depth in (None, 1, 2, 3):
+        theirs = AbstractFileSystem.walk(folder, "inner", maxdepth=depth, topdown=topdown)
+        walked = list(folder.walk("inner", maxdepth=depth, topdown=topdown))
+        assert walked == list(theirs) and walked[0 if topdown else -1] == ("inner", ["other.kdb"], [])
+    assert list(folder.walk("notes.txt")) == [("notes.txt", [], [""])] and list(folder.walk("nowhere")) == []
+    pruned = []
+    for path, dirs, _ in folder.walk("inner"):
+        pruned.append(path)
+        dirs[:] = [name for name in dirs if name != "images"]
+    assert len(pruned) == 10 and not any("images" in path for path in pruned)
+    with pytest.raises(ValueError, match="at least 1"):
+        next(folder.walk("", maxdepth=0))
+
+
+NAMES = [
+    "a*b", "x[1]", "x1", "glassfs:", "glassfs::y", "q::z", "s3://w/v", " lead", "trail ", "new\nline", "d/a?", "d/..",
+    "d/b#c", "%41", "glassfs://k", "ünï", "a/**", "memory://x", "{}", "c\\d",
+]
+
+
+def test_any_name_comes_back_as_it_was_listed(tmp_path: Path) -> None:
+    with KastoreWriter(tmp_path / "names.kas") as store:
+        for number, name in enumerate(NAMES):
+            store.add(name, [number, number])
+    fs = GlassfsFileSystem(tmp_path / "names.kas")
+    found = fs.find("")
+    assert len(found) == len(NAMES)
+    for form in ("{}", "/{}", "glassfs://{}", "glassfs:///{}"):
+        paths = [form.format(name) for name in found]
+        assert [fs.info(path)["name"] for path in paths] == found
+        values = [int.from_bytes(fs.cat_file(path)[-8:], "little") for path in paths]
+        assert sorted(values) == list(range(len(NAMES)))
+        assert [fs.open(path).path for path in paths] == found
+        assert fs.cat_ranges(paths, -8, None) == [fs.cat_file(path, -8) for path in paths]
+    assert [fs.open(name).read() for name in found] == [fs.cat_file(name) for name in found]
+    assert fs._strip_protocol(["glassfs://a/", "/b", "glassfs::c"]) == ["a", "b", "glassfs::c"]
+
+
+def test_only_exact_names_are_there(robot: GlassfsFileSystem) -> None:
+    """Unlike in ``glassfs.open``, as programs look for what they may find under several names."""
+    assert robot.exists(STATE) and not robot.exists("episodes/0/state") and not robot.exists("episodes/9")
+    assert robot.exists("episodes.parquet") and "episodes.parquet" not in robot.ls("", detail=False)
+    assert robot.isdir("episodes/0/state.zarr") and robot.isfile("episodes/0/state.zarr/zarr.json")
+    assert not robot.exists(f"{STATE}/below") and not robot.isfile("episodes") and not robot.isdir(STATE)
+
+
+def test_views_are_listed_where_they_are_asked_for(place: Path) -> None:
+    fs = GlassfsFileSystem(place / "robot.kdb", views="parquet+jsonl")
+    assert {"episodes.parquet", "episodes.jsonl"} < set(fs.ls("", detail=False))
+    (found,) = fs.glob("episodes/1/*.parquet")
+    assert found == "episodes/1/steps.parquet"
+
+
+def test_parts_are_those_of_a_slice(robot: GlassfsFileSystem, place: Path) -> None:
+    whole = robot.cat_file(STATE)
+    numbers = [None, 0, 1, 100, len(whole) - 1, len(whole), len(whole) + 5, -1, -100, -len(whole), -len(whole) - 5]
+    for start in numbers:
+        for end in numbers:
+            assert robot.cat_file(STATE, start, end) == whole[start:end], (start, end)
+    pairs = [(start, end) for start in numbers for end in numbers]
+    starts, ends = zip(*pairs, strict=True)
+    assert robot.cat_ranges([STATE] * len(pairs), list(starts), ends, max_gap=100) == [whole[a:b] for a, b in pairs]
+    assert (robot.head(STATE, 10), robot.tail(STATE, 10)) == (whole[:10], whole[-10:])
+    assert robot.read_block(STATE, 5, 20) == whole[5:25]
+
+
+def test_a_range_that_cannot_be_read_costs_no_other(robot: GlassfsFileSystem) -> None:
+    paths = [STATE, "nowhere", "episodes", STATE]
+    first, missing, directory, last = robot.cat_ranges(paths, [0, 0, 0, 6], 6)
+    assert (first, last) == (b"\x93NUMPY", b"")
+    assert isinstance(missing, FileNotFoundError) and isinstance(directory, IsADirectoryError)
+    with pytest.raises(FileNotFoundError, match=r"robot\.kdb: nowhere: there is no such entry"):
+        robot.cat_ranges(paths, 0, 6, on_error="raise")
+    with pytest.raises(ValueError, match="zip"):
+        robot.cat_ranges(paths, [0], [1])
+    with pytest.raises(TypeError):
+        robot.cat_ranges(STATE, [0], [1])
+
+
+def test_a_file_is_read_like_any_other(robot: GlassfsFileSystem) -> None:
+    whole, generator = robot.cat_file(STATE), random.Random(3)
+    with robot.open(STATE) as file, io.BytesIO(whole) as expected:
+        assert (file.size, file.path, file.fs, file.mode, file.name) == (len(whole), STATE, robot, "rb", STATE)
+        assert file.readable() and file.seekable() and not file.writable()
+        for _ in range(500):
+            position, count = generator.randrange(len(whole) + 10), generator.randrange(-1, 300)
+            assert file.seek(position) == expected.seek(position)
+            assert file.read(count) == expected.read(count) and file.tell() == expected.tell()
+        file.seek(-20, os.SEEK_END)
+        assert file.read() == whole[-20:]
+    assert file.closed
+    with robot.open("meta/file.json", "r", encoding="utf-8") as text:
+        assert text.readline() == "{\n" and text.read().endswith("}\n")
+    assert robot.read_text("meta/file.json").startswith("{")
+
+
+def test_a_file_holds_its_container_until_it_is_closed(tmp_path: Path) -> None:
+    write_values(tmp_path / "a.kas", 1.0)
+    fs = GlassfsFileSystem(tmp_path / "a.kas")
+    file = fs.open("values.npy")
+    del fs
+    (tmp_path / "a.kas").unlink()
+    assert len(file.read()) == file.size == 8128
+    lease = file.raw._lease
+    assert lease._users == 1
+    file.close()
+    assert lease._users == 0
+
+
+def test_what_is_read_by_its_path_is_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another version is written in the place of one just found, which is believed for a moment."""
+    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 1000.0)
+    path = tmp_path / "a.kas"
+    write_values(path, 1.0)
+    fs = GlassfsFileSystem(path)
+    assert fs.cat_file("values.npy", -8) == b"\0\0\0\0\0\0\xf0\x3f"
+    key, file = fs.ukey("values.npy"), pickle.dumps(fs.open("values.npy"))
+    for count in (1001, 1002):
+        write_values(path, 2.0, count)
+        assert fs.cat_file("values.npy", -8) == b"\0\0\0\0\0\0\0\x40"
+        assert (fs.size("values.npy"), fs.ukey("values.npy") == key) == (128 + 8 * count, False)
+        write_values(path, 3.0)
+        assert fs.cat_ranges(["values.npy"] * 2, [-8, -16], [None, -8]) == [b"\0\0\0\0\0\0\x08\x40"] * 2
+    with pytest.raises(Changed, match="has been replaced"):
+        pickle.loads(file)
+
+
+def test_times_are_those_of_the_container(tmp_path: Path) -> None:
+    write_values(tmp_path / "a.kas", 1.0)
+    os.utime(tmp_path / "a.kas", ns=(0, 1_700_000_000_123_456_789))
+    fs = GlassfsFileSystem(tmp_path / "a.kas")
+    written = datetime.fromtimestamp(1_700_000_000, timezone.utc).replace(microsecond=123456)
+    assert fs.modified("values.npy") == fs.created("values.npy") == written
+    assert fs.info("values.npy")["mtime"] == pytest.approx(written.timestamp())
+    assert fs.checksum("values.npy") == int(fs.ukey("values.npy"), 16) != fs.checksum("")
+
+
+def test_links_lead_where_they_do(tmp_path: Path) -> None:
+    write_values(tmp_path / "a.kas", 1.0)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "notes.txt").write_text("plain\n")
+    for name, target in (
+        ("latest", "a.kas"), ("text", "notes.txt"), ("inner/round", ".."), ("lost", "nothing"), ("out", "/etc/passwd"),
+    ):
+        (tmp_path / name).symlink_to(target)
+    fs = GlassfsFileSystem(tmp_path)
+    kinds = {info["name"]: info["type"] for info in fs.ls("")}
+    assert kinds == {
+        "a.kas": "directory", "inner": "directory", "latest": "directory", "lost": "link", "notes.txt": "file",
+        "out": "link", "text": "file",
+    }
+    assert fs.cat_file("text") == b"plain\n" and fs.size("text") == 6
+    assert fs.cat_file("inner/round/latest/values.npy") == fs.cat_file("a.kas/values.npy")
+    assert fs.find("") == ["a.kas/values.npy", "notes.txt", "text"]
+    assert not fs.exists("lost") and not fs.exists("out") and not fs.isfile("out")
+    fs.get("", str(tmp_path / "copied"), recursive=True)
+    assert (tmp_path / "copied/text").read_text() == "plain\n" and not list((tmp_path / "copied/latest").iterdir())
+
+
+def test_nothing_is_left_of_one_that_went(place: Path) -> None:
+    def use() -> None:
+        fs = GlassfsFileSystem(place)
+        for name in fs.glob("*.kdb/episodes/*/state.npy"):
+            fs.cat_file(name)
+            with fs.open(name) as file:
+                file.read(10)
+        copy = pickle.loads(pickle.dumps(fs))
+        assert copy._opened is fs._opened
+        del fs
+        assert copy.exists("robot.kdb")
+
+    use()
+    gc.collect()
+    before = os.listdir("/proc/self/fd")
+    gc.disable()
+    try:
+        for _ in range(5):
+            use()
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+    finally:
+        gc.enable()
+
+
+WRITERS: dict[str, Callable[[Any, Path], object]] = {
+    "open wb": lambda fs, path: fs.open(STATE, "wb"),
+    "open ab": lambda fs, path: fs.open(STATE, "ab"),
+    "open xb": lambda fs, path: fs.open("new", "xb"),
+    "open r+b": lambda fs, path: fs.open(STATE, "r+b"),
+    "open w": lambda fs, path: fs.open(STATE, "w"),
+    "write_text": lambda fs, path: fs.write_text("new", "text"),
+    "write_bytes": lambda fs, path: fs.write_bytes("new", b"bytes"),
+    "pipe_file": lambda fs, path: fs.pipe_file("new", b"bytes"),
+    "pipe": lambda fs, path: fs.pipe({"new": b"bytes"}),
+    "touch": lambda fs, path: fs.touch("new"),
+    "touch without truncate": lambda fs, path: fs.touch(STATE, truncate=False),
+    "put": lambda fs, path: fs.put(str(path), "new"),
+    "put_file": lambda fs, path: fs.put_file(str(path), "new"),
+    "upload": lambda fs, path: fs.upload(str(path), "new"),
+    "mkdir": lambda fs, path: fs.mkdir("new"),
+    "makedir": lambda fs, path: fs.makedir("new"),
+    "makedirs": lambda fs, path: fs.makedirs("episodes", exist_ok=True),
+    "mkdirs": lambda fs, path: fs.mkdirs("new"),
+    "rmdir": lambda fs, path: fs.rmdir("episodes"),
+    "rm": lambda fs, path: fs.rm(STATE),
+    "rm recursive": lambda fs, path: fs.rm(["episodes", "meta"], recursive=True),
+    "rm_file": lambda fs, path: fs.rm_file(STATE),
+    "delete": lambda fs, path: fs.delete(STATE),
+    "cp": lambda fs, path: fs.cp(STATE, "new"),
+    "copy": lambda fs, path: fs.copy(STATE, "new"),
+    "cp_file": lambda fs, path: fs.cp_file(STATE, "new"),
+    "mv": lambda fs, path: fs.mv(STATE, "new"),
+    "mv onto itself": lambda fs, path: fs.mv(STATE, STATE),
+    "move": lambda fs, path: fs.move(STATE, "new"),
+    "rename": lambda fs, path: fs.rename(STATE, "new"),
+    "mapper": lambda fs, path: fs.get_mapper("episodes").__setitem__("new", b"bytes"),
+    "mapper create": lambda fs, path: fs.get_mapper("new", create=True),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_nothing_is_written(robot: GlassfsFileSystem, name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(OSError) as caught:
+        WRITERS[name](robot, tmp_path / "file")
+    assert caught.value.errno == errno.EROFS and "\n" not in str(caught.value)
+
+
+MISTAKES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
+    "no container": (
+        lambda place: fsspec.open("glassfs://episodes.parquet"), ValueError,
+        "there is no container to look into: name it as in glassfs://episodes.parquet::run.kdb, or by fo=",
+    ),
+    "not a name": (
+        lambda place: fsspec.filesystem("glassfs", fo=3), ValueError, "fo has to be the name of a container, not int",
+    ),
+    "an open file": (
+        lambda place: fsspec.filesystem("glassfs", fo=io.BytesIO()), ValueError,
+        "fo has to be the name of a container, not BytesIO",
+    ),
+    "no such container": (
+        lambda place: fsspec.open(f"glassfs://episodes.parquet::{place}/none.kdb").open(), FileNotFoundError,
+        "{}/none.kdb: No such file or directory",
+    ),
+    "exists in no such container": (
+        lambda place: fsspec.filesystem("glassfs", fo=place / "none.kdb").exists("a"), FileNotFoundError,
+        "{}/none.kdb: No such file or directory",
+    ),
+    "glob in no such container": (
+        lambda place: fsspec.filesystem("glassfs", fo=place / "none.kdb").glob("*"), FileNotFoundError,
+        "{}/none.kdb: No such file or directory",
+    ),
+    "no container at all": (
+        lambda place: fsspec.open(f"glassfs://a::{place}/notes.txt").open(), ValueError,
+        "{}/notes.txt: is not a container of a known format",
+    ),
+    "wrong path": (
+        lambda place: fsspec.open(f"glassfs://episodes/0/sate.npy::{place}/robot.kdb").open(), FileNotFoundError,
+        "{}/robot.kdb: episodes/0/sate.npy: there is no such entry; the nearest: episodes/0/state.npy",
+    ),
+    "a directory": (
+        lambda place: fsspec.open(f"glassfs://episodes/0::{place}/robot.kdb").open(), IsADirectoryError,
+        "{}/robot.kdb: episodes/0: is a directory",
+    ),
+    "no such view": (
+        lambda place: fsspec.filesystem("glassfs", fo=place / "robot.kdb", views="parket").ls(""), FileNotFoundError,
+        "there is no view 'parket'",
+    ),
+    "no such option": (
+        lambda place: fsspec.filesystem("glassfs", fo=place / "robot.kdb", view="all"), ValueError,
+        "glassfs has no option view; those of the source go into target_options",
+    ),
+    "no such option of the source": (
+        lambda place: fsspec.filesystem("glassfs", fo="s3://b/run.kdb", target_options={"requester_pays": True}),
+        ValueError, "s3://b/run.kdb: glassfs does not know the option requester_pays for s3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_a_line(place: Path, name: str) -> None:
+    do, kind, sentence = MISTAKES[name]
+    with pytest.raises(kind) as caught:
+        do(place)
+    assert str(caught.value).startswith(sentence.format(place)) and "\n" not in str(caught.value)

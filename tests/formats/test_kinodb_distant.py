@@ -1,0 +1,100 @@
+"""KinoDB far away, where each look takes a request: raw images whose places follow from the first frame's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassfs.cache import BlockCache
+from glassfs.content import Container
+from glassfs.errors import Damaged
+from glassfs.formats.kinodb import images
+from glassfs.formats.registry import Opening, open_container
+from glassfs.source.memory import MemoryStore
+from tests.formats.kinodb_files import floats, image_group, images_of, index_entry, written
+
+SIDE = 64
+FRAMES = 40
+
+
+def raw(number: int) -> np.ndarray[Any, Any]:
+    return np.full((SIDE, SIDE, 3), number, np.uint8)
+
+
+def episode(folder: Path, shots: list[Any]) -> bytearray:
+    return written(folder, {"state": floats(len(shots), 1), "action": floats(len(shots), 1), "images": shots})
+
+
+@pytest.fixture(autouse=True)
+def every_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short, as small ones are looked at whole."""
+    monkeypatch.setattr(images, "FORESEEN_FROM", 0)
+
+
+@pytest.fixture
+def regular(tmp_path: Path) -> bytearray:
+    return episode(tmp_path, [{"front": raw(t), "wrist": raw(t + 100)} for t in range(FRAMES)])
+
+
+def opened(data: bytes | bytearray, is_distant: bool) -> tuple[MemoryStore, Container]:
+    store = MemoryStore({"run.kdb": bytes(data)}, is_distant=is_distant)
+    source = store.open(("run.kdb",))
+    return store, open_container(Opening(source, BlockCache(), store, ("run.kdb",)))
+
+
+def shown(data: bytes | bytearray, is_distant: bool) -> dict[bytes, bytes]:
+    found = images_of(image_group(opened(data, is_distant)[1]))
+    return {b"/".join(name): content.data.whole() for name, content in found}  # type: ignore[attr-defined]
+
+
+def test_images_are_the_same_as_near_by(regular: bytearray) -> None:
+    assert shown(regular, True) == shown(regular, False)
+    assert len(shown(regular, True)) == 2 * FRAMES
+
+
+def test_they_are_found_without_looking_at_each(regular: bytearray) -> None:
+    counts = []
+    for is_distant in (True, False):
+        store, container = opened(regular, is_distant)
+        before = store.reads
+        images_of(image_group(container))
+        counts.append(store.reads - before)
+    assert counts[0] <= 6 < FRAMES < counts[1]
+
+
+def test_a_frame_that_is_otherwise_costs_itself(regular: bytearray) -> None:
+    middle = regular.index(raw(7).tobytes())
+    regular[middle - 5] ^= 1  # what is said of the image in frame 7
+    damaged = []
+    for name, content in images_of(image_group(opened(regular, True)[1])):
+        data = content.data  # type: ignore[attr-defined]
+        try:
+            assert data.read(0, data.size) == bytes([data.read(0, 1)[0]]) * data.size
+            data.scatter_into([memoryview(bytearray(5))], 3)
+        except Damaged as error:
+            assert "where one was to be expected" in error.reason
+            damaged.append(b"/".join(name))
+    assert damaged == [b"front/000007"]
+
+
+@pytest.mark.parametrize("last", [{"front": raw(1)}, None, {"wrist": raw(1), "front": raw(1)}])
+def test_a_last_frame_that_is_otherwise_makes_it_look(tmp_path: Path, last: Any) -> None:
+    data = episode(tmp_path, [*({"front": raw(t), "wrist": raw(t)} for t in range(FRAMES - 1)), last])
+    assert shown(data, True) == shown(data, False)
+
+
+def test_a_section_of_another_length_makes_it_look(tmp_path: Path) -> None:
+    data = episode(tmp_path, [{"front": raw(0)}, None, {"front": raw(2)}, {"front": raw(3)}])
+    assert shown(data, True) == shown(data, False)
+    assert index_entry(data, 0).images_length > 3 * SIDE * SIDE * 3
+
+
+def test_a_small_section_is_looked_at(regular: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "FORESEEN_FROM", len(regular))
+    store, container = opened(regular, True)
+    before = store.reads
+    images_of(image_group(container))
+    assert store.reads - before > FRAMES

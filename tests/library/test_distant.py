@@ -1,0 +1,91 @@
+"""Programs over a store in which looking into files costs much: names decide until somebody wants what is inside."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+import glassfs
+from glassfs.errors import IsADirectory, NotADirectory
+from glassfs.source.local import LocalSource, LocalStore
+from tests.library.conftest import write_store
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is said to be distant."""
+    monkeypatch.setattr(LocalStore, "is_distant", True)
+    (tmp_path / "sub").mkdir()
+    for number in range(5):
+        write_store(tmp_path / f"{number}.kas", number)
+    write_store(tmp_path / "data", 9.0)
+    (tmp_path / "sub/wrong.kas").write_text("text")
+    return tmp_path
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were read."""
+    names: list[str] = []
+    read = LocalSource.read_into
+
+    def read_into(source: LocalSource, buffer: memoryview, offset: int) -> None:
+        names.append(source.name.rpartition("/")[2])
+        read(source, buffer, offset)
+
+    monkeypatch.setattr(LocalSource, "read_into", read_into)
+    return names
+
+
+def test_listings_and_patterns_open_nothing(bucket: Path, opened: list[str]) -> None:
+    with glassfs.open(bucket) as data:
+        assert sorted(data) == ["0.kas", "1.kas", "2.kas", "3.kas", "4.kas", "data", "sub"]
+        assert {entry.name for entry in data.glob("*.kas")} == {f"{number}.kas" for number in range(5)}
+        assert [entry.path for entry in data.glob("sub/*")] == ["sub/wrong.kas"]
+        assert data["2.kas"].is_dir() and data["data"].is_file() and data["sub/wrong.kas"].is_dir()
+        assert opened == []
+        assert data["2.kas/small"].numpy().tolist() == [0, 1, 2]
+        assert set(opened) == {"2.kas"}
+
+
+def test_what_stands_there_is_found_out_by_who_uses_it(bucket: Path) -> None:
+    with glassfs.open(bucket) as data:
+        wrong, right = data["sub/wrong.kas"], data["2.kas"]
+        assert wrong.text() == "text"
+        assert wrong.is_file()
+        with pytest.raises(NotADirectory):
+            list(wrong)
+        with pytest.raises(IsADirectory):
+            right.bytes()
+        assert right.attributes == {"format": "kastore"}
+    with glassfs.open(bucket) as data, pytest.raises(NotADirectory):
+        list(data["sub/wrong.kas"])
+
+
+@pytest.mark.parametrize("pattern", ["**/*.npy", "*/large.npy", "*/*"])
+def test_patterns_pass_over_what_is_none(bucket: Path, pattern: str) -> None:
+    (bucket / "5.kas").write_text("text")
+    with glassfs.open(bucket) as data:
+        found = {entry.path for entry in data.glob(pattern)}
+    assert {f"{number}.kas/large.npy" for number in range(5)} <= found
+    assert not any(path.startswith("5.kas/") for path in found)
+
+
+def test_one_that_is_named_is_a_container(bucket: Path) -> None:
+    with glassfs.open(bucket / "data") as data:
+        assert data["large"].numpy()[0] == 9.0
+
+
+@pytest.mark.parametrize("is_entered", [False, True])
+def test_entries_of_what_is_presumed_go_to_other_sessions(bucket: Path, is_entered: bool) -> None:
+    with glassfs.open(bucket) as data:
+        entry = data["2.kas"]
+        assert not is_entered or sorted(entry) == ["large.npy", "small.npy"]
+        pickled = pickle.dumps((data, entry))
+    del data, entry  # or the session would be found, which is closed
+    there, again = pickle.loads(pickled)
+    with there:
+        assert again["large"].numpy()[0] == 2.0
+        assert again.attributes == {"format": "kastore"}

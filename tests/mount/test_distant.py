@@ -1,0 +1,133 @@
+"""A mount of a folder in which looking into files is said to cost much: what tools make of presumed containers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.mount.conftest import Mounted
+from tests.mount.mounts import wait_until
+from tests.mount.test_folder import REASON, value_of, write_store
+from tests.remote.s3 import PAGE, Bucket, S3Server
+
+FORMAT = "user.glassfs.format"
+EVERYTHING_IS_DISTANT = "from glassfs.source.local import LocalStore\nLocalStore.is_distant = True\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sources for a daemon whose store says that it is distant."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(EVERYTHING_IS_DISTANT)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (f"{tmp_path}/site", os.environ.get("PYTHONPATH")))))
+    folder = tmp_path / "bucket"
+    (folder / "sub").mkdir(parents=True)
+    write_store(folder / "good.kas", 1.0)
+    write_store(folder / "sub/deep.kas", 2.0)
+    write_store(folder / "no suffix", 3.0)
+    (folder / "broken.kas").write_bytes((folder / "good.kas").read_bytes()[:80])
+    for name in ("read", "listed", "through", "copied"):
+        (folder / f"{name}.kas").write_text("text")
+    (folder / "notes.txt").write_text("notes")
+    return folder
+
+
+def said(*words: object) -> str:
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    return done.stderr
+
+
+def test_names_decide_until_somebody_looks_inside(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder) as mount:
+        at = mount.path
+        kinds = {entry.name: entry.is_dir() and entry.stat().st_size == 0 for entry in os.scandir(at)}
+        assert kinds | {".glassfs": True} == {".glassfs": True, "sub": True, "no suffix": False, "notes.txt": False} | {
+            f"{name}.kas": True for name in ("good", "broken", "read", "listed", "through", "copied")
+        }
+        assert mount.status()["open_containers"] == []
+        assert (value_of(at / "good.kas"), value_of(at / "sub/deep.kas")) == (1.0, 2.0)
+        assert os.getxattr(at / "good.kas", FORMAT) == b"kastore"
+        # Whoever opens one gets what it is, and whoever looks afterwards is told.
+        assert (at / "read.kas").read_text() == "text"
+        assert said("ls", at / "listed.kas").endswith(": Not a directory\n")
+        assert said("cat", at / "through.kas/x/y").endswith(": Not a directory\n")
+        assert os.getxattr(at / "broken.kas", REASON).startswith(b"is cut short")
+        for name in ("read", "listed", "through", "broken"):
+            assert wait_until((at / f"{name}.kas").is_file), name
+        for _ in range(2):
+            subprocess.run(["find", at], capture_output=True, check=False)
+        assert wait_until((at / "copied.kas").is_file)
+        assert not said("cp", at / "copied.kas", folder.parent)
+        assert (folder.parent / "copied.kas").read_text() == "text"
+
+
+def test_who_is_inside_of_what_is_none_is_told_that_it_has_changed(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder) as mount:
+        inside = os.open(mount.path / "sub", os.O_RDONLY)
+        os.stat("deep.kas", dir_fd=inside)
+        os.close(inside)
+        done = subprocess.run(
+            ["sh", "-c", "cd listed.kas && ls . ; cd .. && cat listed.kas || { sleep 1; cat listed.kas; }"],
+            cwd=mount.path, capture_output=True, text=True, check=False,
+        )
+        assert done.stdout == "text"
+        assert any(os.strerror(number) in done.stderr for number in (errno.ESTALE, errno.ENOTDIR))
+
+
+def test_a_manifest_is_all_of_its_files(mounted: Mounted, folder: Path) -> None:
+    episode = ROOT / "tests/data/wshard/py_chunked"
+    for file in episode.glob("*.wshard"):
+        (folder / "sub" / file.name).write_bytes(file.read_bytes())
+    (folder / "sub/ep_long_chunk_0000.wshard").chmod(0o600)
+    with mounted(folder) as mount:
+        manifest = mount.path / "sub/ep_long_manifest.wshard"
+        assert manifest.stat().st_mode & 0o777 == 0o555
+        assert "signal" in os.listdir(manifest)
+        assert wait_until(lambda: manifest.stat().st_mode & 0o777 == 0o500)
+        parts = [np.load(part / "reward.npy") for part in sorted(manifest.parent.glob("ep_long_chunk_*"))]
+        assert np.array_equal(np.load(manifest / "reward.npy"), np.concatenate(parts))
+
+
+def test_one_that_is_named_is_looked_into_whatever_its_name(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder / "no suffix", folder / "sub") as mount:
+        assert value_of(mount.path / "no suffix") == 3.0
+        assert value_of(mount.path / "sub/deep.kas") == 2.0
+        write_store(folder / "other", 4.0)
+        (folder / "other").replace(folder / "no suffix")
+
+        def has_changed() -> bool:
+            with suppress(OSError):
+                return value_of(mount.path / "no suffix") == 4.0
+            return False
+
+        assert wait_until(has_changed)
+
+
+def test_a_long_folder_of_a_bucket_costs_its_listing(
+    mounted: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One request a page, no matter how often and how long it is listed, and one for each that somebody enters."""
+    write_store(tmp_path / "store.kas")
+    contents = (tmp_path / "store.kas").read_bytes()
+    count = 3 * PAGE
+    with S3Server({"bucket": Bucket({f"data/{number}.kas": contents for number in range(count)})}) as server:
+        for name, value in (
+            ("AWS_ACCESS_KEY_ID", "glass"), ("AWS_SECRET_ACCESS_KEY", "see-through"), ("AWS_ENDPOINT_URL", server.url),
+        ):
+            monkeypatch.setenv(name, value)
+        with mounted("s3://bucket/data/", options=["poll=3600"]) as mount:
+            for _ in range(2):
+                done = subprocess.run(["ls", "-l", mount.path], capture_output=True, text=True, check=True)
+                containers = [line for line in done.stdout.splitlines() if line.endswith(".kas")]
+                assert len(containers) == count
+                assert all(line.startswith("dr-x------") for line in containers)
+            assert server.count() == server.count("GET", lambda request: request.is_listing) == 3
+            assert value_of(mount.path / "77.kas") == 1.0
+            assert server.count() == 4

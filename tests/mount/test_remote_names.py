@@ -1,0 +1,199 @@
+"""Mounts of URLs: under which names they are seen, whose what is in them is, and how they fail and are given up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+
+from tests.mount.conftest import Mounted
+from tests.mount.mounts import COMMAND, environment, glassfs, is_mounted, mountinfo, wait_until
+from tests.remote.http_server import HttpServer
+from tests.remote.requests import Reply, Request
+from tests.remote.s3 import Bucket, S3Server, answer_object
+
+SECRET = "hunter2"
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Bucket:
+    path = tmp_path_factory.mktemp("bucket") / "store.kas"
+    with KastoreWriter(path) as writer:
+        writer.add("nodes/time", np.arange(1000.0))
+    return Bucket({"data/store.kas": path.read_bytes(), "data/text.txt": b"text"})
+
+
+@pytest.fixture
+def s3(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A server for one test, which every command that is started in it asks."""
+    with S3Server({"bucket": bucket}) as server:
+        for name, value in (
+            ("AWS_ACCESS_KEY_ID", "glass"), ("AWS_SECRET_ACCESS_KEY", "see-through"), ("AWS_ENDPOINT_URL", server.url),
+        ):
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def test_a_folder_of_a_bucket(mounted: Mounted, s3: S3Server) -> None:
+    with mounted("s3://bucket/data/") as mount:
+        assert set(os.listdir(mount.path)) - {".glassfs"} == {"store.kas", "text.txt"}
+        assert (mount.path / "text.txt").read_bytes() == b"text"
+        assert np.array_equal(np.load(mount.path / "store.kas/nodes/time.npy"), np.arange(1000.0))
+        assert mount.status()["sources"] == ["s3://bucket/data"]
+        (line,) = mountinfo(mount.path)
+        assert line[-2].rstrip("/") == "s3://bucket/data"
+        status = next(line for line in glassfs("status").stdout.splitlines() if str(mount.path) in line)
+        assert status.startswith("s3://bucket/data") and f"pid {mount.pid}" in status
+        mount.unmount()
+        assert not is_mounted(mount.path)
+
+
+def test_urls_beside_files(mounted: Mounted, s3: S3Server, tmp_path: Path) -> None:
+    with KastoreWriter(tmp_path / "local.kas") as writer:
+        writer.add("a", [1])
+    with mounted("s3://bucket/data/store.kas", f"file://{tmp_path}/local.kas") as mount:
+        assert set(os.listdir(mount.path)) - {".glassfs"} == {"local.kas", "store.kas"}
+        assert os.listdir(mount.path / "store.kas") == ["nodes"]
+        assert os.listdir(mount.path / "local.kas") == ["a.npy"]
+
+
+def test_nothing_secret_of_a_url_is_seen_anywhere(mounted: Mounted, bucket: Bucket) -> None:
+    def answer(request: Request) -> Reply:
+        made = bucket.get(request.path.removeprefix("/"))
+        return Reply(404) if made is None or request.query.get("X-Amz-Signature") != SECRET else (
+            answer_object(made, request)
+        )
+
+    with HttpServer(answer) as server, mounted(f"{server.url}/data/store.kas?X-Amz-Signature={SECRET}") as mount:
+        assert (mount.path / "nodes/time.npy").stat().st_size > 8000
+        shown = f"{server.url}/data/store.kas"
+        (line,) = mountinfo(mount.path)
+        assert line[-2] == shown
+        seen = [
+            Path(f"/proc/{mount.pid}/cmdline").read_text(), (mount.path / ".glassfs/status.json").read_text(),
+            Path("/proc/mounts").read_text(), glassfs("status").stdout, "\n".join(mount.log_lines()),
+        ]
+        assert all(shown in text for text in seen)
+        assert not any(SECRET in text for text in seen)
+
+
+@pytest.mark.parametrize(("options", "folder", "file"), [
+    ("", 0o500, 0o400), ("umask=0", 0o555, 0o444),
+    pytest.param("umask=027", 0o550, 0o440, marks=pytest.mark.slow),
+    pytest.param("uid=12,gid=34", 0o500, 0o400, marks=pytest.mark.slow),
+])
+def test_whose_it_is(mounted: Mounted, s3: S3Server, options: str, folder: int, file: int) -> None:
+    owner = (12, 34) if "uid" in options else (os.geteuid(), os.getegid())
+    with mounted("s3://bucket/data", options=[options]) as mount:
+        modes = {".": folder, "store.kas": folder, "store.kas/nodes/time.npy": file, "text.txt": file}
+        for name, mode in modes.items():
+            status = (mount.path / name).stat()
+            assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (mode, *owner), name
+
+
+def test_a_mount_point_of_its_own(fuse: str, s3: S3Server, tmp_path: Path) -> None:
+    done = glassfs("mount", "s3://bucket/data/store.kas", generation=fuse, cwd=tmp_path)
+    assert done.stdout == "s3://bucket/data/store.kas is mounted at store; to unmount it: glassfs umount store\n"
+    assert (done.returncode, os.listdir(tmp_path)) == (0, ["store"])
+    assert glassfs("umount", "store", generation=fuse, cwd=tmp_path).returncode == 0
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("url", "options", "sentence"), [
+    ("s3://none/data", "", "there is no such bucket"),
+    ("s3://bucket/data", "endpoint=http://127.0.0.1:1,timeout=1", "the connection is refused"),
+    *(pytest.param(*words, marks=pytest.mark.slow) for words in (
+        ("s3://bucket/none.kas", "", "there is no such object"),
+        ("s3://bucket/none", "", "there is no such object, nor a folder that has any"),
+        ("s3://bucket/data/text.txt", "", "is not a container of a known format"),
+    )),
+])
+@pytest.mark.usefixtures("s3")
+def test_what_cannot_be_mounted_is_one_line(fuse: str, tmp_path: Path, url: str, options: str, sentence: str) -> None:
+    done = glassfs("mount", "-o", options, url, tmp_path, generation=fuse)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"glassfs: {url}: {sentence}\n")
+    assert not is_mounted(tmp_path)
+
+
+@pytest.mark.parametrize(("url", "status"), [("s3://bucket/data", 0), ("s3://bucket/none", 1)])
+def test_only_the_daemon_loads_what_speaks_to_servers(
+    fuse: str, s3: S3Server, tmp_path: Path, url: str, status: int,
+) -> None:
+    """It must not be forked off a process that has: what speaks to servers does not work in one."""
+    program = (
+        "import sys; from glassfs.cli import run; status = run(sys.argv[1:]); "
+        "print(status, *[name for name in sys.modules if name.partition('.')[0] in ('obstore', 'fsspec', 'asyncio')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "mount", url, str(tmp_path)], capture_output=True, text=True,
+        env=environment(fuse), check=True,
+    )
+    try:
+        assert done.stdout == f"{status}\n"
+        assert is_mounted(tmp_path) == (status == 0)
+    finally:
+        if is_mounted(tmp_path):
+            glassfs("umount", tmp_path)
+
+
+@pytest.mark.slow
+def test_mount_glassfs_takes_urls(fuse: str, s3: S3Server, tmp_path: Path) -> None:
+    program = "from glassfs.mount.helper import main; main()"
+
+    def helped(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", program, *map(str, words)], capture_output=True, text=True, env=environment(fuse),
+            check=False,
+        )
+
+    options = f"rw,endpoint={s3.url},_netdev,umask=022"
+    done = helped("s3://bucket/data", tmp_path, "-o", options)
+    try:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / "text.txt").read_bytes() == b"text"
+    finally:
+        glassfs("umount", tmp_path)
+    done = helped(f"https://me:{SECRET}@host/run.kdb", tmp_path, "-o", options)
+    assert done.returncode == 32
+    assert done.stderr.startswith("mount.glassfs: https://host/run.kdb: credentials are taken from the environment")
+    assert SECRET not in done.stderr
+
+
+def processes_with(word: str) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                words = Path(f"/proc/{name}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if word.encode() in words:
+                found.append(int(name))
+    return found
+
+
+def test_who_gives_up_waiting_for_a_server_gets_no_mount(fuse: str, s3: S3Server, tmp_path: Path) -> None:
+    """Ctrl-C, while the daemon waits for an answer: it comes later, and the daemon ends."""
+    mountpoint, log = tmp_path / "mnt", tmp_path / "log"
+    mountpoint.mkdir()
+    s3.hold()
+    words = [*COMMAND, "mount", "--log-file", str(log), "s3://bucket/data", str(mountpoint)]
+    process = subprocess.Popen(words, env=environment(fuse), stderr=subprocess.PIPE, text=True)
+    try:
+        assert wait_until(lambda: bool(s3.requests))
+        process.send_signal(signal.SIGINT)
+        assert process.communicate()[1].split("\n") == ["", "glassfs: interrupted", ""]
+        assert process.returncode == 130
+    finally:
+        s3.release()
+    assert wait_until(lambda: not processes_with(str(log)))
+    assert not is_mounted(mountpoint)
+    assert "Traceback" not in log.read_text()

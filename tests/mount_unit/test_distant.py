@@ -1,0 +1,160 @@
+"""What the kernel gets of a store in which names decide: presumed containers, and what becomes of its ids of them."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from glassfs.errors import Changed, NotADirectory
+from glassfs.formats import registry
+from glassfs.mount.inodes import ROOT
+from glassfs.source.memory import MemoryStore
+from glassfs.tree import Directory, File
+from tests.mount_unit.kernel import served, told
+from tests.mount_unit.protocol import GETATTR, GETXATTR, OPENDIR, Caller, attr_of
+from tests.tree.made import FORMAT, made
+
+ASKED = struct.pack("=II", 100, 0)
+
+
+@pytest.fixture(autouse=True)
+def made_suffix(made_format: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "BUILT_IN", {FORMAT.name: FORMAT.suffixes})
+
+
+def test_listing_and_looking_at_a_thousand_opens_nothing() -> None:
+    store = MemoryStore({f"{number}.made": b"" for number in range(1000)}, is_distant=True)
+    sources, kernel = served(store)
+    sources.refresh()
+    caller = Caller(kernel.operations)
+    cookie, names = 0, []
+    while listed := caller.list(ROOT, cookie, 1 << 16):
+        names += [one.name for one in listed]
+        cookie = listed[-1].after
+        assert all(one.type == 4 for one in listed)
+    assert len(set(names) - {".", "..", ".glassfs"}) == 1000
+    ident = caller.find("/77.made")
+    assert attr_of(caller.bytes_of(GETATTR, ident, bytes(16))[16:]).mode == 0o40555
+    assert kernel.operations.listxattr(ident) == []
+    assert sources.refresh() == []
+    assert (store.opens, store.reads) == (0, 0)
+    caller.forget_all()
+    assert kernel.operations.inodes.held == 0
+
+
+def test_opening_a_directory_tells_what_it_is() -> None:
+    store = MemoryStore({"a.made": made(a=b"1"), "b.made": b"text"}, is_distant=True)
+    sources, kernel = served(store)
+    assert sources.has_presumed
+    kernel.operations.has_presumed = True
+    caller = Caller(kernel.operations)
+    for ident in (ROOT, caller.find("/a.made")):
+        assert struct.unpack("=QII", caller.bytes_of(OPENDIR, ident, bytes(8))) == (0, 2 | 8, 0)
+    assert store.opens == 1
+    # On ESTALE the kernel looks the name up again, and opens what it finds then.
+    assert caller.ask(OPENDIR, caller.find("/b.made"), bytes(8)) == errno.ESTALE
+    ident = caller.find("/b.made")
+    assert isinstance(kernel.operations.node(ident), File)
+    assert caller.read(ident, 0, 100) == b"text"
+    assert caller.ask(OPENDIR, ident, bytes(8)) == errno.ENOTDIR
+
+
+def test_whoever_asks_for_an_attribute_of_ours_gets_it() -> None:
+    store = MemoryStore({"a.made": made(a=b"1"), "b.made": made(version=2)}, is_distant=True)
+    caller = Caller(served(store)[1].operations)
+    ident = caller.find("/a.made")
+    assert caller.ask(GETXATTR, ident, ASKED + b"user.none\0") == errno.ENODATA
+    assert store.opens == 0
+    assert caller.ask(GETXATTR, ident, ASKED + b"user.glassfs.format\0") == b"made"
+    assert caller.ask(GETXATTR, caller.find("/b.made"), ASKED + b"user.glassfs.error\0") == errno.ESTALE
+    assert caller.ask(GETXATTR, caller.find("/b.made"), ASKED + b"user.glassfs.error\0") == b"has version 2"
+
+
+def test_ids_of_one_that_is_entered_stay() -> None:
+    store = MemoryStore({"a.made": made(a=b"1")}, is_distant=True)
+    sources, kernel = served(store)
+    before = kernel.find("/a.made")
+    inside = kernel.list(before)["a.bin"]
+    assert kernel.read(inside) == b"1"
+    assert kernel.find("/a.made") == before
+    assert kernel.find("/a.made/a.bin") == inside
+    assert kernel.list(ROOT)["a.made"] == before
+    assert sources.refresh() == []
+    kernel.forget_all()
+    assert (kernel.operations.inodes.held, store.opens) == (0, 1)
+
+
+def test_ids_of_one_that_is_none_are_stale() -> None:
+    store = MemoryStore({"b.made": b"text"}, is_distant=True)
+    sources, kernel = served(store)
+    before = kernel.find("/b.made")
+    with pytest.raises(Changed):
+        kernel.list(before)
+    for ask in (kernel.list, kernel.operations.enter, kernel.operations.attributes):
+        with pytest.raises(Changed):
+            ask(before)
+    told(sources, kernel)
+    after = kernel.list(ROOT)["b.made"]
+    assert after == kernel.find("/b.made") != before
+    assert kernel.read(after) == b"text"
+    with pytest.raises(NotADirectory):
+        kernel.find("/b.made/x")
+    kernel.forget_all()
+    assert kernel.operations.inodes.held == 0
+    assert not store.held
+
+
+def test_one_of_several_files_has_another_id_afterwards_and_both_are_good() -> None:
+    store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_distant=True)
+    store.set_permissions("one", 0o600)
+    sources, kernel = served(store)
+    before = kernel.find("/m.made")
+    file = kernel.operations.look_up(kernel.list(before)["parts"], "one.bin").ident
+    told(sources, kernel)
+    after = kernel.find("/m.made")
+    assert after != before
+    assert [kernel.operations.attributes(ident)[0].mode & 0o777 for ident in (before, after)] == [0o555, 0o500]
+    assert kernel.list(before).keys() == kernel.list(after).keys() == {"parts"}
+    assert kernel.read(file) == b"1"
+    store.put("one", b"other")
+    told(sources, kernel)
+    for ident in (before, after, file):
+        with pytest.raises(Changed):
+            kernel.operations.node(ident)
+    assert kernel.read(kernel.find("/m.made/parts/one.bin")) == b"other"
+    kernel.operations.forget(file, 1)
+    kernel.forget_all()
+    assert kernel.operations.inodes.held == 0
+    assert len(store.held) == 2  # by what is parsed
+    sources.containers.close()
+    assert not store.held
+
+
+def test_64_who_enter_at_once_get_the_same_ids() -> None:
+    store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_distant=True)
+    store.delay = 0.01
+    _, kernel = served(store)
+    ident = kernel.find("/m.made")
+    with ThreadPoolExecutor(64) as pool:
+        found = set(pool.map(lambda _: kernel.operations.look_up(ident, "parts").ident, range(64)))
+    assert len(found) == 1
+    assert store.opens == 2
+    kernel.operations.forget(found.pop(), 64)
+    kernel.forget_all()
+    assert kernel.operations.inodes.held == 0
+
+
+def test_one_that_is_replaced_before_anybody_entered() -> None:
+    store = MemoryStore({"a.made": made(a=b"1")}, is_distant=True)
+    sources, kernel = served(store)
+    before = kernel.find("/a.made")
+    store.put("a.made", made(b=b"2"))
+    with pytest.raises(Changed):
+        kernel.list(before)
+    told(sources, kernel)
+    node = kernel.operations.node(kernel.find("/a.made"))
+    assert isinstance(node, Directory) and node.is_presumed
+    assert kernel.read(kernel.find("/a.made/b.bin")) == b"2"

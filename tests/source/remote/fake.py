@@ -1,0 +1,73 @@
+"""A server in memory that does what a test tells it: other versions, silence, faults."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from glassfs.errors import Changed, GlassfsError, NotFound
+from glassfs.source import Path
+from glassfs.source.remote.server import Facts, Listed, Server
+
+
+class FakeServer(Server):
+    """``lists``, ``begins`` and ``fetches`` count requests; each takes ``delay`` seconds, and raises ``failure``."""
+
+    name = "fake://bucket"
+    identity = "fake"
+    timeout = 5.0
+    has_lasting_versions = True
+
+    def __init__(self) -> None:
+        self.objects: dict[Path, tuple[Facts, bytes]] = {}
+        self.delay = 0.0
+        self.failure: GlassfsError | None = None
+        self.lists = self.begins = self.fetches = self.same = 0
+        self.is_closed = False
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(8)
+
+    def put(self, path: str, data: bytes) -> None:
+        number = next(self._numbers)
+        self.objects[tuple(path.split("/"))] = Facts(len(data), f'"{number}"', number * 10**9), data
+
+    def list(self, path: Path) -> Sequence[Listed]:
+        self._asked("lists")
+        below = [known for known in list(self.objects) if known[: len(path)] == path and len(known) > len(path)]
+        folders = {known[len(path)] for known in below if len(known) > len(path) + 1}
+        objects = [Listed(known[-1], self.objects[known][0]) for known in below if len(known) == len(path) + 1]
+        return [*reversed(objects), *(Listed(name, None) for name in folders)]
+
+    def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
+        self._asked("begins")
+        if path not in self.objects:
+            raise NotFound("there is no such object", self.shown(path))
+        facts, data = self.objects[path]
+        if facts == known:
+            self.same += 1
+            return None
+        return facts, data[:size]
+
+    def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
+        return self._pool.submit(self._part, path, offset, size, facts)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _part(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
+        self._asked("fetches")
+        if path not in self.objects or self.objects[path][0] != facts:
+            raise Changed("has been replaced by another object", self.shown(path))
+        return self.objects[path][1][offset : offset + size]
+
+    def _asked(self, counter: str) -> None:
+        with self._lock:
+            setattr(self, counter, getattr(self, counter) + 1)
+        if self.delay:
+            time.sleep(self.delay)
+        if self.failure is not None:
+            raise self.failure

@@ -1,0 +1,148 @@
+"""Whatever a server does, and whoever reads at the same time: right bytes or an error."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed
+from glassfs.source.remote import paging, shelf
+from glassfs.source.remote.paging import Pages
+from glassfs.source.remote.server import Facts
+from tests.source.remote.counting import CountingServer, content
+
+PATH = ("run.kdb",)
+PAGE = 1 << 10
+READERS = 8
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that an object has many."""
+    monkeypatch.setattr(paging, "PAGE", PAGE)
+    monkeypatch.setattr(shelf, "PAGE", PAGE)
+    monkeypatch.setattr(shelf, "LOOKED_AT", PAGE // 8)
+
+
+class Wild(CountingServer):
+    """A server that does the next of ``faults`` for each request, later and in any order; none of them afterwards."""
+
+    FAULTS = ("short", "long", "empty", "failing", "refusing", "raising", "changing", "silent", "given up")
+
+    def __init__(self, faults: list[str], seed: int) -> None:
+        super().__init__()
+        self.threads = ThreadPoolExecutor(6)
+        self.answer = self._answer
+        self.silent: list[Future[bytes]] = []
+        self._faults = iter(faults)
+        self._chance = random.Random(seed)
+        self._versions = 0
+
+    def change(self, size: int) -> Facts:
+        self._versions += 1
+        return self.put(size, f"version {self._versions}")
+
+    def _answer(self, future: Future[bytes], data: bytes) -> None:
+        with self.lock:
+            fault, delay = next(self._faults, ""), self._chance.choice((0, 0, 0.0005, 0.003))
+        if fault == "raising":
+            raise DeviceFailed("cannot be asked")
+        if fault == "changing":
+            self.change(self.objects[PATH].size)
+        if fault == "silent":
+            self.silent.append(future)
+        else:
+            self.threads.submit(self._settle, future, data, fault, delay)
+
+    def _settle(self, future: Future[bytes], data: bytes, fault: str, delay: float) -> None:
+        time.sleep(delay)
+        if fault == "given up" or not future.set_running_or_notify_cancel():
+            future.cancel()
+        elif fault == "failing":
+            future.set_exception(DeviceFailed("is broken"))
+        elif fault == "refusing":
+            future.set_exception(NotAllowed("is not for you"))
+        else:
+            lengths = {"short": len(data) - 1, "long": len(data) + 1, "empty": 0}
+            future.set_result((data + b"x")[: lengths.get(fault, len(data))])
+
+
+class Read(NamedTuple):
+    offset: float
+    size: int
+
+
+reads = st.lists(
+    st.builds(Read, st.floats(0, 1), st.one_of(st.integers(1, 200), st.integers(1, 40 * PAGE))),
+    min_size=1, max_size=12,
+)
+"""Parts of an object, of any size."""
+walks = st.builds(
+    lambda start, step, count: [Read(start, -step)] * count,
+    st.floats(0, 1), st.integers(100, 3 * PAGE), st.integers(1, 60),
+)
+"""Reads that go on, each where the last one ended."""
+
+
+@settings(max_examples=300)
+@given(
+    size=st.integers(1, 200 * PAGE), budget=st.sampled_from([0, PAGE, 10 * PAGE, 60 * PAGE, 1000 * PAGE]),
+    work=st.lists(st.one_of(reads, walks), min_size=READERS, max_size=READERS),
+    faults=st.lists(st.sampled_from(("", "", "", *Wild.FAULTS)), max_size=40), seed=st.integers(0, 1 << 16),
+)
+def test_bytes_are_right_or_there_is_an_error(
+    size: int, budget: int, work: list[list[Read]], faults: list[str], seed: int,
+) -> None:
+    server = Wild(faults, seed)
+    server.timeout = 0.1 if "silent" in faults else 60.0
+    pages = Pages(budget)
+    server.change(size)
+    start = threading.Barrier(READERS)
+
+    def run(reads: list[Read]) -> list[str]:
+        start.wait()
+        wrong = []
+        position = int(reads[0].offset * size)
+        for one in reads:
+            facts = server.objects[PATH]
+            paged = pages.object(server, PATH, facts)
+            offset = min(position if one.size < 0 else int(one.offset * size), size - 1)
+            buffer = bytearray(min(abs(one.size), size - offset))
+            position = offset + len(buffer)
+            try:
+                paged.scatter([memoryview(buffer)], offset)
+            except Changed:
+                if facts == server.objects[PATH]:
+                    wrong.append("Changed")
+            except GlassfsError as error:
+                if not isinstance(error, (DeviceFailed, NotAllowed)) or not str(error).startswith(paged.key[0].name):
+                    wrong.append(repr(error))
+            else:
+                if buffer != content(facts, offset, len(buffer)):
+                    wrong.append(f"bytes {offset} to {position}")
+            paged.close()
+        return wrong
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(READERS) as readers:
+        patch.setattr(paging, "GRACE", 0.0)
+        assert [wrong for wrong in readers.map(run, work) if wrong] == []
+    server.threads.shutdown()
+    for future in server.silent:
+        future.cancel()
+    # Nobody waits any more, and nothing is underway.
+    assert pages.used <= budget
+    server.answer = None
+    facts = server.change(size)
+    buffer = bytearray(size)
+    pages.object(server, PATH, facts).scatter([memoryview(buffer)], 0)
+    assert buffer == content(facts, 0, size)
+    assert pages.used <= budget
+    pages.clear()
+    assert pages.used == 0

@@ -1,0 +1,287 @@
+"""Stores of what is elsewhere, over a server in memory: how often it is asked, and what is shown meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from glassfs.errors import Changed, DeviceFailed, NotADirectory, NotFound, TooLarge
+from glassfs.source import Connection, Kind
+from glassfs.source.remote import store as module
+from glassfs.source.remote.paging import Pages
+from glassfs.source.remote.store import FIRST, RemoteStore
+from tests.source.remote.fake import FakeServer
+from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
+
+PATIENCE = 30.0
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def folder(server: FakeServer, poll: float = 1000.0, **options: object) -> RemoteStore:
+    return RemoteStore(server, (), Connection(poll=poll, **options), Pages(8 << 20), True)  # type: ignore[arg-type]
+
+
+class RemoteLab(Lab):
+    def __init__(self) -> None:
+        self.server = FakeServer()
+        self.server.put("keep", b"")
+        self.store = self.remote = folder(self.server)
+
+    def put(self, path: str, data: bytes) -> None:
+        self.server.put(path, data)
+        self._changed(path)
+
+    rewrite = put
+
+    def remove(self, path: str) -> None:
+        del self.server.objects[parts(path)]
+        self._changed(path)
+
+    def link(self, path: str, target: str) -> None:
+        """There are none."""
+
+    def set_permissions(self, path: str, permissions: int) -> None:
+        """Nor these."""
+
+    def _changed(self, path: str) -> None:
+        for length in range(1, len(parts(path)) + 1):
+            self.remote.expire(parts(path)[:length])
+
+
+class TestRemoteStore(StoreSuite):
+    """What it promises as any store does, but for links, permissions, and files that stay although they are gone."""
+
+    @pytest.fixture
+    def lab(self) -> RemoteLab:
+        return RemoteLab()
+
+    def test_entries_say_what_is_there(self, lab: Lab) -> None:
+        lab.put("folder/inner/file.bin", CONTENT)
+        file = lab.store.entry(parts("folder/inner/file.bin"))
+        assert (file.kind, file.size, file.permissions) == (Kind.FILE, len(CONTENT), 0o400)
+        assert lab.store.entry(()).kind is lab.store.entry(parts("folder/inner")).kind is Kind.FOLDER
+        assert lab.store.entry(("folder",)).permissions == 0o500
+
+    def test_listings_are_sorted_as_bytes_and_have_the_same_facts(self, lab: Lab) -> None:
+        names = ["\U0001f600", "é", "e\u0301", "A", "b", " ", "0"]
+        for name in names:
+            lab.put(f"many/{name}", b"x")
+        lab.put("many/inner/one", b"x")
+        found = list(lab.store.list(("many",)))
+        assert [name for name, _ in found] == sorted([*names, "inner"], key=str.encode)
+        assert all(entry == lab.store.entry(("many", name)) for name, entry in found)
+
+    def test_an_open_source_stays_what_was_opened(self, lab: Lab, store: object) -> None:
+        """Where it is gone that is an error, and never other bytes."""
+        source = lab.store.open(parts("folder/b"))
+        lab.put("folder/b", b"other")
+        with pytest.raises(Changed):
+            source.read(0, 1)
+        assert source.current().version == lab.store.entry(parts("folder/b")).version != source.version
+
+    def test_a_source_in_a_version_is_opened_by_its_first_read(self, lab: Lab, store: object) -> None:
+        entry = lab.store.entry(parts("folder/b"))
+        source = lab.store.source(parts("folder/b"), entry)
+        lab.remove("folder/b")
+        with pytest.raises(Changed):
+            source.read(0, 1)
+
+    def test_a_file_that_is_rewritten_in_place_is_changed(self, lab: Lab, store: object) -> None:
+        """There is no such thing: it is another object."""
+        before = lab.store.entry(parts("folder/b"))
+        lab.put("folder/b", b"c")
+        after = lab.store.entry(parts("folder/b"))
+        assert before.place != after.place
+
+    def test_a_parked_source_reads_as_long_as_its_version_is_there(self, lab: Lab, store: object) -> None:
+        """Or as long as what was read of it is in memory."""
+        source = lab.store.open(parts("folder/b"))
+        source.park()
+        assert source.read(0, 1) == b"b"
+        lab.put("folder/b", b"other")
+        assert source.read(0, 1) == b"b"
+        unread = lab.store.open(parts("folder/b"))
+        unread.park()
+        lab.remove("folder/b")
+        with pytest.raises(Changed):
+            unread.read(0, 1)
+
+    test_no_link_is_followed = None
+    test_attributes_change_the_stamp_alone = None
+
+
+def test_a_folder_is_listed_once_and_no_object_asked(server: FakeServer) -> None:
+    for number in range(100):
+        server.put(f"folder/{number}.kdb", b"x")
+    store = folder(server)
+    assert len(list(store.list(("folder",)))) == 100
+    assert all(store.entry(("folder", f"{number}.kdb")).size == 1 for number in range(100))
+    with pytest.raises(NotFound):
+        store.entry(("folder", "other"))
+    assert (server.lists, server.begins, server.fetches) == (1, 0, 0)
+
+
+def test_whoever_looks_never_waits_for_a_listing_that_is_known(server: FakeServer) -> None:
+    server.put("a", b"x")
+    store = folder(server, poll=0.0)
+    store.entry(("a",))
+    server.delay = 0.5
+    server.put("a", b"xy")
+    before = time.monotonic()
+    assert store.entry(("a",)).size == 1
+    assert time.monotonic() - before < 0.25
+    until(lambda: store.entry(("a",)).size == 2)
+
+
+def test_whoever_lists_sees_nothing_old(server: FakeServer) -> None:
+    server.put("a", b"x")
+    store = folder(server, poll=0.0)
+    assert [name for name, _ in store.list(())] == ["a"]
+    server.put("b", b"x")
+    assert [name for name, _ in store.list(())] == ["a", "b"]
+
+
+def test_silence_leaves_what_was_known(server: FakeServer) -> None:
+    server.put("a", b"x")
+    store = folder(server, poll=0.0)
+    store.entry(("a",))
+    server.failure = DeviceFailed("does not answer", "fake")
+    before = server.lists
+    assert store.entry(("a",)).size == 1
+    until(lambda: server.lists > before)
+    assert store.entry(("a",)).size == 1
+    with pytest.raises(DeviceFailed, match="does not answer"):
+        store.list(())
+
+
+def test_those_who_come_first_wait_for_one_request(server: FakeServer) -> None:
+    server.put("a", b"x")
+    server.delay = 0.3
+    store = folder(server)
+    threads = [threading.Thread(target=store.entry, args=(("a",),)) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert server.lists == 1
+
+
+def test_an_object_that_was_replaced_is_looked_at_anew(server: FakeServer) -> None:
+    server.put("a", b"old")
+    store = folder(server)
+    source = store.open(("a",))
+    server.put("a", b"newer")
+    with pytest.raises(Changed, match="replaced"):
+        source.read(0, 3)
+    assert store.open(("a",)).read(0, 5) == b"newer"
+
+
+def test_the_folder_of_what_changes_has_another_time(server: FakeServer) -> None:
+    server.put("a", b"x")
+    store = folder(server)
+    store.list(())
+    before = store.entry(()).mtime_ns
+    store.expire(("a",))
+    store.list(())
+    assert store.entry(()).mtime_ns == before
+    server.put("b", b"x")
+    store.expire(("a",))
+    store.list(())
+    assert store.entry(()).mtime_ns > before
+
+
+def test_what_is_in_a_folder_of_the_same_name_as_an_object_can_be_reached(server: FakeServer) -> None:
+    server.put("same", b"object")
+    server.put("same/inner", b"x")
+    store = folder(server)
+    assert store.entry(("same",)).kind is Kind.FOLDER
+    assert [name for name, _ in store.list(("same",))] == ["inner"]
+
+
+def test_a_folder_of_too_many_is_an_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_NAMES", 10)
+    for number in range(11):
+        server.put(f"many/{number}", b"x")
+    server.put("few/1", b"x")
+    store = folder(server)
+    with pytest.raises(TooLarge, match="more than 10 objects"):
+        store.list(("many",))
+    assert len(list(store.list(("few",)))) == 1
+
+
+def test_what_was_listed_is_forgotten_where_it_is_very_much(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_NAMES", 20)
+    for place in range(10):
+        for number in range(5):
+            server.put(f"{place}/{number}", b"x")
+    store = folder(server)
+    for place in range(10):
+        store.list((f"{place}",))
+    assert server.lists == 10
+    store.list(("9",))
+    assert server.lists == 10
+    store.list(("0",))
+    assert server.lists == 11
+
+
+class TestObjectsByThemselves:
+    """What was named without a folder: nothing is listed, and one request tells what it is."""
+
+    @pytest.fixture
+    def store(self, server: FakeServer) -> RemoteStore:
+        server.put("run.kdb", bytes(FIRST + 5))
+        server.put("part.0", b"part")
+        return RemoteStore(server, (), Connection(poll=0.0), Pages(8 << 20), False)
+
+    def test_one_request_brings_what_it_is_and_its_head(self, server: FakeServer, store: RemoteStore) -> None:
+        assert store.entry(("run.kdb",)).size == FIRST + 5
+        assert store.open(("run.kdb",)).read(0, FIRST) == bytes(FIRST)
+        assert (server.lists, server.fetches) == (0, 0)
+
+    def test_it_is_asked_whether_it_is_the_same(self, server: FakeServer, store: RemoteStore) -> None:
+        store.entry(("run.kdb",))
+        store.entry(("run.kdb",))
+        until(lambda: server.same)
+        server.put("run.kdb", b"other")
+        until(lambda: store.entry(("run.kdb",)).size == 5)
+        del server.objects[("run.kdb",)]
+
+        def is_gone() -> bool:
+            try:
+                store.entry(("run.kdb",))
+            except NotFound:
+                return True
+            return False
+
+        until(is_gone)
+
+    def test_siblings_are_found_and_folders_are_not(self, server: FakeServer, store: RemoteStore) -> None:
+        assert store.open(("part.0",)).read(0, 4) == b"part"
+        with pytest.raises(NotFound):
+            store.open(("part.1",))
+        with pytest.raises(NotADirectory):
+            store.list(())
+
+
+def test_permissions_and_owner_are_what_was_said(server: FakeServer) -> None:
+    server.put("a/b", b"x")
+    store = folder(server, owner=(7, 8), permissions=0o440)
+    entry, inner = store.entry(("a",)), store.entry(("a", "b"))
+    assert (entry.uid, entry.gid, entry.permissions) == (7, 8, 0o550)
+    assert (inner.uid, inner.gid, inner.permissions) == (7, 8, 0o440)
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()

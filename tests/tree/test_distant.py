@@ -1,0 +1,399 @@
+"""Stores in which looking into a file costs a request: names decide at listing, first bytes once somebody enters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
+from glassfs.formats import registry
+from glassfs.source.memory import MemoryStore
+from glassfs.tree import Directory, File, Sources, Tree
+from glassfs.tree.places.helper import Helper
+from glassfs.tree.places.named import Start
+from glassfs.tree.places.own import OwnFiles
+from glassfs.tree.places.usage import Usage
+from glassfs.tree.places.walk import Walk
+from tests.tree.made import FORMAT, made
+from tests.tree.trees import files_of, paths_of, sources_of
+
+FORMAT_OF = "user.glassfs.format"
+
+
+@pytest.fixture(autouse=True)
+def made_suffix(made_format: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "BUILT_IN", {FORMAT.name: FORMAT.suffixes})
+
+
+def distant(files: dict[str, bytes]) -> MemoryStore:
+    return MemoryStore(files, is_distant=True)
+
+
+def entered(tree: Tree, path: str) -> list[str]:
+    """The names in a directory, which is entered as a mount does."""
+    node = tree.node(path)
+    assert isinstance(node, Directory)
+    return sorted(node.names())
+
+
+# Listing.
+
+
+def test_a_folder_is_listed_and_looked_at_without_opening_anything() -> None:
+    store = distant({f"{number}.made": b"" for number in range(900)})
+    for number in range(100):
+        store.put(f"{number}.txt", b"text")
+    sources = sources_of(store)
+    for _ in range(2):
+        nodes = list(sources.tree.root.listing())
+        assert len(nodes) == 1000
+        for node in nodes:
+            assert node.mode and node.origin.mtime_ns and node.xattrs() == {}
+        assert {node.name for node in nodes if isinstance(node, Directory)} == {f"{n}.made" for n in range(900)}
+        assert isinstance(sources.tree.node("/5.made"), Directory)
+        assert sources.refresh() == []
+    assert (store.opens, store.reads) == (0, 0)
+
+
+def test_the_same_store_nearby_goes_by_what_is_in_files() -> None:
+    store = MemoryStore({"data": made(a=b"1"), "not.made": b"text"})
+    tree = sources_of(store).tree
+    assert paths_of(tree) == {"/data/", "/data/a.bin", "/not.made"}
+
+
+def test_a_name_that_says_nothing_is_a_plain_file() -> None:
+    store = distant({"data": made(a=b"1"), "sub/Some.MADE": made(a=b"2")})
+    tree = sources_of(store).tree
+    assert paths_of(tree) == {"/data", "/sub/", "/sub/Some.MADE/", "/sub/Some.MADE/a.bin"}
+    assert tree.file("/data").read(0, 1000) == made(a=b"1")
+    assert tree.file("/data").xattrs() == {}
+
+
+def test_one_that_is_named_is_a_container_whatever_its_name() -> None:
+    store = distant({"data": made(a=b"1"), "other": made(a=b"2")})
+    sources = sources_of(store, "data", "other")
+    assert files_of(sources.tree) == {"/data/a.bin": b"1", "/other/a.bin": b"2"}
+    store.put("data", made(b=b"3"))
+    assert sources.refresh() == ["/data"]
+    assert files_of(sources.tree) == {"/data/b.bin": b"3", "/other/a.bin": b"2"}
+    assert not sources.has_presumed
+
+
+# Entering.
+
+
+def test_entering_opens_one_and_then_its_format_is_known() -> None:
+    store = distant({f"{number}.made": made(a=b"%d" % number) for number in range(5)})
+    sources = sources_of(store)
+    tree = sources.tree
+    before = tree.node("/3.made")
+    assert isinstance(before, Directory) and before.is_presumed
+    assert entered(tree, "/3.made") == ["a.bin"]
+    after = tree.node("/3.made")
+    assert isinstance(after, Directory) and not before.is_presumed and not after.is_presumed
+    assert before.xattrs() == after.xattrs() == {FORMAT_OF: b"made"}
+    assert (before.origin.identity, before.origin.lease) == (after.origin.identity, after.origin.lease)
+    assert tree.file("/3.made/a.bin").read(0, 9) == b"3"
+    assert store.opens == 1
+    assert [one.container.sources[0].name for one in sources.containers.all_open()] == ["memory/3.made"]
+
+
+def test_64_readers_enter_one_and_it_is_opened_once() -> None:
+    store = distant({"a.made": made(a=b"1")})
+    store.delay = 0.01
+    tree = sources_of(store).tree
+    with ThreadPoolExecutor(64) as pool:
+        assert set(pool.map(lambda _: tree.file("/a.made/a.bin").read(0, 9), range(64))) == {b"1"}
+    assert store.opens == 1
+
+
+def test_64_readers_of_what_is_none_open_it_once() -> None:
+    store = distant({"a.made": b"text"})
+    store.delay = 0.01
+    tree = sources_of(store).tree
+    node = tree.node("/a.made")
+    assert isinstance(node, Directory)
+
+    def enter(_: int) -> type[BaseException] | None:
+        try:
+            node.listing()
+        except GlassfsError as error:
+            return type(error)
+        return None
+
+    with ThreadPoolExecutor(64) as pool:
+        assert set(pool.map(enter, range(64))) == {Changed}
+    assert store.opens == 1
+
+
+def test_what_is_none_is_a_plain_file_once_somebody_has_entered() -> None:
+    store = distant({"a.made": b"text", "sub/b.made": made(b=b"2")})
+    sources = sources_of(store)
+    tree, told = sources.tree, []
+    sources.on_change = lambda: told.append(1)
+    assert isinstance(tree.node("/a.made"), Directory)
+    with pytest.raises(Changed, match=r"^memory/a\.made: is not a container of a known format$"):
+        entered(tree, "/a.made")
+    assert told
+    assert sources.heard() == ["/a.made"]
+    node = tree.node("/a.made")
+    assert isinstance(node, File)
+    assert (node.read(0, 9), node.xattrs()) == (b"text", {})
+    opens = store.opens
+    assert files_of(tree) == {"/a.made": b"text", "/sub/b.made/b.bin": b"2"}
+    assert store.opens == opens + 2  # the text is read, the other one entered
+
+
+def test_what_is_refused_says_why_once_somebody_has_entered(caplog: pytest.LogCaptureFixture) -> None:
+    store = distant({"new.made": made(version=2)})
+    tree = sources_of(store).tree
+    assert tree.root.listing()[0].xattrs() == {}
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            node = tree.lookup("/new.made")
+            assert isinstance(node, File)
+            assert node.xattrs() == {"user.glassfs.error": b"has version 2"}
+    assert store.opens == 1
+    assert [record.getMessage() for record in caplog.records] == ["memory/new.made: has version 2"]
+    store.put("new.made", made(a=b"1"))
+    assert files_of(tree) == {"/new.made/a.bin": b"1"}
+
+
+@pytest.mark.parametrize("path", ["/sub/a.made/x", "/sub/a.made/x/y"])
+def test_a_path_through_what_is_none_leads_nowhere(path: str) -> None:
+    tree = sources_of(distant({"sub/a.made": b"text"})).tree
+    with pytest.raises(NotADirectory):
+        tree.lookup(path)
+
+
+@pytest.mark.parametrize("error", [DeviceFailed("slow"), NotAllowed("no"), Unavailable("full"), NotFound("gone")])
+@pytest.mark.parametrize("where", ["opening", "reading"])
+def test_what_cannot_be_entered_now_is_asked_again(error: GlassfsError, where: str) -> None:
+    store = distant({"a.made": made(a=b"1")})
+    sources = sources_of(store)
+    getattr(store, where)["a.made"] = error
+    assert isinstance(sources.tree.node("/a.made"), Directory)
+    with pytest.raises(type(error)):
+        entered(sources.tree, "/a.made")
+    assert isinstance(sources.tree.node("/a.made"), Directory)
+    getattr(store, where).clear()
+    assert files_of(sources.tree) == {"/a.made/a.bin": b"1"}
+
+
+@pytest.mark.parametrize("fault", ["KeyError", "MemoryError"])
+def test_a_fault_of_a_format_costs_its_container_alone(fault: str) -> None:
+    tree = sources_of(distant({"bad.made": made(fault=fault), "good.made": made(a=b"1")})).tree
+    expected = Changed if fault == "KeyError" else Unavailable
+    with pytest.raises(expected):
+        entered(tree, "/bad.made")
+    assert isinstance(tree.node("/bad.made"), File if fault == "KeyError" else Directory)
+    assert entered(tree, "/good.made") == ["a.bin"]
+
+
+# Several files.
+
+
+def manifest() -> MemoryStore:
+    store = distant({"sub/m.made": made(parts=["one", "two"]), "sub/one": b"1", "sub/two": b"2"})
+    store.set_permissions("sub/two", 0o600)
+    return store
+
+
+def test_a_container_of_several_files_gets_the_attributes_of_all() -> None:
+    store = manifest()
+    sources = sources_of(store)
+    tree = sources.tree
+    before = tree.node("/sub/m.made")
+    assert isinstance(before, Directory)
+    assert before.origin.access.permissions == 0o644
+    assert entered(tree, "/sub/m.made") == ["parts"]
+    assert store.opens == 3
+    assert sources.heard() == ["/sub/m.made"]
+    after = tree.node("/sub/m.made")
+    assert after.origin.access.permissions == 0o600
+    assert after.origin.identity != before.origin.identity
+    inside = tree.file("/sub/m.made/parts/two.bin")
+    assert inside.origin.identity == after.origin.identity
+    assert inside.read(0, 9) == b"2"
+    assert [node.name for node in before.listing()] == ["parts"]  # who had it before goes on
+    assert store.opens == 3
+
+
+@pytest.mark.parametrize("change", ["one", "m.made"])
+def test_any_of_its_files_may_change(change: str) -> None:
+    store = manifest()
+    sources = sources_of(store)
+    assert set(files_of(sources.tree, "/sub/m.made").values()) == {b"1", b"2"}
+    sources.heard()
+    store.put(f"sub/{change}", b"11" if change == "one" else made(parts=["two"], a=b"3"))
+    assert sources.refresh() == ["/sub/m.made"]
+    expected = {"/sub/m.made/parts/two.bin": b"2"}
+    expected |= {"/sub/m.made/parts/one.bin": b"11"} if change == "one" else {"/sub/m.made/a.bin": b"3"}
+    assert files_of(sources.tree, "/sub/m.made") == expected
+
+
+def test_one_without_its_parts_is_a_file_until_they_come() -> None:
+    store = distant({"m.made": made(parts=["one"])})
+    tree = sources_of(store).tree
+    assert b"one" in tree.lookup("/m.made").xattrs()["user.glassfs.error"]
+    store.put("one", b"1")
+    assert files_of(tree, "/m.made") == {"/m.made/parts/one.bin": b"1"}
+
+
+def test_its_files_are_held_by_who_has_it_open() -> None:
+    store = manifest()
+    sources = sources_of(store)
+    node = sources.tree.node("/sub/m.made")
+    with node.origin.lease as lease:
+        assert not store.held
+        entered(sources.tree, "/sub/m.made")
+        assert len(store.held) == len(lease.sources) == 3
+        sources.containers.close()
+        assert len(store.held) == 3
+    assert not store.held
+
+
+# Changes.
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_one_that_is_replaced_between_listing_and_entering(is_noticed: bool) -> None:
+    store = distant({"a.made": made(a=b"1")})
+    sources = sources_of(store)
+    (node,) = sources.tree.root.listing()
+    assert isinstance(node, Directory)
+    store.put("a.made", made(b=b"2"))
+    if is_noticed:
+        assert sources.refresh() == ["/a.made"]
+    with pytest.raises(Changed):
+        node.listing()
+    assert files_of(sources.tree) == {"/a.made/b.bin": b"2"}
+
+
+def test_one_that_is_gone_between_listing_and_entering() -> None:
+    store = distant({"a.made": made(a=b"1"), "b.made": made()})
+    sources = sources_of(store)
+    node = sources.tree.node("/a.made")
+    assert isinstance(node, Directory)
+    store.remove("a.made")
+    with pytest.raises((NotFound, Changed)):
+        node.listing()
+    with pytest.raises(NotFound):
+        sources.tree.lookup("/a.made")
+
+
+def test_one_that_was_a_file_and_is_replaced_is_presumed_again() -> None:
+    store = distant({"a.made": b"text"})
+    tree = sources_of(store).tree
+    assert isinstance(tree.lookup("/a.made"), File)
+    store.put("a.made", made(a=b"1"))
+    opens = store.opens
+    assert isinstance(tree.node("/a.made"), Directory)
+    assert store.opens == opens
+    assert entered(tree, "/a.made") == ["a.bin"]
+
+
+def test_other_permissions_are_those_of_what_is_presumed() -> None:
+    store = distant({"a.made": made(a=b"1")})
+    sources = sources_of(store)
+    before = sources.tree.node("/a.made")
+    store.set_permissions("a.made", 0o600)
+    assert sources.refresh() == ["/a.made"]
+    after = sources.tree.node("/a.made")
+    assert (before.mode, after.mode) == (0o40555, 0o40500)
+    assert before.origin.lease is after.origin.lease
+    assert store.opens == 0
+
+
+def test_what_was_dropped_is_opened_again() -> None:
+    store = distant({f"{number}.made": made(a=b"%d" % number) for number in range(20)})
+    tree = sources_of(store, limit=2).tree
+    for _ in range(2):
+        for number in range(20):
+            assert tree.file(f"/{number}.made/a.bin").read(0, 9) == b"%d" % number
+    assert isinstance(tree.node("/3.made"), Directory)
+
+
+# Others who look into all files.
+
+
+def walked(tree: Tree) -> Iterator[str]:
+    return (path for path, _ in tree.walk())
+
+
+def test_a_walk_tells_each_path_once_and_for_what_it_is() -> None:
+    files = {"a.made": b"text", "b.made": made(b=b"2"), "c/d.made": b"", "c/e.made": made(version=2), "f": made()}
+    tree = sources_of(distant(files)).tree
+    assert sorted(walked(tree)) == ["/a.made", "/b.made", "/b.made/b.bin", "/c", "/c/d.made", "/c/e.made", "/f"]
+    tree = sources_of(distant(files)).tree
+    assert {path for path, node in tree.walk() if isinstance(node, Directory)} == {"/b.made", "/c"}
+
+
+def test_a_walk_goes_on_past_what_cannot_be_entered() -> None:
+    store = distant({"a.made": made(a=b"1"), "b.made": made(b=b"2")})
+    store.opening["a.made"] = DeviceFailed("no answer")
+    failed: list[str] = []
+    tree = sources_of(store).tree
+    paths = [path for path, _ in tree.walk(on_error=lambda path, error: failed.append(f"{path}: {error.reason}"))]
+    assert (paths, failed) == (["/a.made", "/b.made", "/b.made/b.bin"], ["/a.made: no answer"])
+    with pytest.raises(DeviceFailed):
+        list(tree.walk())
+
+
+def below(sources: Sources) -> list[str]:
+    """The files that a table over the sources looks into."""
+    helper = Helper()
+    try:
+        return [one.path for one in Walk([Start("", place, True) for place in sources.places.values()], helper).files]
+    finally:
+        helper.close()
+
+
+def test_tables_over_folders_open_only_what_may_be_a_container() -> None:
+    files = {"a.made": b"", "sub/b.made": b"", "notes.txt": b"", "data": made()}
+    assert below(sources_of(distant(files))) == ["a.made", "sub/b.made"]
+    assert below(sources_of(distant(files), "data")) == [""]
+
+
+def test_what_a_table_has_looked_into_stays_presumed_until_somebody_enters() -> None:
+    store = manifest()
+    sources = sources_of(store)
+    node = sources.tree.node("/sub/m.made")
+    assert isinstance(node, Directory)
+    place = sources.places["memory"]
+    with sources.containers.glimpsed(place._replace(path=("sub", "m.made")), node.origin.lease.sources[0].version):
+        pass
+    opens = store.opens
+    assert sources.tree.node("/sub/m.made").origin.lease is node.origin.lease
+    assert store.opens == opens
+    assert entered(sources.tree, "/sub/m.made") == ["parts"]
+
+
+def test_the_sizes_of_folders_further_down_are_not_asked_for() -> None:
+    store = distant({"a.made": b"12", "sub/b.made": b"345"})
+    usage = Usage(sources_of(store).places.values())
+    assert usage() == 2
+    assert store.opens == 0
+
+
+def test_the_files_of_what_is_presumed_are_shown_as_themselves() -> None:
+    store = distant({"a.made": made(a=b"1"), "data": made()})
+    sources = sources_of(store)
+    own = OwnFiles("source", 5, sources.tree.root.origin, sources)
+    assert [node.name for node in own.listing()] == ["a.made"]
+    assert store.opens == 0
+
+
+def test_with_views_listing_opens_nothing_either() -> None:
+    store = distant({"a.made": made(a=b"1"), "sub/b.made": b"text"})
+    sources: Sources = sources_of(store)
+    root = sources.viewed("views", 7)
+    assert [(node.name, node.xattrs()) for node in root.listing() if node.name == "a.made"] == [("a.made", {})]
+    node = root.child("a.made")
+    assert store.opens == 0
+    assert isinstance(node, Directory) and node.is_presumed
+    assert "a.bin" in node.names()
+    assert node.xattrs() == {FORMAT_OF: b"made"}
