@@ -58,8 +58,6 @@ def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Con
 
 def connection_to(sources: Sequence[str], options: Mapping[str, Any]) -> Connection:
     """The same for sources of which some are URLs. Raises Refused where these have several protocols, or none is."""
-    if not options:
-        return Connection()
     urls = [source for source in sources if is_url(source)]
     schemes = {source.partition("://")[0].lower() for source in urls}
     if len({ALIASES.get(scheme, scheme) for scheme in schemes}) != 1:
