@@ -241,6 +241,8 @@ class RemoteSource(Source):
 
     def close(self) -> None:
         self._is_closed = True
+        if self._paged is not None:
+            self._paged.close()
 
 
 def _facts(entry: Entry) -> Facts:
