@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.batch import Batch
 from benchmarks.counting import REQUESTS
 from benchmarks.growth import Grown
 from benchmarks.workloads import RATE, Goal, Measure, Samples, Workload
@@ -120,6 +121,7 @@ class Report:
     scale: float
     rows: list[Row] = field(default_factory=list)
     growths: list[Grown] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
     notes: Mapping[str, str] = field(default_factory=dict)
     failures: Sequence[str] = ()
 
@@ -144,6 +146,13 @@ class Report:
                     "exponent": grown.exponent, "is_fine": grown.is_fine,
                 }
                 for grown in self.growths
+            ],
+            "batch": [
+                {
+                    "containers": one.containers, "seconds": dict(one.seconds), "ratio": one.ratio,
+                    "memory": one.memory, "is_fine": one.is_fine,
+                }
+                for one in self.batches
             ],
         }
 
