@@ -45,6 +45,7 @@ def test_pandas(place: Path, tasks: list[str]) -> None:
     assert steps.shape == (24, 1)
 
 
+@pytest.mark.slow
 def test_pyarrow(robot: GlassfsFileSystem, tasks: list[str]) -> None:
     import pyarrow.dataset
     import pyarrow.fs
@@ -65,6 +66,7 @@ def test_pyarrow(robot: GlassfsFileSystem, tasks: list[str]) -> None:
         assert file.read_at(6, 0) == b"\x93NUMPY" and file.size() == facts[0].size
 
 
+@pytest.mark.slow
 def test_polars(place: Path, tasks: list[str], robot: GlassfsFileSystem) -> None:
     import polars as pl
 
@@ -72,6 +74,7 @@ def test_polars(place: Path, tasks: list[str], robot: GlassfsFileSystem) -> None
         assert pl.read_parquet(file)["language_instruction"].to_list() == tasks
 
 
+@pytest.mark.slow
 def test_duckdb(robot: GlassfsFileSystem, folder: GlassfsFileSystem, tasks: list[str]) -> None:
     import duckdb
 
@@ -87,6 +90,7 @@ def test_duckdb(robot: GlassfsFileSystem, folder: GlassfsFileSystem, tasks: list
         assert database.execute(query).fetchall() == [(1,)]
 
 
+@pytest.mark.slow
 def test_zarr_and_xarray(place: Path, robot: GlassfsFileSystem, state: np.ndarray[Any, Any]) -> None:
     import xarray
     import zarr
@@ -113,6 +117,7 @@ def test_numpy_and_pillow(robot: GlassfsFileSystem, state: np.ndarray[Any, Any])
         assert picture.size == (128, 96)
 
 
+@pytest.mark.slow
 def test_dask(place: Path, tasks: list[str], robot: GlassfsFileSystem) -> None:
     import dask.bytes
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +43,22 @@ def test_a_bucket_is_read_as_a_folder_is(robot: GlassfsFileSystem, options: dict
     assert [there.size(name) for name in names] == [robot.size(name) for name in names]
 
 
+def test_the_web_is_read_as_a_folder_is(robot: GlassfsFileSystem, server: S3Server) -> None:
+    there = GlassfsFileSystem(f"{server.url}/data/runs/robot.kdb", target_options={"timeout": 20})
+    assert there.cat("episodes/1", recursive=True) == robot.cat("episodes/1", recursive=True)
+
+
+def test_what_only_fsspec_knows_is_read_through_it(place: Path, robot: GlassfsFileSystem) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/glass/robot.kdb", (place / "robot.kdb").read_bytes())
+    try:
+        there = fsspec.open("glassfs://episodes/1::memory://glass/robot.kdb").fs
+        assert there.cat("episodes/1", recursive=True) == robot.cat("episodes/1", recursive=True)
+        assert fsspec.filesystem("glassfs", fo="memory://glass").exists("robot.kdb/episodes/2")
+    finally:
+        memory.rm("/glass", recursive=True)
+
+
 def test_many_ranges_are_read_at_once(place: Path, options: dict[str, Any], server: S3Server) -> None:
     there = GlassfsFileSystem("s3://data/runs", target_options=options)
     here = GlassfsFileSystem(place)
@@ -61,15 +76,11 @@ def test_pandas_needs_no_other_package(options: dict[str, Any]) -> None:
     assert len(pd.read_parquet("glassfs://episodes.parquet", storage_options=told)) == 3
 
 
-def test_a_chain_needs_some_s3_of_fsspec_and_does_not_read_through_it(
+def test_a_chain_is_not_read_through_what_fsspec_has_for_its_parts(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import obstore.fsspec
-
-    registered = importlib.import_module("fsspec.registry")._registry
-    monkeypatch.setitem(registered, "s3", None)
-    obstore.fsspec.register("s3")
-    monkeypatch.setattr(obstore.fsspec.FsspecStore, "_construct_store", None)
+    s3fs = pytest.importorskip("s3fs")
+    monkeypatch.setattr(s3fs.S3FileSystem, "__init__", None)
     with fsspec.open("glassfs://episodes/0/state.npy::s3://data/runs/robot.kdb", s3=options) as file:
         assert file.read(6) == b"\x93NUMPY"
 

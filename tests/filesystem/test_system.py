@@ -159,6 +159,22 @@ def test_parts_are_those_of_a_slice(robot: GlassfsFileSystem, place: Path) -> No
     assert robot.read_block(STATE, 5, 20) == whole[5:25]
 
 
+def test_several_files_are_read_together(robot: GlassfsFileSystem) -> None:
+    states = {name: robot.cat_file(name) for name in robot.glob("episodes/*/state.npy")}
+    assert robot.cat("episodes/*/state.npy") == robot.cat(list(states)) == states
+    assert robot.cat(STATE) == states[STATE] and robot.cat([STATE]) == {STATE: states[STATE]}
+    assert robot.cat(STATE, recursive=True, start=-8) == states[STATE][-8:]
+    assert robot.cat("episodes", recursive=True).keys() == {*robot.find("episodes")}
+    assert robot.cat("meta", recursive=True) == {"meta/file.json": robot.cat_file("meta/file.json")}
+    assert robot.cat([STATE, "nowhere"], on_error="omit") == {STATE: states[STATE]}
+    assert isinstance(robot.cat([STATE, "nowhere"], on_error="return")["nowhere"], FileNotFoundError)
+    for path in ([STATE, "nowhere"], "nowhere", "no*"):
+        with pytest.raises(FileNotFoundError):
+            robot.cat(path)
+    with pytest.raises(IsADirectoryError):
+        robot.cat("episodes")
+
+
 def test_a_range_that_cannot_be_read_costs_no_other(robot: GlassfsFileSystem) -> None:
     paths = [STATE, "nowhere", "episodes", STATE]
     first, missing, directory, last = robot.cat_ranges(paths, [0, 0, 0, 6], 6)
@@ -220,6 +236,25 @@ def test_what_is_read_by_its_path_is_what_is_there_now(tmp_path: Path, monkeypat
         pickle.loads(file)
 
 
+def test_damage_costs_what_is_damaged(place: Path, tmp_path: Path) -> None:
+    data = bytearray((place / "episode.wshard").read_bytes())
+    film = len(data) // 2  # compressed frames are most of it
+    data[film : film + 64] = bytes(64)
+    (tmp_path / "episode.wshard").write_bytes(data)
+    (tmp_path / "broken.wshard").write_bytes(data[:100])
+    fs, sound = GlassfsFileSystem(tmp_path), GlassfsFileSystem(place)
+    assert fs.find("episode.wshard") == sound.find("episode.wshard") and fs.isfile("broken.wshard")
+    names = fs.find("episode.wshard")
+    pairs = list(zip(names, fs.cat_ranges(names, 0, None), sound.cat_ranges(names, 0, None), strict=True))
+    wrong = [name for name, found, expected in pairs if found != expected]
+    assert wrong and all(name.startswith("episode.wshard/signal/rgb") for name in wrong)
+    errors = [found for _, found, expected in pairs if found != expected]
+    assert all(isinstance(error, OSError) and "episode.wshard: " in str(error) for error in errors)
+    assert not any("\n" in str(error) for error in errors)
+    with fs.open("episode.wshard/signal/rgb.npy") as file, pytest.raises(OSError, match=r"episode\.wshard"):
+        file.read()
+
+
 def test_times_are_those_of_the_container(tmp_path: Path) -> None:
     write_values(tmp_path / "a.kas", 1.0)
     os.utime(tmp_path / "a.kas", ns=(0, 1_700_000_000_123_456_789))
@@ -259,6 +294,7 @@ def test_nothing_is_left_of_one_that_went(place: Path) -> None:
             fs.cat_file(name)
             with fs.open(name) as file:
                 file.read(10)
+            fs.open(name).read(10)
         copy = pickle.loads(pickle.dumps(fs))
         assert copy._opened is fs._opened
         del fs
@@ -282,6 +318,7 @@ WRITERS: dict[str, Callable[[Any, Path], object]] = {
     "open xb": lambda fs, path: fs.open("new", "xb"),
     "open r+b": lambda fs, path: fs.open(STATE, "r+b"),
     "open w": lambda fs, path: fs.open(STATE, "w"),
+    "fsspec's open": lambda fs, path: fsspec.open(f"glassfs://new::{fs._shown}", "wb").open(),
     "write_text": lambda fs, path: fs.write_text("new", "text"),
     "write_bytes": lambda fs, path: fs.write_bytes("new", b"bytes"),
     "pipe_file": lambda fs, path: fs.pipe_file("new", b"bytes"),

@@ -42,6 +42,7 @@ from glassfs.library.finding import Paths
 from glassfs.library.session import Asked, Session
 from glassfs.source.remote.storage_options import GENERAL
 from glassfs.source.remote.url import is_url, shown
+from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
 from glassfs.tree.nodes import Facts, Settled, facts_of
 from glassfs.tree.tree import normal
@@ -234,6 +235,22 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """The bytes of a file, or a part of them as of a slice: negative numbers count from the end."""
         return self._fresh(lambda: _part(self._file(path), start, end))
 
+    def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
+        """The bytes of a file, or those of several by their paths: for a pattern, a list, or all below a directory."""
+        paths = self.expand_path(path, recursive=recursive)
+        if paths == [self._strip_protocol(path)] and not self.isdir(paths[0]):
+            return self.cat_file(paths[0], **kwargs)
+        if recursive:
+            paths = [one for one in paths if not self.isdir(one)]
+        found = self.cat_ranges(
+            paths, kwargs.get("start"), kwargs.get("end"), on_error="raise" if on_error == "raise" else "return",
+        )
+        is_left_out = on_error == "omit"
+        return {
+            one: data for one, data in zip(paths, found, strict=True)
+            if not (is_left_out and isinstance(data, Exception))
+        }
+
     def cat_ranges(
         self, paths: Iterable[str], starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return",
         **kwargs: Any,
@@ -298,7 +315,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         node = self._node(path)
         if not isinstance(node, File):
-            raise IsADirectory("is a directory", self._shown, path)
+            raise IsADirectory("is a directory", self._shown, printable(path))
         return node
 
     def _fresh(self, do: Callable[[], Result]) -> Result:

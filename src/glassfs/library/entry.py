@@ -34,6 +34,7 @@ from glassfs.library.session import Asked, Session, named
 from glassfs.library.stream import stream_of
 from glassfs.library.table import Table
 from glassfs.library.tables import episodes_in, table_of
+from glassfs.source import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
 from glassfs.tree.nodes import FIRST_EXTENSION, XATTR_PREFIX
@@ -409,9 +410,16 @@ class Library(Entry):
 
 def opened(
     sources: tuple[str | os.PathLike[str], ...], cache_size: int | None, spool: str | None, views: str,
+    storage_options: Mapping[str, Any],
 ) -> Library:
     """For ``glassfs.open``."""
-    session = Session(Asked(named(sources), cache_size, spool, views))
+    names = named(sources)
+    connection = Connection()
+    if storage_options:
+        from glassfs.source.remote.storage_options import connection_to  # hardly ever needed
+
+        connection = connection_to(names, storage_options)
+    session = Session(Asked(names, cache_size, spool, views, connection))
     _, node = session.paths.find("/")
     return Library(session, "/", node)
 

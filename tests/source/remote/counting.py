@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import lru_cache
 
 import numpy as np
 
 from glassfs.errors import Changed, NotFound
 from glassfs.source.contract import Path
+from glassfs.source.remote.paging import Paged, Pages
 from glassfs.source.remote.server import Facts, Listed, Server
 
 PERIOD = 1_000_003
+K, M = 1 << 10, 1 << 20
+PAGE = 256 * K
+BLOCK = 512 * K
+PATH = ("run.kdb",)
 
 
 class CountingServer(Server):
@@ -32,7 +36,7 @@ class CountingServer(Server):
         self.answer: Callable[[Future[bytes], bytes], None] | None = None
         self.lock = threading.Lock()
 
-    def put(self, size: int, etag: str = "one", path: Path = ("run.kdb",)) -> Facts:
+    def put(self, size: int, etag: str = "one", path: Path = PATH) -> Facts:
         self.objects[path] = Facts(size, etag, 0)
         return self.objects[path]
 
@@ -51,15 +55,15 @@ class CountingServer(Server):
             self.requests.append((offset, size))
         assert offset >= 0 and size > 0 and offset + size <= facts.size
         future: Future[bytes] = Future()
-        current = self.objects.get(path)
+        current, answer = self.objects.get(path), self.answer
         if current is None:
             future.set_exception(NotFound("is not there"))
         elif current != facts:
             future.set_exception(Changed("has other bytes now"))
-        elif self.answer is None:
+        elif answer is None:
             future.set_result(content(facts, offset, size))
         else:
-            self.answer(future, content(facts, offset, size))
+            answer(future, content(facts, offset, size))
         return future
 
     def close(self) -> None:
@@ -72,38 +76,26 @@ class Gate:
     def __init__(self, server: CountingServer) -> None:
         self.waiting: list[tuple[Future[bytes], bytes]] = []
         self._server = server
-        server.answer = lambda future, data: self.waiting.append((future, data))
+        self._lock = threading.Lock()
+        self._is_open = False
+        server.answer = self._answer
 
     def open(self, error: Exception | None = None) -> None:
         """From now on. What waits fails with ``error``, if there is one."""
+        with self._lock:
+            self._is_open = True
         self._server.answer = None
-        waiting, self.waiting = self.waiting, []
-        for future, data in waiting:
+        for future, data in self.waiting:
             if error is not None:
                 future.set_exception(error)
             elif future.set_running_or_notify_cancel():
                 future.set_result(data)
 
-
-class Line:
-    """Answers as a network does: each request after ``latency``, and all together ``bandwidth`` bytes a second."""
-
-    def __init__(self, server: CountingServer, latency: float, bandwidth: float) -> None:
-        self._latency = latency
-        self._bandwidth = bandwidth
-        self._lock = threading.Lock()
-        self._free_at = 0.0
-        self._threads = ThreadPoolExecutor(64)
-        server.answer = self._answer
-
     def _answer(self, future: Future[bytes], data: bytes) -> None:
         with self._lock:
-            self._free_at = max(self._free_at, time.monotonic() + self._latency) + len(data) / self._bandwidth
-            at = self._free_at
-        self._threads.submit(self._settle, future, data, at)
-
-    def _settle(self, future: Future[bytes], data: bytes, at: float) -> None:
-        time.sleep(max(0.0, at - time.monotonic()))
+            if not self._is_open:
+                self.waiting.append((future, data))
+                return
         future.set_result(data)
 
 
@@ -119,3 +111,31 @@ def content(facts: Facts, offset: int, size: int) -> bytes:
     if start + size <= PERIOD:
         return table[start : start + size]
     return (table[start:] + table * -(-size // PERIOD))[:size]
+
+
+def read(paged: Paged, offset: int, size: int) -> bytes:
+    buffer = bytearray(size)
+    paged.scatter([memoryview(buffer)], offset)
+    return bytes(buffer)
+
+
+def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> Paged:
+    """As somebody has it who has just asked what it is."""
+    paged = Pages(budget).object(server, PATH, facts)
+    paged.put_head(content(facts, 0, min(PAGE, facts.size)))
+    return paged
+
+
+def read_all(paged: Paged, facts: Facts, step: int, start: int = 0, end: int | None = None) -> None:
+    for offset in range(start, facts.size if end is None else end, step):
+        size = min(step, facts.size - offset)
+        assert read(paged, offset, size) == content(facts, offset, size)
+
+
+def until(condition: Callable[[], object]) -> None:
+    waiting = threading.Event()
+    for _ in range(6000):
+        if condition():
+            return
+        waiting.wait(0.01)
+    raise AssertionError("it does not come about")

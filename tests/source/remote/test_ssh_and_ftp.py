@@ -306,6 +306,8 @@ def test_ftp(files: Path, tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             found.begin(("nothing",), 1)
         facts, _ = found.begin(("a.kdb",), 10) or pytest.fail()
+        (files / "b.kdb").touch()
+        assert listing(found.list(())).keys() == {*names, "b.kdb"}
         (files / "a.kdb").write_bytes(DATA + b"more")
         with pytest.raises(Changed):
             found.fetch(("a.kdb",), 5, 10, facts).result()

@@ -98,7 +98,9 @@ class FsspecServer(Server):
 
     def __init__(self, url: Url, connection: Connection) -> None:
         self._system = system_for(url, connection)
-        self.name = self.identity = self._system.name
+        self.name = self._system.name
+        self.identity = self._system.identity
+        self.has_lasting_versions = self._system.has_lasting_versions
         self.timeout = connection.timeout
         self._inherited: list[Crew[_Line]] = []
         """Those of processes that this one was forked off, which nobody may touch, not even to give them up."""

@@ -128,6 +128,8 @@ class Crew(Generic[L]):
                 result, error = None, raised
             with self._lock:
                 is_awaited = self._tasks.pop(task, task) is None
+                self._free(worker)
+            # Who is told now and asks for more finds this thread free again.
             if is_awaited:
                 _settle(task.future, result, error)
             del result, error, task
@@ -139,16 +141,21 @@ class Crew(Generic[L]):
         with self._lock:
             self._lost -= 1
 
+    def _free(self, worker: _Worker[L]) -> None:
+        """Has a thread take the next task, or wait for one."""
+        worker.task = None
+        if worker.is_lost:
+            return
+        if self._queue:
+            worker.task = self._queue.popleft()
+        else:
+            self._idle.append(worker)
+
     def _next(self, worker: _Worker[L]) -> Task[L] | None:
         """What is to be done next, or None if the thread shall end: it counts as lost until its line is closed."""
         with self._lock:
-            worker.task = None
             if worker.is_lost:
                 return None
-            if self._queue:
-                worker.task = self._queue.popleft()
-                return worker.task
-            self._idle.append(worker)
             until = time.monotonic() + self._idle_time
             while worker.task is None and not worker.must_close and (left := until - time.monotonic()) > 0:
                 worker.woken.wait(left)

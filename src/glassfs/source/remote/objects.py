@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 import re
 import time
@@ -22,7 +23,11 @@ from typing import Any, TypeVar
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.source.contract import Path
 from glassfs.source.remote import runner
+from glassfs.source.remote.s3_pages import S3Pages
 from glassfs.source.remote.server import Facts, Listed, Server
+from glassfs.terminal import printable
+
+log = logging.getLogger(__name__)
 
 TRIES = 6
 FIRST_PAUSE = 0.1
@@ -32,6 +37,9 @@ SILENCE = 3
 GRACE = 0.5
 """Seconds that a thread waits longer than what it waits for may take."""
 LONGEST_SENTENCE = 200
+LONG_LISTING = 3.0
+"""Seconds after which a listing goes on by pages where that can be: obstore would gather names without end."""
+MOST_BY_PAGE = 10_000
 _PASSING = ("408", "425", "429", "500", "502", "503", "504")
 """Answers of a server that may be others the next time."""
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
@@ -58,12 +66,19 @@ class _Passing(Exception):
         self.kind = kind
 
 
+class _Unlistable(Exception):
+    """obstore does not list a folder."""
+
+
 class ObjectServer(Server):
-    """``make`` makes an obstore store when it is first needed; ``library`` is the package, as there may be several."""
+    """``make`` makes an obstore store when it is first needed; ``library`` is the package, as there may be several.
+
+    ``pages`` is a second way to list folders.
+    """
 
     def __init__(
         self, name: str, identity: str, make: Callable[[], Any], library: ModuleType, timeout: float,
-        has_lasting_versions: bool,
+        has_lasting_versions: bool, pages: S3Pages | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
@@ -72,6 +87,9 @@ class ObjectServer(Server):
         self._make = make
         self._library = library
         self._store: Any = None
+        self._pages = pages
+        self._by_page: set[Path] = set()
+        """Folders that obstore does not list."""
 
     def list(self, path: Path) -> Sequence[Listed]:
         return self._result(path, self._tried(path, lambda: self._list(path)))
@@ -84,6 +102,8 @@ class ObjectServer(Server):
 
     def close(self) -> None:
         self._store = None
+        if self._pages is not None:
+            self._pages.close()
 
     @staticmethod
     def options(timeout: float) -> dict[str, Any]:
@@ -120,7 +140,33 @@ class ObjectServer(Server):
         raise AssertionError
 
     async def _list(self, path: Path) -> Sequence[Listed]:
-        found = await self._library.list_with_delimiter_async(self._opened(), "/".join(path) or None)
+        if self._pages is None:
+            try:
+                return await self._whole_list(path)
+            except _Unlistable as error:
+                raise DeviceFailed(f"cannot be listed: {error}", self.shown(path)) from None
+        if path not in self._by_page:
+            try:
+                return await asyncio.wait_for(self._whole_list(path), min(LONG_LISTING, self.timeout / SILENCE))
+            except _Unlistable as error:
+                reason = str(error)
+            except (TimeoutError, asyncio.TimeoutError):
+                reason = "it takes long"
+            if len(self._by_page) == MOST_BY_PAGE:
+                self._by_page.clear()
+            self._by_page.add(path)
+            log.info("%s: is listed page by page: %s", printable(self.shown(path)), reason)
+        return await asyncio.wrap_future(self._pages.begin(path, self.shown(path)))
+
+    async def _whole_list(self, path: Path) -> Sequence[Listed]:
+        try:
+            found = await self._library.list_with_delimiter_async(self._opened(), "/".join(path) or None)
+        except (self._library.exceptions.InvalidPathError, ValueError):
+            raise _Unlistable("there is an object whose name is no path") from None
+        except self._library.exceptions.GenericError as error:
+            if "nvalid list response" in str(error):
+                raise _Unlistable("there is a name that cannot be understood") from None
+            raise
         depth = len(path)
         listed = [Listed(one.split("/")[depth], None) for one in found["common_prefixes"] if one.count("/") >= depth]
         for meta in found["objects"]:
@@ -205,8 +251,8 @@ class ObjectServer(Server):
             raise NotAllowed(f"the server does not allow it{_detail(error)}", self.shown(path)) from None
         except exceptions.UnauthenticatedError as error:
             raise NotAllowed(f"the server wants to know who asks{_detail(error)}", self.shown(path)) from None
-        except exceptions.InvalidPathError:
-            raise DeviceFailed("there is an object whose name is no path", self.shown(path)) from None
+        except (exceptions.InvalidPathError, ValueError):
+            raise DeviceFailed("has a name that servers cannot be asked for", self.shown(path)) from None
         except exceptions.BaseError as error:
             status = _STATUS.search(str(error))
             if status is not None and status[1].startswith("404"):  # that of a listing

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from glassfs.errors import NotAllowed, Refused
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.library import EXTRA, obstore
-from glassfs.source.remote.objects import ObjectServer
+from glassfs.source.remote.objects import SILENCE, ObjectServer
+from glassfs.source.remote.s3_pages import S3Pages
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.url import WEB, Url
 
@@ -18,9 +20,15 @@ REGION = "us-east-1"
 CREDENTIALS_FOR = timedelta(minutes=10)
 """How long those that were found are used before they are looked up again."""
 ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME"
-_Made = tuple[Callable[[], Any], str]
-"""What makes an obstore store, and the endpoint that it goes to, if that is not the usual one."""
 _ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+
+class _Made(NamedTuple):
+    """What makes an obstore store, the endpoint of it if that is not the usual one, and another way to list folders."""
+
+    make: Callable[[], Any]
+    endpoint: str
+    pages: S3Pages | None = None
 
 
 def server_of(url: Url, connection: Connection) -> Server:
@@ -41,13 +49,15 @@ def server_of(url: Url, connection: Connection) -> Server:
         raise Refused("names no bucket", url.shown)
     library = obstore(url.shown)
     options = ObjectServer.options(connection.timeout)
-    make, endpoint = makers[url.scheme](url, connection, options)
+    made = makers[url.scheme](url, connection, options)
     try:
-        make()
+        made.make()
     except Exception as error:
         raise Refused(f"cannot be opened: {str(error).partition(chr(10))[0]}", url.shown) from None
     name = f"{url.scheme}://{url.host}"
-    return ObjectServer(name, f"{name} {endpoint}", make, library, connection.timeout, True)
+    return ObjectServer(
+        name, f"{name} {made.endpoint}", made.make, library, connection.timeout, True, made.pages,
+    )
 
 
 def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
@@ -77,7 +87,30 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
         given["endpoint"] = endpoint
         if endpoint.startswith("http://"):
             options["client_options"]["allow_http"] = True
-    return lambda: S3Store(url.host, region=region or REGION, **given, **options), endpoint
+    client = partial(_s3_client, connection, region or REGION, endpoint)
+    return _Made(
+        lambda: S3Store(url.host, region=region or REGION, **given, **options), endpoint,
+        S3Pages(url.host, client, connection.timeout),
+    )
+
+
+def _s3_client(connection: Connection, region: str, endpoint: str) -> Any:
+    """The same for botocore."""
+    import botocore.session
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    patience = connection.timeout / SILENCE
+    config = Config(
+        signature_version=UNSIGNED if connection.anonymous else None, connect_timeout=patience, read_timeout=patience,
+        retries={"total_max_attempts": 3, "mode": "standard"}, s3={"addressing_style": "path"},
+        parameter_validation=False,
+    )
+    return botocore.session.Session(profile=connection.profile or None).create_client(
+        "s3", region_name=region, endpoint_url=endpoint or None, config=config,
+        aws_access_key_id=connection.key or None, aws_secret_access_key=connection.secret or None,
+        aws_session_token=connection.token or None,
+    )
 
 
 def _session(url: Url, profile: str) -> Any:
@@ -122,7 +155,7 @@ def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
     if connection.endpoint:
         given["base_url"] = connection.endpoint
         options["client_options"]["allow_http"] = connection.endpoint.startswith("http://")
-    return lambda: GCSStore(url.host, **given, **options), connection.endpoint
+    return _Made(lambda: GCSStore(url.host, **given, **options), connection.endpoint)
 
 
 def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
@@ -139,7 +172,8 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
     if connection.endpoint:
         given["endpoint"] = connection.endpoint
         options["client_options"]["allow_http"] = connection.endpoint.startswith("http://")
-    return lambda: AzureStore(url.host, **given, **options), connection.endpoint or os.environ.get(ACCOUNT, "")
+    endpoint = connection.endpoint or os.environ.get(ACCOUNT, "")
+    return _Made(lambda: AzureStore(url.host, **given, **options), endpoint)
 
 
 def _web(url: Url, connection: Connection) -> ObjectServer:

@@ -139,11 +139,19 @@ class _FTPReader:
         pass
 
 
+class _GitHub(System):
+    """Its versions are hashes of the bytes."""
+
+    has_lasting_versions = True
+
+
 class _Hub(System):
     """Hugging Face. What is in a repository at a commit stays as it is: all is asked of commits, and so asked once.
 
     To which commit a branch points is believed for ``poll`` seconds, but not for more than MOST_LATE.
     """
+
+    has_lasting_versions = True
 
     def __init__(self, url: Url, connection: Connection) -> None:
         super().__init__(url, connection)
@@ -234,7 +242,9 @@ def _is_bucket(place: Any) -> bool:
     return not hasattr(place, "path_in_repo")
 
 
-KINDS: dict[str, type[System]] = {"ftp": _FTP, "hf": _Hub, "memory": _Memory, "sftp": _SSH, "ssh": _SSH}
+KINDS: dict[str, type[System]] = {
+    "ftp": _FTP, "github": _GitHub, "hf": _Hub, "memory": _Memory, "sftp": _SSH, "ssh": _SSH,
+}
 
 
 def system_for(url: Url, connection: Connection) -> System:

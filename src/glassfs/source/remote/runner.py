@@ -3,8 +3,8 @@
 As requests run in one loop they can be given up at any moment, and a hundred of them need no thread. It is made when it
 is first needed, and anew in a process that was forked off.
 
-It ends before Python does. Until 3.13 Python ends every thread that comes back to it once it is ending; one of obstore's
-that still has to let go of an answer cannot be ended so, and takes the process with it (SIGABRT).
+It ends before Python does. Until 3.13 Python ends every thread that comes back to it once it is ending; one of
+obstore's that still has to let go of an answer cannot be ended so, and takes the process with it (SIGABRT).
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ these file systems read and remember have no meaning here, and are passed over. 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassfs.errors import Refused
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import ALIASES, LOCAL, WEB
+from glassfs.source.remote.url import ALIASES, LOCAL, WEB, is_url, shown
 
 KNOWN = ("s3", "gs", "az", *WEB)
 """The protocols that glassfs speaks itself."""
@@ -54,6 +54,16 @@ def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Con
         return _known("file", dict(options), source)
     known = ALIASES.get(protocol, protocol)
     return _known(known, dict(options), source) if known in KNOWN else _any(dict(options), source)
+
+
+def connection_to(sources: Sequence[str], options: Mapping[str, Any]) -> Connection:
+    """The same for sources of which some are URLs. Raises Refused where these have several protocols, or none is."""
+    urls = [source for source in sources if is_url(source)]
+    schemes = {source.partition("://")[0].lower() for source in urls}
+    if len({ALIASES.get(scheme, scheme) for scheme in schemes}) != 1:
+        reason = "protocols have options of their own: open them one by one" if schemes else "no source is a URL"
+        raise Refused(f"there are storage_options, but {reason}")
+    return connection_of(schemes.pop(), options, shown(urls[0]))
 
 
 def _any(options: dict[str, Any], source: str) -> Connection:

@@ -36,6 +36,7 @@ PACKAGES = {
 # Few connections where each is a login, of which servers count how many come at once.
 LOGINS = (*SSH, "ftp", "smb")
 FEW, MANY = 4, 8
+IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 
 
 class Reader(Protocol):
@@ -49,7 +50,12 @@ class Reader(Protocol):
 
 
 class System:
-    """The file systems for one URL. ``name`` is what people may see, ``lines`` how many are connected at most."""
+    """The file systems for one URL. ``name`` is what people may see, ``lines`` how many are connected at most.
+
+    ``identity`` tells what they show from what others show: under one name, users may see different things.
+    """
+
+    has_lasting_versions = False
 
     def __init__(self, url: Url, connection: Connection) -> None:
         self.name = f"{url.scheme}://{url.host}"
@@ -68,6 +74,8 @@ class System:
         self._class = _class_of(url)
         authority = f"{url.userinfo}@{url.host}" if url.userinfo else url.host
         self._options = self._options_for(url, connection, f"{url.scheme}://{authority}")
+        named = (f"{name}={self._options[name]}" for name in IDENTIFYING if self._options.get(name))
+        self.identity = " ".join((self.name, *named))
         probe = str(self._class._strip_protocol(f"{url.scheme}://{authority}/x"))
         self._root = probe[:-1] if probe.endswith("x") else f"{authority}/"
 

@@ -6,14 +6,17 @@ by whatever else the rows rest on: glassfs itself, and the formats that other pa
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import cache, partial
 from typing import NamedTuple
 
 import xxhash
 
 from glassfs.cache.catalogued import Kept, looked_for
+from glassfs.cache.room import Room
 from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
@@ -27,6 +30,8 @@ AT_ONCE = 500
 """Files that the catalogue is asked for together."""
 MOST_KEPT, MOST_NOTED = 16 << 20, 4 << 20
 """Bytes of the rows of a container that are kept in the catalogue, and of all that are put there together."""
+ALONGSIDE = 16
+"""Files far away that are looked into at a time."""
 SETTLED = 2 * 10**9
 """Nanoseconds."""
 _EVERYBODY = 0o444
@@ -52,6 +57,7 @@ class Rows:
         self._helper = helper
         self._catalogue = containers.catalogue
         self._cache = containers.services.cache
+        self._lock = threading.Lock()
         self._noted: dict[bytes, Sequence[Kept]] = {}
         self._size = 0
 
@@ -71,8 +77,13 @@ class Rows:
             some = files[start : start + AT_ONCE]
             known = self._known(some, 0)
             keys = [_key(file) for file in some]
-            for file, key in zip(some, keys[: looked_for(keys, known)], strict=False):
-                yield start, self._of(file, known.get(key))
+            pairs = [(file, known.get(key)) for file, key in zip(some, keys[: looked_for(keys, known)], strict=False)]
+            begun: dict[int, _Begun] = {}
+            for number, (file, kept) in enumerate(pairs):
+                for ahead, (other, other_kept) in enumerate(pairs[number : number + ALONGSIDE], number):
+                    if other_kept is None and other.place.store.is_distant and ahead not in begun:
+                        begun[ahead] = _Begun(self._read(other), self._cache.room)
+                yield start, self._of(file, kept, begun.pop(number, None))
                 start += 1
 
     def again(self, wanted: Sequence[tuple[File, int, int]]) -> Iterator[Piece | None]:
@@ -92,17 +103,18 @@ class Rows:
 
     def flush(self) -> None:
         """Has what was read kept."""
-        if self._noted and self._catalogue is not None:
-            self._catalogue.put(self._noted)
-            self._noted, self._size = {}, 0
+        with self._lock:
+            noted, self._noted, self._size = self._noted, {}, 0
+        if noted and self._catalogue is not None:
+            self._catalogue.put(noted)
 
     def _known(self, files: Sequence[File], number: int) -> Mapping[bytes, Kept]:
         keys = [_key(file) for file in files if file.place.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
-    def _of(self, file: File, kept: Kept | None) -> Iterator[Told]:
+    def _of(self, file: File, kept: Kept | None, begun: _Begun | None) -> Iterator[Told]:
         if kept is None:
-            yield from self._patiently(file)
+            yield from self._patiently(file, self._read(file) if begun is None else begun.pieces())
             return
         directory = kept.head.decode()
         for number in range(kept.parts):
@@ -114,9 +126,8 @@ class Rows:
                 kept = more
             yield Told(number, Piece(kept.rows, kept.data, kept.block), directory, file.is_public)
 
-    def _patiently(self, file: File) -> Iterator[Told]:
+    def _patiently(self, file: File, pieces: Iterator[Told]) -> Iterator[Told]:
         """What is read of a file, a piece at a time on the thread of the helper."""
-        pieces = self._read(file)
         if self._helper is None:
             yield from pieces
             return
@@ -162,10 +173,38 @@ class Rows:
                 return
         if is_kept and size <= MOST_KEPT:
             noted = [kept._replace(parts=len(noted)) for kept in noted] or [Kept(0, 0, 0, 0, b"", b"")]
-            self._noted[_key(file)] = noted
-            self._size += size
-            if self._size > MOST_NOTED or len(self._noted) >= AT_ONCE:
+            with self._lock:
+                self._noted[_key(file)] = noted
+                self._size += size
+                is_much = self._size > MOST_NOTED or len(self._noted) >= AT_ONCE
+            if is_much:
                 self.flush()
+
+
+class _Begun:
+    """Pieces of a file far away, of which the first is read on a thread of its own: most have no other.
+
+    The next ones are read by who wants them.
+    """
+
+    def __init__(self, pieces: Iterator[Told], room: Room) -> None:
+        self._pieces = pieces
+        self._room = room
+        self._first: Future[Told | None] = Future()
+        threading.Thread(target=self._run, name="glassfs-rows", daemon=True).start()
+
+    def pieces(self) -> Iterator[Told]:
+        first = self._first.result()
+        if first is not None:
+            yield first
+            yield from self._pieces
+
+    def _run(self) -> None:
+        try:
+            with self._room.inside():
+                self._first.set_result(next(self._pieces, None))
+        except BaseException as error:
+            self._first.set_exception(error)
 
 
 def _may_everybody(entry: Entry) -> bool:
