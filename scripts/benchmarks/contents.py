@@ -20,6 +20,7 @@ MIB = 1 << 20
 CHUNK = 64 * MIB
 HOLE = 64 << 10
 LARGE_FRAME = (480, 640, 3)
+MIDDLE_FRAME = (256, 256, 3)
 SMALL_FRAME = (37, 37, 3)  # 4,107 bytes
 FILM_FRAME = (96, 96, 3)  # 27 KiB: the frame before is in reach of lz4
 FILMS = 4
@@ -123,9 +124,9 @@ def write_columns(path: Path, rows: int) -> None:
             view.add(name, np.ascontiguousarray(column))
 
 
-def write_sparse_frames(path: Path, size: int) -> None:
+def write_sparse_frames(path: Path, size: int, shape: tuple[int, int, int] = LARGE_FRAME) -> None:
     """An episode with ``size`` bytes of black frames, which take no room on the disk."""
-    black = np.zeros(LARGE_FRAME, np.uint8)
+    black = np.zeros(shape, np.uint8)
     count = max(1, size // black.size)
     zeros = np.zeros((count, 1), np.float32)
     with _SparseWriter(path) as writer:
