@@ -27,7 +27,7 @@ def main() -> int:
     options = _parser().parse_args()
     if options.list:
         for workload in WORKLOADS:
-            print(f"{workload.name:<18} {'; '.join(measure.title for measure in workload.measures)}")
+            print(f"{workload.name:<20} {'; '.join(measure.title for measure in workload.measures)}")
         return 0
     # A terminated benchmark unmounts as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

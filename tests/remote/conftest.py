@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
+# Each test that mounts does so as those in tests/mount.
+from tests.mount.conftest import fuse, mounted, public_folder  # noqa: F401
 from tests.remote import servers
+from tests.remote.faults import Fault, Faults
+from tests.remote.s3 import Bucket, S3Server
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +40,23 @@ def bucket(moto: servers.S3, request: pytest.FixtureRequest) -> str:
     name = f"glass-{abs(hash(request.node.nodeid)):x}"
     moto.make_bucket(name)
     return name
+
+
+class Serving(Protocol):
+    """``with serving(bucket) as server``: a bucket called ``bucket``, which every command of the test asks."""
+
+    def __call__(
+        self, bucket: Bucket, *, faults: Faults | Iterable[Fault | None] = (),
+    ) -> AbstractContextManager[S3Server]: ...
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch) -> Serving:
+    @contextmanager
+    def serve(bucket: Bucket, *, faults: Faults | Iterable[Fault | None] = ()) -> Iterator[S3Server]:
+        with S3Server({"bucket": bucket}, faults=faults) as server:
+            for name, value in {**servers.CREDENTIALS, "AWS_ENDPOINT_URL": server.url}.items():
+                monkeypatch.setenv(name, value)
+            yield server
+
+    return serve

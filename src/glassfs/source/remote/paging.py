@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -34,6 +36,8 @@ BLOCK = 2
 """Pages of a block. The first page of an object is one by itself: it is what the first request for it brings."""
 GRACE = 0.5
 """Seconds that a server gets beyond its time: it is the one to say what went wrong."""
+LAST = 2.0
+"""Seconds that whoever ends waits for the disk."""
 LOOKERS = 2
 """Threads that look for pages on disk ahead of readers."""
 
@@ -89,9 +93,14 @@ class Pages:
     def put(self, held: Object, number: int, data: bytes) -> None:
         """A page that has come in another way."""
         with self._lock:
-            if number not in held.pages:
-                self._shelf.come(self._shelf.add(held, number), data)
-                self._shelf.trim()
+            if number in held.pages:
+                return
+            page = self._shelf.add(held, number)
+        self._settle([(page, data)], is_new=True)
+
+    def finish(self) -> None:
+        """Waits for what is being written to disk, if it does not take long."""
+        self._writer.finish()
 
     def hit(self, held: Object, number: int, size: int) -> bytes | None:
         """A page for somebody who reads so much of it, if it is there and nothing else is to be done about that."""
@@ -383,6 +392,12 @@ class _Crew:
             self._threads.submit(task)
         except RuntimeError:
             task()
+
+    def finish(self) -> None:
+        """Waits for what the one thread was given so far."""
+        if self._threads is not None:
+            with suppress(FutureTimeout, RuntimeError):
+                self._threads.submit(int).result(LAST)
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:

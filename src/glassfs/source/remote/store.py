@@ -117,6 +117,9 @@ class RemoteStore(Store):
         if known is not None:
             known.expire()
 
+    def finish(self) -> None:
+        self._pages.finish()
+
     def close(self) -> None:
         with self._lock:
             self._listings.clear()

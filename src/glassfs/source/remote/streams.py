@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 WINDOW = 64
 """Pages that are fetched ahead of a reader at most. A seek over as many is still the same reader."""
+SHORT = 3
+"""Pages that somebody may read on without being worth anything: what he wants may end there, as a picture does."""
 BACK = 4
 """Pages before the next one that still belong to the same reader: who reads with several threads reads out of order."""
 STREAMS = 16
@@ -64,7 +66,8 @@ class Streams:
         stream.score = min(WINDOW, stream.score + stream.promise + len(pages))
         stream.promise = 0
         former, stream.next = stream.next, max(stream.next, after)
-        return stream.next, min(WINDOW, stream.score + 1), range(max(0, former - BACK), max(0, stream.next - BACK))
+        worth = min(WINDOW, max(0, 2 * (stream.score - SHORT)))
+        return stream.next, worth, range(max(0, former - BACK), max(0, stream.next - BACK))
 
     def forget(self) -> Iterable[int]:
         """Nobody reads any more. Returns the pages that were worth to be fetched."""

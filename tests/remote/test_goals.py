@@ -1,0 +1,187 @@
+"""What reading from afar costs, in requests and bytes: in this process and through real mounts."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+
+from glassfs.library.session import open_tree
+from glassfs.source import Connection
+from glassfs.tree import File
+from tests.conftest import Scale
+from tests.mount.conftest import Mounted
+from tests.remote import servers
+from tests.remote.conftest import Serving
+from tests.remote.containers import FRAME, write_each_format, write_sparse_episode
+from tests.remote.proxy import Proxy
+from tests.remote.s3 import PAGE, Bucket, S3Server
+
+BLOCK = 512 << 10
+MOST_REQUESTS = {"kastore": 2, "kinodb": 2, "wshard": 3, "ikv": 4, "idv": 4}
+LONG_POLL = "poll=3600"
+
+
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_each_format(tmp_path_factory.mktemp("containers"))
+
+
+@pytest.fixture
+def each(containers: dict[str, Path], serving: Serving) -> Iterator[S3Server]:
+    with serving(Bucket({path.name: path for path in containers.values()})) as server:
+        yield server
+
+
+def listed(folder: Path | str) -> list[str]:
+    """The lines of ``ls -l``, but for the sum and for our own folder."""
+    done = subprocess.run(["ls", "-l", str(folder)], capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.splitlines()[1:] if not line.endswith(" .glassfs")]
+
+
+@pytest.mark.parametrize("name", MOST_REQUESTS)
+def test_opening_and_listing_a_container(name: str, containers: dict[str, Path], each: S3Server) -> None:
+    path = containers[name]
+    assert path.stat().st_size > BLOCK
+    tree = open_tree(f"s3://bucket/{path.name}")
+    found = tree.root.listing()
+    assert found and all(node.size >= 0 for node in found if isinstance(node, File))
+    assert each.count("GET") == each.count() <= MOST_REQUESTS[name]
+    tree.close()
+
+
+@pytest.mark.parametrize("name", [
+    "idv", *(pytest.param(name, marks=pytest.mark.slow) for name in MOST_REQUESTS if name != "idv"),
+])
+def test_mounting_and_listing_a_container(
+    name: str, containers: dict[str, Path], each: S3Server, mounted: Mounted,
+) -> None:
+    with mounted(f"s3://bucket/{containers[name].name}", options=[LONG_POLL]) as mount:
+        assert listed(mount.path)
+        assert each.count("GET") == each.count() <= MOST_REQUESTS[name]
+
+
+@pytest.mark.slow
+def test_the_first_picture_of_a_long_episode(tmp_path: Path, serving: Serving, mounted: Mounted, fuse: str) -> None:
+    path = tmp_path / "long.kdb"
+    count = write_sparse_episode(path, 10 * 10**9)
+    assert path.stat().st_size > 9.9e9
+    with serving(Bucket({"long.kdb": path})) as server, mounted("s3://bucket/long.kdb", options=[LONG_POLL]) as mount:
+        folder = mount.path / "episodes/0/images/front"
+        data = (folder / "000000.png").read_bytes()
+        assert data.startswith(b"\x89PNG") and len(data) > FRAME
+        assert server.count("GET") == server.count() <= 6
+        # Through libfuse 2 the kernel asks for smaller parts, and for the last one comes the rest of its block.
+        assert server.sent <= (2_000_000 if fuse == "3" else 2 << 20)
+        last = sorted(os.listdir(folder))[-1]
+        assert int(last.partition(".")[0]) == count - 1
+        assert (folder / last).read_bytes() == data
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with an array of a quarter of a gigabyte, most of it holes."""
+    path = tmp_path_factory.mktemp("large") / "large.kas"
+    with KastoreWriter(path) as store:
+        store.add_chunks("data", "uint8", 256 << 20, (np.full(1 << 20, number, np.uint8) for number in range(256)))
+    return path
+
+
+def expected(offset: int, size: int) -> bytes:
+    """What an array like that has there."""
+    return bytes((position >> 20) & 0xFF for position in range(offset, offset + size))
+
+
+@pytest.mark.slow
+def test_reading_all_of_a_large_array(large: Path, serving: Serving, mounted: Mounted) -> None:
+    with serving(Bucket({"large.kas": large})) as server, mounted("s3://bucket/large.kas") as mount:
+        file = mount.path / "data.npy"
+        size = file.stat().st_size
+        with file.open("rb", buffering=0) as reader:
+            reader.seek(size - (256 << 20))
+            for number in range(256):
+                read = 0
+                while read < 1 << 20:
+                    piece = reader.read((1 << 20) - read)
+                    assert piece == bytes([number]) * len(piece) and piece
+                    read += len(piece)
+        assert server.sent <= 1.1 * size
+
+
+@pytest.mark.slow
+def test_random_reads_fetch_a_block_each(large: Path, serving: Serving) -> None:
+    with serving(Bucket({"large.kas": large})) as server:
+        tree = open_tree("s3://bucket/large.kas")
+        file = tree.file("/data.npy")
+        first = file.size - (256 << 20)
+        chance = random.Random(1)
+        file.read(0, first)
+        server.reset()
+        for _ in range(100):
+            offset = chance.randrange((256 << 20) - 4096)
+            assert file.read(first + offset, 4096) == expected(offset, 4096)
+        tree.close()
+        assert server.count() <= 100
+        assert all(0 < request.sent <= BLOCK for request in server.requests)
+
+
+@pytest.mark.slow
+def test_random_reads_through_a_mount(large: Path, serving: Serving, mounted: Mounted) -> None:
+    """The kernel reads ahead on its own, so that more is asked for than was."""
+    with serving(Bucket({"large.kas": large})) as server, mounted("s3://bucket/large.kas") as mount:
+        number = os.open(mount.path / "data.npy", os.O_RDONLY)
+        first = os.fstat(number).st_size - (256 << 20)
+        os.posix_fadvise(number, 0, 0, os.POSIX_FADV_RANDOM)
+        chance = random.Random(2)
+        server.reset()
+        for _ in range(100):
+            offset = chance.randrange((256 << 20) - 4096)
+            assert os.pread(number, 4096, first + offset) == expected(offset, 4096)
+        os.close(number)
+        assert server.count() <= 100
+        assert all(request.sent <= BLOCK for request in server.requests)
+
+
+def test_a_folder_of_many_objects_costs_its_pages(serving: Serving, mounted: Mounted, scale: Scale) -> None:
+    pages = scale(2, 10)
+    with serving(Bucket({f"data/{number:05d}.kdb": b"x" for number in range(pages * PAGE)})) as server:
+        with mounted("s3://bucket/data", options=[LONG_POLL]) as mount:
+            assert len(listed(mount.path)) == pages * PAGE
+            assert len(listed(mount.path)) == pages * PAGE
+        assert server.count() == server.count("GET", lambda request: request.is_listing) == pages
+
+
+@pytest.mark.slow
+def test_a_folder_of_many_objects_on_another_server(
+    moto: servers.S3, bucket: str, mounted: Mounted, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"{number:04d}.kas" for number in range(PAGE + 100)]
+    with ThreadPoolExecutor(4) as threads:
+        clients = [moto.client() for _ in range(4)]
+        list(threads.map(
+            lambda number: clients[number % 4].put_object(Bucket=bucket, Key=f"data/{names[number]}", Body=b"x"),
+            range(len(names)),
+        ))
+    with Proxy(moto.port) as proxy:
+        for name, value in {**servers.CREDENTIALS, "AWS_ENDPOINT_URL": proxy.url}.items():
+            monkeypatch.setenv(name, value)
+        with mounted(f"s3://{bucket}/data", options=[LONG_POLL]) as mount:
+            assert [line.split()[-1] for line in listed(mount.path)] == names
+        assert proxy.count() == proxy.count("GET", lambda request: request.is_listing) == 2
+
+
+def test_nothing_is_asked_twice(each: S3Server, containers: dict[str, Path]) -> None:
+    """Once the root was listed, another look at it asks nobody."""
+    tree = open_tree(f"s3://bucket/{containers['wshard'].name}", connection=Connection(poll=3600))
+    tree.root.listing()
+    each.reset()
+    tree.root.listing()
+    assert each.count() == 0
+    tree.close()
