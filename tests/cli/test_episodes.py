@@ -44,7 +44,7 @@ def shown(source: Path, form: str) -> bytes:
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_the_bytes_are_those_of_a_mount(folder: Path, form: str, jobs: str, tmp_path: Path) -> None:
-    done = glassfs("episodes", folder, "--jobs", jobs, "-o", tmp_path / f"all.{form}")
+    done = glassfs("episodes", folder, "--jobs", jobs, "--output", tmp_path / f"all.{form}")
     assert (done.status, done.output, done.errors) == (0, b"", ["7 containers, 0 faults"])
     assert (tmp_path / f"all.{form}").read_bytes() == shown(folder, form)
     assert sorted(tmp_path.iterdir()) == sorted([folder, tmp_path / f"all.{form}"])
@@ -69,7 +69,7 @@ def test_it_is_printed(folder: Path) -> None:
 
 def test_csv_is_what_csv_readers_expect(folder: Path, tmp_path: Path) -> None:
     """RFC 4180: lines end with CR LF, quotes are doubled; a list is JSON in a cell."""
-    done = glassfs("episodes", folder, "-o", tmp_path / "all.csv")
+    done = glassfs("episodes", folder, "--output", tmp_path / "all.csv")
     assert done.status == 0
     raw = (tmp_path / "all.csv").read_bytes()
     assert raw.startswith(",".join(COLUMNS).encode() + b"\r\n") and raw.endswith(b"\r\n")
@@ -104,7 +104,7 @@ def test_containers_have_names(folder: Path) -> None:
 def test_one_that_cannot_be_read_costs_its_rows(folder: Path, tmp_path: Path) -> None:
     (folder / "z.kdb").write_bytes((folder / "z.kdb").read_bytes()[:200])
     report = tmp_path / "report.jsonl"
-    done = glassfs("episodes", folder, "--report", report, "-o", tmp_path / "all.jsonl")
+    done = glassfs("episodes", folder, "--report", report, "--output", tmp_path / "all.jsonl")
     assert (done.status, done.errors[1:]) == (1, ["7 containers, 1 fault"])
     assert done.errors[0].startswith(f"glassfs: {folder}/z.kdb: ")
     assert (tmp_path / "all.jsonl").read_bytes() == shown(folder, "jsonl")
@@ -124,7 +124,7 @@ def test_a_long_table_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert glassfs("episodes", folder, "--jobs", 2).output == shown(folder, "jsonl")
     from glassfs.cli import run
 
-    assert run(["episodes", str(folder), "-o", str(tmp_path / "all.jsonl")]) == 0
+    assert run(["episodes", str(folder), "--output", str(tmp_path / "all.jsonl")]) == 0
     assert (tmp_path / "all.jsonl").read_bytes() == shown(folder, "jsonl")
 
 
@@ -141,7 +141,7 @@ def test_killed_and_gone_on_with(form: str, tmp_path: Path) -> None:
     report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
     with full_soon() as errors:  # what is told of faults is not read
         program = subprocess.Popen(
-            command("episodes", folder, "-o", output, "--report", report, "--jobs", 2), stderr=errors,
+            command("episodes", folder, "--output", output, "--report", report, "--jobs", 2), stderr=errors,
         )
         wait_until(lambda: report.exists() and report.stat().st_size > 0)
         program.kill()
@@ -150,7 +150,7 @@ def test_killed_and_gone_on_with(form: str, tmp_path: Path) -> None:
     assert 0 < report.read_bytes().count(b"\n") < 200
     with (tmp_path / f"all.{form}.part").open("ab") as part:
         part.write(b'{"container": "z", "torn' if form == "jsonl" else b'z,0,"torn\r\n')
-    done = glassfs("episodes", folder, "-o", output, "--report", report, "--resume")
+    done = glassfs("episodes", folder, "--output", output, "--report", report, "--resume")
     assert (done.status, done.errors[-1]) == (1, "200 containers, 100 faults")
     assert output.read_bytes() == wanted
     assert not (tmp_path / f"all.{form}.part").exists()
@@ -161,7 +161,7 @@ def test_killed_and_gone_on_with(form: str, tmp_path: Path) -> None:
 def test_what_has_changed_since_is_read_again(folder: Path, form: str, tmp_path: Path) -> None:
     """Its rows come at the end; those of what is gone are not there any more."""
     report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
-    arguments = ("episodes", folder, "-o", output, "--report", report)
+    arguments = ("episodes", folder, "--output", output, "--report", report)
     assert glassfs(*arguments).status == 0
     robot(folder / "a/run.kdb", 9, "another")
     (folder / "z.kdb").unlink()
@@ -173,16 +173,16 @@ def test_what_has_changed_since_is_read_again(folder: Path, form: str, tmp_path:
 
 def test_rows_that_are_gone_are_missed(folder: Path, tmp_path: Path) -> None:
     report, output = tmp_path / "report.jsonl", tmp_path / "all.jsonl"
-    glassfs("episodes", folder, "-o", output, "--report", report)
+    glassfs("episodes", folder, "--output", output, "--report", report)
     output.unlink()
-    done = glassfs("episodes", folder, "-o", output, "--report", report, "--resume")
+    done = glassfs("episodes", folder, "--output", output, "--report", report, "--resume")
     fails(done, f"{output}: neither it nor a part of it is there to go on with")
 
 
 def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None:
     folder = many_links(robot(tmp_path / "robot", 50), tmp_path / "data", 500, ".kdb")
     output = tmp_path / "all.jsonl"
-    program = subprocess.Popen(command("episodes", folder, "-o", output), stderr=subprocess.PIPE)
+    program = subprocess.Popen(command("episodes", folder, "--output", output), stderr=subprocess.PIPE)
     part = tmp_path / "all.jsonl.part"
     wait_until(lambda: part.exists() or program.poll() is not None)
     program.terminate()
@@ -193,13 +193,13 @@ def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None
 
 def test_what_goes_on_and_what_cannot(folder: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
-    done = glassfs("episodes", folder, "--report", report, "--resume", "-o", tmp_path / "x.parquet")
+    done = glassfs("episodes", folder, "--report", report, "--resume", "--output", tmp_path / "x.parquet")
     fails(done, "--resume cannot go on with a Parquet file, only with jsonl or csv")
     done = glassfs("episodes", folder, "--report", report, "--resume")
-    fails(done, "--resume goes on with a file, which -o names (see 'glassfs episodes --help')", 2)
-    done = glassfs("episodes", folder, "-o", folder)
+    fails(done, "--resume goes on with a file, which --output names (see 'glassfs episodes --help')", 2)
+    done = glassfs("episodes", folder, "--output", folder)
     fails(done, f"{folder}: is a folder")
-    done = glassfs("episodes", folder, "-o", tmp_path / "none/x.csv")
+    done = glassfs("episodes", folder, "--output", tmp_path / "none/x.csv")
     fails(done, f"{tmp_path}/none/x.csv.part: cannot be written: No such file or directory")
     assert not report.exists()
 
@@ -217,8 +217,8 @@ def test_a_terminal_gets_no_parquet(folder: Path) -> None:
 
 
 def test_other_programs_read_the_parquet(folder: Path, tmp_path: Path) -> None:
-    glassfs("episodes", folder, "-o", tmp_path / "all.parquet", "--shard", "0/2")
-    glassfs("episodes", folder, "-o", tmp_path / "rest.parquet", "--shard", "1/2")
+    glassfs("episodes", folder, "--output", tmp_path / "all.parquet", "--shard", "0/2")
+    glassfs("episodes", folder, "--output", tmp_path / "rest.parquet", "--shard", "1/2")
     tables = [pyarrow.parquet.read_table(tmp_path / name) for name in ("all.parquet", "rest.parquet")]
     assert sum(table.num_rows for table in tables) == 21
     assert tables[0].column_names == list(COLUMNS)
@@ -235,4 +235,4 @@ def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
 
     with part:
         fcntl.flock(part, fcntl.LOCK_EX)
-        fails(glassfs("episodes", folder, "-o", output), f"{output}.part: another program is writing it")
+        fails(glassfs("episodes", folder, "--output", output), f"{output}.part: another program is writing it")

@@ -51,7 +51,7 @@ def test_verify(s3: S3Server, jobs: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_episodes(s3: S3Server, folder: Path, jobs: str) -> None:
-    done = glassfs("episodes", "-O", f"endpoint={s3.url},region=us-east-1", "--jobs", jobs, "s3://bucket/data")
+    done = glassfs("episodes", "-o", f"endpoint={s3.url},region=us-east-1", "--jobs", jobs, "s3://bucket/data")
     assert done.output == glassfs("episodes", folder).output != b""
     assert len(done.errors) == 1 and done.errors[0].startswith("glassfs: s3://bucket/data/sub/cut.kas: is cut short")
 

@@ -22,7 +22,7 @@ from glassfs.batch.report import Report
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
 from glassfs.cache import BlockCache
-from glassfs.cli.common import complain, connection_option_as, reason_of
+from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import Bar, counted, found_under, many_options, planned
 from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Output, Table, encoded, head, read_back
 from glassfs.cli.stopping import Stopped, stoppable
@@ -43,12 +43,12 @@ AT_ONCE = 1 << 20
     "--format", "form", type=click.Choice(FORMS), help="The default is what the name of FILE ends with, or jsonl.",
 )
 @click.option(
-    "-o", "--output", metavar="FILE", default="", type=click.Path(readable=False),
+    "--output", metavar="FILE", default="", type=click.Path(readable=False),
     help="Write them there, not to the standard output. FILE is there when it is whole.",
 )
-@click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal, with -o.")
+@click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal, with --output.")
 @many_options("Go on with report and FILE: what has a line in the report is not read again. Not for parquet.")
-@connection_option_as("-O", "--option")
+@connection_option
 def command(
     sources: tuple[str, ...], form: str | None, output: str, progress: bool | None, jobs: int, scheduler: str,
     shard: Shard, report: str, resume: bool, connection: Connection,
@@ -60,11 +60,11 @@ def command(
     plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=True)
     form = form or next((known for known in FORMS if output.endswith(f".{known}")), JSONL)
     if resume and not output:
-        raise click.UsageError("--resume goes on with a file, which -o names", click.get_current_context())
+        raise click.UsageError("--resume goes on with a file, which --output names", click.get_current_context())
     if resume and form == PARQUET:
         raise click.ClickException("--resume cannot go on with a Parquet file, only with jsonl or csv")
     if form == PARQUET and not output and sys.stdout.isatty():
-        raise click.ClickException("a Parquet file is nothing for a terminal; -o FILE writes it to a file")
+        raise click.ClickException("a Parquet file is nothing for a terminal; --output FILE writes it to a file")
     search = found_under(sources, connection, is_by_path=True)
     try:
         with stoppable(), Bar(search.all, shard, progress if output else bool(progress)) as bar:

@@ -43,10 +43,12 @@ MOST_BY_PAGE = 10_000
 _PASSING = ("408", "425", "429", "500", "502", "503", "504")
 """Answers of a server that may be others the next time."""
 _NO_WEBDAV = re.compile(r"answers (400|403|405|501)\b")
+_URL = re.compile(r"\w+://\S+")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+UNTRUSTED = "its certificate is not trusted"
 _CAUSES = (
-    ("certificate", "its certificate is not trusted"),
+    ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
     ("dns error", "there is no host of this name"),
     ("Connection refused", "the connection is refused"),
     ("URL scheme is not allowed", "it is plain http, which is not expected here"),
@@ -258,9 +260,10 @@ class ObjectServer(Server):
             status = _STATUS.search(str(error))
             if status is not None and status[1].startswith("404"):  # that of a listing
                 raise self._missing(path, error) from None
-            if status is None or status[1].startswith(_PASSING):
-                raise _Passing(_reason(error)) from None
-            raise DeviceFailed(_reason(error), self.shown(path)) from None
+            reason = _reason(error)
+            if reason != UNTRUSTED and (status is None or status[1].startswith(_PASSING)):
+                raise _Passing(reason) from None
+            raise DeviceFailed(reason, self.shown(path)) from None
         except Exception as error:
             raise DeviceFailed(_reason(error), self.shown(path)) from None
 
@@ -305,8 +308,8 @@ def _detail(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """One line of what may be a page, without the URL, which may have secrets in it."""
-    text = str(error)
+    """One line of what may be a page, without the URL, which may have secrets in it, and any words."""
+    text = _URL.sub("…", str(error))
     status = _STATUS.search(text)
     if status is not None:
         return f"the server answers {status[1]}{_detail(error)}"
@@ -314,4 +317,4 @@ def _reason(error: Exception) -> str:
         if sign in text:
             return reason
     line = text.partition("\n")[0].rpartition(" - ")[2]
-    return re.sub(r"\w+://\S+", "…", line)[:LONGEST_SENTENCE] or type(error).__name__
+    return line[:LONGEST_SENTENCE] or type(error).__name__

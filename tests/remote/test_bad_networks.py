@@ -1,0 +1,406 @@
+"""Servers that lie, break off, fall silent or change under readers: right bytes or an error with a sentence, in time.
+
+Here is what stores do, in this process; what a mount makes of it is in ``test_bad_mounts.py``.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
+from glassfs.source import Connection, Store, locate
+from glassfs.source.remote import objects, s3_pages
+from tests.conftest import Scale
+from tests.remote.conftest import Serving
+from tests.remote.faults import (
+    Cut,
+    Drip,
+    Fault,
+    Garbage,
+    Headers,
+    Length,
+    Redirect,
+    Reset,
+    Stall,
+    Status,
+    Whole,
+    first,
+    for_each,
+)
+from tests.remote.http_server import HttpServer
+from tests.remote.requests import Reply, Request
+from tests.remote.s3 import Bucket, Object, S3Server, listing
+
+SIZE = 3_000_000
+CONTENT = random.Random(7).randbytes(SIZE)
+PATIENT = 60.0
+SHORT = 0.6
+SLACK = 30.0
+"""Seconds beyond a deadline that only a machine which does something else takes."""
+
+FAULTS: dict[str, Fault] = {
+    "cut": Cut(1000), "cut at once": Cut(0), "reset": Reset(), "reset in the middle": Reset(1000), "garbage": Garbage(),
+    "503": Status(503), "429": Status(429, retry_after=0), "500": Status(500, body=b"<Code>InternalError</Code>"),
+    "whole": Whole(), "longer": Length(10), "shorter": Length(-10), "longer, in chunks": Length(10, "chunks"),
+    "shorter, in chunks": Length(-10, "chunks"), "longer than promised": Length(10, "lie"),
+    "shorter than promised": Length(-10, "lie"),
+    "another range": Headers({"Content-Range": f"bytes 7-262150/{SIZE}"}),
+    "no range": Headers({"Content-Range": None}), "odd range": Headers({"Content-Range": "bytes x-y/z"}),
+}
+SILENT: dict[str, Fault] = {"stall": Stall(), "stall in the middle": Stall(1000), "drip": Drip(1, 0.05)}
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between tries."""
+    monkeypatch.setattr(objects, "FIRST_PAUSE", 0.01)
+
+
+def is_part(request: Request) -> bool:
+    """Whether it asks for bytes of an object that was listed before."""
+    return request.range is not None
+
+
+def store_of(name: str, **options: object) -> Store:
+    (found,) = locate([name], Connection(**{"timeout": PATIENT, "poll": 3600.0, **options}))  # type: ignore[arg-type]
+    return found.store
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if number % 3 else ()) for number, name in enumerate(FAULTS)
+])
+def test_what_passes_is_not_noticed(name: str, serving: Serving) -> None:
+    """Three times, at the first part and at others."""
+    with serving(Bucket({"data": CONTENT})) as server:
+        source = store_of("s3://bucket/").open(("data",))
+        server.faults = first(3, FAULTS[name], is_part)
+        assert source.read(0, 1000) == CONTENT[:1000]
+        server.faults = first(3, FAULTS[name], is_part)
+        assert source.read(SIZE - 600_000, 600_000) == CONTENT[-600_000:]
+        # What is beyond the end that was promised is not looked at: it costs the connection.
+        is_noticed = name != "longer than promised"
+        assert server.count(where=lambda request: request.fault is not None) >= (6 if is_noticed else 2)
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in ("cut", "whole", "stall") else pytest.mark.slow)
+    for name in [*FAULTS, *SILENT] if name != "longer than promised"
+])
+def test_what_does_not_pass_is_an_error_in_time(name: str, serving: Serving) -> None:
+    with serving(Bucket({"data": CONTENT})) as server:
+        source = store_of("s3://bucket/", timeout=SHORT).open(("data",))
+        server.faults = for_each(({**FAULTS, **SILENT})[name], is_part)
+        for offset in (0, 1_000_000):
+            begun = time.monotonic()
+            with pytest.raises((DeviceFailed, Changed)) as raised:
+                source.read(offset, 300_000)
+            assert time.monotonic() - begun < SHORT + SLACK
+            sentence = str(raised.value)
+            assert sentence.startswith("s3://bucket/data: ") and "\n" not in sentence and len(sentence) < 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["stall", "stall in the middle"])
+def test_one_silence_is_another_try(name: str, serving: Serving) -> None:
+    """In the time of one read, as each try has a part of it."""
+    with serving(Bucket({"data": CONTENT})) as server:
+        source = store_of("s3://bucket/", timeout=6.0).open(("data",))
+        server.faults = first(1, SILENT[name], is_part)
+        assert source.read(0, 1000) == CONTENT[:1000]
+
+
+def test_listings_are_tried_again(serving: Serving) -> None:
+    for fault in (Status(503), Status(429), Cut(10), Reset(), Garbage()):
+        with serving(Bucket({"data": b"x"}), faults=first(3, fault)) as server:
+            assert [name for name, _ in store_of("s3://bucket/").list(())] == ["data"]
+            assert server.count() >= 4
+
+
+@pytest.mark.parametrize("fault", [
+    Stall(), *(
+        pytest.param(fault, marks=pytest.mark.slow) for fault in (Stall(10), Drip(1, 0.02), Status(503), Cut(9))
+    ),
+])
+def test_listings_end_in_time(fault: Fault, serving: Serving) -> None:
+    with serving(Bucket({f"data {number}": b"x" for number in range(900)}), faults=for_each(fault)):
+        begun = time.monotonic()
+        with pytest.raises(DeviceFailed, match="s3://bucket: "):
+            store_of("s3://bucket/", timeout=SHORT)
+        assert time.monotonic() - begun < SHORT + SLACK
+
+
+def test_a_refusal_is_one(serving: Serving) -> None:
+    body = b"<Error><Code>AccessDenied</Code><Message>secret</Message></Error>"
+    with serving(Bucket({"data": CONTENT})) as server:
+        source = store_of("s3://bucket/").open(("data",))
+        server.faults = for_each(Status(403, body=body))
+        with pytest.raises(NotAllowed, match=r"s3://bucket/data: the server does not allow it \(AccessDenied\)"):
+            source.read(0, 10)
+        assert server.count(where=is_part) == 1
+
+
+def test_an_object_that_is_replaced_is_changed_and_then_the_new_one(serving: Serving) -> None:
+    bucket = Bucket({"data": CONTENT})
+    with serving(bucket):
+        store = store_of("s3://bucket/")
+        source = store.open(("data",))
+        assert source.read(0, 10) == CONTENT[:10]
+        bucket.put("data", CONTENT[::-1])
+        with pytest.raises(Changed, match="s3://bucket/data: "):
+            source.read(1_000_000, 10)
+        assert store.open(("data",)).read(1_000_000, 10) == CONTENT[::-1][1_000_000:1_000_010]
+        source = store.open(("data",))
+        bucket.delete("data")
+        with pytest.raises(Changed):
+            source.read(2_000_000, 10)
+        with pytest.raises(NotFound):
+            store.open(("data",))
+
+
+def test_a_server_that_ignores_conditions_is_caught(serving: Serving) -> None:
+    """As rclone's does: what it gives has another ETag."""
+    bucket = Bucket({"data": CONTENT})
+    with serving(bucket) as server:
+        source = store_of("s3://bucket/").open(("data",))
+        server.faults = for_each(Headers({"ETag": '"another"'}), is_part)
+        with pytest.raises(Changed, match="has been replaced"):
+            source.read(0, 10)
+
+
+# Listings of strangers
+
+
+ODD_NAMES = [
+    "new\nline", "tab\tstop", "\x01", "escape\x1b[31m", "..", "../up", "a//b", "/slash", "folder\n/inside", "bad\udcff",
+    "under/../over",
+]
+
+
+def test_an_odd_name_costs_nobody_else_anything(serving: Serving, caplog: pytest.LogCaptureFixture) -> None:
+    """Those that can be names of files are shown, and cannot be read; the others are left out."""
+    caplog.set_level("INFO", "glassfs")
+    with serving(Bucket({"good": b"good", "sub/deep": b"deep", **dict.fromkeys(ODD_NAMES, b"odd")})) as server:
+        store = store_of("s3://bucket/")
+        names = [name for name, _ in store.list(())]
+        assert names == sorted([
+            "good", "sub", "new\nline", "tab\tstop", "\x01", "escape\x1b[31m", "a", "folder\n", "bad\udcff", "under",
+        ], key=lambda name: name.encode(errors="surrogateescape"))
+        assert store.open(("good",)).read(0, 4) == b"good"
+        assert store.open(("sub", "deep")).read(0, 4) == b"deep"
+        for name in ("new\nline", "tab\tstop", "\x01", "escape\x1b[31m", "bad\udcff"):
+            with pytest.raises(DeviceFailed, match="has a name that servers cannot be asked for"):
+                store.open((name,)).read(0, 1)
+        assert [list(store.list((name,))) for name in ("a", "under")] == [[], []]
+        assert [name for name, _ in store.list(("folder\n",))] == ["inside"]
+        lines = [record.getMessage() for record in caplog.records if record.name.startswith("glassfs")]
+        assert sum("s3://bucket: is listed page by page" in line for line in lines) == 1
+        assert all(line.isprintable() for line in lines)
+        assert server.count("HEAD") == 0
+
+
+def test_names_of_all_kinds_are_those_of_their_objects(serving: Serving) -> None:
+    """Also where pages are listed in the other way, as here one name is odd."""
+    names = ["ä b", "+%20", "%2F", "a&b<c>'\"", "?x#y", "[*]", "~", "\\", "\U0001f600", " ", "\u202e", "x" * 900]
+    with serving(Bucket({name: name.encode() for name in names} | {"\n": b"odd"})) as server:
+        store = store_of("s3://bucket/")
+        assert {name for name, _ in store.list(())} == {*names, "\n"}
+        for name in names:
+            assert store.open((name,)).read(0, len(name.encode())) == name.encode()
+        assert server.count("HEAD") == 0
+
+
+@pytest.mark.slow
+def test_pages_are_followed_in_the_other_way_too(serving: Serving) -> None:
+    contents = {f"data/{number:05d}": b"x" for number in range(2500)} | {"data/\n": b"", "data/sub/x": b""}
+    with serving(Bucket(contents)) as server:
+        store = store_of("s3://bucket/data/")
+        assert len(list(store.list(()))) == 2502
+        assert server.count(where=lambda request: request.query.get("encoding-type") == "url") == 3
+
+
+def test_elsewhere_an_odd_name_is_a_sentence() -> None:
+    with (
+        S3Server({"glass": Bucket({"data/good": b"x", "data/\n": b"x"})}) as server,
+        pytest.raises(DeviceFailed, match="^gs://glass/data: cannot be listed: there is an object whose name is no path"),
+    ):
+        store_of("gs://glass/data/", endpoint=server.url, token="token")
+
+
+def endless(request: Request, numbers: count[int]) -> Reply:
+    one = Object(b"x", '"0123"', 0.0)
+    page = next(numbers)
+    return listing("bucket", [(f"{page:08d}-{number:04d}", one) for number in range(1000)], following=str(page))
+
+
+def test_a_listing_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
+    """By the number of its names; what gathers names without counting has only a moment for it."""
+    monkeypatch.setattr(objects, "LONG_LISTING", 0.2)
+    monkeypatch.setattr(s3_pages, "MOST_NAMES", 5_000)
+    numbers = count()
+    with serving(Bucket()), HttpServer(lambda request: endless(request, numbers)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        with pytest.raises(TooLarge, match="s3://bucket: has more than 5000 objects"):
+            store_of("s3://bucket/")
+        in_pages = server.count(where=lambda request: request.query.get("encoding-type") == "url")
+        assert 5 <= in_pages <= 6
+
+
+@pytest.mark.parametrize("fault", ["same place", "no place", "large page"])
+def test_pages_that_cannot_be(fault: str, monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
+    monkeypatch.setattr(objects, "LONG_LISTING", 0.01)
+    monkeypatch.setattr(s3_pages, "LARGEST_PAGE", 1 << 20)
+
+    def answer(request: Request) -> Reply:
+        if request.query.get("encoding-type") != "url":
+            return Reply(200, [], b"<ListBucketResult><Contents><Key>\n</Key></Contents></ListBucketResult>")
+        reply = listing("bucket", [("x", Object(b"", '"0"', 0.0))], following="there")
+        if fault == "no place":
+            reply.body = reply.body.replace(b"<NextContinuationToken>there</NextContinuationToken>", b"")  # type: ignore[union-attr]
+            reply.size = len(reply.body)
+        if fault == "large page":
+            return Reply(200, [], (b" " * 65536 for _ in range(10**6)))
+        return reply
+
+    with serving(Bucket()), HttpServer(answer) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        with pytest.raises(DeviceFailed, match="but not where" if fault != "large page" else "too large"):
+            store_of("s3://bucket/", timeout=SLACK)
+
+
+def test_a_certificate_that_nobody_knows(certificate: Path, monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
+    with serving(Bucket()), S3Server({"bucket": Bucket({"data": b"x"})}, certificate=certificate) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        with pytest.raises(DeviceFailed, match=r"^s3://bucket: its certificate is not trusted$"):
+            store_of("s3://bucket/", timeout=3.0)
+        with pytest.raises(DeviceFailed, match=r"/data: its certificate is not trusted$"):
+            store_of(f"{server.url}/bucket/data", timeout=3.0)
+
+
+# Redirects
+
+
+@pytest.fixture
+def elsewhere() -> Callable[[], HttpServer]:
+    return lambda: HttpServer(lambda request: Reply(206, [
+        ("Content-Range", "bytes 0-0/1"), ("ETag", '"x"'), ("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT"),
+    ], b"x"))
+
+
+def all_that_was_said(server: HttpServer) -> str:
+    return " ".join(f"{request.target} {request.lines}" for request in server.requests)
+
+
+def test_no_credentials_go_along_to_another_host(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[], HttpServer],
+) -> None:
+    with elsewhere() as other, serving(Bucket({"data": CONTENT})) as server:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+        source = store_of("s3://bucket/", timeout=3.0).open(("data",))
+        server.faults = for_each(Redirect(f"http://localhost:{other.port}/there"), is_part)
+        with pytest.raises((Changed, DeviceFailed)):
+            source.read(0, 10)
+        assert other.count() > 0
+        assert not any("authorization" in request.headers for request in other.requests)
+        assert "hunter2" not in all_that_was_said(other)
+
+
+def test_no_password_goes_along_to_another_host(elsewhere: Callable[[], HttpServer]) -> None:
+    with elsewhere() as other, HttpServer() as server:
+        server.faults = for_each(Redirect(f"http://localhost:{other.port}/there"))
+        store_of(f"{server.url}/data", key="me", secret="hunter2", timeout=3.0)
+        assert all("authorization" in request.headers for request in server.requests)
+        assert other.count() > 0
+        assert not any("authorization" in request.headers for request in other.requests)
+
+
+@pytest.mark.parametrize("name", ["X-Amz-Signature", "sig", "token", "AWSAccessKeyId"])
+def test_nothing_secret_in_a_query_goes_along_to_another_host(
+    name: str, elsewhere: Callable[[], HttpServer],
+) -> None:
+    with elsewhere() as other, HttpServer() as server:
+        server.faults = for_each(Redirect(f"http://localhost:{other.port}/there", 302))
+        with pytest.raises(Refused, match=r"/data: leads to another host") as raised:
+            store_of(f"{server.url}/data?{name}=hunter2", timeout=3.0)
+        assert "hunter2" not in str(raised.value)
+        assert other.count() == 0
+        # On the same host, and where there is nothing secret, it is followed.
+        server.faults = lambda request: Redirect("/data?elsewhere") if "hunter2" in request.target else Status(404)
+        with pytest.raises(NotFound):
+            store_of(f"{server.url}/data?{name}=hunter2", timeout=3.0)
+        server.faults = for_each(Redirect(f"http://localhost:{other.port}/there", 302))
+        assert store_of(f"{server.url}/data?download=true", timeout=3.0).entry(("data",)).size == 1
+
+
+def test_redirects_without_end(elsewhere: Callable[[], HttpServer]) -> None:
+    with HttpServer() as server:
+        server.faults = for_each(Redirect("/data"))
+        with pytest.raises(DeviceFailed, match="it redirects without end"):
+            store_of(f"{server.url}/data", timeout=3.0)
+
+
+# All of it at once
+
+
+class Weather:
+    """Faults at random, each now and then. Any one is over in a fraction of a read's time."""
+
+    def __init__(self, seed: int, chance: float) -> None:
+        self._random = random.Random(seed)
+        self._chance = chance
+        self.met: Counter[str] = Counter()
+        self._faults = {**FAULTS, "late": Stall(seconds=0.2), "late in the middle": Stall(5000, seconds=0.2)}
+
+    def __call__(self, request: Request) -> Fault | None:
+        if not is_part(request) or self._random.random() > self._chance:
+            return None
+        name = self._random.choice(sorted(self._faults))
+        self.met[name] += 1
+        return self._faults[name]
+
+
+def test_eight_readers_in_bad_weather(scale: Scale, serving: Serving) -> None:
+    """Each reads what is there, or is told why not; objects are replaced meanwhile."""
+    reads, size = scale(400, 10_000), 8 << 20
+    bucket, contents = Bucket(), {}
+
+    def replace(version: int) -> None:
+        data = random.Random(version).randbytes(size + version)
+        contents[bucket.put("data", data).etag] = data
+
+    replace(0)
+    weather = Weather(1, 0.2)
+    with serving(bucket, faults=weather):
+        store = store_of("s3://bucket/", memory=2 << 20, timeout=PATIENT)
+        done = count()
+
+        def run(seed: int) -> Counter[str]:
+            chance, seen = random.Random(seed), Counter[str]()
+            while (number := next(done)) < reads:
+                if number % (reads // 8) == reads // 16:
+                    replace(number)
+                try:
+                    source = store.open(("data",))
+                    offset = chance.randrange(source.size)
+                    length = min(chance.choice((100, 4096, 100_000, 900_000)), source.size - offset)
+                    data = source.read(offset, length)
+                except GlassfsError as error:
+                    seen[type(error).__name__] += 1
+                    continue
+                etag = str(source.version).rpartition("|")[2]
+                seen["right" if data == contents[etag][offset : offset + length] else "wrong"] += 1
+            return seen
+
+        with ThreadPoolExecutor(8) as readers:
+            seen = sum(readers.map(run, range(8)), Counter[str]())
+    assert seen["wrong"] == 0
+    assert set(seen) <= {"right", "Changed", "DeviceFailed"}
+    assert seen["right"] > 0.8 * reads
+    assert scale(0, 1) == 0 or len(weather.met) == len(FAULTS) + 2
