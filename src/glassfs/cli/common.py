@@ -119,16 +119,11 @@ def _complete_connection(
     return completed_option(DESCRIPTIONS, incomplete)
 
 
-def connection_option_as(*names: str) -> Callable[[Command], Command]:
-    """The option that says how to reach a URL, under these names."""
-    return click.option(
-        *names, "connection", metavar="OPTION[,OPTION]…", multiple=True, callback=_connection,
-        shell_complete=_complete_connection,
-        help="How to reach a URL: endpoint=URL, region=NAME, anonymous, timeout=SECONDS and others, as for a mount.",
-    )
-
-
-connection_option = connection_option_as("-o")
+connection_option = click.option(
+    "-o", "connection", metavar="OPTION[,OPTION]…", multiple=True, callback=_connection,
+    shell_complete=_complete_connection,
+    help="How to reach a URL: endpoint=URL, region=NAME, anonymous, timeout=SECONDS and others, as for a mount.",
+)
 """The argument ``connection`` of a command: a Connection."""
 
 
