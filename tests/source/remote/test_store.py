@@ -10,6 +10,7 @@ import pytest
 
 from glassfs.errors import Changed, DeviceFailed, NotADirectory, NotFound, TooLarge
 from glassfs.source import Connection, Kind
+from glassfs.source.remote import kept
 from glassfs.source.remote import store as module
 from glassfs.source.remote.paging import Pages
 from glassfs.source.remote.store import FIRST, RemoteStore
@@ -53,8 +54,7 @@ class RemoteLab(Lab):
         """Nor these."""
 
     def _changed(self, path: str) -> None:
-        for length in range(1, len(parts(path)) + 1):
-            self.remote.expire(parts(path)[:length])
+        self.remote.close()  # it knows nothing any more
 
 
 class TestRemoteStore(StoreSuite):
@@ -130,16 +130,117 @@ def test_a_folder_is_listed_once_and_no_object_asked(server: FakeServer) -> None
     assert (server.lists, server.begins, server.fetches) == (1, 0, 0)
 
 
-def test_whoever_looks_never_waits_for_a_listing_that_is_known(server: FakeServer) -> None:
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(kept, "time", made)
+    return made
+
+
+def test_whoever_looks_never_waits_for_a_listing_that_is_known(server: FakeServer, clock: Clock) -> None:
     server.put("a", b"x")
-    store = folder(server, poll=0.0)
+    store = folder(server, poll=10.0)
     store.entry(("a",))
     server.delay = 0.5
     server.put("a", b"xy")
+    clock.now += 15
     before = time.monotonic()
     assert store.entry(("a",)).size == 1
     assert time.monotonic() - before < 0.25
     until(lambda: store.entry(("a",)).size == 2)
+    assert server.lists == 2
+
+
+def test_whoever_looks_after_long_waits_a_little_for_news(server: FakeServer, clock: Clock) -> None:
+    server.put("a", b"x")
+    store = folder(server, poll=10.0)
+    store.entry(("a",))
+    server.put("a", b"xy")
+    clock.now += 300
+    assert store.entry(("a",)).size == 2
+    server.put("a", b"xyz")
+    server.delay = 3.0
+    clock.now += 300
+    before = time.monotonic()
+    assert store.entry(("a",)).size == 2
+    assert time.monotonic() - before < 2.5
+    until(lambda: store.entry(("a",)).size == 3)
+
+
+def test_an_object_in_doubt_costs_its_neighbours_nothing(server: FakeServer) -> None:
+    server.put("a", b"old")
+    server.put("b", b"x")
+    store = folder(server)
+    source = store.open(("a",))
+    server.put("a", b"newer")
+    with pytest.raises(Changed):
+        source.read(0, 3)
+    server.failure = DeviceFailed("does not answer", "fake")
+    assert store.entry(("b",)).size == 1
+    with pytest.raises(DeviceFailed):
+        store.entry(("a",))
+    server.failure = None
+    assert store.entry(("a",)).size == 5
+
+
+def test_news_that_were_asked_for_before_a_doubt_do_not_end_it(server: FakeServer) -> None:
+    server.put("a", b"old")
+    store = folder(server, poll=0.001)
+    source = store.open(("a",))
+    server.delay = 0.3
+    threads = [threading.Thread(target=lambda: list(store.list(())))]
+    threads[0].start()
+    until(lambda: server.lists == 2)
+    server.put("a", b"newer")
+    with pytest.raises(Changed):
+        source.read(0, 3)
+    assert store.entry(("a",)).size == 5
+    threads[0].join()
+
+
+def test_one_server_that_is_slow_keeps_no_other_waiting() -> None:
+    slow, quick = FakeServer(), FakeServer()
+    for number in range(40):
+        slow.put(f"{number}/a", b"x")
+    quick.put("a", b"x")
+    there, here = folder(slow, poll=0.001), folder(quick, poll=0.001)
+    for number in range(40):
+        there.list((f"{number}",))
+    here.list(())
+    slow.delay = 0.5
+    for number in range(40):
+        there.entry((f"{number}", "a"))
+    begun = time.monotonic()
+    here.list(())
+    there.list(("39",))
+    assert time.monotonic() - begun < 4
+
+
+def test_a_machine_without_threads_looks_again_later(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    server.put("a", b"x")
+    store = folder(server, poll=0.001)
+    store.entry(("a",))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        for _ in range(3):
+            time.sleep(0.002)
+            assert store.entry(("a",)).size == 1
+    server.put("a", b"xy")
+    time.sleep(0.002)
+    assert [entry.size for _, entry in store.list(())] == [2]
 
 
 def test_whoever_lists_sees_nothing_old(server: FakeServer) -> None:
@@ -185,16 +286,16 @@ def test_an_object_that_was_replaced_is_looked_at_anew(server: FakeServer) -> No
     assert store.open(("a",)).read(0, 5) == b"newer"
 
 
-def test_the_folder_of_what_changes_has_another_time(server: FakeServer) -> None:
+def test_the_folder_of_what_changes_has_another_time(server: FakeServer, clock: Clock) -> None:
     server.put("a", b"x")
     store = folder(server)
     store.list(())
     before = store.entry(()).mtime_ns
-    store.expire(("a",))
+    clock.now += 2000
     store.list(())
     assert store.entry(()).mtime_ns == before
     server.put("b", b"x")
-    store.expire(("a",))
+    clock.now += 2000
     store.list(())
     assert store.entry(()).mtime_ns > before
 
@@ -221,7 +322,7 @@ def test_a_folder_of_too_many_is_an_error(server: FakeServer, monkeypatch: pytes
 def test_what_was_listed_is_forgotten_where_it_is_very_much(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "MOST_NAMES", 20)
+    monkeypatch.setattr(module, "REMEMBERED_NAMES", 20)
     for place in range(10):
         for number in range(5):
             server.put(f"{place}/{number}", b"x")

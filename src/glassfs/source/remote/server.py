@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from glassfs.source.contract import Path
 
+SECOND = 10**9
+
 
 class Facts(NamedTuple):
     """What a server says of an object. ``etag`` tells one version of its bytes from others ("": it does not say).
@@ -26,6 +28,18 @@ class Facts(NamedTuple):
     size: int
     etag: str
     mtime_ns: int
+
+    def fits(self, now: Facts) -> bool:
+        """Whether an answer with those facts is of the version that these are of, as far as they tell.
+
+        A listing may leave ETags out, or give weak ones (``W/``) where answers have strong ones; then times count,
+        which are of whole seconds in answers.
+        """
+        if self.size != now.size or (self.etag and not now.etag):
+            return False
+        if self.etag and self.etag.removeprefix("W/") != now.etag.removeprefix("W/"):
+            return False
+        return self.is_told_apart or self.mtime_ns // SECOND == now.mtime_ns // SECOND
 
     @property
     def is_told_apart(self) -> bool:

@@ -25,7 +25,7 @@ from glassfs.errors import Changed, NotADirectory, NotFound, TooLarge
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
-from glassfs.source.remote.kept import Kept
+from glassfs.source.remote.kept import Kept, Refreshers
 from glassfs.source.remote.paging import Paged, Pages
 from glassfs.source.remote.server import Facts, Server
 from glassfs.source.scattered import total
@@ -33,7 +33,11 @@ from glassfs.source.scattered import total
 FIRST = 256 << 10
 """Bytes of the first request for an object that was named by itself."""
 MOST_NAMES = 1_000_000
-"""Names in folders that are remembered, and that one folder may have."""
+"""Names that one folder may have. A name takes some 400 bytes."""
+REMEMBERED_NAMES = 250_000
+"""Names in several folders that are remembered."""
+DOUBTED = 10_000
+"""Objects that are known to be others than what was listed."""
 
 
 class _Listing(NamedTuple):
@@ -71,16 +75,27 @@ class RemoteStore(Store):
         self._names = 0
         """How many names are in all these."""
         self._objects: dict[Path, Kept[Facts]] = {}
+        self._doubts: dict[Path, float] = {}
+        """When an object was found to be another one than what is known."""
+        self._refreshers = Refreshers()
 
     def shown(self, path: Path) -> str:
         return self._server.shown((*self._root, *path))
 
     def entry(self, path: Path) -> Entry:
+        doubt = self._doubts.get(path)
         if not self._has_folders:
-            return self._entry(path, self._object(path).get()) if path else self._folder_entry(path, self._began_ns)
+            if not path:
+                return self._folder_entry(path, self._began_ns)
+            known = self._object(path)
+            entry = self._entry(path, known.glance() if doubt is None else known.get(doubt))
+            self._doubts.pop(path, None)
+            return entry
         if not path:
-            return self._folder_entry(path, self._listing(path).get().changed_ns)
-        listing = self._listing(path[:-1]).get()
+            return self._folder_entry(path, self._listing(path).glance().changed_ns)
+        listed = self._listing(path[:-1])
+        listing = listed.glance() if doubt is None else listed.get(doubt)
+        self._doubts.pop(path, None)
         if path[-1] in listing.names:
             return self._of(path, listing.names[path[-1]])
         if len(path) > 1 and not listing.names:
@@ -92,7 +107,7 @@ class RemoteStore(Store):
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
         if not self._has_folders:
             raise NotADirectory("is not a folder", self.shown(path))
-        names = self._listing(path).get(is_fresh=True).names
+        names = self._listing(path).recent().names
         if not names and path and self.entry(path).kind is not Kind.FOLDER:
             raise NotADirectory("is not a folder", self.shown(path))
         return ((name, self._of((*path, name), names[name])) for name in sorted(names, key=os.fsencode))
@@ -110,15 +125,11 @@ class RemoteStore(Store):
         """The bytes of an object in a version."""
         return self._pages.object(self._server, (*self._root, *path), _facts(entry))
 
-    def expire(self, path: Path) -> None:
-        """An object is known to be another one than what was listed."""
-        with self._lock:
-            known = self._listings.get(path[:-1]) if self._has_folders else self._objects.get(path)
-        if known is not None:
-            known.expire()
-
-    def finish(self) -> None:
-        self._pages.finish()
+    def doubt(self, path: Path) -> None:
+        """An object is known to be another one than what was said of it: whoever asks for it next waits for news."""
+        if len(self._doubts) >= DOUBTED:
+            self._doubts.clear()
+        self._doubts[path] = time.monotonic()
 
     def close(self) -> None:
         with self._lock:
@@ -132,7 +143,9 @@ class RemoteStore(Store):
         with self._lock:
             found = self._listings.get(path)
             if found is None:
-                found = self._listings[path] = Kept(lambda before: self._listed(path, before), self._poll)
+                found = self._listings[path] = Kept(
+                    lambda before: self._listed(path, before), self._poll, self._refreshers,
+                )
             self._listings.move_to_end(path)
             return found
 
@@ -148,7 +161,7 @@ class RemoteStore(Store):
             size = 1 + len(names)
             self._names += size - self._sizes.get(path, 0)
             self._sizes[path] = size
-            while self._names > MOST_NAMES and len(self._listings) > 1:
+            while self._names > REMEMBERED_NAMES and len(self._listings) > 1:
                 oldest, _ = self._listings.popitem(last=False)
                 self._names -= self._sizes.pop(oldest, 0)
         if before is not None and before.names == names:
@@ -159,7 +172,9 @@ class RemoteStore(Store):
         with self._lock:
             found = self._objects.get(path)
             if found is None:
-                found = self._objects[path] = Kept(lambda before: self._begun(path, before), self._poll)
+                found = self._objects[path] = Kept(
+                    lambda before: self._begun(path, before), self._poll, self._refreshers,
+                )
             return found
 
     def _begun(self, path: Path, before: Facts | None) -> Facts:
@@ -173,7 +188,7 @@ class RemoteStore(Store):
         facts, head = answer
         if self._disk is not None:
             self._disk.note_facts(key, facts)
-        self._pages.object(self._server, place, facts).put_head(head)
+        self._pages.object(self._server, place, _told_apart(facts)).put_head(head)
         return facts
 
     def _of(self, path: Path, facts: Facts | None) -> Entry:
@@ -187,7 +202,8 @@ class RemoteStore(Store):
         words = "\0".join((self._server.identity, *self._root, *path))
         key = xxhash.xxh128_hexdigest(words.encode("utf-8", "surrogateescape"))
         # An object is never changed in its place: another version is another object.
-        version = Version(f"{key}|{facts.size}|{facts.mtime_ns}|{facts.etag}")
+        told = _told_apart(facts)
+        version = Version(f"{key}|{told.size}|{told.mtime_ns}|{told.etag}")
         return Entry(
             Kind.FILE, version, version, version, facts.size, self._permissions, *self._owner, facts.mtime_ns,
             volume=self._server.name,
@@ -212,6 +228,7 @@ class RemoteSource(Source):
         self.entry = entry
         self._store = store
         self._path = path
+        self._lock = threading.Lock()
         self._paged: Paged | None = None
         self._is_closed = False
 
@@ -219,18 +236,19 @@ class RemoteSource(Source):
         self.scatter((buffer,), offset)
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        if self._is_closed:
-            raise Changed("was closed", self.name)
         size = total(buffers)
         if offset < 0 or offset + size > self.size:
             raise self.outside(offset, size)
-        paged = self._paged
-        if paged is None:
-            paged = self._paged = self._store.paged(self._path, self.entry)
+        with self._lock:
+            if self._is_closed:
+                raise Changed("was closed", self.name)
+            if self._paged is None:
+                self._paged = self._store.paged(self._path, self.entry)
+            paged = self._paged
         try:
             paged.scatter(buffers, offset)
         except (Changed, NotFound) as error:
-            self._store.expire(self._path)
+            self._store.doubt(self._path)
             raise Changed(error.reason, self.name) from None
 
     def current(self) -> Entry:
@@ -240,12 +258,21 @@ class RemoteSource(Source):
         """There is nothing to hold on to: an object that was deleted is gone."""
 
     def park(self) -> None:
-        """Nor anything to give back."""
+        """Nobody reads on from where somebody was."""
+        with self._lock:
+            paged, self._paged = self._paged, None
+        if paged is not None:
+            paged.close()
 
     def close(self) -> None:
-        self._is_closed = True
-        if self._paged is not None:
-            self._paged.close()
+        with self._lock:
+            self._is_closed = True
+        self.park()
+
+
+def _told_apart(facts: Facts) -> Facts:
+    """What tells one version from others: not the time, where the ETag does, as not all say that to the same digit."""
+    return facts._replace(mtime_ns=0) if facts.is_told_apart else facts
 
 
 def _facts(entry: Entry) -> Facts:
