@@ -34,6 +34,8 @@ BLOCK = 2
 """Pages of a block. The first page of an object is one by itself: it is what the first request for it brings."""
 GRACE = 0.5
 """Seconds that a server gets beyond its time: it is the one to say what went wrong."""
+AGAIN = 0.5
+"""Seconds after a read that waited long in vain in which others of the object do not: the kernel asks again at once."""
 LOOKERS = 2
 """Threads that look for pages on disk ahead of readers."""
 
@@ -89,9 +91,10 @@ class Pages:
     def put(self, held: Object, number: int, data: bytes) -> None:
         """A page that has come in another way."""
         with self._lock:
-            if number not in held.pages:
-                self._shelf.come(self._shelf.add(held, number), data)
-                self._shelf.trim()
+            if number in held.pages:
+                return
+            page = self._shelf.add(held, number)
+        self._settle([(page, data)], is_new=True)
 
     def hit(self, held: Object, number: int, size: int) -> bytes | None:
         """A page for somebody who reads so much of it, if it is there and nothing else is to be done about that."""
@@ -108,13 +111,19 @@ class Pages:
 
     def read(self, held: Object, reading: Reading, offset: int, end: int) -> None:
         """The part ``[offset, end)``, few pages, of what somebody reads."""
-        deadline = time.monotonic() + held.server.timeout + GRACE
+        begun = time.monotonic()
+        deadline = begun + held.server.timeout + GRACE
         pages, wanted, ahead = self._claimed(held, reading, offset, end)
         try:
             self._begin(wanted, ahead)
             for page in pages:
                 data = memoryview(self._awaited(page, deadline))
                 reading.fill(data[max(0, offset - page.offset) : end - page.offset])
+        except DeviceFailed as error:
+            now = time.monotonic()
+            if now - begun >= held.server.timeout / 2:
+                held.silence, held.silent_until = error.at(), now + AGAIN
+            raise
         finally:
             with self._lock:
                 for page in pages:
@@ -127,8 +136,13 @@ class Pages:
         """The pages of a range, which stay until they are left; and what is to be asked for, for them and ahead."""
         shelf = self._shelf
         claimed, missing, read = [], [], []
+        numbers = range(offset // PAGE, (end - 1) // PAGE + 1)
         with self._lock:
-            for number in range(offset // PAGE, (end - 1) // PAGE + 1):
+            if held.silence is not None:
+                if time.monotonic() < held.silent_until and not all(number in held.pages for number in numbers):
+                    raise held.silence.at(held.name)
+                held.silence = None
+            for number in numbers:
                 page = held.pages.get(number)
                 if page is None:
                     page = shelf.add(held, number)
