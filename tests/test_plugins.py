@@ -208,6 +208,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "entry"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_package_only_logs(tmp_path: Path, wave: Path, module: str, entry: str) -> None:
     """The sound one beside it still works, and the log names the one that does not load."""

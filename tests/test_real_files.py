@@ -69,7 +69,9 @@ class InLibrary(Shown):
         self._tree.close()
 
 
-@pytest.fixture(scope="module", params=["library", "export", "libfuse3", "libfuse2"])
+@pytest.fixture(scope="module", params=[
+    "library", "libfuse3", *(pytest.param(way, marks=pytest.mark.slow) for way in ("export", "libfuse2")),
+])
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     place = tmp_path_factory.mktemp("real")
     if request.param == "library":

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import chart, growth, markdown
+from benchmarks import batch, chart, growth, markdown
 from benchmarks.growth import Grown
 from benchmarks.recipes import CACHES
 from benchmarks.report import Report, growth_text, row_text
@@ -27,7 +27,7 @@ def main() -> int:
     options = _parser().parse_args()
     if options.list:
         for workload in WORKLOADS:
-            print(f"{workload.name:<18} {'; '.join(measure.title for measure in workload.measures)}")
+            print(f"{workload.name:<20} {'; '.join(measure.title for measure in workload.measures)}")
         return 0
     # A terminated benchmark unmounts as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -62,7 +62,11 @@ def _measure(runner: Runner, report: Report, options: argparse.Namespace) -> Non
 
     print(report.heading())
     try:
-        if options.growth:
+        if options.batch:
+            measured = batch.measure(runner.folder, options.runs, options.scale, say)
+            report.batches.append(measured)
+            print(batch.text(measured), flush=True)
+        elif options.growth:
             growth.measure_all(runner, wanted, grown)
         else:
             runner.run([workload for workload in WORKLOADS if wanted(workload.name)], done)
@@ -95,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="show the workloads and do nothing")
     parser.add_argument("--growth", action="store_true", help="instead: how glassfs grows with 1, 4, 16 times the data")
+    parser.add_argument("--batch", action="store_true", help="instead: 100,000 containers by one process and by two")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink all data, such as 0.01 to try it out (1)")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data there; needs 30 GB at scale 1")
     parser.add_argument(

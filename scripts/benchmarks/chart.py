@@ -9,7 +9,8 @@ from benchmarks.report import Row, shown
 
 COLOURS = {
     "plain": "#7f8c8d", "squashfuse_ll": "#c0392b", "ratarmount": "#2980b9", "hdfuse": "#8e44ad",
-    "libfuse 2": "#16a085", "C server": "#2c3e50", "reference": "#d4a017",
+    "libfuse 2": "#16a085", "C server": "#2c3e50", "rclone": "#d35400", "rclone, full cache": "#e59866",
+    "curl": "#34495e", "reference": "#d4a017",
 }
 LINE_HEIGHT = 0.34
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
@@ -19,7 +18,9 @@ from writers.wshard import WShardWriter
 
 MIB = 1 << 20
 CHUNK = 64 * MIB
+HOLE = 64 << 10
 LARGE_FRAME = (480, 640, 3)
+MIDDLE_FRAME = (256, 256, 3)
 SMALL_FRAME = (37, 37, 3)  # 4,107 bytes
 FILM_FRAME = (96, 96, 3)  # 27 KiB: the frame before is in reach of lz4
 FILMS = 4
@@ -123,11 +124,28 @@ def write_columns(path: Path, rows: int) -> None:
             view.add(name, np.ascontiguousarray(column))
 
 
-def write_sparse_frames(path: Path, size: int) -> None:
+def write_sparse_frames(path: Path, size: int, shape: tuple[int, int, int] = LARGE_FRAME) -> None:
     """An episode with ``size`` bytes of black frames, which take no room on the disk."""
-    black = np.zeros(LARGE_FRAME, np.uint8)
-    _write_frames(path, repeat(black, max(1, size // black.size)))
-    subprocess.run(["fallocate", "--dig-holes", path], check=True)
+    black = np.zeros(shape, np.uint8)
+    count = max(1, size // black.size)
+    zeros = np.zeros((count, 1), np.float32)
+    with _SparseWriter(path) as writer:
+        writer.add_episode(zeros, zeros, images=repeat({"front": black}, count), task="film")
+
+
+class _SparseWriter(KinoWriter):
+    """Leaves holes in the place of many zeros at the end of what it writes. The index, which comes last, has few."""
+
+    _last, _rest = b"", b""
+
+    def _write(self, data: bytes) -> int:
+        if data is not self._last:
+            rest = data.rstrip(b"\0")
+            self._last, self._rest = data, rest if len(data) - len(rest) >= HOLE else data
+        self._file.write(self._rest)
+        self._end += len(data)
+        self._file.seek(self._end)
+        return len(data)
 
 
 def write_store(path: Path, size: int) -> None:
@@ -151,16 +169,29 @@ def write_keys(path: Path, count: int) -> None:
 def write_folder(path: Path, count: int) -> None:
     """A folder of ``count`` small stores, a hundred in each folder below it."""
     path.mkdir()
-    first = path / "store.kas"
-    with KastoreWriter(first) as store:
-        for name in ("nodes/time", "nodes/flags", "edges/left", "edges/right"):
-            store.add(name, np.zeros(10))
-    stored = first.read_bytes()
-    first.unlink()
+    stored = _small_store(path)
     for number in range(count):
         below = path / f"batch_{number // 100:03d}"
         below.mkdir(exist_ok=True)
         (below / f"store_{number:06d}.kas").write_bytes(stored)
+
+
+def write_objects(path: Path, count: int) -> None:
+    """A folder of ``count`` small stores, all side by side."""
+    path.mkdir()
+    stored = _small_store(path)
+    for number in range(count):
+        (path / f"store_{number:06d}.kas").write_bytes(stored)
+
+
+def _small_store(folder: Path) -> bytes:
+    path = folder / "store.kas"
+    with KastoreWriter(path) as store:
+        for name in ("nodes/time", "nodes/flags", "edges/left", "edges/right"):
+            store.add(name, np.zeros(10))
+    stored = path.read_bytes()
+    path.unlink()
+    return stored
 
 
 def write_dataset(path: Path, count: int) -> None:

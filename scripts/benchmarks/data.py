@@ -69,6 +69,14 @@ CONTAINERS = {
     "dataset": Container("dataset", 3_000, 24, contents.write_dataset, _paths()),
     "changing": Container("changing.kas", MIB, MIB, contents.write_changing, _paths("data.npy")),
     "changing-folder": Container("folder", MIB, MIB, contents.write_changing_folder, _paths()),
+    "column": Container("column.kas", 256 * MIB, MIB, contents.write_array, _paths("data.npy")),
+    "huge": Container(
+        "huge.kdb", 10 << 30, 2 * MIB, partial(contents.write_sparse_frames, shape=contents.MIDDLE_FRAME), _paths()
+    ),
+    "huge-large": Container("huge.kdb", 10 << 30, 2 * MIB, contents.write_sparse_frames, _paths()),
+    "shard": Container("shard.wshard", 16 * MIB, MIB, partial(contents.write_film, codec="zstd"), _paths()),
+    "objects": Container("objects", 10_000, 20, contents.write_objects, _paths()),
+    "takes": Container("takes", 500, 10, contents.write_dataset, _paths()),
     "few-keys": Container("few-keys.ikv", 2_000, 20, contents.write_keys, _paths("root")),
 }
 

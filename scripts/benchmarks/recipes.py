@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks import counting
@@ -45,10 +45,11 @@ LONGEST_WAIT = 10.0
 SCRIPTS = Path(__file__).parent.parent
 
 
-def command(*arguments: str | Path, cwd: Path | None = None) -> float:
+def command(*arguments: str | Path, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> float:
     """How long a command takes. Its output goes to /dev/null."""
+    environment = {**(os.environ if environment is None else environment), "LC_ALL": "C"}
     start = time.perf_counter()
-    subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, cwd=cwd, env=os.environ | {"LC_ALL": "C"})
+    subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, cwd=cwd, env=environment)
     return time.perf_counter() - start
 
 

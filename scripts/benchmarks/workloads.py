@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks import recipes
+from benchmarks import reaching, recipes
 from benchmarks.contents import FIRST_PART
 from benchmarks.counting import REQUESTS
+from benchmarks.reaching import OTHERS, SHARE
 from benchmarks.recipes import AGAIN, FIRST, Recipe
+from benchmarks.server import LIST, SENT
 
 COLD = "mount fresh and its cache cold, what it reads warm"
 KEPT = "the same mount once more, the kernel's caches kept"
-RATE = "rate"
+FAR = "mount fresh and its cache cold, a server with 50 ms a request and 100 MB/s"
+RATE, SPEED = "rate", "speed"
 SMALL, LARGE = 512 << 20, 4 << 30
 
 
@@ -46,8 +49,9 @@ def at_least(factor: float, reference: str, words: str = "") -> Goal:
 class Measure:
     """A result of a recipe or of the daemon that served it; less of it is better.
 
-    ``unit`` is ``s``, ``bytes``, ``count``, or RATE: seconds for one, shown as how many in a second. ``each`` is
-    what the requests are counted for. A measure that ``may_lack`` is left out where nobody has it.
+    ``unit`` is ``s``, ``bytes``, ``count``, RATE: seconds for one, shown as how many in a second, or SPEED: seconds for
+    one megabyte, shown likewise. ``each`` is what the requests are counted for. A measure that ``may_lack`` is left out
+    where nobody has it.
     """
 
     key: str
@@ -319,10 +323,85 @@ def _of_changes() -> tuple[Workload, ...]:
     return folder, *replaced
 
 
+def _of_remote() -> tuple[Workload, ...]:
+    """What lies on a slow server."""
+
+    def ours(recipe: Recipe) -> Participant:
+        return Participant("glassfs", "distant glassfs", recipe)
+
+    def peers(recipe: Recipe, *sides: str) -> tuple[Participant, ...]:
+        return tuple(Participant(side, side, recipe) for side in sides)
+
+    roots = (
+        ("kastore", "store", 2), ("KinoDB", "pictures", 2), ("WShard", "shard", 3), ("iKv", "keys", 4),
+        ("IDV", "wide", 4),
+    )
+    opened = tuple(
+        Workload(f"remote-{name.lower()}", container, (ours(reaching.list_root),), (
+            Measure("seconds", f"mount and ls -l of the root, {name}", state=FAR),
+            Measure(REQUESTS, f"the same, {name}, requests", (Goal(f"≤ {most}", extra=most),), "count", FAR),
+        ))
+        for name, container, most in roots
+    )
+    pictures = tuple(
+        Workload(name, data, (ours(reaching.first_picture),), (
+            Measure("seconds", f"mount and first picture of a sparse .kdb of 10 GB, {words}", state=FAR),
+            Measure(REQUESTS, f"the same, {words}, requests", (Goal("≤ 6", extra=6),), "count", FAR),
+            Measure(SENT, f"the same, {words}, bytes", (Goal("≤ 2 MB", extra=2e6),), "bytes", FAR),
+        ))
+        for name, data, words in (
+            ("remote-picture", "huge", "256 × 256 raw"), ("remote-large-picture", "huge-large", "640 × 480 raw"),
+        )
+    )
+    both, container = ("rclone", "rclone, full cache"), "column.kas"
+    ratarmount = Participant("ratarmount", "distant ratarmount", reaching.cat("data.npy"))
+    readers = (ours(reaching.cat("data.npy")), *peers(reaching.cat(container), *both), ratarmount)
+    cat = Workload("remote-cat", "column", (*readers, Participant("curl", "served", reaching.stream)), (
+        Measure("seconds", "cat of 256 MB", (Goal("≥ 70 MB/s", extra=1 / 70),), SPEED, FAR),
+        Measure(SHARE, "the same, times its bytes that are sent", (Goal("≤ 1.1", extra=1.1),), "count", FAR),
+        Measure(REQUESTS, "the same, requests", (), "count", FAR),
+    ), LARGE)
+    parts = Workload("remote-random", "column", (
+        ours(reaching.random_parts("data.npy")), *peers(reaching.random_parts(container), *both),
+        Participant("ratarmount", "distant ratarmount", reaching.random_parts("data.npy")),
+    ), (
+        Measure("p50", "100 random reads of 4 KiB out of 256 MB, p50", state=FAR),
+        Measure("p99", "the same, p99", state=FAR),
+        Measure(REQUESTS, "the same, requests", (Goal("≤ 100", extra=100),), "count", FAR),
+        Measure(SENT, "the same, bytes", (Goal("≤ 512 KiB each", extra=100 * 512 << 10),), "bytes", FAR),
+    ))
+    twice = Workload("remote-disk", "column", (Participant("glassfs", "served", reaching.cat_twice("data.npy")),), (
+        Measure(FIRST, "cat of 256 MB with disk_cache, first mount", (), SPEED, FAR),
+        Measure(AGAIN, "the same, second mount", (), SPEED, "a fresh mount with the disk cache of another one"),
+        Measure(f"{AGAIN}: {REQUESTS}", "the same, second mount, requests", (Goal("≤ 1", extra=1),), "count", FAR),
+        Measure(f"{AGAIN}: {SENT}", "the same, second mount, bytes", (), "bytes", FAR),
+    ), LARGE)
+    folder = Workload("remote-folder", "objects", (
+        ours(reaching.list_root), *peers(reaching.list_below("objects"), "rclone"),
+    ), (
+        Measure("seconds", "mount and ls -l of a folder of 10,000 objects", state=FAR),
+        Measure(LIST, "the same, requests for lists", (Goal("≤ 10", extra=10),), "count", FAR),
+        Measure(OTHERS, "the same, other requests", (Goal("none"),), "count", FAR),
+    ))
+    command = Workload("remote-command", "store", (
+        Participant("glassfs", "served", reaching.list_by_command),
+        Participant("of a local file", "memory", reaching.list_here),
+    ), (
+        Measure("seconds", "glassfs ls s3://… of a store of 20 MB, process start included", state=FAR),
+        Measure(REQUESTS, "the same, requests", (), "count", FAR),
+    ))
+    train = Workload("remote-samples", "takes", (ours(reaching.train),), (
+        Measure(FIRST, "8 workers, 2,000 random samples over 500 containers, first pass", (), RATE, FAR),
+        Measure("each", "the same, requests for each container", (), "count", FAR),
+        Measure(SHARE, "the same, times the containers' bytes that are sent", (), "count", FAR),
+    ))
+    return command, *opened, *pictures, cat, parts, twice, folder, train
+
+
 # Workloads of the same container stand together, so that its files can go when they are done.
 WORKLOADS: tuple[Workload, ...] = (
     *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_episodes(),
-    *_of_dataset(), *_of_views(), *_of_changes(),
+    *_of_dataset(), *_of_views(), *_of_changes(), *_of_remote(),
 )
 
 Samples = Mapping[str, Mapping[str, list[float]]]

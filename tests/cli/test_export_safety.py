@@ -55,6 +55,7 @@ def test_links_in_the_target_are_not_written_through(store: Path, tmp_path: Path
     assert not leftovers(target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "socket", "link", "dangling"])
 @pytest.mark.parametrize("option", ["--overwrite", "--resume"])
 def test_what_is_no_file_is_replaced_or_refused_and_never_opened(
@@ -144,6 +145,7 @@ def test_resume_keeps_what_is_complete_and_writes_the_rest(robot: Path, tmp_path
     assert anew == set(changed.values())
 
 
+@pytest.mark.slow
 def test_resume_makes_links_only_where_they_differ(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
@@ -224,6 +226,7 @@ def folder(store: Path, tmp_path: Path) -> Path:
     return source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["s", "s/", "s/sub", "s/new", "s/new/newer", "link", "link/new", "s/sub/../x"])
 def test_a_target_inside_the_source_is_refused(where: str, folder: Path) -> None:
     (folder.parent / "link").symlink_to("s/sub")

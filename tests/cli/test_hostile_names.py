@@ -54,6 +54,7 @@ def test_the_check_itself() -> None:
         assert not is_harmless(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [
     ["ls"], ["ls", "-l"], ["ls", "-lR"], ["ls", "-lH"], ["tree"], ["tree", "-a"], ["info"], ["info", "--json"],
     ["info", "--quick"], ["verify"], ["verify", "--json"],

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from writers.kinodb import KinoWriter
 
-from glassfs.cli.common import containers_below
 from tests.cli.glassfs_command import fails, glassfs
 
 
@@ -86,21 +83,6 @@ def test_cameras_and_success(tmp_path: Path) -> None:
 
 def test_other_formats_have_neither(store: Path) -> None:
     assert {"cameras", "success"}.isdisjoint(json.loads(glassfs("info", "--json", store).output))
-
-
-def test_folders_that_may_not_be_looked_into(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As root may look everywhere, the refusal is made up."""
-    scandir = os.scandir
-
-    def refusing(path: str) -> Any:
-        if path.endswith("/b"):
-            raise PermissionError(13, "Permission denied", path)
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-    found = list(containers_below(str(dataset)))
-    assert [(path, error.strerror) for path, error in found if error] == [(f"{dataset}/a/b", "Permission denied")]
-    assert len(found) == 4
 
 
 def test_a_source_that_is_nothing(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_damage_costs_one_line_and_one_file(damaged: Path) -> None:
     assert (listed.status, listed.errors) == (0, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["ls", "tree", "cat", "info", "export", "verify"])
 def test_sources_that_are_none(command: str, tmp_path: Path) -> None:
     more: list[str | Path] = {"cat": ["x"], "export": [tmp_path / "out"]}.get(command, [])
@@ -168,6 +169,7 @@ def test_wrong_usage_is_status_2() -> None:
     assert glassfs().status == 2
 
 
+@pytest.mark.slow
 def test_every_command_has_help() -> None:
     _, _, listed = glassfs("--help").output.decode().partition("Commands:\n")
     names = re.findall(r"^  (\S+)", listed, re.MULTILINE)

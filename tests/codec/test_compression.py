@@ -86,6 +86,7 @@ def test_a_wrong_size_is_damage(name: str, raw: bytes, lie: int) -> None:
                 decode(codec, encode(raw), declared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_bombs_stop_at_the_declared_size(name: str) -> None:
     """100 MiB of zeros declared as 1000 bytes: neither the time nor the memory of the bomb is spent."""

@@ -77,6 +77,7 @@ def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockCache, "prefetch", lambda cache, recipe: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", samples(), ids=lambda path: path.name)
 def test_a_failing_device_is_never_taken_for_damage(path: Path, scale: Scale) -> None:
     """Whichever read it is that fails, while opening or later, somebody is told; after that all is as if it had not."""

@@ -105,6 +105,7 @@ def by_abort(mount: Mount) -> None:
     Connection(mount.path).abort()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [
     pytest.param(terminate, id="SIGTERM"), pytest.param(hang_up, id="SIGHUP"), pytest.param(kill, id="kill -9"),
     pytest.param(by_abort, id="abort"),

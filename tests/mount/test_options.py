@@ -158,6 +158,7 @@ def test_max_open_bounds_the_open_containers(mounted: Mounted, tmp_path: Path, s
         assert sum(name.endswith(".kas") for name in held) <= DESCRIPTORS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "said"), [
     ("colour=red", "unknown mount option 'colour=red'"),
     ("allow_others", "unknown mount option 'allow_others'"),

@@ -180,6 +180,7 @@ def processes_with(word: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_who_gives_up_waiting_for_a_server_gets_no_mount(fuse: str, s3: S3Server, tmp_path: Path) -> None:
     """Ctrl-C, while the daemon waits for an answer: it comes later, and the daemon ends."""
     mountpoint, log = tmp_path / "mnt", tmp_path / "log"

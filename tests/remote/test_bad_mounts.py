@@ -58,8 +58,8 @@ def errno_of(path: Path, offset: int = 0, size: int = 4096) -> int:
 
 @pytest.mark.parametrize("fault", [
     Status(503), *(pytest.param(fault, marks=pytest.mark.slow) for fault in (
-        Cut(100), Reset(), Stall(), Stall(100), Whole(), Length(5), Length(-5), Garbage(), Redirect("http://127.0.0.1:1/"),
-        Status(500), Status(429),
+        Cut(100), Reset(), Stall(), Stall(100), Whole(), Length(5), Length(-5), Garbage(), Status(500), Status(429),
+        Redirect("http://127.0.0.1:1/"),
     )),
 ], ids=str)
 def test_faults_for_good_are_errors_and_leave_the_rest(fault: Fault, serving: Serving, mounted: Mounted) -> None:
@@ -129,11 +129,11 @@ def test_odd_names(serving: Serving, mounted: Mounted) -> None:
     contents = {f"data/{name}": b"odd" for name in ODD_NAMES} | {"data/good": b"good", "data/" + "l" * 300: b"long"}
     with serving(Bucket(contents)), mounted("s3://bucket/data") as mount:
         names = os.listdir(mount.path)
-        assert {"good", "new\nline", "tab\tstop", "folder\n", "bad\udcff"} <= set(names)
-        assert not {"", "..", "up", "/slash"} & set(names)
+        assert {"good", "new%0Aline", "tab%09stop", "folder%0A", "bad%FF", "%01", "a", "under"} < set(names)
+        assert not {"", "..", "up", "slash"} & set(names)
         assert (mount.path / "good").read_bytes() == b"good"
-        assert errno_of(mount.path / "new\nline") == errno_of(mount.path / "bad\udcff") == errno.EIO
-        assert os.listdir(mount.path / "folder\n") == ["inside"]
+        assert errno_of(mount.path / "new%0Aline") == errno_of(mount.path / "bad%FF") == errno.EIO
+        assert os.listdir(mount.path / "folder%0A") == ["inside"]
         assert all(line.isprintable() for line in mount.log_lines())
         done = subprocess.run(["ls", "-lR", mount.path], capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -143,27 +143,30 @@ def test_odd_names(serving: Serving, mounted: Mounted) -> None:
 def test_eight_readers_in_bad_weather(scale: Scale, serving: Serving, mounted: Mounted) -> None:
     weather = Weather(2, 0.2)
     reads = scale(100, 1000)
-    with serving(Bucket({"data/plain": CONTENT})) as server:
-        with mounted("s3://bucket/data", options=["cache_size=1M"]) as mount:
-            server.faults = weather
-            path = mount.path / "plain"
+    with (
+        serving(Bucket({"data/plain": CONTENT})) as server,
+        mounted("s3://bucket/data", options=["cache_size=1M"]) as mount,
+    ):
+        server.faults = weather
+        path = mount.path / "plain"
 
-            def run(seed: int) -> Counter[str]:
-                chance, seen = random.Random(seed), Counter[str]()
-                for _ in range(reads // 8):
-                    offset, size = chance.randrange(SIZE), chance.choice((100, 4096, 300_000))
-                    try:
-                        drop(path)
-                        with path.open("rb", buffering=0) as file:
-                            data = os.pread(file.fileno(), size, offset)
-                        seen["right" if data == CONTENT[offset : offset + size] else "wrong"] += 1
-                    except OSError as error:
-                        seen[errno.errorcode[error.errno or 0]] += 1
-                return seen
+        def run(seed: int) -> Counter[str]:
+            chance, seen = random.Random(seed), Counter[str]()
+            for _ in range(reads // 8):
+                offset, size = chance.randrange(SIZE), chance.choice((100, 4096, 300_000))
+                try:
+                    drop(path)
+                    with path.open("rb", buffering=0) as file:
+                        data = os.pread(file.fileno(), size, offset)
+                    # Where an error comes later, the kernel gives what came before it.
+                    seen["right" if data and data == CONTENT[offset : offset + len(data)] else "wrong"] += 1
+                except OSError as error:
+                    seen[errno.errorcode[error.errno or 0]] += 1
+            return seen
 
-            with ThreadPoolExecutor(8) as readers:
-                seen = sum(readers.map(run, range(8)), Counter[str]())
-            server.faults = ()
+        with ThreadPoolExecutor(8) as readers:
+            seen = sum(readers.map(run, range(8)), Counter[str]())
+        server.faults = ()
     assert seen["wrong"] == 0 and set(seen) <= {"right", "EIO", "ESTALE"}
     assert seen["right"] > 0.5 * seen.total()
     assert weather.met
@@ -207,52 +210,56 @@ class Beside:
 
 def test_a_server_that_swallows_everything(many_arrays: Path, serving: Serving, mounted: Mounted) -> None:
     """Reads end, who only looks is answered meanwhile, and the mount ends when it is told to."""
-    with serving(Bucket({"many.kas": many_arrays})) as server:
-        with mounted("s3://bucket/many.kas", options=["timeout=2", "poll=1"]) as mount:
-            files = sorted(path for path in mount.path.iterdir() if path.suffix == ".npy")
-            assert len(files) == 40
-            for path in files:
-                path.stat()
-            server.hold()
+    with (
+        serving(Bucket({"many.kas": many_arrays})) as server,
+        mounted("s3://bucket/many.kas", options=["timeout=2", "poll=1"]) as mount,
+    ):
+        files = sorted(path for path in mount.path.iterdir() if path.suffix == ".npy")
+        assert len(files) == 40
+        for path in files:
+            path.stat()
+        server.hold()
 
-            def read(path: Path) -> tuple[int, float]:
-                begun = time.monotonic()
-                return errno_of(path, 800_000), time.monotonic() - begun
+        def read(path: Path) -> tuple[int, float]:
+            begun = time.monotonic()
+            return errno_of(path, 800_000), time.monotonic() - begun
 
-            try:
-                with ThreadPoolExecutor(32) as readers, Beside(files[0]) as beside:
-                    seen = list(readers.map(read, files[8:]))
-                assert {number for number, _ in seen} == {errno.EIO}
-                assert max(seconds for _, seconds in seen) < 2 + LATE
-                assert max(beside.times) < 1, sorted(beside.times)[-5:]
-                figures = sorted(beside.times)
-                print(f"longest read {max(s for _, s in seen):.2f} s, {len(figures)} stats, p99 "
-                      f"{figures[int(len(figures) * 0.99)] * 1000:.1f} ms, max {figures[-1] * 1000:.1f} ms")
-                threads = [threading.Thread(target=read, args=(path,)) for path in files[:8]]
-                for thread in threads:
-                    thread.start()
-                begun = time.monotonic()
-                os.kill(mount.pid, signal.SIGTERM)
-                assert wait_until(lambda: not is_running(mount.pid))
-                print(f"SIGTERM to end {time.monotonic() - begun:.2f} s")
-                assert time.monotonic() - begun < 5 + LATE
-                for thread in threads:
-                    thread.join()
-            finally:
-                server.release()
+        try:
+            with ThreadPoolExecutor(32) as readers, Beside(files[0]) as beside:
+                seen = list(readers.map(read, files[8:]))
+            assert {number for number, _ in seen} == {errno.EIO}
+            assert max(seconds for _, seconds in seen) < 2 + LATE
+            assert max(beside.times) < 1, sorted(beside.times)[-5:]
+            figures = sorted(beside.times)
+            print(f"longest read {max(s for _, s in seen):.2f} s, {len(figures)} stats, p99 "
+                  f"{figures[int(len(figures) * 0.99)] * 1000:.1f} ms, max {figures[-1] * 1000:.1f} ms")
+            threads = [threading.Thread(target=read, args=(path,)) for path in files[:8]]
+            for thread in threads:
+                thread.start()
+            begun = time.monotonic()
+            os.kill(mount.pid, signal.SIGTERM)
+            assert wait_until(lambda: not is_running(mount.pid))
+            print(f"SIGTERM to end {time.monotonic() - begun:.2f} s")
+            assert time.monotonic() - begun < 5 + LATE
+            for thread in threads:
+                thread.join()
+        finally:
+            server.release()
 
 
 def test_what_is_known_is_read_while_the_server_is_away(
     many_arrays: Path, serving: Serving, mounted: Mounted,
 ) -> None:
-    with serving(Bucket({"data/many.kas": many_arrays})) as server:
-        with mounted("s3://bucket/data", options=["timeout=1", "poll=0.1"]) as mount:
-            path = mount.path / "many.kas/array03.npy"
-            data = path.read_bytes()
-            with server.away():
-                assert path.read_bytes() == data
-                assert errno_of(mount.path / "many.kas/array30.npy", 800_000) == errno.EIO
-            assert wait_until(lambda: errno_of(mount.path / "many.kas/array30.npy", 800_000) == 0)
+    with (
+        serving(Bucket({"data/many.kas": many_arrays})) as server,
+        mounted("s3://bucket/data", options=["timeout=1", "poll=0.1"]) as mount,
+    ):
+        path = mount.path / "many.kas/array03.npy"
+        data = path.read_bytes()
+        with server.away():
+            assert path.read_bytes() == data
+            assert errno_of(mount.path / "many.kas/array30.npy", 800_000) == errno.EIO
+        assert wait_until(lambda: errno_of(mount.path / "many.kas/array30.npy", 800_000) == 0)
 
 
 # The cache on disk
@@ -348,22 +355,24 @@ def test_what_root_mounts_is_for_others_where_that_was_said(
 ) -> None:
     place = public_folder / "mnt"
     place.mkdir()
-    with serving(Bucket({"data/many.kas": many_arrays, "data/text": b"text"})):
-        with mounted("s3://bucket/data", at=place, options=["allow_other", *filter(None, [options])]) as mount:
+    with (
+        serving(Bucket({"data/many.kas": many_arrays, "data/text": b"text"})),
+        mounted("s3://bucket/data", at=place, options=["allow_other", *filter(None, [options])]) as mount,
+    ):
 
-            def look() -> list[int]:
-                found = []
-                for path in (place, place / "many.kas"):
-                    try:
-                        os.listdir(path)
-                        found.append(0)
-                    except OSError as error:
-                        found.append(error.errno or -1)
-                return [*found, errno_of(place / "text"), errno_of(place / "many.kas/array01.npy")]
+        def look() -> list[int]:
+            found = []
+            for path in (place, place / "many.kas"):
+                try:
+                    os.listdir(path)
+                    found.append(0)
+                except OSError as error:
+                    found.append(error.errno or -1)
+            return [*found, errno_of(place / "text"), errno_of(place / "many.kas/array01.npy")]
 
-            assert Child(look, user=STRANGER).result() == [0 if may else errno.EACCES] * 4
-            assert look() == [0] * 4
-            assert mount.status()["pid"] == mount.pid
+        assert Child(look, user=STRANGER).result() == [0 if may else errno.EACCES] * 4
+        assert look() == [0] * 4
+        assert mount.status()["pid"] == mount.pid
 
 
 def test_errors_have_nothing_secret_either(serving: Serving, mounted: Mounted) -> None:

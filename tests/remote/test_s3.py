@@ -44,6 +44,7 @@ def shown(page: Mapping[str, Any]) -> object:
     return objects, folders, page["IsTruncated"], page["KeyCount"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prefix", "delimiter", "size"), [
     *itertools.product(["", "a", "a/", "folder/", "none"], ["", "/"], [2, 1000]), ("b", "//", 1000),
 ])

@@ -155,6 +155,7 @@ def test_a_new_owner_is_shown(shared: Shared, place: Path) -> None:
     assert as_user(seconds_until, lambda: not can_open(shown)) <= SOON
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [0o755, 0o744, 0o711, 0o700, 0o751, 0o775, 0o500, 0o311, 0o054], ids=oct)
 def test_folders_have_their_own_mode_but_for_writing(shared: Shared, place: Path, given: int) -> None:
     """``x`` only where the folder has it: who may list one may not enter it for that, nor the other way round."""
@@ -185,6 +186,7 @@ def test_the_mount_s_own_root_has_the_folder_s_mode(shared: Shared, place: Path)
         assert as_user(can_open, shown / "file") == (given == 0o711)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "folders", "files"), [(0o640, 0o550, 0o440), (0o604, 0o505, 0o404), (0o200, 0, 0)])
 def test_directories_of_a_container_can_be_entered_by_its_readers(
     shared: Shared, place: Path, given: int, folders: int, files: int,
@@ -194,6 +196,7 @@ def test_directories_of_a_container_can_be_entered_by_its_readers(
         assert (oct(mode(root)), oct(mode(root / "word.npy"))) == (oct(folders), oct(files))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "container", "part", "folder"])
 def test_an_access_list_gives_group_and_others_nothing(shared: Shared, place: Path, kind: str) -> None:
     """The group bits of the mode are the list's mask, and others includes a named user who is denied by name."""

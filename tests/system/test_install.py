@@ -71,6 +71,7 @@ def test_without_systemd_nothing_is_written_there(sbin: Path, tmp_path: Path) ->
     assert not (tmp_path / "usr").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sbin/mount.glassfs", *sorted(f"usr/{name}" for name in WRITTEN)])
 def test_what_is_not_its_own_is_neither_replaced_nor_removed(sbin: Path, tmp_path: Path, name: str) -> None:
     foreign = tmp_path / name

@@ -123,6 +123,7 @@ def test_after_a_killed_daemon_it_stays_until_somebody_removes_it(here: Path) ->
     assert os.listdir(here / "run") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["with blank", "it's", "-o", "ünï", "line\nbreak"])
 def test_what_it_says_can_be_typed(here: Path, name: str) -> None:
     (here / f"{name}.kas").write_bytes((here / "run.kas").read_bytes())

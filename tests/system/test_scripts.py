@@ -16,12 +16,14 @@ import fuzzing
 import fuzzing_live
 import fuzzing_reading
 import mutants
+import numpy as np
 import pytest
 import tskit
 from benchmarks import contents, counting, markdown
 from benchmarks.report import Report, row_text
 from benchmarks.sides import SIDES
 from benchmarks.workloads import WORKLOADS, Samples
+from writers.kinodb import KinoWriter
 
 from glassfs.library import open_tree
 from tests.conftest import ROOT
@@ -87,6 +89,51 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
         assert ("C server" in sides) == (has_floor and name in DATASET and name != "dataset-ls")
     assert "goal ≤ 3 × kastore load" in done.stdout
     assert all(measure["title"] in tables.read_text() for measure in (store, *others))
+
+
+@pytest.mark.slow
+def test_benchmark_measures_what_is_elsewhere(tmp_path: Path) -> None:
+    if missing("3") and missing("2"):
+        pytest.skip("nothing can be mounted here")
+    pytest.importorskip("obstore")
+    report = tmp_path / "report.json"
+    wanted = ("kastore", "large-picture", "cat", "disk", "folder")
+    words = ["-m", "benchmarks", "--scale", "0.005", "--runs", "1", *(f"--only=remote-{name}" for name in wanted)]
+    done = run(*words, "--json", report)
+    assert "Failed" not in done.stdout, done.stdout + done.stderr
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for measure in json.loads(report.read_text())["measures"]:
+        sides = {name: side["median"] for name, side in measure["sides"].items()}
+        found.setdefault(measure["workload"].removeprefix("remote-"), {})[measure["measure"]] = sides
+        assert "glassfs" in sides
+    assert found["kastore"]["requests"]["glassfs"] in (1, 2)
+    assert found["folder"]["LIST"]["glassfs"] == 1 and found["folder"]["others"]["glassfs"] == 0
+    assert found["large-picture"]["sent"]["glassfs"] > 0
+    assert found["disk"]["again: requests"]["glassfs"] == 1 and found["disk"]["again: sent"]["glassfs"] == 0
+    found["cat"]["share"].pop("ratarmount", None)  # has read all of a small tar when it is mounted
+    for side, share in found["cat"]["share"].items():
+        assert 0.5 < share < 2, side
+        assert found["cat"]["requests"][side] >= 1
+
+
+def test_speeds_are_megabytes_in_a_second() -> None:
+    cat = _report("remote-cat", {"glassfs": {"seconds": [1 / 90, 1 / 80, 1 / 20]}, "curl": {"seconds": [1 / 95]}})
+    text = row_text(cat.rows[0])
+    assert "80.0 MB/s" in text and "20.0 MB/s … 90.0 MB/s" in text
+    assert "met: 80.0 MB/s of 70.0 MB/s wanted" in text
+
+
+def test_sparse_frames_are_those_of_the_same_film_in_full(tmp_path: Path) -> None:
+    contents.write_sparse_frames(tmp_path / "sparse.kdb", 3 << 20)
+    with KinoWriter(tmp_path / "full.kdb", created=1) as writer:
+        zeros = np.zeros((3, 1), np.float32)
+        writer.add_episode(
+            zeros, zeros, images=[{"front": np.zeros(contents.LARGE_FRAME, np.uint8)}] * 3, task="film",
+        )
+    sparse, full = (bytearray((tmp_path / name).read_bytes()) for name in ("sparse.kdb", "full.kdb"))
+    sparse[40:48] = full[40:48]  # when they were made
+    assert sparse == full
+    assert (tmp_path / "sparse.kdb").stat().st_blocks * 512 < len(full) // 4
 
 
 def test_dataset_of_the_benchmark_has_what_is_sampled(tmp_path: Path) -> None:

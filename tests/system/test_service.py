@@ -152,7 +152,7 @@ def test_completion_knows_the_commands() -> None:
 
 @pytest.mark.parametrize(("typed", "expected"), [
     ("max", ["max_open="]),
-    ("allow_other,a", ["allow_other,allow_root", "allow_other,auto_unmount"]),
+    ("allow_other,a", ["allow_other,allow_root", "allow_other,auto_unmount", "allow_other,anonymous"]),
     ("uid=0,", None),
     ("nothing", []),
 ])

@@ -23,6 +23,7 @@ COMMANDS = {
     "cat": "Write files of a container to the standard output.",
     "info": "Tell what a container is and what is in it.",
     "export": "Copy the tree of a container, or parts of it, to a folder.",
+    "episodes": "Print or write the table of the episodes in containers and folders.",
     "views": "List the forms in which contents can be shown.",
     "verify": "Read and check everything in containers.",
     "status": "Show what is mounted.",

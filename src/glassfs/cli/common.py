@@ -6,15 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from glassfs.arguments import harmless
-from glassfs.content import Array, Container, Image
+from glassfs.content import Array, Image
 from glassfs.errors import GlassfsError, NotADirectory, NotFound, Refused
-from glassfs.formats.registry import HEAD, recognise
 from glassfs.library import open_tree
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
@@ -23,6 +22,7 @@ from glassfs.tree import Directory, File, Node, Sources, Tree, open_sources
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 SUGGESTED_FROM = 10_000
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
 
@@ -161,42 +161,6 @@ def opened_sources(source: str, connection: Connection = Connection()) -> Iterat
         raise _with_hint(error, source) from None
     with sources.tree:
         yield sources
-
-
-@contextmanager
-def opened_container(
-    source: str, connection: Connection = Connection(),  # noqa: B008
-) -> Iterator[tuple[Tree, Container]]:
-    """The tree of a container and the container behind it."""
-    with opened_sources(source, connection) as sources:
-        yield sources.tree, sources.containers.all_open()[0].container
-
-
-def containers_below(folder: str) -> Iterator[tuple[str, OSError | None]]:
-    """The containers in a folder and all below it, by their first bytes; links are not followed.
-
-    A file or folder that cannot be looked into comes with the reason.
-    """
-    waiting = [folder]
-    while waiting:
-        place = waiting.pop()
-        try:
-            with os.scandir(place) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
-        except OSError as error:
-            yield place, error
-            continue
-        waiting += [entry.path for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
-        for entry in found:
-            if entry.is_file(follow_symlinks=False):
-                try:
-                    with open(entry.path, "rb") as file:
-                        is_container = recognise(file.read(HEAD)) is not None
-                except OSError as error:
-                    yield entry.path, error
-                    continue
-                if is_container:
-                    yield entry.path, None
 
 
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:

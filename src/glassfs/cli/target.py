@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 from glassfs.errors import GlassfsError
+from glassfs.source import is_url
 
 KEPT_FOLDERS = 64
 PIECE = 1 << 20
@@ -133,6 +134,13 @@ class Target:
             and size in (None, status.st_size)
         )
 
+    def has_anything(self, place: str) -> bool:
+        """Whether something is there, in a folder that is."""
+        try:
+            return self._status(*self._at(place)) is not None
+        except NotWritten:
+            return False
+
     def has_link(self, place: str, goal: str) -> bool:
         folder, name = self._at(place)
         try:
@@ -206,17 +214,22 @@ class Target:
 
 
 @contextmanager
-def opened_target(path: str, mode: int, existing: Existing, source: str) -> Iterator[Target]:
+def opened_target(
+    path: str, mode: int, existing: Existing, source: str, is_begun: bool = False,
+) -> Iterator[Target]:
     """The folder at ``path``, made with ``mode`` where it is missing, together with those above it.
 
     Links in ``path`` are followed as usual, but for the last component. Refused, before anything is written: a folder
     that is ``source`` or inside it, and one that has something in it, if that is not said to be replaced or resumed.
+    If it ``is_begun``, others are writing to it, and it is there.
     """
-    kept = Place.of(os.stat(source))
+    kept = set() if is_url(source) else {Place.of(os.stat(source))}
     above, missing = _deepest(path)
     try:
-        if any(place == kept for place in _and_above(above)):
+        if any(place in kept for place in _and_above(above)):
             raise NotWritten("is the source itself, or inside it")
+        if missing and is_begun:
+            raise Unusable("is not there for one of those who should write to it")
         for number, name in enumerate(missing, 1):
             is_last = number == len(missing)
             with suppress(FileExistsError):
@@ -229,8 +242,8 @@ def opened_target(path: str, mode: int, existing: Existing, source: str) -> Iter
         _raise_not_written(error)
     finally:
         os.close(above)
-    with Target(root, existing, {kept}) as target:
-        if existing is Existing.REFUSE and _has_something(root):
+    with Target(root, existing, kept) as target:
+        if existing is Existing.REFUSE and not is_begun and _has_something(root):
             raise NotWritten("is not empty; use --overwrite to replace files in it or --resume to go on with an export")
         yield target
 

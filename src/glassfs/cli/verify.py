@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import click
-from tqdm import tqdm
 
-from glassfs.cli.common import containers_below, opened_container, reason_of
+from glassfs.batch.contract import Fault, Faults, Found, Item, Outcome, Settings
+from glassfs.batch.found import Search, Unlisted
+from glassfs.batch.opening import Opener
+from glassfs.batch.run import Plan, Run
+from glassfs.batch.shards import Shard
+from glassfs.cli.common import complain, connection_option, reason_of
+from glassfs.cli.many import Bar, counted, found_under, many_options, planned
+from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.content import Image, Json
-from glassfs.errors import GlassfsError, Refused
+from glassfs.errors import GlassfsError, Unrecognised
+from glassfs.source import Connection, Named
 from glassfs.terminal import printable
 from glassfs.tree import File, Tree
 
 CHUNK = 1 << 20
 AHEAD = 64
-
-
-class Found(NamedTuple):
-    """A fault in the container ``source``."""
-
-    source: str
-    place: str
-    reason: str
+SMALL = 1 << 20
+"""Bytes of a container up to which threads would cost more than they bring."""
 
 
 class _Told(NamedTuple):
@@ -47,60 +49,108 @@ class _Told(NamedTuple):
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each fault, on a line.")
 @click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
-def command(sources: tuple[str, ...], as_json: bool, progress: bool | None) -> int:
+@many_options("Go on with the report: what has a line in it is not read again.")
+@connection_option
+def command(
+    sources: tuple[str, ...], as_json: bool, progress: bool | None, jobs: int, scheduler: str, shard: Shard,
+    report: str, resume: bool, connection: Connection,
+) -> int:
     """Reads everything in each SOURCE, a container or a folder with containers: checksums, offsets, lengths, blocks,
     pictures, cross-references. A fault is a line; exit status 1 if there is any.
     """
-    containers: list[str] = []
-    faults = 0
-    for source in sources:
-        if not os.path.isdir(source):
-            containers.append(source)
-            continue
-        for path, error in containers_below(source):
-            if error is None:
-                containers.append(path)
-            else:
-                faults += 1
-                _tell(Found(path, "", reason_of(error)), as_json)
-    is_shown = sys.stderr.isatty() if progress is None else progress
-    total = sum(os.path.getsize(container) for container in containers)
-    with tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, disable=not is_shown, leave=False) as bar:
-        for container in containers:
-            for fault in _verify(container):
-                faults += 1
-                with tqdm.external_write_mode(file=sys.stdout):
-                    _tell(fault, as_json)
-            bar.update(os.path.getsize(container))
-    if not as_json:
-        click.echo(f"{_counted(len(containers), 'container')}, {_counted(faults, 'fault')}", err=True)
-    return 1 if faults else 0
-
-
-def _verify(source: str) -> Iterator[Found]:
-    """What is wrong with one container, each fault once: a check may meet what reading the files has met before."""
-    seen: set[str] = set()
-    for place, reason, sentence in _faults(source):
-        if not seen & {sentence, f"{place}: {sentence}"}:
-            yield Found(source, place, reason)
-        seen.add(sentence)
-
-
-def _faults(source: str) -> Iterator[_Told]:
+    plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=True)
+    search = found_under(sources, connection)
     try:
-        with opened_container(source) as (tree, container):
-            yield from _faults_in_files(tree, source)
-            try:
-                for place, reason in container.check():
-                    yield _Told(place, reason, reason)
-            except GlassfsError as error:
-                yield _Told.of("", error, source)
-    except Refused as error:
-        yield _Told.of("", error, source)
+        with stoppable(), Bar(search.all, shard, progress) as bar:
+            run = _run(plan, search, connection, bar, as_json)
+    except Stopped as stopped:
+        complain(f"{stopped}; '--resume' goes on from here" if report else str(stopped))
+        return stopped.status
+    if not as_json:
+        click.echo(f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}", err=True)
+    return 1 if run.faults else 0
 
 
-def _faults_in_files(tree: Tree, source: str) -> Iterator[_Told]:
+def _run(plan: Plan, search: Search, connection: Connection, bar: Bar, as_json: bool) -> Run:
+    def tell(name: str, fault: Fault) -> None:
+        with bar.aside():
+            _tell(name, fault, as_json)
+
+    def unlisted_is(folder: Unlisted) -> None:
+        tell(folder.name, Fault("", reason_of(folder.error, folder.name)))
+
+    with plan.opened_report() as report, plan.workers() as workers:
+        run = Run(plan, workers, report, unlisted_is)
+        work = Verification(Settings(connection=connection, threads=plan.threads), tell if workers is None else None)
+        for done in run.outcomes(search.all(), work):
+            found = done.item.found
+            if workers is not None:
+                for fault in done.outcome.faults:
+                    tell(found.name, fault)
+            bar.advance(found)
+    return run
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The work: what is wrong with each file that is a container. ``tell`` is called with each fault at once."""
+
+    settings: Settings
+    tell: Callable[[str, Fault], None] | None = None
+
+    def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
+        with Opener(self.settings) as opener:
+            for item in items:
+                yield self._outcome(item.found, opener)
+
+    def _outcome(self, found: Found, opener: Opener) -> Outcome:
+        faults = Faults()
+        try:
+            for fault in faults_of(found, opener, self.settings.threads):
+                if faults.add(fault) and self.tell is not None:
+                    self.tell(found.name, fault)
+        except Unrecognised:
+            return Outcome(is_container=False)
+        if self.tell is not None:
+            for fault in faults.others:
+                self.tell(found.name, fault)
+        return Outcome(faults.all)
+
+
+def faults_of(found: Found, opener: Opener, threads: int) -> Iterator[Fault]:
+    """What is wrong with one container, each fault once: a check may meet what reading the files has met before.
+
+    Raises Unrecognised for a file that is none, if it was not named as one.
+    """
+    seen: set[str] = set()
+    name = found.name
+    try:
+        named = opener.named(found)
+        name = named.store.shown(named.path)
+        for place, reason, sentence in _faults(opener, named, name, threads):
+            if not seen & {sentence, f"{place}: {sentence}"}:
+                yield Fault(place, reason)
+            seen.add(sentence)
+    except GlassfsError as error:
+        if isinstance(error, Unrecognised) and not found.is_named:
+            raise
+        yield Fault("", reason_of(error, name))
+
+
+def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Told]:
+    with opener.opened(named) as (tree, container):
+        is_small = container.sources[0].size <= SMALL
+        yield from _faults_in_files(tree, name, 1 if is_small else threads or os.cpu_count() or 1)
+        try:
+            for place, reason in container.check():
+                yield _Told(place, reason, reason)
+        except GlassfsError as error:
+            yield _Told.of("", error, name)
+
+
+def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Told]:
     unlisted: list[_Told] = []
+    is_over = threading.Event()
 
     def unlisted_is(path: str, error: GlassfsError) -> None:
         unlisted.append(_Told.of(path, error, source))
@@ -112,29 +162,38 @@ def _faults_in_files(tree: Tree, source: str) -> Iterator[_Told]:
             elif reason := node.xattrs().get("user.glassfs.error"):
                 unlisted.append(_Told(path, reason.decode(), reason.decode()))
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        waiting: deque[Future[_Told | None]] = deque()
+    if threads == 1:
         for path, file in files():
-            waiting.append(pool.submit(_fault_in, file, source, path))
-            if len(waiting) > AHEAD:
-                yield from _result(waiting.popleft())
-        for future in waiting:
-            yield from _result(future)
+            yield from _given(_fault_in(file, source, path, is_over))
+    else:
+        pool = ThreadPoolExecutor(threads)
+        try:
+            waiting: deque[Future[_Told | None]] = deque()
+            for path, file in files():
+                waiting.append(pool.submit(_fault_in, file, source, path, is_over))
+                if len(waiting) > AHEAD:
+                    yield from _given(waiting.popleft().result())
+            for future in waiting:
+                yield from _given(future.result())
+        finally:  # also where somebody has ended it
+            is_over.set()
+            pool.shutdown(cancel_futures=True)
     yield from unlisted
 
 
-def _result(future: Future[_Told | None]) -> Iterator[_Told]:
-    told = future.result()
+def _given(told: _Told | None) -> Iterator[_Told]:
     if told is not None:
         yield told
 
 
-def _fault_in(file: File, source: str, path: str) -> _Told | None:
-    """Why a file cannot be read whole, or does not hold what it should."""
+def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Told | None:
+    """Why a file cannot be read whole, or does not hold what it should; nothing once nobody wants to know any more."""
     if isinstance(file.content, Image) and file.data.location() is None:
         return None  # a frame of a film, whose array is read as a whole
     try:
         for position in range(0, file.size, CHUNK):
+            if is_over.is_set():
+                return None
             file.read(position, CHUNK)
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))
@@ -146,10 +205,6 @@ def _fault_in(file: File, source: str, path: str) -> _Told | None:
     return None
 
 
-def _tell(fault: Found, as_json: bool) -> None:
-    place = f"{fault.place}: " if fault.place else ""
-    click.echo(json.dumps(fault._asdict()) if as_json else printable(f"{fault.source}: {place}{fault.reason}"))
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _tell(name: str, fault: Fault, as_json: bool) -> None:
+    said = json.dumps({"source": name, **fault._asdict()}) if as_json else printable(f"{name}: {fault}")
+    click.echo(said)

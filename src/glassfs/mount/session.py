@@ -90,6 +90,7 @@ class Session:
         finally:
             self._is_ending.set()
             self._wake.set()
+            self.sources.finish()
             self.failures.log_counts()
             if self._messages:
                 self._messages.restore()

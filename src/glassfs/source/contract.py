@@ -191,6 +191,9 @@ class Store(ABC):
     def unwatch(self, path: Path) -> None:  # noqa: B027
         """Nobody needs to be told of the folder at ``path`` any more. A call may just be under way."""
 
+    def finish(self) -> None:  # noqa: B027
+        """The process is about to end: waits for what is to stay of what was read, if it does not take long."""
+
     @abstractmethod
     def close(self) -> None:
         """Gives back what the store itself holds, until it is asked again, and ends all watches.

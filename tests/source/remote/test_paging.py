@@ -303,6 +303,7 @@ def test_pages_of_what_has_changed_are_dropped(server: CountingServer) -> None:
 def test_silence_ends_with_an_error_and_the_next_one_asks_again(
     server: CountingServer, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(paging, "AGAIN", 0.0)
     monkeypatch.setattr(paging, "GRACE", 0.0)
     facts = server.put(10 * M)
     paged = opened(server, facts)
@@ -318,6 +319,7 @@ def test_silence_ends_with_an_error_and_the_next_one_asks_again(
 
 
 def test_an_answer_that_comes_too_late_is_not_taken(server: CountingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "AGAIN", 0.0)
     monkeypatch.setattr(paging, "GRACE", 0.0)
     facts = server.put(10 * M)
     paged = opened(server, facts)
@@ -383,6 +385,43 @@ def test_what_was_fetched_is_on_disk_for_the_next_process(server: CountingServer
     assert server.requests == []
     other = server.put(12 * M + 5, "two")
     assert read(Pages(64 * M, disk).object(server, PATH, other), 0, M) == content(other, 0, M)
+
+
+def test_a_head_that_came_with_an_answer_is_on_disk(server: CountingServer) -> None:
+    facts = server.put(M)
+    disk = Disk()
+    pages = Pages(64 * M, disk)
+    pages.object(server, PATH, facts).put_head(content(facts, 0, PAGE))
+    pages.finish()
+    assert [(key[1:3], data) for key, data in disk.kept.items()] == [((facts.etag, 0), content(facts, 0, PAGE))]
+    assert server.requests == []
+
+
+def test_who_ends_waits_for_the_disk(server: CountingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "LAST", 60.0)
+    facts = server.put(2 * M)
+    disk = Disk()
+    disk.wait.clear()
+    pages = Pages(64 * M, disk)
+    read(pages.object(server, PATH, facts), 0, 2 * M)
+    threading.Timer(0.1, disk.wait.set).start()
+    pages.finish()
+    assert sum(map(len, disk.kept.values())) == facts.size
+
+
+def test_who_ends_does_not_wait_for_a_disk_that_is_stuck(
+    server: CountingServer, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paging, "LAST", 0.01)
+    facts = server.put(2 * M)
+    disk = Disk()
+    disk.wait.clear()
+    pages = Pages(64 * M, disk)
+    pages.finish()
+    read(pages.object(server, PATH, facts), 0, 2 * M)
+    pages.finish()
+    assert disk.kept == {}
+    disk.wait.set()
 
 
 def test_holes_on_disk_are_fetched(server: CountingServer) -> None:

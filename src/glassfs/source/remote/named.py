@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from glassfs.errors import NotFound
+from glassfs.errors import NotFound, Refused
 from glassfs.source.contract import Named, Path
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
@@ -53,7 +53,7 @@ def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str]
         except NotFound as error:
             try:
                 return second()
-            except NotFound:
+            except (NotFound, Refused):
                 raise NotFound(error.reason, url.shown) from None
 
     return [named(parsed(url)) for url in urls]

@@ -42,6 +42,7 @@ LONG_LISTING = 3.0
 MOST_BY_PAGE = 10_000
 _PASSING = ("408", "425", "429", "500", "502", "503", "504")
 """Answers of a server that may be others the next time."""
+_NO_WEBDAV = re.compile(r"answers (400|403|405|501)\b")
 _URL = re.compile(r"\w+://\S+")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
@@ -278,6 +279,18 @@ class ObjectServer(Server):
 
     def _silent(self, path: Path) -> DeviceFailed:
         return DeviceFailed(f"there was no answer within {self.timeout:g} seconds", self.shown(path))
+
+
+class WebServer(ObjectServer):
+    """A server on the web. It lists folders only if it speaks WebDAV, as few do."""
+
+    def list(self, path: Path) -> Sequence[Listed]:
+        try:
+            return super().list(path)
+        except DeviceFailed as error:
+            if not _NO_WEBDAV.search(error.reason):
+                raise
+        raise Refused("the server lists no folders; what is in one has a URL of its own", self.shown(path))
 
 
 def _facts(meta: Any) -> Facts:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from glassfs.errors import NotAllowed, Refused
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.library import EXTRA, obstore
-from glassfs.source.remote.objects import SILENCE, ObjectServer
+from glassfs.source.remote.objects import SILENCE, ObjectServer, WebServer
 from glassfs.source.remote.redirects import demand_same_host, has_secret
 from glassfs.source.remote.s3_pages import S3Pages
 from glassfs.source.remote.server import Server
@@ -39,7 +39,7 @@ def server_of(url: Url, connection: Connection) -> Server:
         from glassfs.source.remote.fsspecs import FsspecServer
 
         return FsspecServer(url, connection)
-    if url.userinfo:
+    if url.userinfo and (url.scheme != "az" or ":" in url.userinfo):
         raise Refused(
             "has a user or password in it, which others could see: they come from the environment and the usual files",
             url.shown,
@@ -55,7 +55,7 @@ def server_of(url: Url, connection: Connection) -> Server:
         made.make()
     except Exception as error:
         raise Refused(f"cannot be opened: {str(error).partition(chr(10))[0]}", url.shown) from None
-    name = f"{url.scheme}://{url.host}"
+    name = f"{url.scheme}://{url.userinfo or url.host}"
     return ObjectServer(
         name, f"{name} {made.endpoint}", made.make, library, connection.timeout, True, made.pages,
     )
@@ -162,19 +162,24 @@ def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
 def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
     from obstore.store import AzureStore
 
-    # abfss://container@account.dfs.core.windows.net/path is refused above, as what is before the @ looks like a user.
     given: dict[str, Any] = {}
     if connection.anonymous:
         given["skip_signature"] = True
-    elif connection.key and connection.secret:
-        given |= {"account_name": connection.key, "account_key": connection.secret}
+    elif connection.secret:
+        given["account_key"] = connection.secret
     elif connection.token:
         given["bearer_token"] = connection.token
+    # abfss://container@account.dfs.core.windows.net/path has both in its host.
+    container, account = url.host, connection.key or os.environ.get(ACCOUNT, "")
+    if url.userinfo:
+        container, account = url.userinfo, url.host.partition(".")[0]
+    if not account:
+        raise NotAllowed(f"it is not said whose account it is in: {ACCOUNT} is not set", url.shown)
+    given["account_name"] = account
     if connection.endpoint:
         given["endpoint"] = connection.endpoint
         options["client_options"]["allow_http"] = connection.endpoint.startswith("http://")
-    endpoint = connection.endpoint or os.environ.get(ACCOUNT, "")
-    return _Made(lambda: AzureStore(url.host, **given, **options), endpoint)
+    return _Made(lambda: AzureStore(container, **given, **options), connection.endpoint or account)
 
 
 def _web(url: Url, connection: Connection) -> ObjectServer:
@@ -199,7 +204,7 @@ def _web(url: Url, connection: Connection) -> ObjectServer:
         raise Refused("is not the URL of a server", url.shown) from None
     if has_secret(url.query):
         demand_same_host(url, connection.timeout / SILENCE)
-    return ObjectServer(base, base, make, library, connection.timeout, False)
+    return WebServer(base, base, make, library, connection.timeout, False)
 
 
 def _authorization(url: Url, connection: Connection) -> str:

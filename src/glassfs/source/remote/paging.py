@@ -8,8 +8,8 @@ none. Pages are looked for on disk first, if there is a store for them.
 
 Every function may be called from any thread. The one lock is held for looking things up only: not while anybody waits,
 copies, or asks a server or a disk. What goes wrong with a request reaches all who wait for it, each with an exception
-of his own, and is not remembered; of an object that has changed all pages are forgotten. Nobody waits much longer than
-a server's ``timeout`` for his next bytes, whatever the server does.
+of his own, and is not remembered, but for a moment where it took long; of an object that has changed all pages are
+forgotten. Nobody waits much longer than a server's ``timeout`` for his next bytes, whatever the server does.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -36,6 +38,8 @@ GRACE = 0.5
 """Seconds that a server gets beyond its time: it is the one to say what went wrong."""
 AGAIN = 0.5
 """Seconds after a read that waited long in vain in which others of the object do not: the kernel asks again at once."""
+LAST = 2.0
+"""Seconds that whoever ends waits for the disk."""
 LOOKERS = 2
 """Threads that look for pages on disk ahead of readers."""
 
@@ -95,6 +99,10 @@ class Pages:
                 return
             page = self._shelf.add(held, number)
         self._settle([(page, data)], is_new=True)
+
+    def finish(self) -> None:
+        """Waits for what is being written to disk, if it does not take long."""
+        self._writer.finish()
 
     def hit(self, held: Object, number: int, size: int) -> bytes | None:
         """A page for somebody who reads so much of it, if it is there and nothing else is to be done about that."""
@@ -397,6 +405,12 @@ class _Crew:
             self._threads.submit(task)
         except RuntimeError:
             task()
+
+    def finish(self) -> None:
+        """Waits for what the one thread was given so far."""
+        if self._threads is not None:
+            with suppress(FutureTimeout, RuntimeError):
+                self._threads.submit(int).result(LAST)
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:

@@ -117,6 +117,9 @@ class RemoteStore(Store):
         if known is not None:
             known.expire()
 
+    def finish(self) -> None:
+        self._pages.finish()
+
     def close(self) -> None:
         with self._lock:
             self._listings.clear()
@@ -241,6 +244,8 @@ class RemoteSource(Source):
 
     def close(self) -> None:
         self._is_closed = True
+        if self._paged is not None:
+            self._paged.close()
 
 
 def _facts(entry: Entry) -> Facts:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from glassfs.content.join import Joined
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
-from glassfs.source import Entry, Kind, Named
+from glassfs.source import Entry, Kind, Named, Store
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
 from glassfs.tree.places.containers import COMPARED, Containers
@@ -169,8 +169,16 @@ class Sources:
     def close(self) -> None:
         self.joins.close()
         self.containers.close()
-        for store in {id(place.store): place.store for place in self.places.values()}.values():
+        for store in self._stores():
             store.close()
+
+    def finish(self) -> None:
+        """The process is about to end, without giving anything back by itself."""
+        for store in self._stores():
+            store.finish()
+
+    def _stores(self) -> Iterable[Store]:
+        return {id(place.store): place.store for place in self.places.values()}.values()
 
     def _begin(self, name: str) -> None:
         """Opens one of the sources."""

@@ -1,0 +1,136 @@
+"""What there is to work on: the files that a person named, and those in and below the folders that he named.
+
+It is found as it is asked for, a folder at a time, and looked into by whoever works on it: whether a file is a
+container is told by its first bytes, or by its name where its store is not on this machine and each look costs a
+request. Links are not followed. One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from glassfs.batch.contract import Found
+from glassfs.errors import GlassfsError
+from glassfs.formats.registry import may_be_container
+from glassfs.source import Connection, Kind, Named, Path, locate
+from glassfs.source.remote.url import shown
+from glassfs.tree.places.folder import shown_entries
+from glassfs.tree.places.held import Place
+from glassfs.view.names import component, raw
+
+
+class Unlisted(NamedTuple):
+    """A folder that cannot be listed."""
+
+    name: str
+    error: GlassfsError
+
+
+class _Below(NamedTuple):
+    """A folder that is gone through: ``inner`` in ``source``. ``shown`` is its path in a tree."""
+
+    source: str
+    named: Named
+    inner: Path
+    shown: str
+
+
+class Search:
+    """What is to be found under ``names``. Raises NotFound and its like for one of them that is not there.
+
+    ``is_by_path`` asks for the order in which all paths are sorted by their bytes; else the files of a folder come
+    before what is in folders below it. Folders and links come too if ``has_all``, and so does what is no container
+    anywhere.
+    """
+
+    def __init__(
+        self, names: Sequence[str], connection: Connection = Connection(), *,  # noqa: B008
+        is_by_path: bool = False, has_all: bool = False,
+    ) -> None:
+        located = locate(names, connection, may_be_container)
+        self._named = list(zip(names, located, _labels(located), strict=True))
+        self._is_by_path = is_by_path
+        self._has_all = has_all
+        if is_by_path:
+            self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
+
+    def all(self) -> Iterator[Found | Unlisted]:
+        """Everything, each time anew."""
+        is_single = len(self._named) == 1
+        for name, named, label in self._named:
+            try:
+                entry = named.store.entry(named.path)
+            except GlassfsError as error:
+                yield Unlisted(shown(name), error)
+                continue
+            if entry.kind is Kind.FOLDER:
+                yield from self._below(_Below(name, named, (), "" if is_single else label))
+            else:
+                facts = Kind.FILE, str(entry.version), entry.size
+                yield Found(shown(name), name, (), label, named.name, *facts, is_named=True)
+
+    def below(self, inner: Path, path: str) -> Iterator[Found | Unlisted]:
+        """What is in and below one folder of the first that was named, which is shown at ``path``."""
+        name, named, _ = self._named[0]
+        return self._below(_Below(name, named, inner, path))
+
+    def inner(self, place: Place) -> Path:
+        """Where a place is from the first that was named on."""
+        return place.path[len(self._named[0][1].path) :]
+
+    def _below(self, folder: _Below) -> Iterator[Found | Unlisted]:
+        waiting = [self._in(folder)]
+        while waiting:
+            found = next(waiting[-1], None)
+            if found is None:
+                waiting.pop()
+            elif isinstance(found, _Below):
+                waiting.append(self._in(found))
+            else:
+                yield found
+
+    def _in(self, folder: _Below) -> Iterator[Found | Unlisted | _Below]:
+        source, named, inner, path = folder
+        store = named.store
+        try:
+            listed = self._listed(folder)
+        except GlassfsError as error:
+            yield Unlisted(store.shown((*named.path, *inner)), error)
+            return
+        for name, original, kind, version, size in listed:
+            below = (*inner, original)
+            place = f"{path}/{name}" if path else name
+            if kind is Kind.FILE or self._has_all:
+                typed = store.shown((*named.path, *below))
+                yield Found(typed, source, below, place, "/".join(below), kind, version, size)
+            if kind is Kind.FOLDER:
+                yield _Below(source, named, below, place)
+
+    def _listed(self, folder: _Below) -> list[tuple[str, str, Kind, str, int]]:
+        """What is in a folder, in order, and of it only what is needed: there may be very many in one."""
+        place = Place(folder.named.store, (*folder.named.path, *folder.inner))
+        listed: list[tuple[str, str, Kind, str, int]] = [
+            (name, original, entry.kind, str(entry.version), entry.size)
+            for name, original, entry in shown_entries(place, not folder.inner)
+            if entry.kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and entry.kind is not Kind.OTHER)
+        ]
+        if place.store.is_distant and not self._has_all:
+            listed = [one for one in listed if one[2] is Kind.FOLDER or may_be_container(one[1])]
+        if self._is_by_path:
+            listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2] is Kind.FOLDER else b""))
+        else:
+            listed.sort(key=lambda one: (one[2] is Kind.FOLDER, raw(one[0])))
+        return listed
+
+
+def _labels(named: Sequence[Named]) -> list[str]:
+    found: list[str] = []
+    for one in named:
+        original = raw(one.name)
+        label, number = component(original), 2
+        while label in found:
+            label = component(original, f"~{number}")
+            number += 1
+        found.append(label)
+    return found

@@ -1,0 +1,129 @@
+"""Writing what is in a tree to a target, node by node: what ``glassfs export`` does, here or in a worker.
+
+One thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from glassfs.cli.common import nodes_from
+from glassfs.cli.progress import Progress
+from glassfs.cli.target import PIECE, Existing, NotWritten, Place, Target, Unusable
+from glassfs.errors import Damaged, GlassfsError
+from glassfs.tree import Directory, File, Node, Symlink, Tree
+
+
+class Export:
+    """From a tree, that of ``source``, to a target; what cannot be read or written is told, counted and left out.
+
+    ``failed`` gets the path in the tree of what is left out, and why.
+    """
+
+    def __init__(
+        self, tree: Tree, source: str, target: Target, existing: Existing, bar: Progress,
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        self._tree, self._source = tree, source
+        self._target = target
+        self._is_resumed = existing is Existing.RESUME
+        self._bar = bar
+        self._failed_is = failed
+        self._buffer = memoryview(bytearray(PIECE))
+        self._unusable: set[str] = set()
+        self._has_folders = os.path.isdir(source)
+        self.failures = 0
+
+    def run(self, starts: list[str]) -> int:
+        """The number of nodes that failed. Raises Unusable where there is no point in going on."""
+        for start in starts:
+            self.make_folders_above(start)
+            self.write_all(start)
+        return self.failures
+
+    def write_all(self, start: str) -> None:
+        """What is at a path and below it, where the folders above it are there."""
+        for place, node in nodes_from(self._tree, start, self._unlisted):
+            self.write(place, node)
+
+    def is_left_out(self, place: str) -> bool:
+        """Whether nothing can be written there, as the folder for it could not be made; that is told already."""
+        return bool(self._unusable) and place.rpartition("/")[0] in self._unusable
+
+    def make_folders_above(self, start: str) -> None:
+        parts = start.split("/")
+        for end in range(2, len(parts)):
+            place = "/".join(parts[:end])
+            self.write(place, self._tree.lookup(place))
+
+    def write(self, place: str, node: Node) -> None:
+        """One node, without what is below it. Raises Unusable."""
+        if place == "/":
+            return
+        if self.is_left_out(place):
+            self.leave_out(place, node)
+            return
+        try:
+            if isinstance(node, Directory):
+                self._make_folder(place, node)
+            elif isinstance(node, Symlink):
+                if not (self._is_resumed and self._target.has_link(place, node.target)):
+                    self._target.link(place, node.target, node.origin.mtime_ns)
+            elif isinstance(node, File):
+                self._write_file(place, node)
+        except Unusable:
+            raise
+        except NotWritten as error:
+            below = " and nothing below it is written" if isinstance(node, Directory) else ""
+            self.failed(place, NotWritten(f"{error}{below}"))
+            self.leave_out(place, node, is_counted=True)
+        except (GlassfsError, OSError) as error:  # the target raises none of its own
+            self.failed(place, error)
+
+    def _make_folder(self, place: str, node: Directory) -> None:
+        if self._has_folders and self._is_target(place):
+            raise Unusable(f"is inside the source, as {place}")
+        self._target.make_folder(place, node.mode)
+
+    def _is_target(self, place: str) -> bool:
+        """Whether a folder of the source is the target, which may be mounted a second time in there."""
+        try:
+            return Place.of(os.stat(self._source + place)) == self._target.place
+        except OSError:
+            return False
+
+    def _write_file(self, place: str, node: File) -> None:
+        origin = node.origin
+        is_sized = node.data.is_sized
+        if self._is_resumed and self._target.has_file(place, origin.mtime_ns, node.size if is_sized else None):
+            self._bar.leave_out(node)
+            return
+        if not is_sized:
+            self._bar.unsized(node.size)
+        with origin.lease:
+            self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node))
+
+    def _pieces(self, node: File) -> Iterator[memoryview]:
+        size = node.size
+        for position in range(0, size, PIECE):
+            piece = self._buffer[: size - position]
+            if node.read_into(piece, position) != len(piece):
+                raise Damaged("ends before its size")
+            yield piece
+            self._bar.advance(len(piece))
+
+    def leave_out(self, place: str, node: Node | None, is_counted: bool = False) -> None:
+        """Writes neither it nor anything below it."""
+        if isinstance(node, Directory):
+            self._unusable.add(place)
+        self.failures += not is_counted
+
+    def failed(self, place: str, error: Exception) -> None:
+        """It is left out, for this reason."""
+        self.failures += 1
+        self._failed_is(place, error)
+
+    def _unlisted(self, place: str, error: GlassfsError) -> None:
+        if place not in self._unusable:
+            self.failed(place, error)

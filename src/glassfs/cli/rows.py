@@ -1,0 +1,173 @@
+"""Episodes as a table: the forms in which it is written, and rows that stand in a file read back.
+
+Rows come as ``Placed``, pieces of a container, and are written as they come; a table as Parquet is put together at the
+end, of what was put aside in a file without a name. One thread.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json as standard_json
+import tempfile
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+from glassfs.cache import BlockCache
+from glassfs.content.data import Data, Memory
+from glassfs.content.join import (
+    BLOCK_BYTES,
+    COLUMNS,
+    CONTAINER,
+    PIECE_ROWS,
+    Found,
+    Joined,
+    Placed,
+    joined_block,
+    sizes_of,
+)
+from glassfs.view import json
+from glassfs.view.parquet.file import Parquet
+
+JSONL, CSV, PARQUET = "jsonl", "csv", "parquet"
+LARGEST_CELL = 8 << 20
+"""A list of texts as JSON has less."""
+FORMS = (JSONL, PARQUET, CSV)
+
+
+def encoded(form: str, placed: Sequence[Placed]) -> Any:
+    """What a worker gives back of these rows: the bytes to be written, or the pieces where a table is made of them."""
+    if form == PARQUET:
+        return tuple(placed)
+    rows = (row for one in placed for row in _rows(one))
+    if form == CSV:
+        return _as_csv(rows)
+    return b"".join([json.line(dict(zip(COLUMNS, row, strict=True))) + b"\n" for row in rows])
+
+
+def _rows(placed: Placed) -> Iterator[tuple[Any, ...]]:
+    """Values in the order of COLUMNS."""
+    for number, told in enumerate(zip(*standard_json.loads(placed.piece.data), strict=True), placed.first):
+        yield (placed.path, number, *told)
+
+
+def _as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(map(_cell, row) for row in rows)
+    return text.getvalue().encode()
+
+
+def _cell(value: Any) -> str:
+    """Text as it is, nothing where there is none, all else as in JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return json.as_text(value).replace("\0", "\ufffd")  # NUL is the end for many who read CSV
+    return json.line(value).decode().strip('"')
+
+
+def head(form: str) -> bytes:
+    """What stands before all rows."""
+    return _as_csv([COLUMNS]) if form == CSV else b""
+
+
+class Output(ABC):
+    """Where rows go: what ``encoded`` gave, in order. ``end`` comes after the last ones."""
+
+    @abstractmethod
+    def write(self, rows: Any) -> None:
+        """Some more."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """There are no more."""
+
+
+class Lines(Output):
+    """Lines of JSON, or of CSV."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, rows: Any) -> None:
+        self._file.write(rows)
+        self._file.flush()
+
+    def end(self) -> None:
+        self._file.flush()
+
+
+class Table(Output):
+    """A Parquet file, the one that a mount has beside a folder of these containers."""
+
+    def __init__(self, file: BinaryIO, folder: str | None) -> None:
+        self._file = file
+        self._aside = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._ends, self._sizes = array("Q", [0]), array("Q")
+        self._rows = 0
+        self._placed: list[Placed] = []
+
+    def write(self, rows: Any) -> None:
+        for placed in rows:
+            count = sum(one.piece.rows for one in self._placed) + placed.piece.rows
+            size = sum(len(one.piece.data) for one in self._placed) + len(placed.piece.data)
+            if self._placed and (count > PIECE_ROWS or size > BLOCK_BYTES):
+                self._close()
+            if placed.piece.rows:
+                self._placed.append(placed)
+                self._rows += placed.piece.rows
+
+    def end(self) -> None:
+        with self._aside:
+            if self._placed:
+                self._close()
+            found = Found(self._rows, len(self._ends) - 1, self._block, self._sizes)
+            for piece in Parquet(Joined(lambda: found, lambda path: None), BlockCache(), ("episodes",)).pieces():
+                self._file.write(piece)
+            self._file.flush()
+
+    def _close(self) -> None:
+        block = joined_block(self._placed)
+        self._placed = []
+        self._aside.seek(self._ends[-1])
+        self._aside.write(block)
+        self._ends.append(self._ends[-1] + len(block))
+        self._sizes.extend(sizes_of(Memory(block)))
+
+    def _block(self, number: int) -> Data:
+        self._aside.seek(self._ends[number])
+        return Memory(self._aside.read(self._ends[number + 1] - self._ends[number]))
+
+
+def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """The rows that stand in a file, each as the container that it is of and its bytes; up to one that is torn."""
+    if form == JSONL:
+        for line in file:
+            try:
+                container = standard_json.loads(line)[CONTAINER]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                return
+            if not line.endswith(b"\n") or not isinstance(container, str):
+                return
+            yield container, line
+        return
+    taken: list[bytes] = []
+    csv.field_size_limit(LARGEST_CELL)
+
+    def lines() -> Iterator[str]:
+        for line in file:
+            taken.append(line)
+            yield line.decode()
+
+    try:
+        for number, row in enumerate(csv.reader(lines(), strict=True)):
+            line = b"".join(taken)
+            taken.clear()
+            if len(row) != len(COLUMNS) or not line.endswith(b"\n"):
+                return
+            if number:
+                yield row[0], line
+    except (csv.Error, UnicodeDecodeError):
+        return

@@ -1,0 +1,134 @@
+"""Folders of very many containers, and programs over them that are stopped at a certain point."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from writers.kastore import KastoreWriter
+from writers.kinodb import KinoWriter
+
+LINKS = 1000
+PATIENCE = 120.0
+SET_PIPE_SIZE = 1031
+
+
+def many_links(container: Path, folder: Path, count: int, suffix: str = ".kas") -> Path:
+    """As many containers as are wanted, in folders of a thousand: each is a copy, and the others links to it."""
+    for number in range(count):
+        place = folder / f"{number // LINKS:03}"
+        path = place / f"{number:06}{suffix}"
+        if number % LINKS == 0:
+            place.mkdir(parents=True)
+            first = path
+            shutil.copyfile(container, path)
+        else:
+            os.link(first, path)
+    return folder
+
+
+def sound(path: Path) -> Path:
+    with KastoreWriter(path) as writer:
+        writer.add("nodes/time", np.arange(20.0))
+        writer.add("nodes/flags", np.arange(20, dtype="u4"))
+    return path
+
+
+def cut_short(path: Path) -> Path:
+    """One with a fault."""
+    sound(path)
+    path.write_bytes(path.read_bytes()[:-8])
+    return path
+
+
+def robot(path: Path, episodes: int = 2, task: str = "pick") -> Path:
+    with KinoWriter(path, created=0) as writer:
+        for number in range(episodes):
+            writer.add_episode(np.full((3, 2), number), np.zeros((3, 1)), task=f"{task} {number}")
+    return path
+
+
+def lines_of(report: Path) -> list[dict[str, object]]:
+    """The whole lines that are there by now."""
+    return [json.loads(line) for line in report.read_bytes().split(b"\n")[:-1]] if report.exists() else []
+
+
+def same_lines(one: Path, other: Path) -> bool:
+    """Whether two reports say the same, each of a container once."""
+    found = [sorted(path.read_text().splitlines()) for path in (one, other)]
+    return found[0] == found[1] and len(set(found[0])) == len(found[0])
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.01)
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "glassfs", *map(str, words)]
+
+
+@contextmanager
+def stuck(report: Path, *words: str | Path, least: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that has reported some containers, and cannot go far on: what it prints is not read."""
+    program = subprocess.Popen(
+        command(*words, "--report", report), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )
+    try:
+        wait_until(lambda: len(lines_of(report)) >= least or program.poll() is not None)
+        assert program.poll() is None
+        yield program
+    finally:
+        with_children(program.pid, signal.SIGKILL)
+        program.communicate()
+
+
+@contextmanager
+def full_soon() -> Iterator[int]:
+    """A pipe with very little room, which nobody reads: who writes to it gets stuck, until he is killed."""
+    reading, writing = os.pipe()
+    try:
+        fcntl.fcntl(writing, SET_PIPE_SIZE, 4096)
+        yield writing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def with_children(pid: int, number: signal.Signals) -> None:
+    """Ends whatever is left of a session."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -1,0 +1,184 @@
+"""The workers of a Dask cluster: a real scheduler and real workers, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.batch.many import (
+    command,
+    cut_short,
+    is_running,
+    lines_of,
+    many_links,
+    robot,
+    same_lines,
+    sound,
+    stuck,
+    wait_until,
+)
+from tests.cli.glassfs_command import fails, glassfs
+from tests.conftest import DATA
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@contextmanager
+def started(log: Path, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of Dask in a session of its own, which is ended with all it has started."""
+    with log.open("wb") as file:
+        program = subprocess.Popen(
+            [sys.executable, "-m", "dask", *map(str, words)], stdout=file, stderr=file, start_new_session=True,
+        )
+    try:
+        yield program
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its address."""
+    place = tmp_path_factory.mktemp("scheduler")
+    file = place / "scheduler.json"
+    words = ("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", file)
+    with started(place / "log", *words, "--dashboard-address", "127.0.0.1:0") as program:
+        wait_until(lambda: b"Scheduler at" in (place / "log").read_bytes() or program.poll() is not None)
+        assert program.poll() is None, (place / "log").read_text()
+        lines = (place / "log").read_text().splitlines()
+        yield next(line.split()[-1] for line in lines if "Scheduler at" in line)
+
+
+@contextmanager
+def worker(scheduler: str, place: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    place.mkdir()
+    options = ("--nthreads", "1", "--no-dashboard", "--local-directory", place, "--host", "127.0.0.1", *words)
+    with started(place / "log", "worker", scheduler, *options) as program:
+        wait_until(lambda: b"Registered to" in (place / "log").read_bytes() or program.poll() is not None)
+        assert program.poll() is None, (place / "log").read_text()
+        yield program
+
+
+@pytest.fixture(scope="module")
+def two_workers(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    place = tmp_path_factory.mktemp("workers")
+    with worker(scheduler, place / "one"), worker(scheduler, place / "two"):
+        yield scheduler
+
+
+def test_a_worker_that_is_killed(scheduler: str, tmp_path: Path) -> None:
+    """What it had is done by the other one, and stands in the report once. It is gone for good: nobody renews it."""
+    folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
+    report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
+    with worker(scheduler, tmp_path / "one", "--no-nanny"), worker(scheduler, tmp_path / "two", "--no-nanny") as two:
+        with stuck(report, "verify", folder, "--scheduler", scheduler) as program:
+            two.kill()
+            two.wait()
+            assert len(lines_of(report)) < 1500
+            output, errors = program.communicate()
+        assert errors == b"1,500 containers, 1,500 faults\n"
+        assert program.returncode == 1
+    assert set(Counter(output.splitlines()).values()) == {1}
+    glassfs("verify", folder, "--report", whole)
+    assert same_lines(report, whole)
+
+
+def test_killed_and_gone_on_with(two_workers: str, tmp_path: Path) -> None:
+    """Here it is the one who asks."""
+    folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
+    report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
+    with stuck(report, "verify", folder, "--scheduler", two_workers) as program:
+        program.kill()
+        program.wait()
+    assert len(lines_of(report)) < 1500
+    done = glassfs("verify", folder, "--scheduler", two_workers, "--report", report, "--resume")
+    assert (done.status, done.errors) == (1, ["1,500 containers, 1,500 faults"])
+    glassfs("verify", folder, "--report", whole)
+    assert same_lines(report, whole)
+
+
+def test_stopped(two_workers: str, tmp_path: Path) -> None:
+    folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
+    with stuck(tmp_path / "report.jsonl", "verify", folder, "--scheduler", two_workers) as program:
+        program.send_signal(signal.SIGTERM)
+        _, errors = program.communicate()
+    assert (program.returncode, errors) == (143, b"glassfs: terminated; '--resume' goes on from here\n")
+
+
+def test_paths_from_elsewhere(two_workers: str, tmp_path: Path) -> None:
+    """The workers have another working directory; what is printed has the names that were typed."""
+    many_links(robot(tmp_path / "robot"), tmp_path / "data", 20, ".kdb")
+    cut_short(tmp_path / "data/cut.kas")
+    words = command("verify", "data", "--scheduler", two_workers, "--report", "report.jsonl")
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("data/cut.kas: is cut short") and len(done.stdout.splitlines()) == 1
+    assert {line["path"] for line in lines_of(tmp_path / "report.jsonl")} == {
+        str(path.relative_to(tmp_path)) for path in (tmp_path / "data").rglob("*.k*")
+    }
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
+def test_episodes(two_workers: str, form: str) -> None:
+    one = glassfs("episodes", DATA, "--format", form)
+    done = glassfs("episodes", DATA, "--format", form, "--scheduler", two_workers)
+    assert done.output == one.output
+    assert len(done.errors) == len(one.errors) > 10
+
+
+def test_export(two_workers: str, tmp_path: Path) -> None:
+    folder = many_links(robot(tmp_path / "robot"), tmp_path / "data", 50, ".kdb")
+    (folder / "notes.txt").write_text("no container")
+    assert glassfs("export", folder, tmp_path / "one").status == 0
+    assert glassfs("export", "--scheduler", two_workers, folder, tmp_path / "two").status == 0
+    files = [{path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()} for place in (
+        tmp_path / "one", tmp_path / "two",
+    )]
+    assert files[0] == files[1]
+    assert len(files[0]) > 50
+
+
+def test_the_memory_of_the_one_who_asks(two_workers: str, tmp_path: Path) -> None:
+    folder = many_links(sound(tmp_path / "sound"), tmp_path / "data", 3000)
+    program = subprocess.Popen(command("verify", folder, "--scheduler", two_workers), stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(program.pid, 0)
+    program.returncode = status
+    assert status == 0
+    assert usage.ru_maxrss < 200 << 10
+
+
+def test_a_scheduler_that_goes_away(tmp_path: Path) -> None:
+    """One sentence, and an end."""
+    folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
+    log, report = tmp_path / "log", tmp_path / "report.jsonl"
+    words = ("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0")
+    with started(log, *words) as scheduler:
+        wait_until(lambda: b"Scheduler at" in log.read_bytes())
+        lines = log.read_text().splitlines()
+        address = next(line.split()[-1] for line in lines if "Scheduler at" in line)
+        with worker(address, tmp_path / "one", "--no-nanny"):
+            with stuck(report, "verify", folder, "--scheduler", address) as program:
+                scheduler.kill()
+                scheduler.wait()
+                _, errors = program.communicate()
+            assert program.returncode == 1
+            assert len(errors.splitlines()) == 1
+            assert b"the scheduler is gone" in errors
+    assert not is_running(program.pid)
+
+
+def test_no_scheduler_at_all(tmp_path: Path) -> None:
+    fails(
+        glassfs("verify", "--scheduler", "nonsense://x", sound(tmp_path / "a.kas")),
+        "nonsense://x: the scheduler does not answer: unknown address scheme 'nonsense' (known schemes: "
+        "['inproc', 'tcp', 'tls', 'ucx', 'ws', 'wss'])",
+    )

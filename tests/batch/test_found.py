@@ -1,0 +1,101 @@
+"""What is found to be worked on: in order, lazily, and by names alone where looking costs too much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from glassfs.batch import found
+from glassfs.batch.found import Search, Unlisted
+from glassfs.errors import NotAllowed, NotFound
+from glassfs.source import Entry, Kind
+from glassfs.source.local import LocalStore
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "data"
+    for name in ("a/run.kdb", "a-b/run.kdb", "a.kdb", "B.kas", "b/deep/er/text", "100%\n.kas"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(b"something")
+    (place / "link").symlink_to("a.kdb")
+    return place
+
+
+def keys(search: Search) -> list[str]:
+    return [one.key for one in search.all() if not isinstance(one, Unlisted)]
+
+
+def test_files_before_what_is_below(folder: Path) -> None:
+    assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a.kdb", "a/run.kdb", "a-b/run.kdb", "b/deep/er/text"]
+
+
+def test_by_path(folder: Path) -> None:
+    """As all paths are sorted by their bytes, escaped as a tree shows them."""
+    found = list(Search([str(folder)], is_by_path=True).all())
+    paths = [one.path for one in found if not isinstance(one, Unlisted)]
+    assert paths == sorted(paths, key=str.encode)
+    assert paths[0] == "100%25%0A.kas"
+
+
+def test_names_and_facts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    (one,) = (one for one in Search(["data"]).all() if not isinstance(one, Unlisted) and one.key == "a/run.kdb")
+    assert (one.name, one.source, one.inner, one.path) == ("data/a/run.kdb", "data", ("a", "run.kdb"), "a/run.kdb")
+    assert (one.kind, one.size, one.is_named) == (Kind.FILE, 9, False)
+    (named,) = Search(["data/a.kdb"]).all()
+    assert not isinstance(named, Unlisted)
+    name, _, inner, path, key, *_, is_named = named
+    assert (name, inner, path, key, is_named) == ("data/a.kdb", (), "a.kdb", "a.kdb", True)
+
+
+def test_a_key_does_not_depend_on_where_it_stands(folder: Path, tmp_path: Path) -> None:
+    before = keys(Search([str(folder)]))
+    assert keys(Search([str(folder.rename(tmp_path / "elsewhere"))])) == before
+
+
+def test_folders_and_links_where_they_are_asked_for(folder: Path) -> None:
+    kinds = {one.path: one.kind for one in Search([str(folder)], has_all=True).all() if not isinstance(one, Unlisted)}
+    assert kinds["link"] is Kind.LINK and kinds["b/deep"] is Kind.FOLDER
+    assert len(kinds) == 6 + 1 + 5
+
+
+def test_what_is_not_there(folder: Path) -> None:
+    with pytest.raises(NotFound):
+        Search([str(folder), str(folder / "none")])
+
+
+def test_folders_that_may_not_be_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root may list everything, the refusal is made up."""
+    list_ = LocalStore.list
+
+    def refusing(store: LocalStore, path: tuple[str, ...]) -> Iterator[tuple[str, Entry]]:
+        if path == ("b", "deep"):
+            raise NotAllowed("Permission denied", store.shown(path))
+        return list_(store, path)
+
+    monkeypatch.setattr(LocalStore, "list", refusing)
+    everything = list(Search([str(folder)]).all())
+    assert [one.name for one in everything if isinstance(one, Unlisted)] == [f"{folder}/b/deep"]
+    assert len(everything) == 6
+
+
+def test_far_away_the_name_decides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no file is opened."""
+    monkeypatch.setattr(LocalStore, "is_distant", True)
+    monkeypatch.setattr(LocalStore, "open", None)
+    assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a.kdb", "a/run.kdb", "a-b/run.kdb"]
+    assert "b/deep/er/text" in keys(Search([str(folder)], has_all=True))
+
+
+def test_a_folder_is_listed_when_it_is_its_turn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = []
+    shown_entries = found.shown_entries
+    monkeypatch.setattr(found, "shown_entries", lambda *words: listed.append(words) or shown_entries(*words))
+    everything = Search([str(folder)]).all()
+    next(everything)
+    assert len(listed) == 1
+    list(everything)
+    assert len(listed) == 6

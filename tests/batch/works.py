@@ -1,0 +1,71 @@
+"""Work for the tests of the map: what worker processes do, which import this module by its name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from glassfs.batch.contract import Fault, Found, Item, Outcome
+from glassfs.source import Kind
+
+
+def item(name: str) -> Item:
+    return Item(Found(name, name, (), name, name, Kind.FILE, "1", 1))
+
+
+def items(count: int) -> Iterator[Item]:
+    return (item(f"{number}") for number in range(count))
+
+
+def say(given: Iterator[Item]) -> Iterator[Outcome]:
+    for one in given:
+        yield Outcome((Fault("", one.found.name),))
+
+
+def die_of_some(given: Iterator[Item]) -> Iterator[Outcome]:
+    """The worker is killed by each container whose number ends in 7."""
+    for one in given:
+        if one.found.name.endswith("7"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield Outcome((Fault("", one.found.name),))
+
+
+@dataclass(frozen=True)
+class DieOnce:
+    """The first one who comes to it is killed by the container ``name``, and leaves a ``mark``."""
+
+    name: str
+    mark: str
+
+    def __call__(self, given: Iterator[Item]) -> Iterator[Outcome]:
+        for one in given:
+            if one.found.name == self.name and not os.path.exists(self.mark):
+                with open(self.mark, "wb"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            yield Outcome((Fault("", one.found.name),))
+
+
+def in_parts(given: Iterator[Item]) -> Iterator[Outcome]:
+    """As many parts as the number says, and each of them large."""
+    for one in given:
+        part = one.rest or 0
+        rest = part + 1 if part < int(one.found.name) else None
+        yield Outcome(data=(one.found.name, part, b"x" * 300_000), rest=rest)
+
+
+def begin_and_end() -> None:
+    os._exit(1)
+
+
+def fail(given: Iterator[Item]) -> Iterator[Outcome]:
+    yield from ()
+    raise ZeroDivisionError("that was not foreseen")
+
+
+def sleep(given: Iterator[Item]) -> Iterator[Outcome]:
+    for _ in given:
+        time.sleep(3600)
+        yield Outcome()

@@ -1,0 +1,238 @@
+"""``episodes``: the table that a mount has beside a folder, from one process or many, and after an interruption."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from glassfs.content.join import COLUMNS
+from glassfs.library import open_tree
+from tests.batch.many import command, full_soon, many_links, robot, sound, wait_until
+from tests.cli.glassfs_command import fails, glassfs
+from tests.conftest import DATA, Scale
+
+TEXTS = ['a "quoted"\r\ntext, with, commas', "=1+1", "ünïcode \u2028", "nul \0 inside", "\n"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Containers whose paths are in another order by their bytes than folder by folder."""
+    place = tmp_path / "data"
+    for number, name in enumerate(("a/run.kdb", "a-b/run.kdb", "a.kdb", "z.kdb", "b/deep/er/run.kdb", "B.kdb")):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        robot(place / name, 1 + number, TEXTS[number % len(TEXTS)])
+    sound(place / "none.kas")
+    (place / "notes.txt").write_text("no container")
+    return place
+
+
+def shown(source: Path, form: str) -> bytes:
+    """The file that the tree of the same source has."""
+    with open_tree(source, views=form) as tree:
+        node = tree.file(f"/episodes.{form}")
+        return node.read(0, node.size)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_the_bytes_are_those_of_a_mount(folder: Path, form: str, jobs: str, tmp_path: Path) -> None:
+    done = glassfs("episodes", folder, "--jobs", jobs, "--output", tmp_path / f"all.{form}")
+    assert (done.status, done.output, done.errors) == (0, b"", ["7 containers, 0 faults"])
+    assert (tmp_path / f"all.{form}").read_bytes() == shown(folder, form)
+    assert sorted(tmp_path.iterdir()) == sorted([folder, tmp_path / f"all.{form}"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_also_where_there_is_damage(form: str) -> None:
+    done = glassfs("episodes", DATA, "--format", form, "--jobs", 2)
+    assert done.status == 1
+    assert done.output == shown(DATA, form)
+    assert any("malformed" in line for line in done.errors)
+
+
+def test_it_is_printed(folder: Path) -> None:
+    done = glassfs("episodes", folder)
+    assert (done.status, done.errors) == (0, [])
+    assert done.output == shown(folder, "jsonl")
+    places = [(row["container"], row["position"]) for row in map(json.loads, done.output.splitlines())]
+    assert places == sorted(places, key=lambda place: (place[0].encode(), place[1]))
+
+
+def test_csv_is_what_csv_readers_expect(folder: Path, tmp_path: Path) -> None:
+    """RFC 4180: lines end with CR LF, quotes are doubled; a list is JSON in a cell."""
+    done = glassfs("episodes", folder, "--output", tmp_path / "all.csv")
+    assert done.status == 0
+    raw = (tmp_path / "all.csv").read_bytes()
+    assert raw.startswith(",".join(COLUMNS).encode() + b"\r\n") and raw.endswith(b"\r\n")
+    found = list(csv.DictReader(io.StringIO(raw.decode(), newline="")))
+    rows = [json.loads(line) for line in shown(folder, "jsonl").splitlines()]
+    assert len(found) == len(rows) == 21
+    for cells, row in zip(found, rows, strict=True):
+        assert cells["language_instruction"] == row["language_instruction"].replace("\0", "\ufffd")
+        assert (cells["container"], int(cells["position"])) == (row["container"], row["position"])
+        assert cells["episode_name"] == "" and row["episode_name"] is None
+        assert json.loads(cells["fps"]) == row["fps"]
+
+
+def test_lists_in_csv(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in glassfs("episodes", DATA / "wshard/go_full_lanes.wshard").lines]
+    done = glassfs("episodes", "--format", "csv", DATA / "wshard/go_full_lanes.wshard")
+    (cells,) = csv.DictReader(io.StringIO(done.output.decode(), newline=""))
+    assert json.loads(cells["channels"]) == rows[0]["channels"] != []
+
+
+def test_containers_have_names(folder: Path) -> None:
+    """One by itself that of its file; several sources those that they have side by side in a mount."""
+    def containers(*sources: Path) -> list[str]:
+        lines = glassfs("episodes", *sources).output.splitlines()
+        return list(dict.fromkeys(json.loads(line)["container"] for line in lines))
+
+    assert containers(folder / "a.kdb") == ["a.kdb"]
+    assert containers(folder / "z.kdb", folder / "a") == ["a/run.kdb", "z.kdb"]
+    assert containers(folder / "a", folder / "a-b", folder / "a/run.kdb") == ["a-b/run.kdb", "a/run.kdb", "run.kdb"]
+
+
+def test_one_that_cannot_be_read_costs_its_rows(folder: Path, tmp_path: Path) -> None:
+    (folder / "z.kdb").write_bytes((folder / "z.kdb").read_bytes()[:200])
+    report = tmp_path / "report.jsonl"
+    done = glassfs("episodes", folder, "--report", report, "--output", tmp_path / "all.jsonl")
+    assert (done.status, done.errors[1:]) == (1, ["7 containers, 1 fault"])
+    assert done.errors[0].startswith(f"glassfs: {folder}/z.kdb: ")
+    assert (tmp_path / "all.jsonl").read_bytes() == shown(folder, "jsonl")
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [line["path"] for line in lines if not line["ok"]] == [f"{folder}/z.kdb"]
+
+
+def test_a_long_table_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: Scale) -> None:
+    """More rows than a worker gives back at once."""
+    from glassfs.cli import episodes
+
+    folder = tmp_path / "data"
+    folder.mkdir()
+    robot(folder / "a.kdb", scale(3000, 20_000), "t" * 200)
+    robot(folder / "b.kdb", 3)
+    monkeypatch.setattr(episodes, "AT_ONCE", 100_000)
+    assert glassfs("episodes", folder, "--jobs", 2).output == shown(folder, "jsonl")
+    from glassfs.cli import run
+
+    assert run(["episodes", str(folder), "--output", str(tmp_path / "all.jsonl")]) == 0
+    assert (tmp_path / "all.jsonl").read_bytes() == shown(folder, "jsonl")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_killed_and_gone_on_with(form: str, tmp_path: Path) -> None:
+    """The file is the same in the end, and is not there before."""
+    folder = many_links(robot(tmp_path / "robot", 3, TEXTS[0]), tmp_path / "data", 200, ".kdb")
+    cut = (tmp_path / "robot").read_bytes()[:200]
+    for number in range(0, 200, 2):
+        path = folder / "000" / f"{number:06}.kdb"
+        path.unlink()
+        path.write_bytes(cut)
+    wanted = glassfs("episodes", folder, "--format", form).output
+    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
+    with full_soon() as errors:  # what is told of faults is not read
+        program = subprocess.Popen(
+            command("episodes", folder, "--output", output, "--report", report, "--jobs", 2), stderr=errors,
+        )
+        wait_until(lambda: report.exists() and report.stat().st_size > 0)
+        program.kill()
+        program.wait()
+    assert not output.exists()
+    assert 0 < report.read_bytes().count(b"\n") < 200
+    with (tmp_path / f"all.{form}.part").open("ab") as part:
+        part.write(b'{"container": "z", "torn' if form == "jsonl" else b'z,0,"torn\r\n')
+    done = glassfs("episodes", folder, "--output", output, "--report", report, "--resume")
+    assert (done.status, done.errors[-1]) == (1, "200 containers, 100 faults")
+    assert output.read_bytes() == wanted
+    assert not (tmp_path / f"all.{form}.part").exists()
+    assert len(set(report.read_text().splitlines())) == report.read_text().count("\n") == 200
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_what_has_changed_since_is_read_again(folder: Path, form: str, tmp_path: Path) -> None:
+    """Its rows come at the end; those of what is gone are not there any more."""
+    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
+    arguments = ("episodes", folder, "--output", output, "--report", report)
+    assert glassfs(*arguments).status == 0
+    robot(folder / "a/run.kdb", 9, "another")
+    (folder / "z.kdb").unlink()
+    done = glassfs(*arguments, "--resume")
+    assert (done.status, done.errors) == (0, ["6 containers, 0 faults"])
+    wanted = glassfs("episodes", folder, "--format", form).output
+    assert sorted(output.read_bytes().split(b"\n")) == sorted(wanted.split(b"\n"))
+
+
+def test_rows_that_are_gone_are_missed(folder: Path, tmp_path: Path) -> None:
+    report, output = tmp_path / "report.jsonl", tmp_path / "all.jsonl"
+    glassfs("episodes", folder, "--output", output, "--report", report)
+    output.unlink()
+    done = glassfs("episodes", folder, "--output", output, "--report", report, "--resume")
+    fails(done, f"{output}: neither it nor a part of it is there to go on with")
+
+
+def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None:
+    folder = many_links(robot(tmp_path / "robot", 50), tmp_path / "data", 500, ".kdb")
+    output = tmp_path / "all.jsonl"
+    program = subprocess.Popen(command("episodes", folder, "--output", output), stderr=subprocess.PIPE)
+    part = tmp_path / "all.jsonl.part"
+    wait_until(lambda: part.exists() or program.poll() is not None)
+    program.terminate()
+    program.communicate()
+    assert not part.exists()
+    assert program.returncode == 0 or not output.exists()
+
+
+def test_what_goes_on_and_what_cannot(folder: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.jsonl"
+    done = glassfs("episodes", folder, "--report", report, "--resume", "--output", tmp_path / "x.parquet")
+    fails(done, "--resume cannot go on with a Parquet file, only with jsonl or csv")
+    done = glassfs("episodes", folder, "--report", report, "--resume")
+    fails(done, "--resume goes on with a file, which --output names (see 'glassfs episodes --help')", 2)
+    done = glassfs("episodes", folder, "--output", folder)
+    fails(done, f"{folder}: is a folder")
+    done = glassfs("episodes", folder, "--output", tmp_path / "none/x.csv")
+    fails(done, f"{tmp_path}/none/x.csv.part: cannot be written: No such file or directory")
+    assert not report.exists()
+
+
+def test_a_terminal_gets_no_parquet(folder: Path) -> None:
+    terminal, other = pty.openpty()
+    try:
+        words = command("episodes", folder, "--format", "parquet")
+        done = subprocess.run(words, stdout=other, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(terminal)
+        os.close(other)
+    assert done.returncode == 1
+    assert b"a Parquet file is nothing for a terminal" in done.stderr
+
+
+def test_other_programs_read_the_parquet(folder: Path, tmp_path: Path) -> None:
+    glassfs("episodes", folder, "--output", tmp_path / "all.parquet", "--shard", "0/2")
+    glassfs("episodes", folder, "--output", tmp_path / "rest.parquet", "--shard", "1/2")
+    tables = [pyarrow.parquet.read_table(tmp_path / name) for name in ("all.parquet", "rest.parquet")]
+    assert sum(table.num_rows for table in tables) == 21
+    assert tables[0].column_names == list(COLUMNS)
+
+
+def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
+    folder = many_links(robot(tmp_path / "robot", 3), tmp_path / "data", 30, ".kdb")
+    for path in folder.rglob("*.kdb"):
+        path.unlink()
+        path.write_bytes(b"\xa7KDB" + bytes(10))
+    output = tmp_path / "all.jsonl"
+    part = (tmp_path / "all.jsonl.part").open("wb")
+    import fcntl
+
+    with part:
+        fcntl.flock(part, fcntl.LOCK_EX)
+        fails(glassfs("episodes", folder, "--output", output), f"{output}.part: another program is writing it")

@@ -1,0 +1,180 @@
+"""``export`` of many containers at once: the same folder as from one process, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.batch.many import (
+    children_of,
+    command,
+    full_soon,
+    is_running,
+    lines_of,
+    many_links,
+    robot,
+    same_lines,
+    sound,
+    wait_until,
+)
+from tests.cli.glassfs_command import fails, glassfs
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Containers, plain files, links, an empty folder and odd names."""
+    place = tmp_path / "data"
+    (place / "below/deep").mkdir(parents=True)
+    (place / "empty").mkdir()
+    robot(place / "a.kdb")
+    robot(place / "below/b.kdb", 3)
+    for number in range(10):
+        sound(place / "below/deep" / f"{number}.kas")
+    sound(place / "100%\n.kas")
+    (place / "notes.txt").write_text("no container")
+    (place / "below/link").symlink_to("../a.kdb")
+    (place / "below").chmod(0o750)
+    os.utime(place / "notes.txt", (10, 10))
+    return place
+
+
+def written(folder: Path) -> dict[str, object]:
+    """Everything that is in a folder, with modes and times."""
+    found: dict[str, object] = {}
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        is_folder = path.is_dir() and not path.is_symlink()
+        content = os.readlink(path) if path.is_symlink() else None if is_folder else path.read_bytes()
+        found[str(path.relative_to(folder))] = status.st_mode, 0 if is_folder else status.st_mtime_ns, content
+    return found
+
+
+@pytest.mark.parametrize("words", [["--jobs", "2"], ["--report", "report.jsonl"], ["--jobs", "2", "--overwrite"]])
+def test_the_same_folder(folder: Path, words: list[str], tmp_path: Path) -> None:
+    words = [str(tmp_path / word) if word.endswith("jsonl") else word for word in words]
+    assert glassfs("export", folder, tmp_path / "one").status == 0
+    done = glassfs("export", *words, folder, tmp_path / "two")
+    assert (done.status, done.output, done.errors) == (0, b"", [])
+    assert written(tmp_path / "one") == written(tmp_path / "two")
+    assert "empty" in written(tmp_path / "two")
+
+
+@pytest.mark.parametrize("paths", [["below"], ["a.kdb/episodes/0", "notes.txt"], ["below/deep/3.kas", "below/link"]])
+def test_parts_of_it(folder: Path, paths: list[str], tmp_path: Path) -> None:
+    assert glassfs("export", folder, *paths, tmp_path / "one").status == 0
+    assert glassfs("export", "--jobs", 2, folder, *paths, tmp_path / "two").status == 0
+    assert written(tmp_path / "one") == written(tmp_path / "two") != {}
+
+
+def test_one_container(folder: Path, tmp_path: Path) -> None:
+    assert glassfs("export", folder / "a.kdb", tmp_path / "one").status == 0
+    report = tmp_path / "report.jsonl"
+    assert glassfs("export", "--jobs", 2, "--report", report, folder / "a.kdb", tmp_path / "two").status == 0
+    assert written(tmp_path / "one") == written(tmp_path / "two")
+    assert [(line["path"], line["ok"]) for line in lines_of(report)] == [(f"{folder}/a.kdb", True)]
+
+
+@pytest.mark.slow
+def test_with_views(folder: Path, tmp_path: Path) -> None:
+    """Those of the root, too, over all that is below it."""
+    assert glassfs("export", "--views", "jsonl+parquet", folder, tmp_path / "one").status == 0
+    assert glassfs("export", "--views", "jsonl+parquet", "--jobs", 2, folder, tmp_path / "two").status == 0
+    names = [{name: content for name, (_, _, content) in written(tmp_path / place).items()} for place in ("one", "two")]
+    assert names[0] == names[1]
+    assert {"episodes.jsonl", "episodes.parquet", "a.kdb/episodes.jsonl"} <= names[1].keys()
+
+
+def test_parts_for_machines_that_know_nothing_of_each_other(folder: Path, tmp_path: Path) -> None:
+    for number in range(3):
+        part = ("--shard", f"{number}/3", "--resume", "--report", tmp_path / f"{number}.jsonl")
+        assert glassfs("export", *part, folder, tmp_path / "parts").status == 0
+    assert glassfs("export", folder, tmp_path / "one").status == 0
+    assert written(tmp_path / "one") == written(tmp_path / "parts")
+    paths = [line["path"] for number in range(3) for line in lines_of(tmp_path / f"{number}.jsonl")]
+    assert sorted(map(str, paths)) == sorted(str(p) for p in folder.rglob("*.k*") if p.is_file() and not p.is_symlink())
+
+
+def test_what_cannot_be_read_or_written_is_told(folder: Path, damaged: Path, tmp_path: Path) -> None:
+    (folder / "bad.wshard").write_bytes(damaged.read_bytes())
+    report = tmp_path / "report.jsonl"
+    target = tmp_path / "out"
+    (target / "below").mkdir(parents=True)
+    (target / "below/deep").write_text("in the way")
+    one = glassfs("export", "--resume", folder, tmp_path / "one")
+    done = glassfs("export", "--jobs", 2, "--report", report, "--resume", folder, target)
+    assert done.status == 1
+    assert f"glassfs: {target}/below/deep: something that is not a directory is in the way" in "\n".join(done.errors)
+    assert one.errors[0] in done.errors
+    assert done.errors[-1] == f"glassfs: {folder}: 12 of its files and directories could not be written"
+    bad = [line for line in lines_of(report) if not line["ok"]]
+    assert [line["path"] for line in bad] == [f"{folder}/bad.wshard"]
+    assert (target / "below/deep").read_text() == "in the way"
+    assert not (target / "bad.wshard/signal/bad.npy").exists()
+
+
+def test_a_target_that_is_in_use_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine").touch()
+    done = glassfs("export", "--jobs", 2, folder, tmp_path / "out")
+    fails(done, (
+        f"{tmp_path}/out: is not empty; use --overwrite to replace files in it or --resume to go on with an export"
+    ))
+    done = glassfs("export", "--jobs", 2, folder, folder / "empty")
+    assert done.status == 1 and "is the source itself, or inside it" in done.errors[0]
+    assert list((tmp_path / "out").iterdir()) == [tmp_path / "out/mine"]
+
+
+def test_complete_ones_are_not_looked_at_again(folder: Path, tmp_path: Path) -> None:
+    """Those with a line are left as they are; those whose folder is gone are written again, line or no line."""
+    report, target = tmp_path / "report.jsonl", tmp_path / "out"
+    arguments = ("export", folder, target, "--jobs", 2, "--report", report)
+    assert glassfs(*arguments).status == 0
+    before = written(target)
+    (target / "a.kdb/episodes/0/state.npy").unlink()
+    (target / "notes.txt").write_text("cut")
+    for path in sorted((target / "below/b.kdb").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (target / "below/b.kdb").rmdir()
+    assert glassfs(*arguments, "--resume").status == 0
+    missing = before.keys() - written(target).keys()
+    assert missing == {"a.kdb/episodes/0/state.npy"}
+    assert {name: before[name] for name in before.keys() - missing} == written(target)
+    assert glassfs("export", folder, target, "--jobs", 2, "--resume").status == 0
+    assert written(target) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_worker_first", [False, True])
+def test_killed_and_gone_on_with(is_worker_first: bool, tmp_path: Path) -> None:
+    folder = many_links(robot(tmp_path / "robot"), tmp_path / "data", 300, ".kdb")
+    for place in sorted(folder.rglob("*.kdb"))[::3]:
+        content = bytearray(place.read_bytes())
+        place.unlink()
+        start = content.index(b"pick")
+        content[start : start + 2] = b"\xff\xff"  # a document that cannot be made
+        place.write_bytes(content)
+    report, target = tmp_path / "report.jsonl", tmp_path / "out"
+    arguments = ("export", folder, target, "--jobs", 2, "--report", report)
+    with full_soon() as errors:
+        program = subprocess.Popen(command(*arguments), stderr=errors)
+        wait_until(lambda: len(lines_of(report)) > 2)
+        workers = children_of(program.pid)
+        if is_worker_first:
+            os.kill(workers[-1], signal.SIGKILL)
+        program.kill()
+        program.wait()
+        wait_until(lambda: not any(map(is_running, workers)))
+    assert len(lines_of(report)) < 300
+    half = [path for path in target.rglob("*") if path.is_file() and not path.name.startswith(".glassfs-")]
+    assert half
+    done = glassfs(*arguments, "--resume")
+    assert done.errors[-1] == f"glassfs: {folder}: 100 of its files and directories could not be written"
+    whole, other = tmp_path / "whole.jsonl", tmp_path / "whole"
+    assert glassfs("export", folder, other, "--report", whole).status == 1
+    found = {name: content for name, content in written(target).items() if ".glassfs-" not in name}
+    assert found == written(other)
+    assert same_lines(report, whole)
