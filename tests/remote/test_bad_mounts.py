@@ -144,7 +144,7 @@ def test_odd_names(serving: Serving, mounted: Mounted) -> None:
 @pytest.mark.slow
 def test_eight_readers_in_bad_weather(scale: Scale, serving: Serving, mounted: Mounted) -> None:
     weather = Weather(2, 0.2)
-    reads = scale(100, 1000)
+    reads = scale(100, 600)
     with (
         serving(Bucket({"data/plain": CONTENT})) as server,
         mounted("s3://bucket/data", options=["cache_size=1M"]) as mount,

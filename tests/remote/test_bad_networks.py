@@ -75,7 +75,7 @@ def store_of(name: str, **options: object) -> Store:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow if number % 3 else ()) for number, name in enumerate(FAULTS)
+    pytest.param(name, marks=pytest.mark.slow if number % 6 else ()) for number, name in enumerate(FAULTS)
 ])
 def test_what_passes_is_not_noticed(name: str, serving: Serving) -> None:
     """Three times, at the first part and at others."""
@@ -91,7 +91,7 @@ def test_what_passes_is_not_noticed(name: str, serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in ("cut", "whole", "stall") else pytest.mark.slow)
+    pytest.param(name, marks=() if name in ("cut", "stall") else pytest.mark.slow)
     for name in [*FAULTS, *SILENT] if name != "longer than promised"
 ])
 def test_what_does_not_pass_is_an_error_in_time(name: str, serving: Serving) -> None:
@@ -253,7 +253,7 @@ def test_a_listing_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch, servi
         assert 5 <= in_pages <= 6
 
 
-@pytest.mark.parametrize("fault", ["same place", "no place", "large page"])
+@pytest.mark.parametrize("fault", ["same place", "no place", pytest.param("large page", marks=pytest.mark.slow)])
 def test_pages_that_cannot_be(fault: str, monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
     monkeypatch.setattr(objects, "LONG_LISTING", 0.01)
     monkeypatch.setattr(s3_pages, "LARGEST_PAGE", 1 << 20)
