@@ -303,6 +303,7 @@ def test_pages_of_what_has_changed_are_dropped(server: CountingServer) -> None:
 def test_silence_ends_with_an_error_and_the_next_one_asks_again(
     server: CountingServer, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(paging, "AGAIN", 0.0)
     monkeypatch.setattr(paging, "GRACE", 0.0)
     facts = server.put(10 * M)
     paged = opened(server, facts)
@@ -318,6 +319,7 @@ def test_silence_ends_with_an_error_and_the_next_one_asks_again(
 
 
 def test_an_answer_that_comes_too_late_is_not_taken(server: CountingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "AGAIN", 0.0)
     monkeypatch.setattr(paging, "GRACE", 0.0)
     facts = server.put(10 * M)
     paged = opened(server, facts)

@@ -146,3 +146,28 @@ def test_bytes_are_right_or_there_is_an_error(
     assert pages.used <= budget
     pages.clear()
     assert pages.used == 0
+
+
+def test_who_asks_again_at_once_after_a_long_silence_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel does. Later, and for another version, the server is asked."""
+    monkeypatch.setattr(paging, "GRACE", 0.0)
+    monkeypatch.setattr(paging, "AGAIN", 1000.0)
+    server = Wild(["silent"], 1)
+    server.timeout = 0.1
+    pages = Pages(10 * PAGE)
+    facts = server.change(8 * PAGE)
+    buffer = bytearray(100)
+
+    def read(offset: int) -> None:
+        pages.object(server, PATH, server.objects[PATH]).scatter([memoryview(buffer)], offset)
+
+    for offset in (PAGE, PAGE, 5 * PAGE):
+        with pytest.raises(DeviceFailed, match="gave no answer within"):
+            read(offset)
+    assert len(server.silent) == 1
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 1000.0)
+    server.timeout = 60.0
+    read(PAGE)
+    assert buffer == content(facts, PAGE, 100)
+    server.silent[0].cancel()
+    server.threads.shutdown()

@@ -8,8 +8,8 @@ none. Pages are looked for on disk first, if there is a store for them.
 
 Every function may be called from any thread. The one lock is held for looking things up only: not while anybody waits,
 copies, or asks a server or a disk. What goes wrong with a request reaches all who wait for it, each with an exception
-of his own, and is not remembered; of an object that has changed all pages are forgotten. Nobody waits much longer than
-a server's ``timeout`` for his next bytes, whatever the server does.
+of his own, and is not remembered, but for a moment where it took long; of an object that has changed all pages are
+forgotten. Nobody waits much longer than a server's ``timeout`` for his next bytes, whatever the server does.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ BLOCK = 2
 """Pages of a block. The first page of an object is one by itself: it is what the first request for it brings."""
 GRACE = 0.5
 """Seconds that a server gets beyond its time: it is the one to say what went wrong."""
+AGAIN = 0.5
+"""Seconds after a read that waited long in vain in which others of the object do not: the kernel asks again at once."""
 LAST = 2.0
 """Seconds that whoever ends waits for the disk."""
 LOOKERS = 2
@@ -117,13 +119,19 @@ class Pages:
 
     def read(self, held: Object, reading: Reading, offset: int, end: int) -> None:
         """The part ``[offset, end)``, few pages, of what somebody reads."""
-        deadline = time.monotonic() + held.server.timeout + GRACE
+        begun = time.monotonic()
+        deadline = begun + held.server.timeout + GRACE
         pages, wanted, ahead = self._claimed(held, reading, offset, end)
         try:
             self._begin(wanted, ahead)
             for page in pages:
                 data = memoryview(self._awaited(page, deadline))
                 reading.fill(data[max(0, offset - page.offset) : end - page.offset])
+        except DeviceFailed as error:
+            now = time.monotonic()
+            if now - begun >= held.server.timeout / 2:
+                held.silence, held.silent_until = error.at(), now + AGAIN
+            raise
         finally:
             with self._lock:
                 for page in pages:
@@ -136,8 +144,13 @@ class Pages:
         """The pages of a range, which stay until they are left; and what is to be asked for, for them and ahead."""
         shelf = self._shelf
         claimed, missing, read = [], [], []
+        numbers = range(offset // PAGE, (end - 1) // PAGE + 1)
         with self._lock:
-            for number in range(offset // PAGE, (end - 1) // PAGE + 1):
+            if held.silence is not None:
+                if time.monotonic() < held.silent_until and not all(number in held.pages for number in numbers):
+                    raise held.silence.at(held.name)
+                held.silence = None
+            for number in numbers:
                 page = held.pages.get(number)
                 if page is None:
                     page = shelf.add(held, number)

@@ -40,6 +40,9 @@ class Object:
         self.pages: dict[int, Page] = {}
         self.streams = Streams()
         self.readers = 0
+        self.silence: GlassfsError | None = None
+        """What a read that waited long was told, which others are told at once until ``silent_until``."""
+        self.silent_until = 0.0
 
     def size_of(self, number: int) -> int:
         return min(PAGE, self.facts.size - number * PAGE)

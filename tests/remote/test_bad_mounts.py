@@ -1,0 +1,395 @@
+"""Mounts of servers that fail: what readers get and how long they wait, what is left, and what others may see."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.kastore import KastoreWriter
+
+from tests.conftest import Scale
+from tests.mount.conftest import Mounted
+from tests.mount.mounts import Mount, glassfs, is_running, wait_until
+from tests.remote.conftest import Serving
+from tests.remote.faults import Cut, Fault, Garbage, Length, Redirect, Reset, Stall, Status, Whole, for_each
+from tests.remote.s3 import Bucket, S3Server
+from tests.remote.test_bad_networks import ODD_NAMES, Weather, is_part
+from tests.security.users import STRANGER, Child
+
+SIZE = 6 << 20
+CONTENT = random.Random(5).randbytes(SIZE)
+LATE = 10.0
+"""Seconds for what should take a fraction of it."""
+
+
+def drop(path: Path) -> None:
+    """Has the kernel forget what it has of a file."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def errno_of(path: Path, offset: int = 0, size: int = 4096) -> int:
+    """0 if it can be read."""
+    number = -1
+    try:
+        number = os.open(path, os.O_RDONLY)
+        os.pread(number, size, offset)
+    except OSError as error:
+        return error.errno or -1
+    finally:
+        if number >= 0:
+            os.close(number)
+    return 0
+
+
+@pytest.mark.parametrize("fault", [
+    Status(503), *(pytest.param(fault, marks=pytest.mark.slow) for fault in (
+        Cut(100), Reset(), Stall(), Stall(100), Whole(), Length(5), Length(-5), Garbage(), Status(500), Status(429),
+        Redirect("http://127.0.0.1:1/"),
+    )),
+], ids=str)
+def test_faults_for_good_are_errors_and_leave_the_rest(fault: Fault, serving: Serving, mounted: Mounted) -> None:
+    bucket = Bucket({"data/bad": CONTENT, "data/good": CONTENT})
+    with serving(bucket) as server, mounted("s3://bucket/data", options=["timeout=1"]) as mount:
+        server.faults = for_each(fault, lambda request: request.path.endswith("/bad") and is_part(request))
+        begun = time.monotonic()
+        assert errno_of(mount.path / "bad", 1 << 20) in (errno.EIO, errno.ESTALE)
+        assert time.monotonic() - begun < 1 + LATE
+        assert (mount.path / "good").read_bytes() == CONTENT
+        lines = [line for line in mount.log_lines() if "s3://bucket/data/bad" in line]
+        assert lines and all(line.isprintable() for line in lines)
+        server.faults = ()
+        assert wait_until(lambda: errno_of(mount.path / "bad", 1 << 20) == 0)
+        assert (mount.path / "bad").read_bytes() == CONTENT
+
+
+@pytest.mark.slow
+def test_a_refusal_is_eacces(serving: Serving, mounted: Mounted) -> None:
+    with serving(Bucket({"data/bad": CONTENT})) as server, mounted("s3://bucket/data") as mount:
+        server.faults = for_each(Status(403), is_part)
+        assert errno_of(mount.path / "bad") == errno.EACCES
+
+
+@pytest.mark.slow
+def test_what_is_replaced_under_readers(serving: Serving, mounted: Mounted, tmp_path: Path) -> None:
+    """Whoever has it open gets ESTALE and never a mix; whoever opens it anew has the new one within the poll."""
+
+    def container(value: float) -> Path:
+        path = tmp_path / f"{value}.kas"
+        with KastoreWriter(path) as store:
+            store.add("values", np.full(400_000, value))
+        return path
+
+    bucket = Bucket({"data/some.kas": container(1.0), "data/plain": CONTENT})
+    with serving(bucket), mounted("s3://bucket/data", options=["poll=0.5"]) as mount:
+        values, plain = mount.path / "some.kas/values.npy", mount.path / "plain"
+        assert np.load(values)[0] == 1.0
+        number = os.open(plain, os.O_RDONLY)
+        assert os.pread(number, 10, 0) == CONTENT[:10]
+        bucket.put("data/some.kas", container(2.0))
+        bucket.put("data/plain", CONTENT[::-1])
+        seen = set()
+
+        def is_new() -> bool:
+            with suppress(OSError, ValueError):
+                seen.update(np.unique(np.load(values)))
+            return 2.0 in seen
+
+        assert wait_until(is_new)
+        assert seen <= {1.0, 2.0}
+        with pytest.raises(OSError) as raised:
+            for offset in range(1 << 20, SIZE, 4096):
+                assert os.pread(number, 100, offset) == CONTENT[offset : offset + 100]
+        assert raised.value.errno in (errno.ESTALE, errno.EIO)
+        os.close(number)
+
+        def is_read_anew() -> bool:
+            with suppress(OSError):
+                return plain.read_bytes() == CONTENT[::-1]
+            return False
+
+        assert wait_until(is_read_anew)
+        bucket.delete("data/some.kas")
+        assert wait_until(lambda: "some.kas" not in os.listdir(mount.path))
+
+
+def test_odd_names(serving: Serving, mounted: Mounted) -> None:
+    contents = {f"data/{name}": b"odd" for name in ODD_NAMES} | {"data/good": b"good", "data/" + "l" * 300: b"long"}
+    with serving(Bucket(contents)), mounted("s3://bucket/data") as mount:
+        names = os.listdir(mount.path)
+        assert {"good", "new%0Aline", "tab%09stop", "folder%0A", "bad%FF", "%01", "a", "under"} < set(names)
+        assert not {"", "..", "up", "slash"} & set(names)
+        assert (mount.path / "good").read_bytes() == b"good"
+        assert errno_of(mount.path / "new%0Aline") == errno_of(mount.path / "bad%FF") == errno.EIO
+        assert os.listdir(mount.path / "folder%0A") == ["inside"]
+        assert all(line.isprintable() for line in mount.log_lines())
+        done = subprocess.run(["ls", "-lR", mount.path], capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_eight_readers_in_bad_weather(scale: Scale, serving: Serving, mounted: Mounted) -> None:
+    weather = Weather(2, 0.2)
+    reads = scale(100, 600)
+    with (
+        serving(Bucket({"data/plain": CONTENT})) as server,
+        mounted("s3://bucket/data", options=["cache_size=1M"]) as mount,
+    ):
+        server.faults = weather
+        path = mount.path / "plain"
+
+        def run(seed: int) -> Counter[str]:
+            chance, seen = random.Random(seed), Counter[str]()
+            for _ in range(reads // 8):
+                offset, size = chance.randrange(SIZE), chance.choice((100, 4096, 300_000))
+                try:
+                    drop(path)
+                    with path.open("rb", buffering=0) as file:
+                        data = os.pread(file.fileno(), size, offset)
+                    # Where an error comes later, the kernel gives what came before it.
+                    seen["right" if data and data == CONTENT[offset : offset + len(data)] else "wrong"] += 1
+                except OSError as error:
+                    seen[errno.errorcode[error.errno or 0]] += 1
+            return seen
+
+        with ThreadPoolExecutor(8) as readers:
+            seen = sum(readers.map(run, range(8)), Counter[str]())
+        server.faults = ()
+    assert seen["wrong"] == 0 and set(seen) <= {"right", "EIO", "ESTALE"}
+    assert seen["right"] > 0.5 * seen.total()
+    assert weather.met
+
+
+# A server that swallows everything
+
+
+@pytest.fixture
+def many_arrays(tmp_path: Path) -> Path:
+    path = tmp_path / "many.kas"
+    with KastoreWriter(path) as store:
+        for number in range(40):
+            store.add(f"array{number:02}", np.full(200_000, float(number)))
+    return path
+
+
+class Beside:
+    """Stats of a file as long as the block lasts, and how long each took."""
+
+    def __init__(self, path: Path) -> None:
+        self.times: list[float] = []
+        self._path = path
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._is_over.wait(0.005):
+            begun = time.monotonic()
+            os.stat(self._path)
+            self.times.append(time.monotonic() - begun)
+
+    def __enter__(self) -> Beside:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+def test_a_server_that_swallows_everything(many_arrays: Path, serving: Serving, mounted: Mounted) -> None:
+    """Reads end, who only looks is answered meanwhile, and the mount ends when it is told to."""
+    with (
+        serving(Bucket({"many.kas": many_arrays})) as server,
+        mounted("s3://bucket/many.kas", options=["timeout=2", "poll=1"]) as mount,
+    ):
+        files = sorted(path for path in mount.path.iterdir() if path.suffix == ".npy")
+        assert len(files) == 40
+        for path in files:
+            path.stat()
+        server.hold()
+
+        def read(path: Path) -> tuple[int, float]:
+            begun = time.monotonic()
+            return errno_of(path, 800_000), time.monotonic() - begun
+
+        try:
+            with ThreadPoolExecutor(32) as readers, Beside(files[0]) as beside:
+                seen = list(readers.map(read, files[8:]))
+            assert {number for number, _ in seen} == {errno.EIO}
+            assert max(seconds for _, seconds in seen) < 2 + LATE
+            assert max(beside.times) < 1, sorted(beside.times)[-5:]
+            figures = sorted(beside.times)
+            print(f"longest read {max(s for _, s in seen):.2f} s, {len(figures)} stats, p99 "
+                  f"{figures[int(len(figures) * 0.99)] * 1000:.1f} ms, max {figures[-1] * 1000:.1f} ms")
+            threads = [threading.Thread(target=read, args=(path,)) for path in files[:8]]
+            for thread in threads:
+                thread.start()
+            begun = time.monotonic()
+            os.kill(mount.pid, signal.SIGTERM)
+            assert wait_until(lambda: not is_running(mount.pid))
+            print(f"SIGTERM to end {time.monotonic() - begun:.2f} s")
+            assert time.monotonic() - begun < 5 + LATE
+            for thread in threads:
+                thread.join()
+        finally:
+            server.release()
+
+
+@pytest.mark.slow
+def test_what_is_known_is_read_while_the_server_is_away(
+    many_arrays: Path, serving: Serving, mounted: Mounted,
+) -> None:
+    with (
+        serving(Bucket({"data/many.kas": many_arrays})) as server,
+        mounted("s3://bucket/data", options=["timeout=1", "poll=0.1"]) as mount,
+    ):
+        path = mount.path / "many.kas/array03.npy"
+        data = path.read_bytes()
+        with server.away():
+            assert path.read_bytes() == data
+            assert errno_of(mount.path / "many.kas/array30.npy", 800_000) == errno.EIO
+        assert wait_until(lambda: errno_of(mount.path / "many.kas/array30.npy", 800_000) == 0)
+
+
+# The cache on disk
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    path = tmp_path / "large.kas"
+    with KastoreWriter(path) as store:
+        store.add("data", np.frombuffer(random.Random(9).randbytes(24 << 20), np.uint8))
+    return path
+
+
+@pytest.fixture
+def asked(large: Path, serving: Serving) -> Iterator[S3Server]:
+    with serving(Bucket({"data/large.kas": large})) as server:
+        yield server
+
+
+def bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+def kept_whole(folder: Path, size: int) -> bool:
+    """Whether so much is on disk, and no more comes."""
+    before = bytes_in(folder)
+    time.sleep(0.2)
+    return bytes_in(folder) == before >= size
+
+
+@pytest.mark.slow
+def test_the_cache_on_disk_is_bounded_and_survives_kill(
+    asked: S3Server, large: Path, mounted: Mounted, tmp_path: Path, fuse: str,
+) -> None:
+    disk, bound = tmp_path / "disk", 8 << 20
+    options = [f"disk_cache={disk}", f"disk_cache_size={bound}", "cache_size=16M", "poll=3600"]
+    expected = np.frombuffer(random.Random(9).randbytes(24 << 20), np.uint8).tobytes()
+    for wait in (0.02, 0.1, 0.3):
+        place = tmp_path / f"killed {wait}"
+        place.mkdir()
+        mount = Mount(["s3://bucket/data/large.kas"], place, tmp_path / "log", fuse, options)
+        try:
+            reader = subprocess.Popen(
+                [sys.executable, "-c", f"open({str(place / 'data.npy')!r}, 'rb').read()"], stderr=subprocess.DEVNULL,
+            )
+            time.sleep(wait)
+            os.kill(mount.pid, signal.SIGKILL)
+            reader.wait()
+        finally:
+            assert wait_until(lambda mount=mount: not is_running(mount.pid))
+            glassfs("umount", "--lazy", place, generation=fuse)
+        # Some more for what is none of the blocks: the index, and one block that was just written.
+        assert bytes_in(disk) <= bound + (2 << 20)
+    with mounted("s3://bucket/data/large.kas", options=options) as mount:
+        for _ in range(2):
+            assert (mount.path / "data.npy").read_bytes().endswith(expected)
+            assert bytes_in(disk) <= bound + (2 << 20)
+    assert stat.S_IMODE(disk.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("source", [
+    "s3://bucket/data/large.kas", pytest.param("s3://bucket/data", marks=pytest.mark.slow),
+])
+def test_a_second_mount_asks_only_whether_things_are_the_same(
+    source: str, asked: S3Server, mounted: Mounted, tmp_path: Path,
+) -> None:
+    disk = tmp_path / "disk"
+    options = [f"disk_cache={disk}", "poll=3600", "cache_size=128M"]
+    inside = "data.npy" if source.endswith(".kas") else "large.kas/data.npy"
+    with mounted(source, options=options) as mount:
+        data = (mount.path / inside).read_bytes()
+        assert wait_until(lambda: kept_whole(disk, 24 << 20))
+    asked.reset()
+    with mounted(source, options=options) as mount:
+        assert (mount.path / inside).read_bytes() == data
+    if source.endswith(".kas"):
+        assert [request.status for request in asked.requests] == [304]
+    else:
+        assert asked.count() == asked.count(where=lambda request: request.is_listing) > 0
+    assert asked.sent < 10_000
+
+
+# Others
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize(("options", "may"), [
+    ("", False), pytest.param("umask=0", True, marks=pytest.mark.slow),
+    pytest.param(f"uid={STRANGER.uid}", True, marks=pytest.mark.slow),
+])
+def test_what_root_mounts_is_for_others_where_that_was_said(
+    options: str, may: bool, serving: Serving, mounted: Mounted, public_folder: Path, many_arrays: Path,
+) -> None:
+    place = public_folder / "mnt"
+    place.mkdir()
+    with (
+        serving(Bucket({"data/many.kas": many_arrays, "data/text": b"text"})),
+        mounted("s3://bucket/data", at=place, options=["allow_other", *filter(None, [options])]) as mount,
+    ):
+
+        def look() -> list[int]:
+            found = []
+            for path in (place, place / "many.kas"):
+                try:
+                    os.listdir(path)
+                    found.append(0)
+                except OSError as error:
+                    found.append(error.errno or -1)
+            return [*found, errno_of(place / "text"), errno_of(place / "many.kas/array01.npy")]
+
+        assert Child(look, user=STRANGER).result() == [0 if may else errno.EACCES] * 4
+        assert look() == [0] * 4
+        assert mount.status()["pid"] == mount.pid
+
+
+SIGNED = "{}/bucket/data?X-Amz-Signature=hunter2"
+
+
+@pytest.mark.parametrize(("url", "fault"), [
+    (SIGNED, Status(403)), *(pytest.param(*words, marks=pytest.mark.slow) for words in (
+        (SIGNED, Status(503)), (SIGNED, Stall()), (SIGNED, Redirect("http://localhost:1/")), (SIGNED, Cut(9)),
+        (SIGNED, Garbage(b"HTTP/1.1 200 hunter2\r\n")), ("s3://bucket/none", Status(500, body=b"see-through")),
+        ("s3://bucket/data", Status(400, body=b"<Error><Code>Odd</Code><Key>see-through</Key></Error>")),
+    )),
+], ids=str)
+def test_errors_have_nothing_secret_either(url: str, fault: Fault, serving: Serving) -> None:
+    with serving(Bucket({"data": CONTENT}), faults=for_each(fault)) as server:
+        done = glassfs("ls", "-o", "timeout=0.5", url.format(server.url))
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert not any(secret in done.stderr for secret in ("see-through", "hunter2", "Signature")), done.stderr
