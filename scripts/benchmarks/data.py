@@ -75,6 +75,7 @@ CONTAINERS = {
     ),
     "huge-large": Container("huge.kdb", 10 << 30, 2 * MIB, contents.write_sparse_frames, _paths()),
     "shard": Container("shard.wshard", 16 * MIB, MIB, partial(contents.write_film, codec="zstd"), _paths()),
+    "many-keys": Container("keys.ikv", 60_000, 200, contents.write_keys, _paths()),
     "objects": Container("objects", 10_000, 20, contents.write_objects, _paths()),
     "takes": Container("takes", 500, 10, contents.write_dataset, _paths()),
     "few-keys": Container("few-keys.ikv", 2_000, 20, contents.write_keys, _paths("root")),

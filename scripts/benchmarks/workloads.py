@@ -333,7 +333,7 @@ def _of_remote() -> tuple[Workload, ...]:
         return tuple(Participant(side, side, recipe) for side in sides)
 
     roots = (
-        ("kastore", "store", 2), ("KinoDB", "pictures", 2), ("WShard", "shard", 3), ("iKv", "keys", 4),
+        ("kastore", "store", 2), ("KinoDB", "pictures", 2), ("WShard", "shard", 3), ("iKv", "many-keys", 4),
         ("IDV", "wide", 4),
     )
     opened = tuple(
