@@ -197,7 +197,7 @@ class ObjectServer(Server):
                 raise
             return Facts(0, "", 0), b""
         facts = _facts(result.meta)
-        if known is not None and facts == known:
+        if known is not None and known.fits(facts):
             return None
         start, end = result.range
         if start != 0 or end != min(size, facts.size):
@@ -214,8 +214,7 @@ class ObjectServer(Server):
             raise Changed("has been replaced by another object", self.shown(path)) from None
         except self._library.exceptions.NotSupportedError:
             raise _Passing("the server gives the whole in the place of a part", Changed) from None
-        now = _facts(result.meta)
-        if (now.size, now.etag) != (facts.size, facts.etag) or (not facts.etag and now.mtime_ns != facts.mtime_ns):
+        if not facts.fits(_facts(result.meta)):
             raise Changed("has been replaced by another object", self.shown(path))
         if tuple(result.range) != (offset, offset + size):
             raise _Passing(f"the server gives bytes {result.range[0]} to {result.range[1]} in the place of others")

@@ -1,0 +1,93 @@
+"""Servers on the web: what they say, and leave out, of the versions of what they have."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from glassfs.errors import Changed
+from glassfs.source import Connection, Store, locate
+from tests.remote import servers
+from tests.remote.http_server import HttpServer
+from tests.remote.requests import Reply, Request
+from tests.remote.s3 import Object, answer_object
+
+SIZE = 2_000_000
+CONTENT = random.Random(3).randbytes(SIZE)
+THEN = 1_700_000_000.0
+
+
+def store_of(name: str, **options: object) -> Store:
+    (found,) = locate([name], Connection(**{"timeout": 20.0, "poll": 3600.0, **options}))  # type: ignore[arg-type]
+    return found.store
+
+
+def answer(made: Object, request: Request) -> Reply:
+    """As of S3; without the headers that have nothing to say."""
+    reply = answer_object(made, request)
+    if not made.etag:
+        reply.change("ETag", None)
+    if not made.modified:
+        reply.change("Last-Modified", None)
+    return reply
+
+
+def webdav(objects: Mapping[str, tuple[Object, str]], request: Request) -> Reply:
+    """A folder ``/data/``, which has objects and lists them with other ETags than they are answered with."""
+    if request.method == "PROPFIND":
+        listed = "".join(
+            f"<D:response><D:href>/data/{name}</D:href><D:propstat><D:prop><D:resourcetype/>"
+            f"<D:getcontentlength>{made.size}</D:getcontentlength>"
+            f"<D:getlastmodified>{formatdate(made.modified, usegmt=True)}</D:getlastmodified>"
+            f"{f'<D:getetag>{etag}</D:getetag>' if etag else ''}"
+            "</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>"
+            for name, (made, etag) in objects.items()
+        )
+        text = f'<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">{listed}</D:multistatus>'
+        return Reply(207, [("Content-Type", "application/xml")], text.encode())
+    return answer(objects[request.path.rpartition("/")[2]][0], request)
+
+
+@pytest.mark.parametrize("etag", ['W/"1"', ""])
+def test_where_etags_tell_nothing_times_do(etag: str) -> None:
+    made = [Object(CONTENT, etag, THEN)]
+    with HttpServer(lambda request: answer(made[0], request)) as server:
+        store = store_of(f"{server.url}/data")
+        source = store.open(("data",))
+        assert source.read(0, 10) == CONTENT[:10]
+        assert source.read(1_000_000, 10) == CONTENT[1_000_000:1_000_010]
+        made[0] = Object(CONTENT[::-1], etag, THEN + 1)
+        with pytest.raises(Changed, match="/data: has been replaced"):
+            source.read(SIZE - 10, 10)
+        assert store.open(("data",)).read(SIZE - 10, 10) == CONTENT[:10][::-1]
+
+
+@pytest.mark.parametrize("listed", ["", 'W/"1"', '"1"'])
+def test_a_listing_may_say_less_of_versions_than_answers(listed: str) -> None:
+    objects = {"a": (Object(CONTENT, '"1"', THEN), listed)}
+    with HttpServer(lambda request: webdav(objects, request)) as server:
+        assert store_of(f"{server.url}/data/").open(("a",)).read(0, SIZE) == CONTENT
+
+
+def test_an_object_that_was_listed_without_an_etag_and_replaced_is_changed() -> None:
+    objects = {"a": (Object(CONTENT, '"1"', THEN), "")}
+    with HttpServer(lambda request: webdav(objects, request)) as server:
+        source = store_of(f"{server.url}/data/").open(("a",))
+        assert source.read(0, 10) == CONTENT[:10]
+        objects["a"] = (Object(CONTENT[::-1], '"2"', THEN + 1), "")
+        with pytest.raises(Changed, match="/data/a: has been replaced"):
+            source.read(SIZE - 10, 10)
+
+
+def test_a_folder_that_rclone_serves_over_webdav(tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    (served / "data").mkdir(parents=True)
+    (served / "data" / "a").write_bytes(CONTENT)
+    with servers.rclone("webdav", served, tmp_path) as port:
+        store = store_of(f"http://127.0.0.1:{port}/data/")
+        assert [name for name, _ in store.list(())] == ["a"]
+        assert store.open(("a",)).read(0, SIZE) == CONTENT
