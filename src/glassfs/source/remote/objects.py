@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.source.contract import Path
 from glassfs.source.remote import runner
-from glassfs.source.remote.s3_pages import S3Pages
+from glassfs.source.remote.s3_pages import S3Pages, believed
 from glassfs.source.remote.server import Facts, Listed, Server
 from glassfs.terminal import printable
 
@@ -174,8 +174,9 @@ class ObjectServer(Server):
         listed = [Listed(one.split("/")[depth], None) for one in found["common_prefixes"] if one.count("/") >= depth]
         for meta in found["objects"]:
             names = str(meta["path"]).split("/")
-            if len(names) == depth + 1:  # a folder can be an object of its own
-                listed.append(Listed(names[-1], _facts(meta)))
+            facts = _facts(meta)
+            if len(names) == depth + 1 and facts is not None:  # a folder can be an object of its own
+                listed.append(Listed(names[-1], facts))
         return [one for one in listed if one.name not in ("", ".", "..")]
 
     async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
@@ -189,7 +190,7 @@ class ObjectServer(Server):
         except self._library.exceptions.NotSupportedError:
             # The server gives whole files only, which will do for one that is small.
             result = await self._get(path, {})
-            if _facts(result.meta).size > size:
+            if result.meta["size"] > size:
                 raise Refused("cannot be read in parts: the server ignores what part is asked for",
                               self.shown(path)) from None
         except self._library.exceptions.GenericError as error:
@@ -197,6 +198,8 @@ class ObjectServer(Server):
                 raise
             return Facts(0, "", 0), b""
         facts = _facts(result.meta)
+        if facts is None:
+            raise DeviceFailed("the server says that it is larger than anything can be", self.shown(path))
         if known is not None and known.fits(facts):
             return None
         start, end = result.range
@@ -214,7 +217,8 @@ class ObjectServer(Server):
             raise Changed("has been replaced by another object", self.shown(path)) from None
         except self._library.exceptions.NotSupportedError:
             raise _Passing("the server gives the whole in the place of a part", Changed) from None
-        if not facts.fits(_facts(result.meta)):
+        now = _facts(result.meta)
+        if now is None or not facts.fits(now):
             raise Changed("has been replaced by another object", self.shown(path))
         if tuple(result.range) != (offset, offset + size):
             raise _Passing(f"the server gives bytes {result.range[0]} to {result.range[1]} in the place of others")
@@ -292,13 +296,8 @@ class WebServer(ObjectServer):
         raise Refused("the server lists no folders; what is in one has a URL of its own", self.shown(path))
 
 
-def _facts(meta: Any) -> Facts:
-    etag = meta["e_tag"] or ""
-    if etag and not etag.startswith(('"', "W/")):  # Azure's listings leave the quotes out
-        etag = f'"{etag}"'
-    modified = meta["last_modified"]
-    seconds = int(modified.timestamp())
-    return Facts(meta["size"], etag, seconds * 10**9 + modified.microsecond * 1000)
+def _facts(meta: Any) -> Facts | None:
+    return believed(meta["size"], meta["e_tag"] or "", meta["last_modified"])
 
 
 def _detail(error: Exception) -> str:

@@ -1,8 +1,8 @@
 """Folders of S3 listed page by page, through botocore: those that obstore cannot list, or not with bounded memory.
 
 obstore gives a listing as a whole or not at all. One object whose name it does not take, such as one with a line feed
-in it, costs it the folder; and it gathers names as long as the server has any. Here the names of each page are counted,
-and one that no file can have costs nothing but itself.
+in it, costs it the folder; and it gathers names as long as the server has any. Here what each page says is counted, and
+a name that no file can have costs nothing but itself.
 
 Any thread. A listing runs on a thread of its own, which ends by the deadline; whoever waits for it gives up then
 whatever the server does. Redirects are not followed.
@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -28,12 +29,27 @@ LARGEST_PAGE = 16 << 20
 """Bytes of an answer. A page has a thousand names of up to 1,024 bytes, each of which may be written as three."""
 MOST_NAMES = 1_000_000
 MOST_BYTES = 64 << 20
-"""Names of one folder, and bytes of them."""
+"""Names of one folder, and characters of them and their ETags."""
+LARGEST_SIZE = 1 << 62
+LONGEST_ETAG = 1024
+LATEST_NS = 1 << 63
 MOST_AT_ONCE = 4
 PIECE = 64 << 10
 _GONE = ("404", "NoSuchBucket", "NoSuchKey")
 _REFUSED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
 _NO_NAMES = ("", ".", "..")
+
+
+def believed(size: int, etag: str, modified: datetime) -> Facts | None:
+    """What a server says of an object, as far as it can be so: None for a size that nothing has."""
+    if not 0 <= size <= LARGEST_SIZE:
+        return None
+    if len(etag) > LONGEST_ETAG:
+        etag = ""
+    if etag and not etag.startswith(('"', "W/")):  # some listings leave the quotes out
+        etag = f'"{etag}"'
+    mtime_ns = int(modified.timestamp()) * 10**9 + modified.microsecond * 1000
+    return Facts(size, etag, mtime_ns if abs(mtime_ns) < LATEST_NS else 0)
 
 
 class S3Pages:
@@ -57,7 +73,7 @@ class S3Pages:
         for listed in self._told(line, task, prefix):
             if listed.name in _NO_NAMES or "\0" in listed.name:
                 continue
-            size += len(listed.name)
+            size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)
             if len(found) == MOST_NAMES or size > MOST_BYTES:
                 raise TooLarge(f"has more than {MOST_NAMES} objects, or very long names", task.shown)
             if listed.facts is None or listed.name not in found:
@@ -74,9 +90,8 @@ class S3Pages:
                 yield Listed(_name(one["Prefix"], prefix).removesuffix("/"), None)
             for one in page.get("Contents", ()):
                 name = _name(one["Key"], prefix)
-                if "/" not in name:
-                    modified = one["LastModified"]
-                    facts = Facts(one["Size"], one.get("ETag", ""), int(modified.timestamp()) * 10**9)
+                facts = believed(one["Size"], one.get("ETag", ""), one["LastModified"])
+                if "/" not in name and facts is not None:
                     yield Listed(name, facts)
             if not page.get("IsTruncated"):
                 return

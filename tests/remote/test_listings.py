@@ -1,0 +1,94 @@
+"""What listings of strangers say of objects, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from glassfs.errors import TooLarge
+from glassfs.source import Connection, Store, locate
+from glassfs.source.remote import objects, s3_pages
+from tests.remote.conftest import Serving
+from tests.remote.http_server import HttpServer
+from tests.remote.requests import Reply, Request
+from tests.remote.s3 import Bucket, listing
+
+ODD = ("\n", "1", '"0"')
+"""With this name obstore does not list the folder."""
+Listing = Callable[[Request], Reply]
+
+
+def store_of(name: str) -> Store:
+    (found,) = locate([name], Connection(timeout=30.0, poll=3600.0))
+    return found.store
+
+
+def page(*found: tuple[str, str, str], when: str = "2026-01-01T00:00:00.000Z", following: str | None = None) -> Reply:
+    """Names with their sizes and ETags."""
+    contents = "".join(
+        f"<Contents><Key>{name}</Key><LastModified>{when}</LastModified><ETag>{etag}</ETag><Size>{size}</Size></Contents>"
+        for name, size, etag in found
+    )
+    reply = listing("bucket", [], following=following)
+    assert isinstance(reply.body, bytes)
+    end = b"</ListBucketResult>"
+    return Reply(200, reply.headers, reply.body.replace(end, contents.encode() + end))
+
+
+@pytest.fixture
+def said(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> Callable[[Listing], dict[str, tuple[int, int, str]]]:
+    """What is shown of a bucket with that listing: sizes, times in microseconds, and what tells versions."""
+
+    def shown(answer: Listing) -> dict[str, tuple[int, int, str]]:
+        with serving(Bucket()), HttpServer(answer) as server:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+            return {
+                name: (entry.size, entry.mtime_ns // 1000, str(entry.version).partition("|")[2])
+                for name, entry in store_of("s3://bucket/").list(())
+            }
+
+    return shown
+
+
+@pytest.mark.parametrize("size", ["-5", "18446744073709551615", "99999999999999999999999999", str((1 << 62) + 1)])
+def test_a_size_that_nothing_has_costs_the_name(size: str, said: Callable[[Listing], dict[str, object]]) -> None:
+    assert set(said(lambda request: page(("good", "5", '"0"'), ("bad", size, '"0"')))) == {"good"}
+
+
+def test_a_long_etag_is_none(said: Callable[[Listing], dict[str, tuple[int, int, str]]]) -> None:
+    long = "e" * 1100
+    for others in ((), (ODD,)):
+        found = said(lambda request, others=others: page(("x", "5", f'"{long}"'), ("y", "5", '"eee"'), *others))  # type: ignore[misc]
+        assert found["x"][2].endswith("|") and found["y"][2].endswith('|"eee"')
+
+
+@pytest.mark.parametrize("etag", ['"0"', "0", "", "W/&quot;0&quot;"])
+def test_both_ways_to_list_say_the_same(
+    etag: str, said: Callable[[Listing], dict[str, tuple[int, int, str]]],
+) -> None:
+    """A listing that takes long is read in the other way, and what it lists is not another version then."""
+    when = "2026-01-01T00:00:00.345678Z"
+    first = said(lambda request: page(("x", "5", etag), when=when))
+    second = said(lambda request: page(("x", "5", etag), ODD, when=when))
+    assert first["x"][:2] == (5, 1_767_225_600_345_678)
+    assert first["x"] == second["x"]
+
+
+def test_a_listing_of_long_words_without_end_is_bounded(
+    said: Callable[[Listing], object], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(objects, "LONG_LISTING", 0.1)
+    monkeypatch.setattr(s3_pages, "MOST_BYTES", 2_000_000)
+    numbers, asked = count(), []
+
+    def answer(request: Request) -> Reply:
+        number = next(numbers)
+        asked.append(request.query.get("encoding-type"))
+        etag = '"' + "e" * 1000 + '"'
+        return page(*((f"{number}-{each}", "1", etag) for each in range(500)), following=str(number))
+
+    with pytest.raises(TooLarge, match="s3://bucket: has more than"):
+        said(answer)
+    assert asked.count("url") == 4
