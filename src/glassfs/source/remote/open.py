@@ -22,6 +22,7 @@ CREDENTIALS_FOR = timedelta(minutes=10)
 """How long those that were found are used before they are looked up again."""
 ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME"
 _ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
 
 class _Made(NamedTuple):
@@ -67,6 +68,7 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
     region = connection.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
     endpoint = connection.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     given: dict[str, Any] = {}
+    session: Any = None
     if connection.anonymous:
         given["skip_signature"] = True
     elif connection.key:
@@ -82,6 +84,8 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
                 "a bucket that is open to all needs the option anonymous", url.shown,
             )
         given["credential_provider"] = _provider(found)
+    if not (region and endpoint) and (session is not None or _has_files()):
+        session = session or _session(url, connection.profile)
         region = region or session.get_config_variable("region") or ""
         endpoint = endpoint or _configured_endpoint(session)
     if endpoint:
@@ -114,6 +118,11 @@ def _s3_client(connection: Connection, region: str, endpoint: str) -> Any:
     )
 
 
+def _has_files() -> bool:
+    """Whether what takes a while to load could know more than the environment."""
+    return any(os.path.exists(os.path.expanduser(os.environ.get(name) or usual)) for name, usual in _FILES)
+
+
 def _session(url: Url, profile: str) -> Any:
     """What knows the files, roles and services that credentials for S3 come from."""
     try:
@@ -124,7 +133,7 @@ def _session(url: Url, profile: str) -> Any:
     try:
         session.get_scoped_config()
     except Exception as error:
-        raise NotAllowed(f"its credentials cannot be found: {error}", url.shown) from None
+        raise NotAllowed(f"the files of AWS cannot be understood: {error}", url.shown) from None
     return session
 
 
@@ -141,8 +150,11 @@ def _provider(credentials: Any) -> Callable[[], dict[str, Any]]:
 
 
 def _configured_endpoint(session: Any) -> str:
+    """That of S3 alone, or that of all services."""
     config = session.get_scoped_config()
-    return str(config.get("endpoint_url", ""))
+    services = session.full_config.get("services", {}).get(config.get("services"), {})
+    of_s3 = services.get("s3", {})
+    return str((isinstance(of_s3, dict) and of_s3.get("endpoint_url")) or config.get("endpoint_url", ""))
 
 
 def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:

@@ -1,0 +1,99 @@
+"""What is said of how to reach S3: options, then the environment, then the usual files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from glassfs.errors import NotAllowed
+from glassfs.source import Connection, locate
+from tests.remote.s3 import Bucket, S3Server
+from tests.remote.servers import CREDENTIALS
+
+VARIABLES = (
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE",
+)
+KEYS = {name: CREDENTIALS[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of settings, and nothing in the environment but its name."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+def regions(server: S3Server) -> set[str]:
+    """Those that requests were signed for."""
+    signed = [request.headers.get("authorization", "-/-/-") for request in server.requests]
+    return {line.split("/")[2] for line in signed}
+
+
+@pytest.mark.parametrize(("environment", "options", "region"), [
+    (KEYS, {}, "eu-central-1"),
+    (KEYS | {"AWS_REGION": "eu-west-2"}, {}, "eu-west-2"),
+    (KEYS, {"region": "eu-west-3"}, "eu-west-3"),
+    ({}, {"key": "key", "secret": "secret"}, "eu-central-1"),
+    ({}, {"anonymous": True}, "-"),
+])
+def test_the_usual_file_is_read_whoever_has_the_keys(
+    environment: Mapping[str, str], options: Mapping[str, str], region: str, config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with S3Server({"bucket": Bucket({"data": b"x"})}) as server:
+        config.write_text(f"[default]\nregion = eu-central-1\nendpoint_url = {server.url}\n")
+        (found,) = locate(["s3://bucket/"], Connection(timeout=10.0, **options))  # type: ignore[arg-type]
+        assert [name for name, _ in found.store.list(())] == ["data"]
+        assert regions(server) == {region}
+
+
+def test_an_endpoint_of_s3_alone_comes_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with S3Server({"bucket": Bucket({"data": b"x"})}) as server:
+        config.write_text(
+            "[default]\nservices = mine\nendpoint_url = http://127.0.0.1:1\n\n"
+            f"[services mine]\ns3 =\n  endpoint_url = {server.url}\n",
+        )
+        (found,) = locate(["s3://bucket/"], Connection(timeout=10.0))
+        assert [name for name, _ in found.store.list(())] == ["data"]
+
+
+def test_what_is_said_elsewhere_counts_more_than_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    config.write_text("[default]\nendpoint_url = http://127.0.0.1:1\n")
+    with S3Server({"bucket": Bucket({"data": b"x"})}) as server:
+        locate(["s3://bucket/"], Connection(timeout=10.0, endpoint=server.url))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        locate(["s3://bucket/"], Connection(timeout=10.0))
+        assert server.count() == 2
+
+
+def test_a_file_that_makes_no_sense_is_a_sentence(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    config.write_text("region = eu-central-1\n")
+    with pytest.raises(NotAllowed, match="s3://bucket: the files of AWS cannot be understood"):
+        locate(["s3://bucket/"], Connection(timeout=10.0))
+
+
+def test_without_a_file_nothing_is_loaded_to_read_one(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    script = (
+        "import sys; from glassfs.source import Connection, locate; locate(['s3://bucket/'], "
+        "Connection(endpoint=sys.argv[1], timeout=20.0)); sys.exit('botocore' in sys.modules)"
+    )
+    with S3Server({"bucket": Bucket({"data": b"x"})}) as server:
+        assert subprocess.run([sys.executable, "-c", script, server.url], timeout=60).returncode == 0
