@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from glassfs.errors import Changed
+from glassfs.library import open_tree
 from glassfs.source import Connection, Store, locate
+from glassfs.tree import File
+from tests.formats.kinodb_files import floats, written
 from tests.remote import servers
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
@@ -91,3 +94,55 @@ def test_a_folder_that_rclone_serves_over_webdav(tmp_path: Path) -> None:
         store = store_of(f"http://127.0.0.1:{port}/data/")
         assert [name for name, _ in store.list(())] == ["a"]
         assert store.open(("a",)).read(0, SIZE) == CONTENT
+
+
+@pytest.mark.parametrize("etag", ['"1"', 'W/"1"', ""])
+def test_another_query_is_another_object(etag: str) -> None:
+    """However much the two have in common."""
+    objects = {number: Object(bytes([number]) * 500_000, etag, 0.0) for number in (1, 2)}
+    with HttpServer(lambda request: answer(objects[int(request.query["id"])], request)) as server:
+        names = [f"{server.url}/data?id={number}" for number in objects]
+        one, other = locate(names, Connection(timeout=20.0))
+        entries = [found.store.entry(found.path) for found in (one, other)]
+        versions = {(entry.version, entry.place) for entry in entries}
+        assert len(versions) == 2
+        assert {found.store.open(found.path).read(400_000, 1) for found in (one, other)} == {b"\1", b"\2"}
+
+
+def test_containers_under_one_path_are_each_their_own(tmp_path: Path) -> None:
+    objects = [
+        bytes(written(tmp_path, {"state": floats(4, 2), "action": floats(4, 3), "task": f"task {number}"}))
+        for number in (1, 2)
+    ]
+    assert len(objects[0]) == len(objects[1])
+    with HttpServer(lambda request: answer(Object(objects[int(request.query["id"])], "", 0.0), request)) as server:
+        tree = open_tree(*(f"{server.url}/run.kdb?id={number}" for number in range(2)))
+        numbers = set()
+        for name, task in (("run.kdb", b"task 1"), ("run.kdb~2", b"task 2")):
+            files = [node for _, node in tree.walk(f"/{name}") if isinstance(node, File)]
+            numbers |= {node.ino for node in files}
+            assert sum(task in node.read(0, node.size) for node in files) > 0
+        assert len(numbers) == 2 * len(files)
+        tree.close()
+
+
+@pytest.mark.parametrize("etag", ['"1"', ""])
+def test_another_query_is_another_object_on_disk_too(etag: str, tmp_path: Path) -> None:
+    objects = {number: Object(bytes([number]) * 500_000, etag, 0.0) for number in (1, 2)}
+    with HttpServer(lambda request: answer(objects[int(request.query["id"])], request)) as server:
+        for number in (1, 2, 1, 2):
+            store = store_of(f"{server.url}/data?id={number}", disk_cache=str(tmp_path / "disk"))
+            assert store.open(("data",)).read(0, 500_000) == bytes([number]) * 500_000
+
+
+def test_a_new_signature_is_no_other_object(tmp_path: Path) -> None:
+    """What is on disk is used."""
+    with HttpServer(lambda request: answer(Object(CONTENT, '"1"', THEN), request)) as server:
+        versions = set()
+        for word in ("one", "two"):
+            name = f"{server.url}/data?X-Amz-Signature={word}&X-Amz-Date={word}"
+            store = store_of(name, disk_cache=str(tmp_path / "disk"))
+            versions.add(store.entry(("data",)).version)
+            assert store.open(("data",)).read(0, SIZE) == CONTENT
+        assert len(versions) == 1
+        assert server.sent < 2 * SIZE

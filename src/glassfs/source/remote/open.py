@@ -15,6 +15,7 @@ from glassfs.source.remote.objects import SILENCE, ObjectServer, WebServer
 from glassfs.source.remote.redirects import demand_same_host, has_secret
 from glassfs.source.remote.s3_pages import S3Pages
 from glassfs.source.remote.server import Server
+from glassfs.source.remote.signed import meant
 from glassfs.source.remote.url import WEB, Url
 
 REGION = "us-east-1"
@@ -216,7 +217,8 @@ def _web(url: Url, connection: Connection) -> ObjectServer:
         raise Refused("is not the URL of a server", url.shown) from None
     if has_secret(url.query):
         demand_same_host(url, connection.timeout / SILENCE)
-    return WebServer(base, base, make, library, connection.timeout, False)
+    word = meant(url.query)
+    return WebServer(base, f"{base}?{word}" if word else base, make, library, connection.timeout, False)
 
 
 def _authorization(url: Url, connection: Connection) -> str:
