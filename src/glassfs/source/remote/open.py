@@ -12,7 +12,7 @@ from glassfs.errors import NotAllowed, Refused
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.library import EXTRA, obstore
 from glassfs.source.remote.objects import SILENCE, ObjectServer, WebServer
-from glassfs.source.remote.redirects import demand_same_host, has_secret
+from glassfs.source.remote.redirects import demand_same_host
 from glassfs.source.remote.s3_pages import S3Pages
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.signed import meant
@@ -215,8 +215,8 @@ def _web(url: Url, connection: Connection) -> ObjectServer:
         make()
     except Exception:
         raise Refused("is not the URL of a server", url.shown) from None
-    if has_secret(url.query):
-        demand_same_host(url, connection.timeout / SILENCE)
+    if url.query:
+        demand_same_host(url, authorization, connection.timeout)
     word = meant(url.query)
     return WebServer(base, f"{base}?{word}" if word else base, make, library, connection.timeout, False)
 
