@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
+from itertools import chain, count, repeat
 
 import pytest
 
-from glassfs.errors import TooLarge
+from glassfs.errors import DeviceFailed, TooLarge
 from glassfs.source import Connection, Store, locate
 from glassfs.source.remote import objects, s3_pages
 from tests.remote.conftest import Serving
@@ -92,3 +92,23 @@ def test_a_listing_of_long_words_without_end_is_bounded(
     with pytest.raises(TooLarge, match="s3://bucket: has more than"):
         said(answer)
     assert asked.count("url") == 4
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az", "http"])
+def test_a_listing_without_end_has_a_part_of_the_time(scheme: str) -> None:
+    """Where nobody counts what comes. ``timeout`` is what reads have."""
+    numbers = count()
+
+    def answer(request: Request) -> Reply:
+        if scheme == "gs":
+            number = next(numbers)
+            return page(*((f"data/{number}-{each}", "1", "0") for each in range(500)), following=str(number))
+        start = '<?xml version="1.0"?><EnumerationResults>' if scheme == "az" else '<D:multistatus xmlns:D="DAV:">'
+        return Reply(207 if scheme == "http" else 200, [], chain([start.encode()], repeat(b" " * 65536)))
+
+    with HttpServer(answer, bandwidth=20e6) as server:
+        name = f"{server.url}/data/" if scheme == "http" else f"{scheme}://bucket/data/"
+        options = {"key": "account", "anonymous": True} if scheme == "az" else {"token": "token"}
+        with pytest.raises(DeviceFailed, match=r"/data: the listing does not end within 0.5 seconds$"):
+            locate([name], Connection(timeout=1.5, endpoint=server.url, **options))  # type: ignore[arg-type]
+        assert server.count() > 0

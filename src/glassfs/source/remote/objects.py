@@ -37,8 +37,11 @@ SILENCE = 3
 GRACE = 0.5
 """Seconds that a thread waits longer than what it waits for may take."""
 LONGEST_SENTENCE = 200
-LONG_LISTING = 3.0
-"""Seconds after which a listing goes on by pages where that can be: obstore would gather names without end."""
+LONG_LISTING = 2.0
+"""Seconds after which a listing goes on by pages where that can be: obstore would gather names without end.
+
+Where it cannot be, the listing is given up after the part of the whole time that a silence may have, too.
+"""
 MOST_BY_PAGE = 10_000
 _PASSING = ("408", "425", "429", "500", "502", "503", "504")
 """Answers of a server that may be others the next time."""
@@ -145,9 +148,13 @@ class ObjectServer(Server):
     async def _list(self, path: Path) -> Sequence[Listed]:
         if self._pages is None:
             try:
-                return await self._whole_list(path)
+                return await asyncio.wait_for(self._whole_list(path), self.timeout / SILENCE)
             except _Unlistable as error:
                 raise DeviceFailed(f"cannot be listed: {error}", self.shown(path)) from None
+            except (TimeoutError, asyncio.TimeoutError):
+                raise DeviceFailed(
+                    f"the listing does not end within {self.timeout / SILENCE:.3g} seconds", self.shown(path),
+                ) from None
         if path not in self._by_page:
             try:
                 return await asyncio.wait_for(self._whole_list(path), min(LONG_LISTING, self.timeout / SILENCE))
