@@ -91,7 +91,7 @@ def test_what_passes_is_not_noticed(name: str, serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in ("cut", "stall") else pytest.mark.slow)
+    pytest.param(name, marks=() if name == "stall" else pytest.mark.slow)
     for name in [*FAULTS, *SILENT] if name != "longer than promised"
 ])
 def test_what_does_not_pass_is_an_error_in_time(name: str, serving: Serving) -> None:

@@ -136,6 +136,7 @@ def test_requests_are_answered_at_the_same_time(proxy: Proxy) -> None:
     assert (proxy.connections, proxy.most_at_once) == (4, 4)
 
 
+@pytest.mark.slow
 def test_all_connections_together_have_the_bandwidth(proxy: Proxy) -> None:
     proxy.bandwidth = 40e6
     clients = [Client(proxy.port) for _ in range(2)]
@@ -190,7 +191,8 @@ def test_bodies_of_another_length_or_pace(proxy: Proxy, client: Client, fault: F
     (Cut(100), http.client.IncompleteRead), (Cut(0), http.client.IncompleteRead),
     (Length(-900, "lie"), http.client.IncompleteRead),
     (Reset(100), ConnectionResetError), (Reset(0), ConnectionResetError), (Reset(), ConnectionResetError),
-    (Stall(100), TimeoutError), (Stall(0), TimeoutError), (Stall(), TimeoutError),
+    *(pytest.param(stall, TimeoutError, marks=pytest.mark.slow) for stall in (Stall(100), Stall(0))),
+    (Stall(), TimeoutError),
     (Garbage(), http.client.BadStatusLine),
 ])
 def test_answers_that_do_not_come_to_their_end(
@@ -243,6 +245,7 @@ def test_everything_is_swallowed_until_it_is_released(proxy: Proxy, client: Clie
     assert client.get()[1] == WANTED
 
 
+@pytest.mark.slow
 def test_what_is_held_in_the_middle_goes_on(proxy: Proxy, client: Client) -> None:
     client.connection.request("GET", "/b/large")
     proxy.bandwidth = 20e6

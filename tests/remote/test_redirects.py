@@ -128,7 +128,9 @@ def test_the_same_host_over_tls_is_no_other(certificate: Path, monkeypatch: pyte
         assert secure.count() == 2
 
 
-@pytest.mark.parametrize("fault", [Status(503), Status(429), Reset(), Garbage(), Stall()])
+@pytest.mark.parametrize("fault", [
+    Status(503), Status(429), Reset(), Garbage(), pytest.param(Stall(), marks=pytest.mark.slow),
+])
 def test_what_passes_is_asked_again(fault: Fault, elsewhere: HttpServer) -> None:
     """It is not known before somebody else would be told."""
     times = iter([fault])
@@ -156,7 +158,7 @@ def test_a_certificate_that_nobody_knows_is_an_error(certificate: Path) -> None:
 
 def test_other_errors_are_those_without_a_query() -> None:
     with pytest.raises(DeviceFailed, match="the connection is refused"):
-        store_of(f"http://127.0.0.1:{free_port()}/data?sig=hunter2", timeout=0.5)
+        store_of(f"http://127.0.0.1:{free_port()}/data?sig=hunter2", timeout=0.2)
     with HttpServer() as server:
         with pytest.raises(NotFound, match="there is no such object"):
             store_of(f"{server.url}/data?sig=hunter2")

@@ -58,6 +58,7 @@ def test_listings_are_those_of_moto(both: list[Any], prefix: str, delimiter: str
     assert listings[0] == listings[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", RANGES)
 def test_ranges_are_those_of_moto(both: list[Any], asked: str | None) -> None:
     answers = []
@@ -71,6 +72,7 @@ def test_ranges_are_those_of_moto(both: list[Any], asked: str | None) -> None:
     assert answers[0] == answers[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", [
     {"IfMatch": "{etag}"}, {"IfMatch": '"other"'}, {"IfNoneMatch": "{etag}"}, {"IfNoneMatch": '"other"'},
 ])
@@ -86,6 +88,7 @@ def test_conditions_are_those_of_moto(both: list[Any], condition: dict[str, str]
     assert answers[0] == answers[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bucket", "key"), [("same", "none"), ("no-such-bucket", "none")])
 def test_what_is_not_there(both: list[Any], bucket: str, key: str) -> None:
     for client in both:
@@ -93,6 +96,7 @@ def test_what_is_not_there(both: list[Any], bucket: str, key: str) -> None:
             client.get_object(Bucket=bucket, Key=key)
 
 
+@pytest.mark.slow
 def test_moto_serves_ranges_and_conditions(moto: servers.S3, bucket: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
     moto.put(bucket, {"folder/some key": CONTENT, "file": tmp_path / "file"})
@@ -136,6 +140,7 @@ def test_names_that_xml_cannot_hold() -> None:
         assert connection.getresponse().read() == b"two"
 
 
+@pytest.mark.slow
 def test_ten_thousand_objects_come_in_ten_pages() -> None:
     keys = [f"d/{number:05}.kdb" for number in range(10_000)]
     with S3Server({"b": Bucket(dict.fromkeys(keys, b"x")), "c": Bucket()}) as server:
