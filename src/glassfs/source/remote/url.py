@@ -79,8 +79,8 @@ def parsed(name: str) -> Url:
     host, _, path = rest.partition("/")
     userinfo, _, host = host.rpartition("@")
     names = [unquote(part, errors="surrogateescape") if scheme in WEB else part for part in path.split("/")]
-    parts = tuple(part for part in names if part)
-    if any(part in (".", "..") or "\0" in part for part in parts):
+    parts = tuple(names[:-1] if path.endswith("/") or not path else names)
+    if any(part in ("", ".", "..") or "\0" in part or "/" in part for part in parts):
         raise Refused("has a name in it that no file can have", shown(name))
     return Url(
         ALIASES.get(scheme, scheme), host, parts, query, userinfo, shown(name).rstrip("/") if host else shown(name),
