@@ -18,6 +18,7 @@ from tests.batch.many import (
     is_running,
     lines_of,
     many_links,
+    most_memory,
     same_lines,
     sound,
     stuck,
@@ -228,19 +229,7 @@ def test_the_memory_of_the_one_who_asks(tmp_path: Path, scale: Scale) -> None:
     program = subprocess.Popen(
         command("verify", folder, "--jobs", 2, "--report", tmp_path / "report.jsonl"), stderr=subprocess.PIPE,
     )
-    largest = 0
-    while program.poll() is None:
-        largest = max(largest, most_memory(program.pid))
-        time.sleep(0.02)
+    largest = most_memory(program)
     _, errors = program.communicate()
     assert (program.returncode, errors) == (0, f"{count:,} containers, 0 faults\n".encode())
     assert 0 < largest < 200 << 10
-
-
-def most_memory(process: int) -> int:
-    """The most KiB that a process has had so far; that of who started it does not count, as in its resource usage."""
-    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{process}/status", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1])
-    return 0
