@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -132,3 +132,14 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def most_memory(program: subprocess.Popen[bytes]) -> int:
+    """The most KiB that a process has until it ends. Its resource usage counts those of who started it as well."""
+    most = 0
+    while program.poll() is None:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            status = Path(f"/proc/{program.pid}/status").read_text(encoding="utf-8")
+            most = max([most, *(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))])
+        time.sleep(0.02)
+    return most

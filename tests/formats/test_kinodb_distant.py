@@ -67,7 +67,7 @@ def test_they_are_found_without_looking_at_each(regular: bytearray) -> None:
 
 def test_a_frame_that_is_otherwise_costs_itself(regular: bytearray) -> None:
     middle = regular.index(raw(7).tobytes())
-    regular[middle - 5] ^= 1  # what is said of the image in frame 7
+    regular[middle - 6] ^= 1  # the channels of the image in frame 7
     damaged = []
     for name, content in images_of(image_group(opened(regular, True)[1])):
         data = content.data  # type: ignore[attr-defined]
@@ -78,11 +78,25 @@ def test_a_frame_that_is_otherwise_costs_itself(regular: bytearray) -> None:
             assert "where one was to be expected" in error.reason
             damaged.append(b"/".join(name))
     assert damaged == [b"front/000007"]
+    assert list(opened(regular, True)[1].check()) == list(opened(regular, False)[1].check()) != []
 
 
-@pytest.mark.parametrize("last", [{"front": raw(1)}, None, {"wrist": raw(1), "front": raw(1)}])
-def test_a_last_frame_that_is_otherwise_makes_it_look(tmp_path: Path, last: Any) -> None:
-    data = episode(tmp_path, [*({"front": raw(t), "wrist": raw(t)} for t in range(FRAMES - 1)), last])
+def test_images_that_are_elsewhere_are_found(tmp_path: Path) -> None:
+    """In frames that are as long as the others, but have their images in another order."""
+    shots: list[Any] = [{"front": raw(t), "wrist": raw(t + 100)} for t in range(FRAMES)]
+    for frame in (7, FRAMES - 1):
+        shots[frame] = {"wrist": raw(frame + 100), "front": raw(frame)}
+    data = episode(tmp_path, shots)
+    expected = shown(data, False)
+    for distant in (shown(data, True), shown(data, True)):
+        assert distant == expected
+
+
+@pytest.mark.parametrize("second", [{"front": raw(1)}, None, {"wrist": raw(1), "front": raw(1)}])
+def test_a_second_frame_that_is_otherwise_makes_it_look(tmp_path: Path, second: Any) -> None:
+    data = episode(tmp_path, [{"front": raw(0), "wrist": raw(0)}, second, *(
+        {"front": raw(t), "wrist": raw(t)} for t in range(2, FRAMES)
+    )])
     assert shown(data, True) == shown(data, False)
 
 

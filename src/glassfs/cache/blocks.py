@@ -43,6 +43,7 @@ class BlockCache:
         self.hits = self.misses = 0
         self._uncounted = min(LARGEST_UNCOUNTED, budget // UNCOUNTED_SHARE)
         self._tiny = min(TINY, self._uncounted)
+        self._lent = 0
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
@@ -63,10 +64,11 @@ class BlockCache:
         return min(LARGEST_KEPT, self.budget // 2)
 
     def lend(self) -> int:
-        """Bytes of the budget that somebody else has from now on, for what is fetched from elsewhere."""
-        lent = self.budget // 2
-        self.room.budget -= lent
-        return lent
+        """Bytes of the budget that somebody else has from now on, for what is fetched from elsewhere: once one half."""
+        if not self._lent:
+            self._lent = self.budget // 2
+            self.room.budget -= self._lent
+        return self._lent
 
     def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
         """Fills ``buffer`` with the block's bytes from ``offset`` on."""

@@ -46,7 +46,9 @@ AT_ONCE = 1 << 20
     "--output", metavar="FILE", default="", type=click.Path(readable=False),
     help="Write them there, not to the standard output. FILE is there when it is whole.",
 )
-@click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal, with --output.")
+@click.option(
+    "--progress/--no-progress", default=None, help="A progress bar; the default on a terminal, with --output.",
+)
 @many_options("Go on with report and FILE: what has a line in the report is not read again. Not for parquet.")
 @connection_option
 def command(

@@ -290,7 +290,7 @@ class Entry:
         if node is not None:
             self._identity = self._identity or version_of(node)
         if session.is_closed:
-            raise Closed("was closed", ", ".join(session.asked.sources))
+            raise Closed("was closed", session.asked.shown)
         era = session.era
         _, node = session.paths.find(self._path)
         if self._identity and isinstance(node, Directory):
@@ -315,7 +315,7 @@ class Entry:
     def _at(self, path: str) -> Entry:
         session = self._session
         if session.is_closed:
-            raise Closed("was closed", ", ".join(session.asked.sources))
+            raise Closed("was closed", session.asked.shown)
         if self._path != "/" and isinstance(self._node, File):
             raise NotADirectory("is not a directory", part=printable(self.path))
         found, node = session.paths.find(below(self._path, path))
@@ -354,7 +354,7 @@ class Entry:
         return self.bytes() if isinstance(node, File) and node.name.endswith(suffix) else None
 
     def _shown_name(self) -> str:
-        return self.path or ", ".join(self._session.asked.sources)
+        return self.path or self._session.asked.shown
 
     def _shown_node(self) -> Node | None:
         try:

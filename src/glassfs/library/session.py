@@ -17,6 +17,7 @@ from glassfs.cache import DEFAULT_BUDGET, BlockCache
 from glassfs.errors import Closed
 from glassfs.library.finding import Paths
 from glassfs.source import Connection, absolute
+from glassfs.source.remote.url import shown
 from glassfs.tree import Containers, Sources, Tree, open_sources
 from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Children
@@ -30,11 +31,16 @@ KEPT_SHARE = 4
 class Asked:
     """What ``glassfs.open`` was asked for."""
 
-    sources: tuple[str, ...]
+    sources: tuple[str, ...] = field(repr=False)
     cache_size: int | None = None
     spool: str | None = None
     views: str = ""
     connection: Connection = field(default_factory=Connection)
+
+    @property
+    def shown(self) -> str:
+        """The sources as everybody may see them."""
+        return ", ".join(map(shown, self.sources))
 
     def elsewhere(self) -> Asked:
         """The same for a process with another working directory."""
@@ -86,7 +92,7 @@ class Session:
         if paths is None:
             with self._lock:
                 if self.is_closed:
-                    raise Closed("was closed", ", ".join(self.asked.sources))
+                    raise Closed("was closed", self.asked.shown)
                 paths = self._paths
                 if paths is None:
                     asked = self._away if self.era else self.asked

@@ -122,7 +122,7 @@ def test_bytes_are_right_or_there_is_an_error(
                 if facts == server.objects[PATH]:
                     wrong.append("Changed")
             except GlassfsError as error:
-                if not isinstance(error, (DeviceFailed, NotAllowed)) or not str(error).startswith(paged.key[0].name):
+                if not isinstance(error, (DeviceFailed, NotAllowed)) or not str(error).startswith(server.name):
                     wrong.append(repr(error))
             else:
                 if buffer != content(facts, offset, len(buffer)):

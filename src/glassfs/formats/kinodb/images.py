@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, overload
@@ -59,7 +59,9 @@ class _Scan:
     led anywhere. ``position`` is the end of the last whole frame.
     """
 
-    def __init__(self, source: Source, start: int, end: int, num_frames: int, has_format: bool) -> None:
+    def __init__(
+        self, source: Source, start: int, end: int, num_frames: int, has_format: bool, may_foresee: bool = False,
+    ) -> None:
         self.looks: list[_Look] = []
         self.look_of, self.frames, self.sizes = array("I"), array("I"), array("I")
         self.starts, self.media = array("Q"), array("B")
@@ -68,6 +70,7 @@ class _Scan:
         self.error: str | None = None
         self.told: list[bytes] = []
         """What stands before each image of a frame, if all are foreseen from the first: then it is for all frames."""
+        self._may_foresee = may_foresee
         self._shape = struct.Struct("<IIBB" if has_format else "<IIB")
         window = _spare.pop() if _spare else bytearray(WIDE_WINDOW)
         self._run(source, num_frames, window)
@@ -159,7 +162,7 @@ class _Scan:
                 ahead = NEAR_WINDOW if stored > FAR else WIDE_WINDOW
             frame += 1
             self.position = position
-            if frame == 1 and source.is_distant and self._foresee(source, heads, num_frames):
+            if frame == 1 and self._may_foresee and self._foresee(source, heads, num_frames):
                 return None
             is_regular = all(media or not self.looks[known[head]].format for head, media in heads)
             pattern = heads if is_regular and ahead == WIDE_WINDOW else []
@@ -211,20 +214,20 @@ class _Scan:
     def _foresee(self, source: Source, heads: list[tuple[bytes, int]], num_frames: int) -> bool:
         """Whether all frames are like the first, of raw images: then nothing has to be asked for in between.
 
-        The section is as long as they are together, and the last one begins as it should. The others are looked at when
-        they are read.
+        The section is as long as they are together, and the second one begins as it should. All are looked at when they
+        are read.
         """
         images, start = len(self.frames), self.starts[0] - _LENGTH.size - len(heads[0][0]) - 2 if heads else 0
         size = self.position - start
         if not images or start + num_frames * size != self.end or num_frames * images > MOST_IMAGES:
             return False
-        if self.end - start < FORESEEN_FROM:
+        if self.end - start < FORESEEN_FROM or num_frames < 2:
             return False
         if any(look.format for look in self.looks) or not all(map(self.is_raw_size, range(images))):
             return False
         told = [head + _LENGTH.pack(stored) for (head, _), stored in zip(heads, self.sizes, strict=True)]
         first = images.to_bytes(2, "little") + told[0]
-        if source.read(self.end - size, len(first)) != first:
+        if source.read(start + size, len(first)) != first:
             return False
         self.told = told
         self.starts = array("Q", [at + size * frame for frame in range(num_frames) for at in self.starts])
@@ -263,6 +266,8 @@ class Images:
         self._offset, self._length = offset, length
         self._num_frames = num_frames
         self._rate = rate
+        self._looked: _Scan | None = None
+        """What is really there, if it was not as it was foreseen."""
 
     def members(self) -> Iterator[Member]:
         """Raises Damaged where a section that should hold images shows none."""
@@ -275,7 +280,7 @@ class Images:
         return self._members(scan)
 
     def check(self) -> Iterator[Fault]:
-        scan = self._scan()
+        scan = self._scan(may_foresee=False)
         if scan.error:
             yield Fault(self._place, scan.error)
         elif scan.position < scan.end:
@@ -286,7 +291,7 @@ class Images:
                 camera = scan.looks[scan.look_of[image]].camera.decode("utf-8", "backslashreplace")
                 yield Fault(f"{self._place}/{camera}/{frame:06d}", reason)
 
-    def _scan(self) -> _Scan:
+    def _scan(self, may_foresee: bool = True) -> _Scan:
         """The section in the layout that it is written in.
 
         Files from before the format byte say 0.1 as well. The right layout ends where the section does (§8); should
@@ -295,7 +300,10 @@ class Images:
         source, start, end = self._source, self._offset, min(self._offset + self._length, self._source.size)
         if start > end:
             raise source.damage("the image section lies outside the file", self._place)
-        scan = _Scan(source, start, end, self._num_frames, has_format=True)
+        if self._looked is not None:
+            return self._looked
+        may_foresee = may_foresee and source.is_distant
+        scan = _Scan(source, start, end, self._num_frames, has_format=True, may_foresee=may_foresee)
         if scan.is_exact and scan.is_all_confirmed:
             return scan
         older = _Scan(source, start, end, self._num_frames, has_format=False)
@@ -383,8 +391,20 @@ class Images:
     def _data(self, scan: _Scan, image: int) -> Extent:
         if scan.told:
             told = scan.told[image % len(scan.told)]
-            return Foreseen(self._source, scan.starts[image], scan.sizes[image], told, self._place)
+            start, size = scan.starts[image], scan.sizes[image]
+            return Foreseen(self._source, start, size, told, self._place, lambda: self._found(scan, image))
         return Extent(self._source, scan.starts[image], scan.sizes[image])
+
+    def _found(self, scan: _Scan, image: int) -> int | None:
+        """Where an image is that is not where it was foreseen: that of its camera in its frame, if it is as large."""
+        wanted = scan.looks[scan.look_of[image]]
+        real = self._looked = self._scan(may_foresee=False)
+        first = bisect_left(real.frames, scan.frames[image])
+        for number in range(first, bisect_right(real.frames, scan.frames[image])):
+            look = real.looks[real.look_of[number]]
+            if look._replace(format=wanted.format) == wanted and real.is_raw_size(number):
+                return real.starts[number]
+        return None
 
     def _image_fault(self, scan: _Scan, image: int) -> str | None:
         """What is wrong with one image; glassfs shows its bytes all the same, KinoDB may drop it silently (§6)."""

@@ -26,7 +26,7 @@ from typing import Protocol
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source.contract import Path
 from glassfs.source.remote.server import Facts, Server
-from glassfs.source.remote.shelf import PAGE, Key, Object, Page, Request, Shelf
+from glassfs.source.remote.shelf import PAGE, Object, Page, Request, Shelf
 from glassfs.source.remote.streams import WINDOW
 from glassfs.source.scattered import total
 
@@ -74,11 +74,6 @@ class Pages:
             held = self._shelf.object((server, path, facts))
             held.readers += 1
         return Paged(self, held)
-
-    def forget(self, key: Key) -> None:
-        """Drops what there is of an object."""
-        with self._lock:
-            self._shelf.forget(key)
 
     def clear(self) -> None:
         """Drops everything."""
@@ -318,10 +313,6 @@ class Paged:
         self._pages = pages
         self._held = held
         self._is_closed = False
-
-    @property
-    def key(self) -> Key:
-        return self._held.key
 
     def put_head(self, data: bytes) -> None:
         """The first bytes, which came with an answer in this version. They are of use if they are a page, or all."""

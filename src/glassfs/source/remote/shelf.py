@@ -113,11 +113,6 @@ class Shelf:
             held = self._objects[key] = Object(key)
         return held
 
-    def forget(self, key: Key) -> None:
-        held = self._objects.get(key)
-        if held is not None:
-            self.drop(held)
-
     def clear(self) -> None:
         for held in list(self._objects.values()):
             self.drop(held)

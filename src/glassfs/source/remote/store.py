@@ -137,6 +137,7 @@ class RemoteStore(Store):
             self._sizes.clear()
             self._names = 0
             self._objects.clear()
+        self._pages.clear()
         self._server.close()
 
     def _listing(self, path: Path) -> Kept[_Listing]:

@@ -78,9 +78,9 @@ def parsed(name: str) -> Url:
         rest, query = split.netloc + split.path, split.query
     host, _, path = rest.partition("/")
     userinfo, _, host = host.rpartition("@")
-    names = [unquote(part, errors="surrogateescape") if scheme in WEB else part for part in path.split("/")]
-    parts = tuple(part for part in names if part)
-    if any(part in (".", "..") or "\0" in part for part in parts):
+    typed = path.rstrip("/").split("/") if path.strip("/") else []
+    parts = tuple(unquote(part, errors="surrogateescape") if scheme in WEB else part for part in typed)
+    if any(part in ("", ".", "..") or "\0" in part or "/" in part for part in parts):
         raise Refused("has a name in it that no file can have", shown(name))
     return Url(
         ALIASES.get(scheme, scheme), host, parts, query, userinfo, shown(name).rstrip("/") if host else shown(name),
