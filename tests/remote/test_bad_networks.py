@@ -321,6 +321,7 @@ def test_no_password_goes_along_to_another_host(elsewhere: Callable[[], HttpServ
         assert not any("authorization" in request.headers for request in other.requests)
 
 
+@pytest.mark.slow
 def test_redirects_without_end(elsewhere: Callable[[], HttpServer]) -> None:
     with HttpServer() as server:
         server.faults = for_each(Redirect("/data"))

@@ -36,6 +36,7 @@ def azure(bucket: Bucket) -> Iterator[ObjectStore]:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [google, azure])
 def test_objects_are_listed_and_read(kind: Any) -> None:
     import obstore

@@ -191,8 +191,7 @@ def test_bodies_of_another_length_or_pace(proxy: Proxy, client: Client, fault: F
     (Cut(100), http.client.IncompleteRead), (Cut(0), http.client.IncompleteRead),
     (Length(-900, "lie"), http.client.IncompleteRead),
     (Reset(100), ConnectionResetError), (Reset(0), ConnectionResetError), (Reset(), ConnectionResetError),
-    *(pytest.param(stall, TimeoutError, marks=pytest.mark.slow) for stall in (Stall(100), Stall(0))),
-    (Stall(), TimeoutError),
+    *(pytest.param(stall, TimeoutError, marks=pytest.mark.slow) for stall in (Stall(100), Stall(0), Stall())),
     (Garbage(), http.client.BadStatusLine),
 ])
 def test_answers_that_do_not_come_to_their_end(
@@ -317,6 +316,7 @@ def test_an_error_of_a_script_is_seen() -> None:
         connection.getresponse()
 
 
+@pytest.mark.slow
 def test_no_thread_and_no_descriptor_is_left(upstream: S3Server) -> None:
     before, threads = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
     with Proxy(upstream.port, faults=[Stall()]) as proxy:
