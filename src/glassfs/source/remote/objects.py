@@ -36,6 +36,8 @@ SILENCE = 3
 """A try is given up after this part of the whole time without a byte, so that there is time for another one."""
 GRACE = 0.5
 """Seconds that a thread waits longer than what it waits for may take."""
+SMALL = 256 << 10
+"""Bytes of an object that is read whole where a server gives no parts."""
 LONGEST_SENTENCE = 200
 LONG_LISTING = 2.0
 """Seconds after which a listing goes on by pages where that can be: obstore would gather names without end.
@@ -49,6 +51,7 @@ _NO_WEBDAV = re.compile(r"answers (400|403|405|501)\b")
 _URL = re.compile(r"\w+://\S+")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+NOT_A_PART = "non-partial response"
 UNTRUSTED = "its certificate is not trusted"
 _CAUSES = (
     ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
@@ -74,6 +77,10 @@ class _Passing(Exception):
 
 class _Unlistable(Exception):
     """obstore does not list a folder."""
+
+
+class _Whole(Exception):
+    """A part was asked for, and the answer says that it is the whole."""
 
 
 class ObjectServer(Server):
@@ -194,7 +201,7 @@ class ObjectServer(Server):
             result = await self._get(path, options)
         except self._library.exceptions.NotModifiedError:
             return None
-        except self._library.exceptions.NotSupportedError:
+        except _Whole:
             # The server gives whole files only, which will do for one that is small.
             result = await self._get(path, {})
             if result.meta["size"] > size:
@@ -222,17 +229,34 @@ class ObjectServer(Server):
             result = await self._get(path, options)
         except self._library.exceptions.PreconditionError:
             raise Changed("has been replaced by another object", self.shown(path)) from None
-        except self._library.exceptions.NotSupportedError:
-            raise _Passing("the server gives the whole in the place of a part", Changed) from None
+        except _Whole:
+            if facts.size > SMALL:
+                raise _Passing("the server gives the whole in the place of a part", Changed) from None
+            result = await self._get(path, {})
+            self._demand(path, result, facts, 0, facts.size)
+            return (await self._body(result, facts.size))[offset : offset + size]
+        self._demand(path, result, facts, offset, size)
+        return await self._body(result, size)
+
+    def _demand(self, path: Path, result: Any, facts: Facts, offset: int, size: int) -> None:
+        """Raises Changed where an answer is of another version, _Passing where it is of another part."""
         now = _facts(result.meta)
         if now is None or not facts.fits(now):
             raise Changed("has been replaced by another object", self.shown(path))
-        if tuple(result.range) != (offset, offset + size):
-            raise _Passing(f"the server gives bytes {result.range[0]} to {result.range[1]} in the place of others")
-        return await self._body(result, size)
+        start, end = result.range
+        if (start, end) != (offset, offset + size):
+            raise _Passing(f"the server gives bytes {start} to {end} in the place of others")
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
-        return await self._library.get_async(self._opened(), "/".join(path), options=options)
+        exceptions = self._library.exceptions
+        try:
+            return await self._library.get_async(self._opened(), "/".join(path), options=options)
+        except exceptions.NotSupportedError:
+            raise _Whole from None
+        except exceptions.GenericError as error:
+            if NOT_A_PART in str(error):
+                raise _Whole from None
+            raise
 
     async def _body(self, result: Any, size: int) -> bytes:
         """Exactly ``size`` bytes; of a body that goes on no more is read."""
