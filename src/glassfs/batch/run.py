@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from glassfs.batch.contract import Found, Item, Work
+from glassfs.batch.contract import Fault, Found, Item, Work
 from glassfs.batch.found import Unlisted
 from glassfs.batch.mapping import Done, Mapping, here
 from glassfs.batch.report import Report
@@ -83,21 +83,26 @@ class Run:
     ) -> Iterator[Done]:
         """What comes of the files whose turn it is. That of one comes in parts only if it ``is_ordered``.
 
-        What was done is in the report once the next outcome is asked for. What the report said before of a container
-        counts if it ``is_still`` so.
+        What was done is in the report once the next outcome is asked for, but for what could not be looked at now: that
+        is tried again when the report is gone on with. What the report said before of a container counts if it
+        ``is_still`` so.
         """
         items = self._items(found, is_still)
         workers = self._workers
-        faults: list[str] = []
+        faults: list[Fault] = []
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
             yield done
-            faults += map(str, done.outcome.faults)
+            faults += done.outcome.faults
             if done.is_last:
                 self.containers += done.outcome.is_container
                 self.faults += len(faults)
-                if self._report is not None and done.outcome.is_container:
-                    self._report.write(done.item.found.name, done.item.found.version, faults)
+                if done.outcome.is_container and not any(fault.is_passing for fault in faults):
+                    self._note(done.item.found, faults)
                 faults = []
+
+    def _note(self, found: Found, faults: list[Fault]) -> None:
+        if self._report is not None:
+            self._report.write(found.name, found.version, [str(fault) for fault in faults])
 
     def _items(self, found: Iterable[Found | Unlisted], is_still: Callable[[Found], bool]) -> Iterator[Item]:
         is_elsewhere = self._workers is not None and self._workers.is_elsewhere

@@ -28,7 +28,7 @@ from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Output, Table, encode
 from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.cli.whole import WholeFile
 from glassfs.content.join import Placed, pieces_of
-from glassfs.errors import Changed, Damaged, GlassfsError, Unrecognised
+from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Unrecognised
 from glassfs.source import Connection, Named
 from glassfs.tree import Containers
 from glassfs.tree.places.held import Place
@@ -158,7 +158,7 @@ class Rows:
         except GlassfsError as error:
             is_container = item.found.is_named or not isinstance(error, Unrecognised)
             if is_container:
-                faults = (Fault("", reason_of(error, name)),)
+                faults = (Fault("", reason_of(error, name), isinstance(error, Passing)),)
         return Outcome(faults, is_container, encoded(self.form, placed), rest)
 
 

@@ -20,7 +20,7 @@ from glassfs.cli.exporting import Export
 from glassfs.cli.many import Bar, found_under
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_target
-from glassfs.errors import GlassfsError, NotFound
+from glassfs.errors import GlassfsError, NotFound, Passing
 from glassfs.library import open_tree
 from glassfs.source import Kind, Path, absolute
 from glassfs.tree import Directory, File, Tree
@@ -177,7 +177,8 @@ class Exporting:
             if isinstance(error, NotWritten):
                 faults.add(Fault(os.path.join(self.folder, place[1:]), str(error)))
             else:
-                faults.add(Fault(f"{self.name}: {place}", reason_of(error, name_of(self.source), place)))
+                reason = reason_of(error, name_of(self.source), place)
+                faults.add(Fault(f"{self.name}: {place}", reason, isinstance(error, Passing)))
 
         place = _place(found)
         export = Export(tree, self.source, target, self.existing, Progress(tree, [], False), failed)
