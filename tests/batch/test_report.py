@@ -19,7 +19,7 @@ HOSTILE = ["a\nb", '"}\n{"path": "x"', "\udcff\udc80", "\u2028\x85\x1b[2K", "\0"
 
 
 def written(path: Path, is_resumed: bool = False) -> Report:
-    return Report(str(path), is_resumed)
+    return Report(str(path), "verify", is_resumed)
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:
@@ -30,9 +30,10 @@ def test_a_line_is_there_at_once(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("a.kdb", "1", [])
-        assert lines_of(path) == [{"path": "a.kdb", "version": "1", "ok": True, "faults": []}]
+        assert lines_of(path) == [{"path": "a.kdb", "version": "1", "ok": True, "faults": [], "command": "verify"}]
         report.write("b.kdb", "2", ["/x: is wrong"])
-        assert lines_of(path)[1:] == [{"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"]}]
+        said = {"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"], "command": "verify"}
+        assert lines_of(path)[1:] == [said]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -128,3 +129,25 @@ def test_a_report_that_cannot_be(tmp_path: Path) -> None:
         written(tmp_path / "none" / "report.jsonl")
     with pytest.raises(BatchError, match="Is a directory"):
         written(tmp_path)
+
+
+def test_a_report_is_of_one_command(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("a", "1", [])
+    with pytest.raises(BatchError, match="is a report of 'verify', not of 'export'"):
+        Report(str(path), "export", True)
+    assert len(lines_of(path)) == 1
+
+
+def test_one_path_can_be_typed_in_several_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("data/a.kdb", "1", [])
+        report.write("s3://bucket/a.kdb", "1", [])
+    with written(path, is_resumed=True) as report:
+        same = ["data/a.kdb", "./data/a.kdb", "data//a.kdb", f"{tmp_path}/data/a.kdb", f"{tmp_path}/./data//a.kdb"]
+        others = ["data/b.kdb", "a/../data/a.kdb", "s3:/bucket/a.kdb", "/data/a.kdb"]
+        assert [report.known(name, "1") for name in (*same, "s3://bucket/a.kdb")] == [0] * 6
+        assert [report.known(name, "1") for name in others] == [None] * 4

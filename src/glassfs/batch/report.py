@@ -1,4 +1,7 @@
-"""A report: a file with a line of JSON for each container, ``{"path", "version", "ok", "faults"}``, as they are done.
+"""A report: a file with a line of JSON for each container, as they are done.
+
+A line is ``{"path", "version", "ok", "faults", "command"}``. A report is of one command. A container is known again by
+its path, in whichever way that was typed, and its version.
 
 A line is written at once, at the end of the file. So whenever the program is killed there are whole lines, and at most
 one more that is torn, which the next one cuts off. One program writes a report at a time: it holds a lock on the file.
@@ -19,6 +22,7 @@ import xxhash
 from glassfs.batch.contract import BatchError
 from glassfs.batch.locking import is_locked
 from glassfs.errors import NotAllowed, NotFound
+from glassfs.source import is_url
 
 _BEGIN = b'{"path": "'
 
@@ -30,13 +34,17 @@ class Line(NamedTuple):
     version: str
     ok: bool
     faults: Sequence[str]
+    command: str
 
 
 class Report:
-    """The file at ``name``. If it ``is_resumed``, what it says is kept. Raises BatchError where it cannot be that."""
+    """The file at ``name``, of a ``command``. If it ``is_resumed``, what it says is kept.
 
-    def __init__(self, name: str, is_resumed: bool = False) -> None:
-        self._name = name
+    Raises BatchError where it cannot be that.
+    """
+
+    def __init__(self, name: str, command: str, is_resumed: bool = False) -> None:
+        self._name, self._command = name, command
         self._known: dict[bytes, int] = {}
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -70,7 +78,7 @@ class Report:
 
     def write(self, path: str, version: str, faults: Sequence[str]) -> None:
         """A line more."""
-        said = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
+        said = {"path": path, "version": version, "ok": not faults, "faults": list(faults), "command": self._command}
         rest = memoryview(f"{json.dumps(said)}\n".encode())
         with self._writing():
             while rest:
@@ -92,8 +100,11 @@ class Report:
                     break
                 whole += len(raw)
                 line = _parsed(raw)
-                if line is not None:
-                    self._known[_key(line.path, line.version)] = len(line.faults)
+                if line is None:
+                    continue
+                if line.command != self._command:
+                    raise BatchError(f"is a report of {line.command!r}, not of {self._command!r}", self._name)
+                self._known[_key(line.path, line.version)] = len(line.faults)
         if whole < size:
             with self._writing():
                 os.ftruncate(self._file.fileno(), whole)
@@ -130,11 +141,17 @@ def _parsed(raw: bytes) -> Line | None:
         said = json.loads(raw)
     if not isinstance(said, dict):
         return None
-    path, version, ok, faults = (said.get(name) for name in ("path", "version", "ok", "faults"))
-    if not (isinstance(path, str) and isinstance(version, str) and isinstance(ok, bool) and isinstance(faults, list)):
+    path, version, ok, faults, command = (said.get(name) for name in Line._fields)
+    if not (isinstance(path, str) and isinstance(version, str) and isinstance(command, str)):
         return None
-    return Line(path, version, ok, [str(fault) for fault in faults])
+    if not (isinstance(ok, bool) and isinstance(faults, list)):
+        return None
+    return Line(path, version, ok, [str(fault) for fault in faults], command)
 
 
 def _key(path: str, version: str) -> bytes:
+    if not is_url(path):
+        # No more than this: what "folder/.." leads to is for the system to say.
+        whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"
+        path = "/".join(name for name in whole.split("/") if name not in ("", "."))
     return xxhash.xxh128_digest(f"{path}\0{version}".encode("utf-8", "surrogateescape"))

@@ -17,8 +17,12 @@ from glassfs.source import absolute
 
 @dataclass(frozen=True)
 class Plan:
-    """What a person asked for: ``jobs`` processes (0: one each core) or a ``scheduler``, a part of all, a report."""
+    """What a person asked of a ``command``.
 
+    That is ``jobs`` processes (0: one each core) or a ``scheduler``, a part of all, a report.
+    """
+
+    command: str
     jobs: int = 1
     scheduler: str = ""
     shard: Shard = Shard()  # noqa: RUF009
@@ -56,7 +60,7 @@ class Plan:
         if not self.report:
             yield None
             return
-        with Report(self.report, self.is_resumed) as report:
+        with Report(self.report, self.command, self.is_resumed) as report:
             yield report
 
 

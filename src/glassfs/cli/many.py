@@ -56,7 +56,7 @@ def planned(jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, 
         raise click.UsageError("--jobs and --scheduler cannot be used together", context)
     if resume and not report and is_report_needed:
         raise click.UsageError("--resume goes on with a report, which --report names", context)
-    return Plan(jobs, scheduler, shard, report, resume)
+    return Plan(context.info_name or "", jobs, scheduler, shard, report, resume)
 
 
 def found_under(
