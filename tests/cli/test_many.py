@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -27,7 +28,7 @@ from tests.batch.many import (
 )
 from tests.cli.conftest import sparse_store
 from tests.cli.glassfs_command import Done, fails, glassfs
-from tests.conftest import Scale
+from tests.conftest import DATA, Scale
 
 LONG = "a-folder-with-a-long-name-so-that-a-pipe-is-full-soon-" * 2
 
@@ -246,3 +247,20 @@ def most_memory(process: int) -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1])
     return 0
+
+
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("command", ["verify", "episodes", "export"])
+def test_one_of_several_files_is_read_each_time(command: str, jobs: str, tmp_path: Path) -> None:
+    """The version of its own file does not tell that another one was damaged, or is back."""
+    folder, report = tmp_path / "data", tmp_path / "report.jsonl"
+    shutil.copytree(DATA / "wshard/go_chunked", folder)
+    part = folder / "go_long_chunk_0001.wshard"
+    words: list[str | Path] = [command, "--jobs", jobs, "--report", report, folder]
+    words += {"export": [tmp_path / "target"], "episodes": ["--output", tmp_path / "all.csv"]}.get(command, [])
+    assert glassfs(*words).status == 0
+    part.rename(tmp_path / "part")
+    broken = glassfs(*words, "--resume")
+    assert broken.status == 1
+    (tmp_path / "part").rename(part)
+    assert glassfs(*words, "--resume").status == 0

@@ -68,13 +68,15 @@ class Outcome(NamedTuple):
     """What came of one item.
 
     ``data`` is what the command makes of the container. Where that is much it comes in parts: there is more as long as
-    there is a ``rest``, which the next part is made from. ``fatal`` is why nothing else can be done either.
+    there is a ``rest``, which the next part is made from. Where it ``is_several`` files the version of its own one does
+    not tell whether it is as it was. ``fatal`` is why nothing else can be done either.
     """
 
     faults: tuple[Fault, ...] = ()
     is_container: bool = True
     data: Any = None
     rest: Any = None
+    is_several: bool = False
     fatal: str = ""
 
 

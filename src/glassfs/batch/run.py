@@ -94,19 +94,22 @@ class Run:
         items = self._items(found, is_still)
         workers = self._workers
         faults: list[Fault] = []
+        is_several = False
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
             yield done
             faults += done.outcome.faults
+            is_several = is_several or done.outcome.is_several
             if done.is_last:
                 self.containers += done.outcome.is_container
                 self.faults += len(faults)
                 if done.outcome.is_container and not any(fault.is_passing for fault in faults):
-                    self._note(done.item.found, faults)
-                faults = []
+                    self._note(done.item.found, faults, is_several)
+                faults, is_several = [], False
 
-    def _note(self, found: Found, faults: list[Fault]) -> None:
+    def _note(self, found: Found, faults: list[Fault], is_several: bool) -> None:
         if self._report is not None:
-            self._report.write(found.name, found.version, [str(fault) for fault in faults])
+            # Of several files there is no version that can be compared at listing: without one it is read again.
+            self._report.write(found.name, "" if is_several else found.version, [str(fault) for fault in faults])
 
     def _items(self, found: Iterable[Found | Unlisted], is_still: Callable[[Found], bool]) -> Iterator[Item]:
         is_elsewhere = self._workers is not None and self._workers.is_elsewhere

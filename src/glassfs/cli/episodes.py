@@ -21,7 +21,6 @@ from glassfs.batch.opening import Opener
 from glassfs.batch.report import Report
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
-from glassfs.cache import BlockCache
 from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import Bar, counted, found_under, many_options, planned
 from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Output, Table, encoded, head, read_back
@@ -30,8 +29,6 @@ from glassfs.cli.whole import WholeFile
 from glassfs.content.join import Placed, pieces_of
 from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Unrecognised
 from glassfs.source import Connection, Named
-from glassfs.tree import Containers
-from glassfs.tree.places.held import Place
 
 AT_ONCE = 1 << 20
 """Bytes of rows of a container after which it is left for another time."""
@@ -154,25 +151,24 @@ class Rows:
         try:
             named = opener.named(item.found)
             name = named.store.shown(named.path)
-            rest = _take(item, named, opener.cache, placed)
+            rest = _take(item, named, opener, placed)
         except GlassfsError as error:
             is_container = item.found.is_named or not isinstance(error, Unrecognised)
             if is_container:
                 faults = (Fault("", reason_of(error, name), isinstance(error, Passing)),)
-        return Outcome(faults, is_container, encoded(self.form, placed), rest)
+        return Outcome(faults, is_container, encoded(self.form, placed), rest, opener.is_several)
 
 
-def _take(item: Item, named: Named, cache: BlockCache, placed: list[Placed]) -> _Rest | None:
+def _take(item: Item, named: Named, opener: Opener, placed: list[Placed]) -> _Rest | None:
     """Some rows of a container, which are ``placed`` also where the next ones cannot be read; and what is left."""
-    place = Place(named.store, named.path)
-    entry = place.store.entry(place.path)
+    entry = named.store.entry(named.path)
     block, position, version = item.rest or _Rest(0, 0, str(entry.version))
     if version != entry.version:
         raise Changed("has been replaced by another file")
     size = 0
-    with Containers(cache).glimpsed(place, entry.version) as (container, _):
+    with opener.glimpsed(named, entry.version) as container:
         table = container.episodes()
-        for piece in pieces_of(table, cache, block) if table is not None else ():
+        for piece in pieces_of(table, opener.cache, block) if table is not None else ():
             if size >= AT_ONCE:
                 return _Rest(piece.block, position, version)
             placed.append(Placed(item.found.path, position, piece))

@@ -182,15 +182,17 @@ class Exporting:
 
         place = _place(found)
         export = Export(tree, self.source, target, self.existing, Progress(tree, [], False), failed)
-        is_container = False
+        is_container = is_several = False
         try:
-            is_container = isinstance(tree.lookup(place), Directory)
+            node = tree.lookup(place)
+            is_container = isinstance(node, Directory)
             export.write_all(place)
+            is_several = len(node.origin.lease.sources) > 1
         except Unusable as error:
             return Outcome(is_container=False, fatal=str(error))
         except (GlassfsError, OSError) as error:
             failed(place, error)
-        return Outcome(faults.all, is_container)
+        return Outcome(faults.all, is_container, is_several=is_several)
 
 
 def _place(found: Found) -> str:

@@ -115,7 +115,7 @@ class Verification:
         if self.tell is not None:
             for fault in faults.others:
                 self.tell(found.name, fault)
-        return Outcome(faults.all)
+        return Outcome(faults.all, is_several=opener.is_several)
 
 
 def faults_of(found: Found, opener: Opener, threads: int) -> Iterator[Fault]:
