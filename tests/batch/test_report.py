@@ -22,6 +22,11 @@ def written(path: Path, is_resumed: bool = False) -> Report:
     return Report(str(path), "verify", is_resumed)
 
 
+def faults(report: Report, path: str, version: str = "1") -> int | None:
+    known = report.known(path, version)
+    return None if known is None else known.faults
+
+
 def lines_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
@@ -45,7 +50,7 @@ def test_names_of_any_kind(name: str, tmp_path: Path) -> None:
     assert [line["path"] for line in lines_of(path)] == [name, "next"]
     assert path.read_bytes().isascii() and path.read_bytes().count(b"\n") == 2
     with written(path, is_resumed=True) as report:
-        assert (report.known(name, name), report.known(name, "other"), report.known("next", "1")) == (1, None, 0)
+        assert (faults(report, name, name), faults(report, name, "other"), faults(report, "next")) == (1, None, 0)
 
 
 @given(st.integers(0, 400))
@@ -59,7 +64,7 @@ def test_a_torn_line_is_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: i
     cut = min(cut, len(whole))
     path.write_bytes(whole[:cut])
     with written(path, is_resumed=True) as report:
-        known = [report.known(f"{number}.kdb", "version") for number in range(4)]
+        known = [faults(report, f"{number}.kdb", "version") for number in range(4)]
         assert known == [number if whole[:cut].count(b"\n") > number else None for number in range(4)]
         report.write("next", "1", [])
     assert [line["path"] for line in lines_of(path)] == [f"{n}.kdb" for n in range(whole[:cut].count(b"\n"))] + ["next"]
@@ -74,7 +79,7 @@ def test_a_line_that_is_none_says_nothing(tmp_path: Path) -> None:
     first, second = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + bytes(20) + b"\n" + b'{"path": 3}\n' + second)
     with written(path, is_resumed=True) as report:
-        assert (report.known("a", "1"), report.known("b", "1"), report.known_lines) == (0, 0, 2)
+        assert (faults(report, "a"), faults(report, "b"), report.known_lines) == (0, 0, 2)
 
 
 def test_an_older_report_is_not_written_to_unasked(tmp_path: Path) -> None:
@@ -149,5 +154,17 @@ def test_one_path_can_be_typed_in_several_ways(tmp_path: Path, monkeypatch: pyte
     with written(path, is_resumed=True) as report:
         same = ["data/a.kdb", "./data/a.kdb", "data//a.kdb", f"{tmp_path}/data/a.kdb", f"{tmp_path}/./data//a.kdb"]
         others = ["data/b.kdb", "a/../data/a.kdb", "s3:/bucket/a.kdb", "/data/a.kdb"]
-        assert [report.known(name, "1") for name in (*same, "s3://bucket/a.kdb")] == [0] * 6
-        assert [report.known(name, "1") for name in others] == [None] * 4
+        assert [faults(report, name) for name in (*same, "s3://bucket/a.kdb")] == [0] * 6
+        assert [faults(report, name) for name in others] == [None] * 4
+
+
+def test_rows_are_known_by_what_they_call_the_container(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("data/a.kdb", "1", [], "a.kdb", 3)
+        report.write("data/b.kdb", "1", [], "b.kdb", 0)
+    assert [(line["container"], line["rows"]) for line in lines_of(path)] == [("a.kdb", 3), ("b.kdb", 0)]
+    with written(path, is_resumed=True) as report:
+        known = report.known("data/a.kdb", "1")
+        assert known is not None and known.has_rows("a.kdb", 3)
+        assert not (known.has_rows("a.kdb", 2) or known.has_rows("data/a.kdb", 3))

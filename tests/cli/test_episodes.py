@@ -171,6 +171,48 @@ def test_what_has_changed_since_is_read_again(folder: Path, form: str, tmp_path:
     assert sorted(output.read_bytes().split(b"\n")) == sorted(wanted.split(b"\n"))
 
 
+@pytest.mark.parametrize(("form", "other"), [("jsonl", "csv"), ("csv", "jsonl")])
+def test_a_table_of_another_form_is_not_gone_on_with(folder: Path, form: str, other: str, tmp_path: Path) -> None:
+    report, output = tmp_path / "report.jsonl", tmp_path / "table"
+    arguments = ("episodes", folder, "--output", output, "--report", report, "--format")
+    assert glassfs(*arguments, form).status == 0
+    before = output.read_bytes(), report.read_bytes()
+    done = glassfs(*arguments, other, "--resume")
+    fails(done, f"{output}: line 1 is no row of episodes as {other}, so that it cannot be gone on with")
+    assert (output.read_bytes(), report.read_bytes()) == before
+    assert sorted(tmp_path.iterdir()) == sorted([folder, report, output])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_rows_of_other_names_are_read_again(folder: Path, form: str, tmp_path: Path) -> None:
+    """The same containers, which are called otherwise where the sources are others."""
+    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
+    for sources, words in (([folder], []), ([folder / "a", folder / "b", folder / "z.kdb"], ["--resume"])):
+        arguments = ("episodes", *sources, "--output", output, "--report", report, *words)
+        assert glassfs(*arguments).status == 0
+        wanted = glassfs("episodes", *sources, "--format", form).output
+        assert sorted(output.read_bytes().splitlines()) == sorted(wanted.splitlines())
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_rows_that_are_damaged(folder: Path, form: str, tmp_path: Path) -> None:
+    """Something else in the midst of them is told, and nothing is touched; those that are missing are read again."""
+    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
+    arguments = ("episodes", folder, "--output", output, "--report", report)
+    assert glassfs(*arguments).status == 0
+    whole = output.read_bytes()
+    start = whole.index(b"z.kdb,0" if form == "csv" else b'{"container": "z.kdb"')
+    end, line = whole.index(b"\n", start) + 1, whole.count(b"\n", 0, start) + 1
+    part = output.rename(tmp_path / f"all.{form}.part")
+    part.write_bytes(whole[:start] + b"damaged\n" + whole[start:])
+    done = glassfs(*arguments, "--resume")
+    fails(done, f"{part}: line {line} is no row of episodes as {form}, so that it cannot be gone on with")
+    assert part.read_bytes().count(b"damaged") == 1 and not output.exists()
+    part.write_bytes(whole[:start] + whole[end:])
+    assert glassfs(*arguments, "--resume").status == 0
+    assert sorted(output.read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
+
+
 def test_rows_that_are_gone_are_missed(folder: Path, tmp_path: Path) -> None:
     report, output = tmp_path / "report.jsonl", tmp_path / "all.jsonl"
     glassfs("episodes", folder, "--output", output, "--report", report)

@@ -69,7 +69,8 @@ class Outcome(NamedTuple):
 
     ``data`` is what the command makes of the container. Where that is much it comes in parts: there is more as long as
     there is a ``rest``, which the next part is made from. Where it ``is_several`` files the version of its own one does
-    not tell whether it is as it was. ``fatal`` is why nothing else can be done either.
+    not tell whether it is as it was. ``rows`` is how many there are in ``data``, if it is a table. ``fatal`` is why
+    nothing else can be done either.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -77,6 +78,7 @@ class Outcome(NamedTuple):
     data: Any = None
     rest: Any = None
     is_several: bool = False
+    rows: int | None = None
     fatal: str = ""
 
 

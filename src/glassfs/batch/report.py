@@ -1,7 +1,8 @@
 """A report: a file with a line of JSON for each container, as they are done.
 
-A line is ``{"path", "version", "ok", "faults", "command"}``. A report is of one command. A container is known again by
-its path, in whichever way that was typed, and its version.
+A line is ``{"path", "version", "ok", "faults", "command"}``. Where rows of a table were made of the container it says
+as well how they call it and how many there are, ``{"container", "rows"}``. A report is of one command. A container is
+known again by its path, in whichever way that was typed, and its version.
 
 A line is written at once, at the end of the file. So whenever the program is killed there are whole lines, and at most
 one more that is torn, which the next one cuts off. One program writes a report at a time: it holds a lock on the file.
@@ -35,6 +36,20 @@ class Line(NamedTuple):
     ok: bool
     faults: Sequence[str]
     command: str
+    container: str = ""
+    rows: int = 0
+
+
+class Known(NamedTuple):
+    """What a line from before said: how many ``faults`` and ``rows``, and a hash of what these call the container."""
+
+    faults: int
+    rows: int
+    container: int
+
+    def has_rows(self, container: str, rows: int) -> bool:
+        """Whether it had so many of this name."""
+        return self.rows == rows and self.container == _hash(container)
 
 
 class Report:
@@ -45,7 +60,7 @@ class Report:
 
     def __init__(self, name: str, command: str, is_resumed: bool = False) -> None:
         self._name, self._command = name, command
-        self._known: dict[bytes, int] = {}
+        self._known: dict[bytes, Known] = {}
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except FileNotFoundError as error:
@@ -72,13 +87,18 @@ class Report:
         """How many lines there were from the beginning."""
         return len(self._known)
 
-    def known(self, path: str, version: str) -> int | None:
-        """How many faults this version of a container had, if there was a line for it from the beginning."""
+    def known(self, path: str, version: str) -> Known | None:
+        """What was said of this version of a container, if there was a line for it from the beginning."""
         return self._known.get(_key(path, version))
 
-    def write(self, path: str, version: str, faults: Sequence[str]) -> None:
+    def write(
+        self, path: str, version: str, faults: Sequence[str], container: str = "", rows: int | None = None,
+    ) -> None:
         """A line more."""
-        said = {"path": path, "version": version, "ok": not faults, "faults": list(faults), "command": self._command}
+        said: dict[str, Any] = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
+        said |= {"command": self._command}
+        if rows is not None:
+            said |= {"container": container, "rows": rows}
         rest = memoryview(f"{json.dumps(said)}\n".encode())
         with self._writing():
             while rest:
@@ -104,7 +124,7 @@ class Report:
                     continue
                 if line.command != self._command:
                     raise BatchError(f"is a report of {line.command!r}, not of {self._command!r}", self._name)
-                self._known[_key(line.path, line.version)] = len(line.faults)
+                self._known[_key(line.path, line.version)] = Known(len(line.faults), line.rows, _hash(line.container))
         if whole < size:
             with self._writing():
                 os.ftruncate(self._file.fileno(), whole)
@@ -141,12 +161,17 @@ def _parsed(raw: bytes) -> Line | None:
         said = json.loads(raw)
     if not isinstance(said, dict):
         return None
-    path, version, ok, faults, command = (said.get(name) for name in Line._fields)
+    path, version, ok, faults, command = (said.get(name) for name in Line._fields[:5])
+    container, rows = said.get("container", ""), said.get("rows", 0)
     if not (isinstance(path, str) and isinstance(version, str) and isinstance(command, str)):
         return None
-    if not (isinstance(ok, bool) and isinstance(faults, list)):
+    if not (isinstance(ok, bool) and isinstance(faults, list) and isinstance(container, str) and isinstance(rows, int)):
         return None
-    return Line(path, version, ok, [str(fault) for fault in faults], command)
+    return Line(path, version, ok, [str(fault) for fault in faults], command, container, rows)
+
+
+def _hash(text: str) -> int:
+    return xxhash.xxh64_intdigest(text.encode("utf-8", "surrogateescape"))
 
 
 def _key(path: str, version: str) -> bytes:

@@ -94,22 +94,25 @@ class Run:
         items = self._items(found, is_still)
         workers = self._workers
         faults: list[Fault] = []
-        is_several = False
+        is_several, rows = False, None
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
             yield done
             faults += done.outcome.faults
             is_several = is_several or done.outcome.is_several
+            if done.outcome.rows is not None:
+                rows = (rows or 0) + done.outcome.rows
             if done.is_last:
                 self.containers += done.outcome.is_container
                 self.faults += len(faults)
                 if done.outcome.is_container and not any(fault.is_passing for fault in faults):
-                    self._note(done.item.found, faults, is_several)
-                faults, is_several = [], False
+                    self._note(done.item.found, faults, is_several, rows)
+                faults, is_several, rows = [], False, None
 
-    def _note(self, found: Found, faults: list[Fault], is_several: bool) -> None:
+    def _note(self, found: Found, faults: list[Fault], is_several: bool, rows: int | None) -> None:
         if self._report is not None:
             # Of several files there is no version that can be compared at listing: without one it is read again.
-            self._report.write(found.name, "" if is_several else found.version, [str(fault) for fault in faults])
+            version = "" if is_several else found.version
+            self._report.write(found.name, version, [str(fault) for fault in faults], found.path, rows)
 
     def _items(self, found: Iterable[Found | Unlisted], is_still: Callable[[Found], bool]) -> Iterator[Item]:
         is_elsewhere = self._workers is not None and self._workers.is_elsewhere
@@ -123,4 +126,4 @@ class Run:
                     yield Item(one._replace(source=absolute(one.source)) if is_elsewhere else one)
                 else:
                     self.containers += 1
-                    self.faults += known
+                    self.faults += known.faults

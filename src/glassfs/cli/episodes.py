@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import click
 
@@ -30,6 +31,7 @@ from glassfs.content.join import Placed, pieces_of
 from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Unrecognised
 from glassfs.source import Connection, Named
 
+_Opened: TypeAlias = "tuple[Output, Callable[[Found], bool]]"
 AT_ONCE = 1 << 20
 """Bytes of rows of a container after which it is left for another time."""
 
@@ -85,9 +87,10 @@ def _run(plan: Plan, search: Search, settings: Settings, bar: Bar, form: str, ou
     def unlisted_is(folder: Unlisted) -> None:
         tell(folder.name, reason_of(folder.error, folder.name))
 
-    with plan.opened_report() as report, _opened(plan, search, report, form, output) as rows, plan.workers() as workers:
+    with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
+        rows, is_still = stack.enter_context(_opened(plan, search, report, form, output))
         run = Run(plan, workers, report, unlisted_is)
-        for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True):
+        for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True, is_still=is_still):
             if done.outcome.data:
                 rows.write(done.outcome.data)
             for fault in done.outcome.faults:
@@ -99,24 +102,26 @@ def _run(plan: Plan, search: Search, settings: Settings, bar: Bar, form: str, ou
 
 
 @contextmanager
-def _opened(plan: Plan, search: Search, report: Report | None, form: str, output: str) -> Iterator[Output]:
-    """Where the rows go."""
+def _opened(plan: Plan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
+    """Where the rows go, and of which containers they are there already."""
     if not output:
         sys.stdout.buffer.write(head(form))
-        yield _output(form, sys.stdout.buffer)
+        yield _output(form, sys.stdout.buffer), lambda found: False
         return
     with WholeFile(output, is_kept=report is not None and form != PARQUET) as whole:
+        containers: set[str] = set()
         if plan.is_resumed and report is not None and report.known_lines:
-            containers = _reported(plan, search, report)
 
             def kept(file: BinaryIO) -> Iterator[bytes]:
+                containers.update(_done(plan, search, report, Counter(one for one, _ in read_back(form, file))))
+                file.seek(0)
                 yield head(form)
                 yield from (line for container, line in read_back(form, file) if container in containers)
 
             whole.go_on(kept)
         else:
             whole.begin(head(form))
-        yield _output(form, whole.file, os.path.dirname(output) or ".")
+        yield _output(form, whole.file, os.path.dirname(output) or "."), lambda found: found.path in containers
         whole.end()
 
 
@@ -124,10 +129,13 @@ def _output(form: str, file: BinaryIO, folder: str | None = None) -> Output:
     return Table(file, folder) if form == PARQUET else Lines(file)
 
 
-def _reported(plan: Plan, search: Search, report: Report) -> set[str]:
-    """The containers that are not read again, as rows call them."""
-    found = (one for one in search.all() if isinstance(one, Found) and plan.shard.has(one.key))
-    return {one.path for one in found if report.known(one.name, one.version) is not None}
+def _done(plan: Plan, search: Search, report: Report, rows: Mapping[str, int]) -> Iterator[str]:
+    """The containers that are not read again, as ``rows`` call them: all that they had are there."""
+    for one in search.all():
+        if isinstance(one, Found) and plan.shard.has(one.key):
+            known = report.known(one.name, one.version)
+            if known is not None and known.has_rows(one.path, rows.get(one.path, 0)):
+                yield one.path
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,8 @@ class Rows:
             is_container = item.found.is_named or not isinstance(error, Unrecognised)
             if is_container:
                 faults = (Fault("", reason_of(error, name), isinstance(error, Passing)),)
-        return Outcome(faults, is_container, encoded(self.form, placed), rest, opener.is_several)
+        rows = sum(one.piece.rows for one in placed)
+        return Outcome(faults, is_container, encoded(self.form, placed), rest, opener.is_several, rows)
 
 
 def _take(item: Item, named: Named, opener: Opener, placed: list[Placed]) -> _Rest | None:

@@ -47,11 +47,14 @@ class WholeFile:
         self.file.flush()
 
     def go_on(self, kept: Callable[[BinaryIO], Iterable[bytes]]) -> None:
-        """Goes on with what is ``kept`` of a part, or of the whole file. Raises GlassfsError if there is neither."""
-        before: BinaryIO = self.file
+        """Goes on with what is ``kept`` of a part, or of the whole file, which stays until another one is whole.
+
+        Raises GlassfsError if there is neither, and what ``kept`` does, with the name; then all is as it was.
+        """
+        before, name = self.file, self._part
         if not os.path.getsize(self._part):
             try:
-                before = open(self._name, "rb")  # noqa: SIM115
+                before, name = open(self._name, "rb"), self._name  # noqa: SIM115
             except FileNotFoundError:
                 with suppress(OSError):
                     os.unlink(self._part)
@@ -59,15 +62,22 @@ class WholeFile:
         new = f"{self._part}-{os.urandom(8).hex()}"
         file = self._opened(new)
         try:
-            with before:
-                for line in kept(before):
-                    file.write(line)
+            for line in kept(before):
+                file.write(line)
             file.flush()
             os.rename(new, self._part)
-        except BaseException:
+        except BaseException as error:
             file.close()
             os.unlink(new)
+            if name == self._name:
+                os.unlink(self._part)
+            if isinstance(error, GlassfsError):
+                raise error.at(name) from None
             raise
+        finally:
+            if before is not self.file:
+                before.close()
+        self.file.close()
         self.file = file
 
     def end(self) -> None:
