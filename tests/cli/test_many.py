@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.batch.many import (
+    PATIENCE,
     children_of,
     command,
     cut_short,
@@ -138,16 +140,16 @@ def test_killed_and_gone_on_with(faulty: Path, jobs: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopped_and_gone_on_with(faulty: Path, number: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C in a terminal goes to the workers as well, which leave it to the one that started them."""
+    """What a terminal sends goes to the workers as well; nothing is told but that it has ended."""
     report = tmp_path / "report.jsonl"
     with stuck(report, "verify", faulty, "--jobs", 2) as program:
         workers = children_of(program.pid)
-        os.killpg(program.pid, number) if number == signal.SIGINT else program.send_signal(number)
+        os.killpg(program.pid, number)
         _, errors = program.communicate()
         wait_until(lambda: not any(map(is_running, workers)))
-    said = "interrupted" if number == signal.SIGINT else "terminated"
+    said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}.get(number, "its terminal was closed")
     assert errors.decode() == f"glassfs: {said}; '--resume' goes on from here\n"
     assert program.returncode == 128 + number
     assert 1 <= len(lines_of(report)) < 1000
@@ -264,3 +266,26 @@ def test_one_of_several_files_is_read_each_time(command: str, jobs: str, tmp_pat
     assert broken.status == 1
     (tmp_path / "part").rename(part)
     assert glassfs(*words, "--resume").status == 0
+
+
+def test_a_second_ctrl_c_ends_it_at_once() -> None:
+    """Whatever it is that is being cleared up; other signals do not."""
+    code = """
+import time
+from glassfs.cli.stopping import Stopped, stoppable
+with stoppable():
+    try:
+        print("begun", flush=True)
+        time.sleep(3600)
+    except Stopped:
+        print("clearing up", flush=True)
+        time.sleep(3600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"begun\n"
+        program.send_signal(signal.SIGTERM)
+        assert program.stdout.readline() == b"clearing up\n"
+        program.send_signal(signal.SIGHUP)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(PATIENCE) == 130
