@@ -23,6 +23,7 @@ from tests.batch.many import (
     is_running,
     lines_of,
     many_links,
+    robot,
     same_lines,
     sound,
     stuck,
@@ -289,3 +290,31 @@ with stoppable():
         program.send_signal(signal.SIGHUP)
         program.send_signal(signal.SIGINT)
         assert program.wait(PATIENCE) == 130
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("command", ["verify", "episodes", "export"])
+def test_what_nobody_foresaw_costs_one_container(command: str, jobs: str, tmp_path: Path) -> None:
+    """One with an error of a kind that is never raised on purpose; the others are gone on with."""
+    folder, report = tmp_path / "data", tmp_path / "report.jsonl"
+    folder.mkdir()
+    for name in ("a.kdb", "bad.kdb", "c.kdb", "large.kdb"):
+        robot(folder / name)
+    (tmp_path / "sitecustomize.py").write_text("""
+from glassfs.tree.places import containers
+before = containers.Containers._opening
+def opening(self, place, version):
+    if place.path[-1] in ("bad.kdb", "large.kdb"):
+        raise KeyError("that") if place.path[-1] == "bad.kdb" else MemoryError
+    return before(self, place, version)
+containers.Containers._opening = opening
+""")
+    words = [command, "--jobs", jobs, "--report", report, folder, *[tmp_path / "target"][: command == "export"]]
+    done = glassfs(*words, PYTHONPATH=str(tmp_path))
+    assert done.status == 1
+    told = [line for line in (*done.lines, *done.errors) if "cannot be read" in line]
+    assert [line.split(": ", 1)[1] for line in told if "bad" in line] and "KeyError: 'that'" in " ".join(told)
+    assert "MemoryError" in " ".join(told) and "Traceback" not in " ".join(done.errors)
+    said = {Path(str(line["path"])).name: line["ok"] for line in lines_of(report)}
+    assert {name: is_ok for name, is_ok in said.items() if name != "bad.kdb"} == {"a.kdb": True, "c.kdb": True}
+    assert not said.get("bad.kdb", False)

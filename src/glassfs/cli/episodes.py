@@ -22,6 +22,7 @@ from glassfs.batch.opening import Opener
 from glassfs.batch.report import Report
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
+from glassfs.batch.unforeseen import as_fault
 from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import Bar, counted, found_under, many_options, planned
 from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Output, Table, encoded, head, read_back
@@ -148,7 +149,12 @@ class Rows:
     def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
         with Opener(self.settings) as opener:
             for item in items:
-                yield self._outcome(item, opener)
+                try:
+                    outcome = self._outcome(item, opener)
+                except Exception as error:
+                    fault = as_fault(error, item.found.name)
+                    outcome = Outcome((Fault("", fault.reason, isinstance(fault, Passing)),), rows=0)
+                yield outcome
 
     def _outcome(self, item: Item, opener: Opener) -> Outcome:
         placed: list[Placed] = []

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from glassfs.batch.contract import Fault, Faults, Found, Item, Outcome, Settings
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan, Run
+from glassfs.batch.unforeseen import as_fault
 from glassfs.cli.common import complain, name_of, reason_of, report
 from glassfs.cli.exporting import Export
 from glassfs.cli.many import Bar, found_under
@@ -192,6 +193,8 @@ class Exporting:
             return Outcome(is_container=False, fatal=str(error))
         except (GlassfsError, OSError) as error:
             failed(place, error)
+        except Exception as error:
+            failed(place, as_fault(error, found.name))
         return Outcome(faults.all, is_container, is_several=is_several)
 
 

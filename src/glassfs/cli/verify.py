@@ -18,6 +18,7 @@ from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.opening import Opener
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
+from glassfs.batch.unforeseen import as_fault
 from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import Bar, counted, found_under, many_options, planned
 from glassfs.cli.stopping import Stopped, stoppable
@@ -136,6 +137,9 @@ def faults_of(found: Found, opener: Opener, threads: int) -> Iterator[Fault]:
         if isinstance(error, Unrecognised) and not found.is_named:
             raise
         yield Fault("", reason_of(error, name), isinstance(error, Passing))
+    except Exception as error:
+        fault = as_fault(error, name)
+        yield Fault("", fault.reason, isinstance(fault, Passing))
 
 
 def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Told]:
