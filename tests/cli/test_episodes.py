@@ -236,7 +236,8 @@ def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None
 def test_what_goes_on_and_what_cannot(folder: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
     done = glassfs("episodes", folder, "--report", report, "--resume", "--output", tmp_path / "x.parquet")
-    fails(done, "--resume cannot go on with a Parquet file, only with jsonl or csv")
+    reason = "--resume cannot go on with a Parquet file, only with jsonl or csv"
+    fails(done, f"{reason} (see 'glassfs episodes --help')", 2)
     done = glassfs("episodes", folder, "--report", report, "--resume")
     fails(done, "--resume goes on with a file, which --output names (see 'glassfs episodes --help')", 2)
     done = glassfs("episodes", folder, "--output", folder)
@@ -278,3 +279,19 @@ def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
     with part:
         fcntl.flock(part, fcntl.LOCK_EX)
         fails(glassfs("episodes", folder, "--output", output), f"{output}.part: another program is writing it")
+
+
+def test_what_is_not_written_over(folder: Path, tmp_path: Path) -> None:
+    """A slip of the hand is one word too much, or a pattern of the shell."""
+    other, report, notes = robot(tmp_path / "other.kdb"), tmp_path / "report.jsonl", folder / "notes.txt"
+    link = tmp_path / "link"
+    link.symlink_to(notes)
+    before = {path: path.read_bytes() for path in (other, notes)}
+    for output, reason in (
+        (other, "is a container, which is not written over"), (notes, "is a source, which is not written over"),
+        (link, "is a source, which is not written over"), (report, "is the report, which needs a file of its own"),
+    ):
+        done = glassfs("episodes", folder, notes, "--output", output, "--report", report, "--format", "csv")
+        fails(done, f"{output}: {reason}")
+    assert {path: path.read_bytes() for path in before} == before
+    assert not report.exists() and not list(tmp_path.glob("*.part"))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, TypeAlias
 
@@ -27,10 +27,11 @@ from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import Bar, counted, found_under, many_options, planned
 from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Output, Table, encoded, head, read_back
 from glassfs.cli.stopping import Stopped, stoppable
-from glassfs.cli.whole import WholeFile
+from glassfs.cli.whole import SUFFIX, WholeFile
 from glassfs.content.join import Placed, pieces_of
-from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Unrecognised
-from glassfs.source import Connection, Named
+from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Refused, Unrecognised
+from glassfs.formats.registry import HEAD, recognise
+from glassfs.source import Connection, Named, is_url
 
 _Opened: TypeAlias = "tuple[Output, Callable[[Found], bool]]"
 AT_ONCE = 1 << 20
@@ -64,10 +65,13 @@ def command(
     if resume and not output:
         raise click.UsageError("--resume goes on with a file, which --output names", click.get_current_context())
     if resume and form == PARQUET:
-        raise click.ClickException("--resume cannot go on with a Parquet file, only with jsonl or csv")
+        reason = "--resume cannot go on with a Parquet file, only with jsonl or csv"
+        raise click.UsageError(reason, click.get_current_context())
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("a Parquet file is nothing for a terminal; --output FILE writes it to a file")
     search = found_under(sources, connection, is_by_path=True)
+    if output:
+        _demand_replaceable(output, sources, report)
     try:
         with stoppable(), Bar(search.all, shard, progress if output else bool(progress)) as bar:
             run = _run(plan, search, Settings(connection=connection), bar, form, output)
@@ -78,6 +82,19 @@ def command(
     if output:
         click.echo(f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}", err=True)
     return 1 if run.faults else 0
+
+
+def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> None:
+    """Raises Refused where FILE is something that nobody wants to lose by a slip."""
+    place = os.path.realpath(output)
+    if report and os.path.realpath(report) in (place, place + SUFFIX):
+        raise Refused("is the report, which needs a file of its own", output)
+    if os.path.isfile(place):
+        if any(os.path.realpath(source) == place for source in sources if not is_url(source)):
+            raise Refused("is a source, which is not written over", output)
+        with suppress(OSError), open(place, "rb") as file:
+            if recognise(file.read(HEAD)) is not None:
+                raise Refused("is a container, which is not written over", output)
 
 
 def _run(plan: Plan, search: Search, settings: Settings, bar: Bar, form: str, output: str) -> Run:
