@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from glassfs.batch.contract import Found
 from tests.batch.many import (
     PATIENCE,
     children_of,
@@ -211,6 +212,7 @@ def test_names_of_strangers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--jobs", "some"], "Invalid value for '--jobs': is a number up to 1024, or auto"),
+    (["--jobs", "9" * 5000], "Invalid value for '--jobs': is a number up to 1024, or auto"),
     (["--jobs", "-1"], "Invalid value for '--jobs': is a number up to 1024, or auto"),
     (["--jobs", "2", "--scheduler", "tcp://127.0.0.1:1"], "--jobs and --scheduler cannot be used together"),
     (["--shard", "3/3"], "Invalid value for '--shard': '3/3' has no such part: with N parts they are 0 to N-1"),
@@ -318,3 +320,26 @@ containers.Containers._opening = opening
     said = {Path(str(line["path"])).name: line["ok"] for line in lines_of(report)}
     assert {name: is_ok for name, is_ok in said.items() if name != "bad.kdb"} == {"a.kdb": True, "c.kdb": True}
     assert not said.get("bad.kdb", False)
+
+
+@pytest.mark.parametrize("command", ["verify", "episodes"])
+def test_a_url_with_one_slash(command: str) -> None:
+    fails(glassfs(command, "s3:/bucket/data"), "s3:/bucket/data: No such file or directory; did you mean 's3://bucket/data'?")
+
+
+def test_what_is_skipped_is_far_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar goes as far as that of a run that reads all."""
+    from glassfs.cli import many, run
+
+    far: list[int] = []
+    before = many.Bar.advance
+
+    def advance(bar: many.Bar, found: Found) -> None:
+        far[-1] += found.size
+        before(bar, found)
+
+    monkeypatch.setattr(many.Bar, "advance", advance)
+    for words in ([], ["--resume"]):
+        far.append(0)
+        assert run(["verify", str(folder), "--report", str(tmp_path / "report.jsonl"), *words]) == 1
+    assert far[0] == far[1] > 0

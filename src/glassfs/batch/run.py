@@ -68,11 +68,12 @@ class Run:
     """The counts of what was done, with what a ``report`` knew from before: ``containers`` and ``faults``.
 
     ``unlisted`` is told of folders that cannot be looked into. They have no line in a report, as they are no containers
-    and are tried again each time.
+    and are tried again each time. ``skipped`` is told of what the report knows already.
     """
 
     def __init__(
         self, plan: Plan, workers: Workers | None, report: Report | None, unlisted: Callable[[Unlisted], None],
+        skipped: Callable[[Found], None],
     ) -> None:
         self.containers = 0
         self.faults = 0
@@ -80,6 +81,7 @@ class Run:
         self._workers = workers
         self._report = report
         self._unlisted_is = unlisted
+        self._skipped_is = skipped
 
     def outcomes(
         self, found: Iterable[Found | Unlisted], work: Work, is_ordered: bool = False,
@@ -127,3 +129,4 @@ class Run:
                 else:
                     self.containers += 1
                     self.faults += known.faults
+                    self._skipped_is(one)

@@ -107,7 +107,7 @@ def _run(plan: Plan, search: Search, settings: Settings, bar: Bar, form: str, ou
 
     with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
         rows, is_still = stack.enter_context(_opened(plan, search, report, form, output))
-        run = Run(plan, workers, report, unlisted_is)
+        run = Run(plan, workers, report, unlisted_is, bar.advance)
         for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True, is_still=is_still):
             if done.outcome.data:
                 rows.write(done.outcome.data)

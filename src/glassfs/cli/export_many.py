@@ -66,7 +66,7 @@ def export_many(
         def is_still(found: Found) -> bool:
             return target.has_anything(_place(found)) or _place(found) == "/"
 
-        run = Run(plan, workers, lines, unlisted_is)
+        run = Run(plan, workers, lines, unlisted_is, bar.advance)
         walk = _Walk(plan, search, tree, source, here)
         work = Exporting(settings, name, absolute(source), folder, os.path.abspath(folder), existing)
         for done in run.outcomes(walk.files(starts), work, is_still=is_still):

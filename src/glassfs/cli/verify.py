@@ -82,7 +82,7 @@ def _run(plan: Plan, search: Search, connection: Connection, bar: Bar, as_json: 
         tell(folder.name, Fault("", reason_of(folder.error, folder.name)))
 
     with plan.opened_report() as report, plan.workers() as workers:
-        run = Run(plan, workers, report, unlisted_is)
+        run = Run(plan, workers, report, unlisted_is, bar.advance)
         work = Verification(Settings(connection=connection, threads=plan.threads), tell if workers is None else None)
         for done in run.outcomes(search.all(), work):
             found = done.item.found
