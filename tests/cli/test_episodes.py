@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet
@@ -295,3 +296,21 @@ def test_what_is_not_written_over(folder: Path, tmp_path: Path) -> None:
         fails(done, f"{output}: {reason}")
     assert {path: path.read_bytes() for path in before} == before
     assert not report.exists() and not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_disk_that_is_full_names_the_file(form: str, tmp_path: Path) -> None:
+    """Here it is a limit for the size of files. Nothing is left."""
+    source, output = robot(tmp_path / "robot.kdb", 300), tmp_path / f"all.{form}"
+    words = command("episodes", source, "--output", output)
+    limited = [sys.executable, "-c", LIMITED, *words[1:]]
+    done = subprocess.run(limited, capture_output=True, check=False)
+    assert (done.returncode, done.stderr.decode()) == (1, f"glassfs: {output}: cannot be written: File too large\n")
+    assert list(tmp_path.iterdir()) == [source]
+
+
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""

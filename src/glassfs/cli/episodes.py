@@ -10,7 +10,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, TypeAlias
 
@@ -33,7 +33,7 @@ from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Refused, Unr
 from glassfs.formats.registry import HEAD, recognise
 from glassfs.source import Connection, Named, is_url
 
-_Opened: TypeAlias = "tuple[Output, Callable[[Found], bool]]"
+_Opened: TypeAlias = "tuple[Output, Callable[[Found], bool], Callable[[], AbstractContextManager[None]]]"
 AT_ONCE = 1 << 20
 """Bytes of rows of a container after which it is left for another time."""
 
@@ -106,25 +106,27 @@ def _run(plan: Plan, search: Search, settings: Settings, bar: Bar, form: str, ou
         tell(folder.name, reason_of(folder.error, folder.name))
 
     with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
-        rows, is_still = stack.enter_context(_opened(plan, search, report, form, output))
+        rows, is_still, writing = stack.enter_context(_opened(plan, search, report, form, output))
         run = Run(plan, workers, report, unlisted_is, bar.advance)
         for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True, is_still=is_still):
             if done.outcome.data:
-                rows.write(done.outcome.data)
+                with writing():
+                    rows.write(done.outcome.data)
             for fault in done.outcome.faults:
                 tell(done.item.found.name, fault)
             if done.is_last:
                 bar.advance(done.item.found)
-        rows.end()
+        with writing():
+            rows.end()
     return run
 
 
 @contextmanager
 def _opened(plan: Plan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
-    """Where the rows go, and of which containers they are there already."""
+    """Where the rows go, of which containers they are there already, and in what they are written."""
     if not output:
         sys.stdout.buffer.write(head(form))
-        yield _output(form, sys.stdout.buffer), lambda found: False
+        yield _output(form, sys.stdout.buffer), lambda found: False, nullcontext
         return
     with WholeFile(output, is_kept=report is not None and form != PARQUET) as whole:
         containers: set[str] = set()
@@ -139,7 +141,8 @@ def _opened(plan: Plan, search: Search, report: Report | None, form: str, output
             whole.go_on(kept)
         else:
             whole.begin(head(form))
-        yield _output(form, whole.file, os.path.dirname(output) or "."), lambda found: found.path in containers
+        rows = _output(form, whole.file, os.path.dirname(output) or ".")
+        yield rows, lambda found: found.path in containers, whole.writing
         whole.end()
 
 
