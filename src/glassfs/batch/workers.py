@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,8 @@ PATIENCE = 30
 """Seconds for which a scheduler may be silent, and in which it has to have workers."""
 KILLED = 5
 """Seconds that a process which was killed may take to be gone, which one takes that waits for a device."""
+ENDED = 1
+"""Seconds in which an executor has ended whose processes are gone, if it ever does."""
 
 
 def cores() -> int:
@@ -107,8 +110,15 @@ class Processes(Workers):
                 process.kill()
             for process in killed:
                 process.join(KILLED)
+        end = partial(self._executor.shutdown, wait=True, cancel_futures=True)
+        if is_over:
+            end()
+            return
         # A thread of the executor waits without end for a result of which a worker that was killed has written half.
-        self._executor.shutdown(wait=is_over, cancel_futures=True)
+        # Mostly none has, and the locks are given back in order if it is waited for a moment.
+        ending = threading.Thread(target=end, name="end of workers", daemon=True)
+        ending.start()
+        ending.join(ENDED)
 
     def _started(self) -> Executor:
         context = multiprocessing.get_context("spawn")
