@@ -99,3 +99,24 @@ def test_a_folder_is_listed_when_it_is_its_turn(folder: Path, monkeypatch: pytes
     assert len(listed) == 1
     list(everything)
     assert len(listed) == 6
+
+
+def test_very_many_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them gets a label of its own, by a few steps."""
+    from types import SimpleNamespace
+
+    from glassfs.batch import found
+
+    steps = 0
+    before = found.component
+
+    def counted(name: bytes, tail: str = "") -> str:
+        nonlocal steps
+        steps += 1
+        return before(name, tail)
+
+    monkeypatch.setattr(found, "component", counted)
+    named = [SimpleNamespace(name=name) for name in ["run~2", *["run"] * 500]]
+    labels = found._labels(named)  # type: ignore[arg-type]
+    assert labels[:4] == ["run~2", "run", "run~3", "run~4"] and len(set(labels)) == 501
+    assert steps < 3 * len(labels)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,6 +18,7 @@ from glassfs.batch.contract import BatchError, Item
 from glassfs.batch.mapping import MOST_ITEMS, TASKS, Mapping, here
 from glassfs.batch.workers import Processes, Workers
 from tests.batch import works
+from tests.batch.many import PATIENCE, wait_until
 
 
 def told(mapping: Iterator[Any]) -> list[str]:
@@ -49,7 +53,7 @@ def test_all_of_them_once(is_ordered: bool) -> None:
         found = told(Mapping(works.say, workers, is_ordered).all(works.items(500)))
     assert Counter(found) == Counter(map(str, range(500)))
     assert not is_ordered or found == list(map(str, range(500)))
-    assert not multiprocessing.active_children()
+    wait_until(lambda: not multiprocessing.active_children())
 
 
 def test_here_is_the_same() -> None:
@@ -107,7 +111,7 @@ def test_a_container_that_ends_its_workers_is_a_fault(is_ordered: bool) -> None:
 def test_what_nobody_foresaw_ends_it_with_a_sentence() -> None:
     with pytest.raises(BatchError, match="ZeroDivisionError: that was not foreseen"), Processes(1) as workers:
         told(Mapping(works.fail, workers).all(works.items(3)))
-    assert not multiprocessing.active_children()
+    wait_until(lambda: not multiprocessing.active_children())
 
 
 def test_workers_that_cannot_be_are_no_fault_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +127,31 @@ def test_work_that_is_given_up_ends_at_once() -> None:
         for item in works.items(9):
             workers.submit(_begin, works.sleep, item)
         raise KeyboardInterrupt
-    assert not multiprocessing.active_children()
+    wait_until(lambda: not multiprocessing.active_children())
 
 
 def _begin(work: Any, item: Item) -> Any:
     return next(work(iter([item])))
+
+
+def test_half_a_result_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody writes the other half once the workers are killed."""
+    mark = tmp_path / "mark"
+    code = f"""
+import os, time
+from glassfs.batch.workers import Processes
+from glassfs.cli.stopping import leave
+from tests.batch.works import write_half
+if __name__ == "__main__":
+    workers = Processes(1)
+    workers.submit(write_half, {str(mark)!r})
+    while not os.path.exists({str(mark)!r}):
+        time.sleep(0.01)
+    workers.stop(is_over=False)
+    leave(3)
+"""
+    (tmp_path / "program.py").write_text(code)
+    where = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = [sys.executable, tmp_path / "program.py"]
+    done = subprocess.run(words, env=os.environ | where, capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (3, b"")

@@ -19,7 +19,12 @@ HOSTILE = ["a\nb", '"}\n{"path": "x"', "\udcff\udc80", "\u2028\x85\x1b[2K", "\0"
 
 
 def written(path: Path, is_resumed: bool = False) -> Report:
-    return Report(str(path), is_resumed)
+    return Report(str(path), "verify", is_resumed)
+
+
+def faults(report: Report, path: str, version: str = "1") -> int | None:
+    known = report.known(path, version)
+    return None if known is None else known.faults
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:
@@ -30,9 +35,10 @@ def test_a_line_is_there_at_once(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("a.kdb", "1", [])
-        assert lines_of(path) == [{"path": "a.kdb", "version": "1", "ok": True, "faults": []}]
+        assert lines_of(path) == [{"path": "a.kdb", "version": "1", "ok": True, "faults": [], "command": "verify"}]
         report.write("b.kdb", "2", ["/x: is wrong"])
-        assert lines_of(path)[1:] == [{"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"]}]
+        said = {"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"], "command": "verify"}
+        assert lines_of(path)[1:] == [said]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -44,7 +50,7 @@ def test_names_of_any_kind(name: str, tmp_path: Path) -> None:
     assert [line["path"] for line in lines_of(path)] == [name, "next"]
     assert path.read_bytes().isascii() and path.read_bytes().count(b"\n") == 2
     with written(path, is_resumed=True) as report:
-        assert (report.known(name, name), report.known(name, "other"), report.known("next", "1")) == (1, None, 0)
+        assert (faults(report, name, name), faults(report, name, "other"), faults(report, "next")) == (1, None, 0)
 
 
 @given(st.integers(0, 400))
@@ -58,7 +64,7 @@ def test_a_torn_line_is_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: i
     cut = min(cut, len(whole))
     path.write_bytes(whole[:cut])
     with written(path, is_resumed=True) as report:
-        known = [report.known(f"{number}.kdb", "version") for number in range(4)]
+        known = [faults(report, f"{number}.kdb", "version") for number in range(4)]
         assert known == [number if whole[:cut].count(b"\n") > number else None for number in range(4)]
         report.write("next", "1", [])
     assert [line["path"] for line in lines_of(path)] == [f"{n}.kdb" for n in range(whole[:cut].count(b"\n"))] + ["next"]
@@ -73,7 +79,7 @@ def test_a_line_that_is_none_says_nothing(tmp_path: Path) -> None:
     first, second = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + bytes(20) + b"\n" + b'{"path": 3}\n' + second)
     with written(path, is_resumed=True) as report:
-        assert (report.known("a", "1"), report.known("b", "1"), report.known_lines) == (0, 0, 2)
+        assert (faults(report, "a"), faults(report, "b"), report.known_lines) == (0, 0, 2)
 
 
 def test_an_older_report_is_not_written_to_unasked(tmp_path: Path) -> None:
@@ -128,3 +134,37 @@ def test_a_report_that_cannot_be(tmp_path: Path) -> None:
         written(tmp_path / "none" / "report.jsonl")
     with pytest.raises(BatchError, match="Is a directory"):
         written(tmp_path)
+
+
+def test_a_report_is_of_one_command(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("a", "1", [])
+    with pytest.raises(BatchError, match="is a report of 'verify', not of 'export'"):
+        Report(str(path), "export", True)
+    assert len(lines_of(path)) == 1
+
+
+def test_one_path_can_be_typed_in_several_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("data/a.kdb", "1", [])
+        report.write("s3://bucket/a.kdb", "1", [])
+    with written(path, is_resumed=True) as report:
+        same = ["data/a.kdb", "./data/a.kdb", "data//a.kdb", f"{tmp_path}/data/a.kdb", f"{tmp_path}/./data//a.kdb"]
+        others = ["data/b.kdb", "a/../data/a.kdb", "s3:/bucket/a.kdb", "/data/a.kdb"]
+        assert [faults(report, name) for name in (*same, "s3://bucket/a.kdb")] == [0] * 6
+        assert [faults(report, name) for name in others] == [None] * 4
+
+
+def test_rows_are_known_by_what_they_call_the_container(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("data/a.kdb", "1", [], "a.kdb", 3)
+        report.write("data/b.kdb", "1", [], "b.kdb", 0)
+    assert [(line["container"], line["rows"]) for line in lines_of(path)] == [("a.kdb", 3), ("b.kdb", 0)]
+    with written(path, is_resumed=True) as report:
+        known = report.known("data/a.kdb", "1")
+        assert known is not None and known.has_rows("a.kdb", 3)
+        assert not (known.has_rows("a.kdb", 2) or known.has_rows("data/a.kdb", 3))

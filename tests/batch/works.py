@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from glassfs.batch.contract import Fault, Found, Item, Outcome
 from glassfs.source import Kind
@@ -69,3 +72,11 @@ def sleep(given: Iterator[Item]) -> Iterator[Outcome]:
     for _ in given:
         time.sleep(3600)
         yield Outcome()
+
+
+def write_half(mark: str) -> None:
+    """As if the worker were stopped while it gives back a result."""
+    worker: Any = multiprocessing.current_process()
+    os.write(worker._args[1]._writer.fileno(), struct.pack("!i", 100) + b"half")
+    with open(mark, "wb"):
+        time.sleep(3600)

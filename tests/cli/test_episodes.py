@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet
@@ -171,6 +172,48 @@ def test_what_has_changed_since_is_read_again(folder: Path, form: str, tmp_path:
     assert sorted(output.read_bytes().split(b"\n")) == sorted(wanted.split(b"\n"))
 
 
+@pytest.mark.parametrize(("form", "other"), [("jsonl", "csv"), ("csv", "jsonl")])
+def test_a_table_of_another_form_is_not_gone_on_with(folder: Path, form: str, other: str, tmp_path: Path) -> None:
+    report, output = tmp_path / "report.jsonl", tmp_path / "table"
+    arguments = ("episodes", folder, "--output", output, "--report", report, "--format")
+    assert glassfs(*arguments, form).status == 0
+    before = output.read_bytes(), report.read_bytes()
+    done = glassfs(*arguments, other, "--resume")
+    fails(done, f"{output}: line 1 is no row of episodes as {other}, so that it cannot be gone on with")
+    assert (output.read_bytes(), report.read_bytes()) == before
+    assert sorted(tmp_path.iterdir()) == sorted([folder, report, output])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_rows_of_other_names_are_read_again(folder: Path, form: str, tmp_path: Path) -> None:
+    """The same containers, which are called otherwise where the sources are others."""
+    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
+    for sources, words in (([folder], []), ([folder / "a", folder / "b", folder / "z.kdb"], ["--resume"])):
+        arguments = ("episodes", *sources, "--output", output, "--report", report, *words)
+        assert glassfs(*arguments).status == 0
+        wanted = glassfs("episodes", *sources, "--format", form).output
+        assert sorted(output.read_bytes().splitlines()) == sorted(wanted.splitlines())
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_rows_that_are_damaged(folder: Path, form: str, tmp_path: Path) -> None:
+    """Something else in the midst of them is told, and nothing is touched; those that are missing are read again."""
+    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
+    arguments = ("episodes", folder, "--output", output, "--report", report)
+    assert glassfs(*arguments).status == 0
+    whole = output.read_bytes()
+    start = whole.index(b"z.kdb,0" if form == "csv" else b'{"container": "z.kdb"')
+    end, line = whole.index(b"\n", start) + 1, whole.count(b"\n", 0, start) + 1
+    part = output.rename(tmp_path / f"all.{form}.part")
+    part.write_bytes(whole[:start] + b"damaged\n" + whole[start:])
+    done = glassfs(*arguments, "--resume")
+    fails(done, f"{part}: line {line} is no row of episodes as {form}, so that it cannot be gone on with")
+    assert part.read_bytes().count(b"damaged") == 1 and not output.exists()
+    part.write_bytes(whole[:start] + whole[end:])
+    assert glassfs(*arguments, "--resume").status == 0
+    assert sorted(output.read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
+
+
 def test_rows_that_are_gone_are_missed(folder: Path, tmp_path: Path) -> None:
     report, output = tmp_path / "report.jsonl", tmp_path / "all.jsonl"
     glassfs("episodes", folder, "--output", output, "--report", report)
@@ -194,7 +237,8 @@ def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None
 def test_what_goes_on_and_what_cannot(folder: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
     done = glassfs("episodes", folder, "--report", report, "--resume", "--output", tmp_path / "x.parquet")
-    fails(done, "--resume cannot go on with a Parquet file, only with jsonl or csv")
+    reason = "--resume cannot go on with a Parquet file, only with jsonl or csv"
+    fails(done, f"{reason} (see 'glassfs episodes --help')", 2)
     done = glassfs("episodes", folder, "--report", report, "--resume")
     fails(done, "--resume goes on with a file, which --output names (see 'glassfs episodes --help')", 2)
     done = glassfs("episodes", folder, "--output", folder)
@@ -236,3 +280,37 @@ def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
     with part:
         fcntl.flock(part, fcntl.LOCK_EX)
         fails(glassfs("episodes", folder, "--output", output), f"{output}.part: another program is writing it")
+
+
+def test_what_is_not_written_over(folder: Path, tmp_path: Path) -> None:
+    """A slip of the hand is one word too much, or a pattern of the shell."""
+    other, report, notes = robot(tmp_path / "other.kdb"), tmp_path / "report.jsonl", folder / "notes.txt"
+    link = tmp_path / "link"
+    link.symlink_to(notes)
+    before = {path: path.read_bytes() for path in (other, notes)}
+    for output, reason in (
+        (other, "is a container, which is not written over"), (notes, "is a source, which is not written over"),
+        (link, "is a source, which is not written over"), (report, "is the report, which needs a file of its own"),
+    ):
+        done = glassfs("episodes", folder, notes, "--output", output, "--report", report, "--format", "csv")
+        fails(done, f"{output}: {reason}")
+    assert {path: path.read_bytes() for path in before} == before
+    assert not report.exists() and not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_disk_that_is_full_names_the_file(form: str, tmp_path: Path) -> None:
+    """Here it is a limit for the size of files. Nothing is left."""
+    source, output = robot(tmp_path / "robot.kdb", 300), tmp_path / f"all.{form}"
+    words = command("episodes", source, "--output", output)
+    limited = [sys.executable, "-c", LIMITED, *words[1:]]
+    done = subprocess.run(limited, capture_output=True, check=False)
+    assert (done.returncode, done.stderr.decode()) == (1, f"glassfs: {output}: cannot be written: File too large\n")
+    assert list(tmp_path.iterdir()) == [source]
+
+
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""

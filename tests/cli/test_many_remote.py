@@ -9,6 +9,7 @@ import pytest
 
 from tests.batch.many import cut_short, lines_of, robot, sound
 from tests.cli.glassfs_command import glassfs
+from tests.remote.faults import Status, for_each
 from tests.remote.s3 import Bucket, S3Server
 
 
@@ -80,3 +81,29 @@ def test_parts_are_those_of_files(s3: S3Server, folder: Path, tmp_path: Path) ->
         for place, name in (("s3://bucket/data", "there.jsonl"), (folder, "here.jsonl"))
     ]
     assert paths[0] == paths[1]
+
+
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_what_a_server_does_not_give_is_tried_again(s3: S3Server, folder: Path, jobs: str, tmp_path: Path) -> None:
+    """It says nothing about the container: there is no line of it, and no rows."""
+    report, rows = tmp_path / "report.jsonl", tmp_path / "rows.jsonl"
+    options = ("-o", f"endpoint={s3.url},region=us-east-1,timeout=1", "--jobs", jobs, "--report")
+    verify = ("verify", *options, report, "s3://bucket/data")
+    episodes = ("episodes", *options, tmp_path / "episodes.jsonl", "--output", rows, "s3://bucket/data")
+    export = ("export", *options, tmp_path / "export.jsonl", "s3://bucket/data/sub", tmp_path / "target")
+    s3.faults = for_each(Status(503), lambda request: "a.kas" in request.path or "robot.kdb" in request.path)
+    assert glassfs(*verify).errors == ["4 containers, 3 faults"]
+    assert sorted(str(line["path"]) for line in lines_of(report)) == [
+        f"s3://bucket/data/sub/{name}" for name in ("cut.kas", "odd % name?#.kdb")
+    ]
+    assert glassfs(*episodes).errors[-1] == "4 containers, 3 faults"
+    assert glassfs(*export).status == 1
+    assert not [line for line in lines_of(tmp_path / "export.jsonl") if "robot" in str(line["path"])]
+    s3.faults = []
+    again = glassfs(*verify, "--resume")
+    assert (again.status, again.output, again.errors) == (1, b"", ["4 containers, 1 fault"])
+    assert len(lines_of(report)) == 4
+    assert glassfs(*episodes, "--resume").errors == ["4 containers, 1 fault"]
+    assert sorted(rows.read_bytes().splitlines()) == sorted(glassfs("episodes", folder).output.splitlines())
+    glassfs(*export, "--resume")
+    assert (tmp_path / "target/robot.kdb").is_dir()

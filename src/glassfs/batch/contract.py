@@ -51,10 +51,14 @@ class Found(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Something wrong at ``place`` in a container."""
+    """Something wrong at ``place`` in a container.
+
+    One that ``is_passing`` says only that it could not be looked at now: so the container is to be tried again.
+    """
 
     place: str
     reason: str
+    is_passing: bool = False
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}" if self.place else self.reason
@@ -64,13 +68,17 @@ class Outcome(NamedTuple):
     """What came of one item.
 
     ``data`` is what the command makes of the container. Where that is much it comes in parts: there is more as long as
-    there is a ``rest``, which the next part is made from. ``fatal`` is why nothing else can be done either.
+    there is a ``rest``, which the next part is made from. Where it ``is_several`` files the version of its own one does
+    not tell whether it is as it was. ``rows`` is how many there are in ``data``, if it is a table. ``fatal`` is why
+    nothing else can be done either.
     """
 
     faults: tuple[Fault, ...] = ()
     is_container: bool = True
     data: Any = None
     rest: Any = None
+    is_several: bool = False
+    rows: int | None = None
     fatal: str = ""
 
 
@@ -91,6 +99,7 @@ class Faults:
     def __init__(self) -> None:
         self._told: list[Fault] = []
         self._more = 0
+        self._is_passing = False
 
     def add(self, fault: Fault) -> bool:
         """One more; whether it is among those that are told."""
@@ -99,12 +108,13 @@ class Faults:
             self._told.append(fault)
         else:
             self._more += 1
+            self._is_passing = self._is_passing or fault.is_passing
         return is_told
 
     @property
     def others(self) -> tuple[Fault, ...]:
         """What tells of those that are not told."""
-        return (Fault("", f"and {self._more:,} more"),) if self._more else ()
+        return (Fault("", f"and {self._more:,} more", self._is_passing),) if self._more else ()
 
     @property
     def all(self) -> tuple[Fault, ...]:

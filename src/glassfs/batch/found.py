@@ -125,12 +125,15 @@ class Search:
 
 
 def _labels(named: Sequence[Named]) -> list[str]:
-    found: list[str] = []
+    found: dict[str, None] = {}
+    numbers: dict[bytes, int] = {}
     for one in named:
         original = raw(one.name)
-        label, number = component(original), 2
+        number = numbers.get(original, 1)
+        label = component(original, f"~{number}" if number > 1 else "")
         while label in found:
-            label = component(original, f"~{number}")
             number += 1
-        found.append(label)
-    return found
+            label = component(original, f"~{number}")
+        numbers[original] = number
+        found[label] = None
+    return list(found)

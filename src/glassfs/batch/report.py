@@ -1,4 +1,8 @@
-"""A report: a file with a line of JSON for each container, ``{"path", "version", "ok", "faults"}``, as they are done.
+"""A report: a file with a line of JSON for each container, as they are done.
+
+A line is ``{"path", "version", "ok", "faults", "command"}``. Where rows of a table were made of the container it says
+as well how they call it and how many there are, ``{"container", "rows"}``. A report is of one command. A container is
+known again by its path, in whichever way that was typed, and its version.
 
 A line is written at once, at the end of the file. So whenever the program is killed there are whole lines, and at most
 one more that is torn, which the next one cuts off. One program writes a report at a time: it holds a lock on the file.
@@ -19,6 +23,7 @@ import xxhash
 from glassfs.batch.contract import BatchError
 from glassfs.batch.locking import is_locked
 from glassfs.errors import NotAllowed, NotFound
+from glassfs.source import is_url
 
 _BEGIN = b'{"path": "'
 
@@ -30,14 +35,32 @@ class Line(NamedTuple):
     version: str
     ok: bool
     faults: Sequence[str]
+    command: str
+    container: str = ""
+    rows: int = 0
+
+
+class Known(NamedTuple):
+    """What a line from before said: how many ``faults`` and ``rows``, and a hash of what these call the container."""
+
+    faults: int
+    rows: int
+    container: int
+
+    def has_rows(self, container: str, rows: int) -> bool:
+        """Whether it had so many of this name."""
+        return self.rows == rows and self.container == _hash(container)
 
 
 class Report:
-    """The file at ``name``. If it ``is_resumed``, what it says is kept. Raises BatchError where it cannot be that."""
+    """The file at ``name``, of a ``command``. If it ``is_resumed``, what it says is kept.
 
-    def __init__(self, name: str, is_resumed: bool = False) -> None:
-        self._name = name
-        self._known: dict[bytes, int] = {}
+    Raises BatchError where it cannot be that.
+    """
+
+    def __init__(self, name: str, command: str, is_resumed: bool = False) -> None:
+        self._name, self._command = name, command
+        self._known: dict[bytes, Known] = {}
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except FileNotFoundError as error:
@@ -64,13 +87,18 @@ class Report:
         """How many lines there were from the beginning."""
         return len(self._known)
 
-    def known(self, path: str, version: str) -> int | None:
-        """How many faults this version of a container had, if there was a line for it from the beginning."""
+    def known(self, path: str, version: str) -> Known | None:
+        """What was said of this version of a container, if there was a line for it from the beginning."""
         return self._known.get(_key(path, version))
 
-    def write(self, path: str, version: str, faults: Sequence[str]) -> None:
+    def write(
+        self, path: str, version: str, faults: Sequence[str], container: str = "", rows: int | None = None,
+    ) -> None:
         """A line more."""
-        said = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
+        said: dict[str, Any] = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
+        said |= {"command": self._command}
+        if rows is not None:
+            said |= {"container": container, "rows": rows}
         rest = memoryview(f"{json.dumps(said)}\n".encode())
         with self._writing():
             while rest:
@@ -92,8 +120,11 @@ class Report:
                     break
                 whole += len(raw)
                 line = _parsed(raw)
-                if line is not None:
-                    self._known[_key(line.path, line.version)] = len(line.faults)
+                if line is None:
+                    continue
+                if line.command != self._command:
+                    raise BatchError(f"is a report of {line.command!r}, not of {self._command!r}", self._name)
+                self._known[_key(line.path, line.version)] = Known(len(line.faults), line.rows, _hash(line.container))
         if whole < size:
             with self._writing():
                 os.ftruncate(self._file.fileno(), whole)
@@ -130,11 +161,22 @@ def _parsed(raw: bytes) -> Line | None:
         said = json.loads(raw)
     if not isinstance(said, dict):
         return None
-    path, version, ok, faults = (said.get(name) for name in ("path", "version", "ok", "faults"))
-    if not (isinstance(path, str) and isinstance(version, str) and isinstance(ok, bool) and isinstance(faults, list)):
+    path, version, ok, faults, command = (said.get(name) for name in Line._fields[:5])
+    container, rows = said.get("container", ""), said.get("rows", 0)
+    if not (isinstance(path, str) and isinstance(version, str) and isinstance(command, str)):
         return None
-    return Line(path, version, ok, [str(fault) for fault in faults])
+    if not (isinstance(ok, bool) and isinstance(faults, list) and isinstance(container, str) and isinstance(rows, int)):
+        return None
+    return Line(path, version, ok, [str(fault) for fault in faults], command, container, rows)
+
+
+def _hash(text: str) -> int:
+    return xxhash.xxh64_intdigest(text.encode("utf-8", "surrogateescape"))
 
 
 def _key(path: str, version: str) -> bytes:
+    if not is_url(path):
+        # No more than this: what "folder/.." leads to is for the system to say.
+        whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"
+        path = "/".join(name for name in whole.split("/") if name not in ("", "."))
     return xxhash.xxh128_digest(f"{path}\0{version}".encode("utf-8", "surrogateescape"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from glassfs.batch.contract import Found, Item, Work
+from glassfs.batch.contract import Fault, Found, Item, Work
 from glassfs.batch.found import Unlisted
 from glassfs.batch.mapping import Done, Mapping, here
 from glassfs.batch.report import Report
@@ -17,8 +17,12 @@ from glassfs.source import absolute
 
 @dataclass(frozen=True)
 class Plan:
-    """What a person asked for: ``jobs`` processes (0: one each core) or a ``scheduler``, a part of all, a report."""
+    """What a person asked of a ``command``.
 
+    That is ``jobs`` processes (0: one each core) or a ``scheduler``, a part of all, a report.
+    """
+
+    command: str
     jobs: int = 1
     scheduler: str = ""
     shard: Shard = Shard()  # noqa: RUF009
@@ -56,7 +60,7 @@ class Plan:
         if not self.report:
             yield None
             return
-        with Report(self.report, self.is_resumed) as report:
+        with Report(self.report, self.command, self.is_resumed) as report:
             yield report
 
 
@@ -64,11 +68,12 @@ class Run:
     """The counts of what was done, with what a ``report`` knew from before: ``containers`` and ``faults``.
 
     ``unlisted`` is told of folders that cannot be looked into. They have no line in a report, as they are no containers
-    and are tried again each time.
+    and are tried again each time. ``skipped`` is told of what the report knows already.
     """
 
     def __init__(
         self, plan: Plan, workers: Workers | None, report: Report | None, unlisted: Callable[[Unlisted], None],
+        skipped: Callable[[Found], None],
     ) -> None:
         self.containers = 0
         self.faults = 0
@@ -76,6 +81,7 @@ class Run:
         self._workers = workers
         self._report = report
         self._unlisted_is = unlisted
+        self._skipped_is = skipped
 
     def outcomes(
         self, found: Iterable[Found | Unlisted], work: Work, is_ordered: bool = False,
@@ -83,21 +89,32 @@ class Run:
     ) -> Iterator[Done]:
         """What comes of the files whose turn it is. That of one comes in parts only if it ``is_ordered``.
 
-        What was done is in the report once the next outcome is asked for. What the report said before of a container
-        counts if it ``is_still`` so.
+        What was done is in the report once the next outcome is asked for, but for what could not be looked at now: that
+        is tried again when the report is gone on with. What the report said before of a container counts if it
+        ``is_still`` so.
         """
         items = self._items(found, is_still)
         workers = self._workers
-        faults: list[str] = []
+        faults: list[Fault] = []
+        is_several, rows = False, None
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
             yield done
-            faults += map(str, done.outcome.faults)
+            faults += done.outcome.faults
+            is_several = is_several or done.outcome.is_several
+            if done.outcome.rows is not None:
+                rows = (rows or 0) + done.outcome.rows
             if done.is_last:
                 self.containers += done.outcome.is_container
                 self.faults += len(faults)
-                if self._report is not None and done.outcome.is_container:
-                    self._report.write(done.item.found.name, done.item.found.version, faults)
-                faults = []
+                if done.outcome.is_container and not any(fault.is_passing for fault in faults):
+                    self._note(done.item.found, faults, is_several, rows)
+                faults, is_several, rows = [], False, None
+
+    def _note(self, found: Found, faults: list[Fault], is_several: bool, rows: int | None) -> None:
+        if self._report is not None:
+            # Of several files there is no version that can be compared at listing: without one it is read again.
+            version = "" if is_several else found.version
+            self._report.write(found.name, version, [str(fault) for fault in faults], found.path, rows)
 
     def _items(self, found: Iterable[Found | Unlisted], is_still: Callable[[Found], bool]) -> Iterator[Item]:
         is_elsewhere = self._workers is not None and self._workers.is_elsewhere
@@ -111,4 +128,5 @@ class Run:
                     yield Item(one._replace(source=absolute(one.source)) if is_elsewhere else one)
                 else:
                     self.containers += 1
-                    self.faults += known
+                    self.faults += known.faults
+                    self._skipped_is(one)

@@ -12,10 +12,11 @@ import os
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,10 @@ from glassfs.batch.contract import BatchError
 
 PATIENCE = 30
 """Seconds for which a scheduler may be silent, and in which it has to have workers."""
+KILLED = 5
+"""Seconds that a process which was killed may take to be gone, which one takes that waits for a device."""
+ENDED = 1
+"""Seconds in which an executor has ended whose processes are gone, if it ever does."""
 
 
 def cores() -> int:
@@ -69,7 +74,11 @@ class Workers(ABC):
 
 
 class Processes(Workers):
-    """As many processes of this machine, each of which starts anew instead of being forked off."""
+    """As many processes of this machine, each of which starts anew instead of being forked off.
+
+    Where work was ended early, threads may be left that wait for something that never comes: the process is then to be
+    left by ``os._exit``.
+    """
 
     lost = (BrokenProcessPool,)
     tries = 3
@@ -81,12 +90,8 @@ class Processes(Workers):
         self._executor = self._started()
 
     def submit(self, task: Callable[..., Any], *words: Any) -> Future[Any]:
-        # It may start a process, which is not to hear of Ctrl-C: the one that started it ends it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with _unheard():
             return self._executor.submit(task, *words)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def renew(self) -> None:
         self.stop(is_over=False)
@@ -100,13 +105,35 @@ class Processes(Workers):
 
     def stop(self, is_over: bool) -> None:
         if not is_over:
-            for process in set(multiprocessing.active_children()) - self._before:
+            killed = set(multiprocessing.active_children()) - self._before
+            for process in killed:
                 process.kill()
-        self._executor.shutdown(wait=True, cancel_futures=True)
+            for process in killed:
+                process.join(KILLED)
+        end = partial(self._executor.shutdown, wait=True, cancel_futures=True)
+        if is_over:
+            end()
+            return
+        # A thread of the executor waits without end for a result of which a worker that was killed has written half.
+        # Mostly none has, and the locks are given back in order if it is waited for a moment.
+        ending = threading.Thread(target=end, name="end of workers", daemon=True)
+        ending.start()
+        ending.join(ENDED)
 
     def _started(self) -> Executor:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self.width, context, initializer=_begin_worker)
+        with _unheard():
+            return ProcessPoolExecutor(self.width, context, initializer=_begin_worker)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Processes that are started in here do not hear of Ctrl-C and closed terminals: who started them ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin_worker() -> None:

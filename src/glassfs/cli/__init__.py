@@ -99,19 +99,22 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 100)
     status = run(sys.argv[1:])
     gc.freeze()
-    if "obstore" in sys.modules:
+    if "obstore" in sys.modules or "concurrent.futures.process" in sys.modules:
         _leave(status)
     sys.exit(status)
 
 
 def _leave(status: int) -> NoReturn:
     """Ends the process as it is. Python 3.13 and older end a thread that comes back to it once it is ending, and one of
-    obstore's cannot be ended so: it takes the process with it, with SIGABRT.
+    obstore's cannot be ended so: it takes the process with it, with SIGABRT. One that worker processes have served may
+    wait for them without end.
     """
+    from glassfs.cli.stopping import leave
+
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, AttributeError):  # nobody reads it any more
             stream.flush()
-    os._exit(status)
+    leave(status)
 
 
 def run(arguments: list[str]) -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import click
 
@@ -21,18 +22,18 @@ from glassfs.batch.opening import Opener
 from glassfs.batch.report import Report
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
-from glassfs.cache import BlockCache
+from glassfs.batch.unforeseen import as_fault
 from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import Bar, counted, found_under, many_options, planned
 from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Output, Table, encoded, head, read_back
 from glassfs.cli.stopping import Stopped, stoppable
-from glassfs.cli.whole import WholeFile
+from glassfs.cli.whole import SUFFIX, WholeFile
 from glassfs.content.join import Placed, pieces_of
-from glassfs.errors import Changed, Damaged, GlassfsError, Unrecognised
-from glassfs.source import Connection, Named
-from glassfs.tree import Containers
-from glassfs.tree.places.held import Place
+from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Refused, Unrecognised
+from glassfs.formats.registry import HEAD, recognise
+from glassfs.source import Connection, Named, is_url
 
+_Opened: TypeAlias = "tuple[Output, Callable[[Found], bool], Callable[[], AbstractContextManager[None]]]"
 AT_ONCE = 1 << 20
 """Bytes of rows of a container after which it is left for another time."""
 
@@ -64,10 +65,13 @@ def command(
     if resume and not output:
         raise click.UsageError("--resume goes on with a file, which --output names", click.get_current_context())
     if resume and form == PARQUET:
-        raise click.ClickException("--resume cannot go on with a Parquet file, only with jsonl or csv")
+        reason = "--resume cannot go on with a Parquet file, only with jsonl or csv"
+        raise click.UsageError(reason, click.get_current_context())
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("a Parquet file is nothing for a terminal; --output FILE writes it to a file")
     search = found_under(sources, connection, is_by_path=True)
+    if output:
+        _demand_replaceable(output, sources, report)
     try:
         with stoppable(), Bar(search.all, shard, progress if output else bool(progress)) as bar:
             run = _run(plan, search, Settings(connection=connection), bar, form, output)
@@ -80,6 +84,19 @@ def command(
     return 1 if run.faults else 0
 
 
+def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> None:
+    """Raises Refused where FILE is something that nobody wants to lose by a slip."""
+    place = os.path.realpath(output)
+    if report and os.path.realpath(report) in (place, place + SUFFIX):
+        raise Refused("is the report, which needs a file of its own", output)
+    if os.path.isfile(place):
+        if any(os.path.realpath(source) == place for source in sources if not is_url(source)):
+            raise Refused("is a source, which is not written over", output)
+        with suppress(OSError), open(place, "rb") as file:
+            if recognise(file.read(HEAD)) is not None:
+                raise Refused("is a container, which is not written over", output)
+
+
 def _run(plan: Plan, search: Search, settings: Settings, bar: Bar, form: str, output: str) -> Run:
     def tell(name: str, reason: object) -> None:
         with bar.aside():
@@ -88,38 +105,44 @@ def _run(plan: Plan, search: Search, settings: Settings, bar: Bar, form: str, ou
     def unlisted_is(folder: Unlisted) -> None:
         tell(folder.name, reason_of(folder.error, folder.name))
 
-    with plan.opened_report() as report, _opened(plan, search, report, form, output) as rows, plan.workers() as workers:
-        run = Run(plan, workers, report, unlisted_is)
-        for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True):
+    with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
+        rows, is_still, writing = stack.enter_context(_opened(plan, search, report, form, output))
+        run = Run(plan, workers, report, unlisted_is, bar.advance)
+        for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True, is_still=is_still):
             if done.outcome.data:
-                rows.write(done.outcome.data)
+                with writing():
+                    rows.write(done.outcome.data)
             for fault in done.outcome.faults:
                 tell(done.item.found.name, fault)
             if done.is_last:
                 bar.advance(done.item.found)
-        rows.end()
+        with writing():
+            rows.end()
     return run
 
 
 @contextmanager
-def _opened(plan: Plan, search: Search, report: Report | None, form: str, output: str) -> Iterator[Output]:
-    """Where the rows go."""
+def _opened(plan: Plan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
+    """Where the rows go, of which containers they are there already, and in what they are written."""
     if not output:
         sys.stdout.buffer.write(head(form))
-        yield _output(form, sys.stdout.buffer)
+        yield _output(form, sys.stdout.buffer), lambda found: False, nullcontext
         return
     with WholeFile(output, is_kept=report is not None and form != PARQUET) as whole:
+        containers: set[str] = set()
         if plan.is_resumed and report is not None and report.known_lines:
-            containers = _reported(plan, search, report)
 
             def kept(file: BinaryIO) -> Iterator[bytes]:
+                containers.update(_done(plan, search, report, Counter(one for one, _ in read_back(form, file))))
+                file.seek(0)
                 yield head(form)
                 yield from (line for container, line in read_back(form, file) if container in containers)
 
             whole.go_on(kept)
         else:
             whole.begin(head(form))
-        yield _output(form, whole.file, os.path.dirname(output) or ".")
+        rows = _output(form, whole.file, os.path.dirname(output) or ".")
+        yield rows, lambda found: found.path in containers, whole.writing
         whole.end()
 
 
@@ -127,10 +150,13 @@ def _output(form: str, file: BinaryIO, folder: str | None = None) -> Output:
     return Table(file, folder) if form == PARQUET else Lines(file)
 
 
-def _reported(plan: Plan, search: Search, report: Report) -> set[str]:
-    """The containers that are not read again, as rows call them."""
-    found = (one for one in search.all() if isinstance(one, Found) and plan.shard.has(one.key))
-    return {one.path for one in found if report.known(one.name, one.version) is not None}
+def _done(plan: Plan, search: Search, report: Report, rows: Mapping[str, int]) -> Iterator[str]:
+    """The containers that are not read again, as ``rows`` call them: all that they had are there."""
+    for one in search.all():
+        if isinstance(one, Found) and plan.shard.has(one.key):
+            known = report.known(one.name, one.version)
+            if known is not None and known.has_rows(one.path, rows.get(one.path, 0)):
+                yield one.path
 
 
 @dataclass(frozen=True)
@@ -143,7 +169,12 @@ class Rows:
     def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
         with Opener(self.settings) as opener:
             for item in items:
-                yield self._outcome(item, opener)
+                try:
+                    outcome = self._outcome(item, opener)
+                except Exception as error:
+                    fault = as_fault(error, item.found.name)
+                    outcome = Outcome((Fault("", fault.reason, isinstance(fault, Passing)),), rows=0)
+                yield outcome
 
     def _outcome(self, item: Item, opener: Opener) -> Outcome:
         placed: list[Placed] = []
@@ -154,25 +185,25 @@ class Rows:
         try:
             named = opener.named(item.found)
             name = named.store.shown(named.path)
-            rest = _take(item, named, opener.cache, placed)
+            rest = _take(item, named, opener, placed)
         except GlassfsError as error:
             is_container = item.found.is_named or not isinstance(error, Unrecognised)
             if is_container:
-                faults = (Fault("", reason_of(error, name)),)
-        return Outcome(faults, is_container, encoded(self.form, placed), rest)
+                faults = (Fault("", reason_of(error, name), isinstance(error, Passing)),)
+        rows = sum(one.piece.rows for one in placed)
+        return Outcome(faults, is_container, encoded(self.form, placed), rest, opener.is_several, rows)
 
 
-def _take(item: Item, named: Named, cache: BlockCache, placed: list[Placed]) -> _Rest | None:
+def _take(item: Item, named: Named, opener: Opener, placed: list[Placed]) -> _Rest | None:
     """Some rows of a container, which are ``placed`` also where the next ones cannot be read; and what is left."""
-    place = Place(named.store, named.path)
-    entry = place.store.entry(place.path)
+    entry = named.store.entry(named.path)
     block, position, version = item.rest or _Rest(0, 0, str(entry.version))
     if version != entry.version:
         raise Changed("has been replaced by another file")
     size = 0
-    with Containers(cache).glimpsed(place, entry.version) as (container, _):
+    with opener.glimpsed(named, entry.version) as container:
         table = container.episodes()
-        for piece in pieces_of(table, cache, block) if table is not None else ():
+        for piece in pieces_of(table, opener.cache, block) if table is not None else ():
             if size >= AT_ONCE:
                 return _Rest(piece.block, position, version)
             placed.append(Placed(item.found.path, position, piece))

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from glassfs.batch.contract import Fault, Faults, Found, Item, Outcome, Settings
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan, Run
+from glassfs.batch.unforeseen import as_fault
 from glassfs.cli.common import complain, name_of, reason_of, report
 from glassfs.cli.exporting import Export
 from glassfs.cli.many import Bar, found_under
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_target
-from glassfs.errors import GlassfsError, NotFound
+from glassfs.errors import GlassfsError, NotFound, Passing
 from glassfs.library import open_tree
 from glassfs.source import Kind, Path, absolute
 from glassfs.tree import Directory, File, Tree
@@ -65,7 +66,7 @@ def export_many(
         def is_still(found: Found) -> bool:
             return target.has_anything(_place(found)) or _place(found) == "/"
 
-        run = Run(plan, workers, lines, unlisted_is)
+        run = Run(plan, workers, lines, unlisted_is, bar.advance)
         walk = _Walk(plan, search, tree, source, here)
         work = Exporting(settings, name, absolute(source), folder, os.path.abspath(folder), existing)
         for done in run.outcomes(walk.files(starts), work, is_still=is_still):
@@ -177,19 +178,24 @@ class Exporting:
             if isinstance(error, NotWritten):
                 faults.add(Fault(os.path.join(self.folder, place[1:]), str(error)))
             else:
-                faults.add(Fault(f"{self.name}: {place}", reason_of(error, name_of(self.source), place)))
+                reason = reason_of(error, name_of(self.source), place)
+                faults.add(Fault(f"{self.name}: {place}", reason, isinstance(error, Passing)))
 
         place = _place(found)
         export = Export(tree, self.source, target, self.existing, Progress(tree, [], False), failed)
-        is_container = False
+        is_container = is_several = False
         try:
-            is_container = isinstance(tree.lookup(place), Directory)
+            node = tree.lookup(place)
+            is_container = isinstance(node, Directory)
             export.write_all(place)
+            is_several = len(node.origin.lease.sources) > 1
         except Unusable as error:
             return Outcome(is_container=False, fatal=str(error))
         except (GlassfsError, OSError) as error:
             failed(place, error)
-        return Outcome(faults.all, is_container)
+        except Exception as error:
+            failed(place, as_fault(error, found.name))
+        return Outcome(faults.all, is_container, is_several=is_several)
 
 
 def _place(found: Found) -> str:

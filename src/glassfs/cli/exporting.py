@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
+from glassfs.batch.unforeseen import as_fault
 from glassfs.cli.common import nodes_from
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import PIECE, Existing, NotWritten, Place, Target, Unusable
@@ -80,6 +81,8 @@ class Export:
             self.leave_out(place, node, is_counted=True)
         except (GlassfsError, OSError) as error:  # the target raises none of its own
             self.failed(place, error)
+        except Exception as error:
+            self.failed(place, as_fault(error, f"{self._source}: {place}"))
 
     def _make_folder(self, place: str, node: Directory) -> None:
         if self._has_folders and self._is_target(place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +16,12 @@ from glassfs.batch.contract import Found
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan
 from glassfs.batch.shards import Shard
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, NotFound
 from glassfs.source import Connection, Kind, is_url
 
 MOST_JOBS = 1024
+DIGITS = 9
+"""Of a number that a person types: Python refuses to read some thousands of them."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -56,7 +59,7 @@ def planned(jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, 
         raise click.UsageError("--jobs and --scheduler cannot be used together", context)
     if resume and not report and is_report_needed:
         raise click.UsageError("--resume goes on with a report, which --report names", context)
-    return Plan(jobs, scheduler, shard, report, resume)
+    return Plan(context.info_name or "", jobs, scheduler, shard, report, resume)
 
 
 def found_under(
@@ -67,7 +70,13 @@ def found_under(
         from glassfs.source.remote.options import demand_plain
 
         demand_plain(source)
-    return Search(sources, connection, is_by_path=is_by_path, has_all=has_all)
+    try:
+        return Search(sources, connection, is_by_path=is_by_path, has_all=has_all)
+    except NotFound as error:
+        from glassfs.source.remote.options import meant_by
+
+        missing = (source for source in sources if not (is_url(source) or os.path.lexists(source)))
+        raise type(error)(f"{error.reason}{meant_by(next(missing, ''))}", error.source, error.part) from None
 
 
 class Bar:
@@ -94,7 +103,7 @@ class Bar:
         self._bar.close()
 
     def advance(self, found: Found) -> None:
-        """This one is done."""
+        """This one is done, now or before."""
         if self._sum is not None:
             self._bar.total = self._sum
         self._bar.update(found.size)
@@ -125,7 +134,7 @@ def counted(number: int, what: str) -> str:
 def _jobs(said: str) -> int:
     if said == "auto":
         return 0
-    if not (said.isascii() and said.isdigit() and int(said) <= MOST_JOBS):
+    if not (said.isascii() and said.isdigit() and len(said) <= DIGITS and int(said) <= MOST_JOBS):
         raise click.BadParameter(f"is a number up to {MOST_JOBS}, or auto")
     return int(said)
 

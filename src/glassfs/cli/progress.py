@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
@@ -23,7 +24,8 @@ class Progress:
     """A bar on standard error; nothing at all unless ``is_shown``."""
 
     def __init__(self, tree: Tree, paths: Sequence[str], is_shown: bool) -> None:
-        self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, disable=not is_shown, leave=False)
+        # None is made in vain: it has a lock that a worker process which is killed would leave behind in the system.
+        self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, leave=False) if is_shown else None
         self._tree = tree
         self._paths = paths
         self._sum: int | None = None
@@ -40,12 +42,14 @@ class Progress:
         self._is_over.set()
         if self._counting is not None:
             self._counting.join()
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def advance(self, count: int) -> None:
         """So many bytes were copied."""
-        self._set_total()
-        self._bar.update(count)
+        if self._bar is not None:
+            self._set_total(self._bar)
+            self._bar.update(count)
 
     def leave_out(self, file: File) -> None:
         """The file need not be copied: it counts neither as work nor as speed."""
@@ -61,9 +65,9 @@ class Progress:
         aside: AbstractContextManager[None] = tqdm.external_write_mode(file=sys.stderr)
         return aside
 
-    def _set_total(self) -> None:
+    def _set_total(self, bar: tqdm[Any]) -> None:
         if self._sum is not None:
-            self._bar.total = self._sum + self._more
+            bar.total = self._sum + self._more
 
     def _count(self) -> None:
         found = 0

@@ -13,6 +13,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from glassfs.cache import BlockCache
@@ -28,6 +29,7 @@ from glassfs.content.join import (
     joined_block,
     sizes_of,
 )
+from glassfs.errors import GlassfsError
 from glassfs.view import json
 from glassfs.view.parquet.file import Parquet
 
@@ -142,32 +144,55 @@ class Table(Output):
 
 
 def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    """The rows that stand in a file, each as the container that it is of and its bytes; up to one that is torn."""
-    if form == JSONL:
-        for line in file:
-            try:
-                container = standard_json.loads(line)[CONTAINER]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                return
-            if not line.endswith(b"\n") or not isinstance(container, str):
-                return
-            yield container, line
-        return
+    """The rows that stand in a file, each as the container that it is of and its bytes; up to a last one that is torn.
+
+    Raises GlassfsError where something else stands there.
+    """
+    return _csv_back(file) if form == CSV else _jsonl_back(file)
+
+
+def _jsonl_back(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    for number, line in enumerate(file, 1):
+        if not line.endswith(b"\n"):
+            return
+        row: Any = None
+        with suppress(ValueError, RecursionError):
+            row = standard_json.loads(line)
+        if not isinstance(row, dict) or tuple(row) != tuple(COLUMNS) or not isinstance(row[CONTAINER], str):
+            raise _no_row(number, JSONL)
+        yield row[CONTAINER], line
+
+
+def _csv_back(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    first = file.readline()
+    if first != head(CSV):
+        if head(CSV).startswith(first):
+            return
+        raise _no_row(1, CSV)
     taken: list[bytes] = []
+    number = 1
     csv.field_size_limit(LARGEST_CELL)
 
     def lines() -> Iterator[str]:
+        nonlocal number
         for line in file:
+            number += 1
             taken.append(line)
             yield line.decode()
 
     try:
-        for number, row in enumerate(csv.reader(lines(), strict=True)):
+        for row in csv.reader(lines(), strict=True):
             line = b"".join(taken)
             taken.clear()
-            if len(row) != len(COLUMNS) or not line.endswith(b"\n"):
+            if not line.endswith(b"\n"):
                 return
-            if number:
-                yield row[0], line
+            if len(row) != len(COLUMNS):
+                raise _no_row(number, CSV)
+            yield row[0], line
     except (csv.Error, UnicodeDecodeError):
-        return
+        if file.read(1):
+            raise _no_row(number, CSV) from None
+
+
+def _no_row(number: int, form: str) -> GlassfsError:
+    return GlassfsError(f"line {number} is no row of episodes as {form}, so that it cannot be gone on with")

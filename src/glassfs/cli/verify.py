@@ -18,11 +18,12 @@ from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.opening import Opener
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
+from glassfs.batch.unforeseen import as_fault
 from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import Bar, counted, found_under, many_options, planned
 from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.content import Image, Json
-from glassfs.errors import GlassfsError, Unrecognised
+from glassfs.errors import GlassfsError, Passing, Unrecognised
 from glassfs.source import Connection, Named
 from glassfs.terminal import printable
 from glassfs.tree import File, Tree
@@ -39,10 +40,11 @@ class _Told(NamedTuple):
     place: str
     reason: str
     sentence: str
+    is_passing: bool = False
 
     @classmethod
     def of(cls, place: str, error: Exception, source: str) -> _Told:
-        return cls(place, reason_of(error, source, place), reason_of(error, source))
+        return cls(place, reason_of(error, source, place), reason_of(error, source), isinstance(error, Passing))
 
 
 @click.command()
@@ -80,7 +82,7 @@ def _run(plan: Plan, search: Search, connection: Connection, bar: Bar, as_json: 
         tell(folder.name, Fault("", reason_of(folder.error, folder.name)))
 
     with plan.opened_report() as report, plan.workers() as workers:
-        run = Run(plan, workers, report, unlisted_is)
+        run = Run(plan, workers, report, unlisted_is, bar.advance)
         work = Verification(Settings(connection=connection, threads=plan.threads), tell if workers is None else None)
         for done in run.outcomes(search.all(), work):
             found = done.item.found
@@ -114,7 +116,7 @@ class Verification:
         if self.tell is not None:
             for fault in faults.others:
                 self.tell(found.name, fault)
-        return Outcome(faults.all)
+        return Outcome(faults.all, is_several=opener.is_several)
 
 
 def faults_of(found: Found, opener: Opener, threads: int) -> Iterator[Fault]:
@@ -127,14 +129,17 @@ def faults_of(found: Found, opener: Opener, threads: int) -> Iterator[Fault]:
     try:
         named = opener.named(found)
         name = named.store.shown(named.path)
-        for place, reason, sentence in _faults(opener, named, name, threads):
+        for place, reason, sentence, is_passing in _faults(opener, named, name, threads):
             if not seen & {sentence, f"{place}: {sentence}"}:
-                yield Fault(place, reason)
+                yield Fault(place, reason, is_passing)
             seen.add(sentence)
     except GlassfsError as error:
         if isinstance(error, Unrecognised) and not found.is_named:
             raise
-        yield Fault("", reason_of(error, name))
+        yield Fault("", reason_of(error, name), isinstance(error, Passing))
+    except Exception as error:
+        fault = as_fault(error, name)
+        yield Fault("", fault.reason, isinstance(fault, Passing))
 
 
 def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Told]:
@@ -206,5 +211,5 @@ def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _
 
 
 def _tell(name: str, fault: Fault, as_json: bool) -> None:
-    said = json.dumps({"source": name, **fault._asdict()}) if as_json else printable(f"{name}: {fault}")
-    click.echo(said)
+    said = {"source": name, "place": fault.place, "reason": fault.reason}
+    click.echo(json.dumps(said) if as_json else printable(f"{name}: {fault}"))

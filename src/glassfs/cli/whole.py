@@ -6,8 +6,8 @@ Who writes holds a lock on it. After an interruption the part can stay, and be g
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import BinaryIO
 
@@ -35,23 +35,41 @@ class WholeFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with self.file:
-            if not self._is_over and not self._is_kept:
-                with suppress(OSError):
-                    os.unlink(self._part)
+        if not self._is_over and not self._is_kept:
+            with suppress(OSError):
+                os.unlink(self._part)
+        try:
+            self.file.close()
+        except OSError:  # of what could not be written has been told
+            if kind is None:
+                raise
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What the system refuses in here is told with the name of the file."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, GlassfsError):
+                raise
+            raise GlassfsError(f"cannot be written: {error.strerror or error}", self._name) from error
 
     def begin(self, head: bytes) -> None:
         """Nothing of before counts."""
-        self.file.truncate(0)
-        self.file.write(head)
-        self.file.flush()
+        with self.writing():
+            self.file.truncate(0)
+            self.file.write(head)
+            self.file.flush()
 
     def go_on(self, kept: Callable[[BinaryIO], Iterable[bytes]]) -> None:
-        """Goes on with what is ``kept`` of a part, or of the whole file. Raises GlassfsError if there is neither."""
-        before: BinaryIO = self.file
+        """Goes on with what is ``kept`` of a part, or of the whole file, which stays until another one is whole.
+
+        Raises GlassfsError if there is neither, and what ``kept`` does, with the name; then all is as it was.
+        """
+        before, name = self.file, self._part
         if not os.path.getsize(self._part):
             try:
-                before = open(self._name, "rb")  # noqa: SIM115
+                before, name = open(self._name, "rb"), self._name  # noqa: SIM115
             except FileNotFoundError:
                 with suppress(OSError):
                     os.unlink(self._part)
@@ -59,21 +77,31 @@ class WholeFile:
         new = f"{self._part}-{os.urandom(8).hex()}"
         file = self._opened(new)
         try:
-            with before:
+            with self.writing():
                 for line in kept(before):
                     file.write(line)
-            file.flush()
-            os.rename(new, self._part)
-        except BaseException:
-            file.close()
+                file.flush()
+                os.rename(new, self._part)
+        except BaseException as error:
+            with suppress(OSError):
+                file.close()
             os.unlink(new)
+            if name == self._name:
+                os.unlink(self._part)
+            if isinstance(error, GlassfsError):
+                raise error.at(name) from None
             raise
+        finally:
+            if before is not self.file:
+                before.close()
+        self.file.close()
         self.file = file
 
     def end(self) -> None:
         """It is whole."""
-        self.file.flush()
-        os.rename(self._part, self._name)
+        with self.writing():
+            self.file.flush()
+            os.rename(self._part, self._name)
         self._is_over = True
 
     def _opened(self, name: str) -> BinaryIO:
