@@ -8,9 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -243,193 +241,6 @@ def test_the_memory_of_the_one_who_asks(tmp_path: Path, scale: Scale) -> None:
     assert 0 < largest < 200 << 10
 
 
-@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow), "auto"])
-def test_a_report_has_a_line_for_each_container(folder: Path, jobs: str, tmp_path: Path) -> None:
-    report = tmp_path / "report.jsonl"
-    done = glassfs("verify", "--jobs", jobs, "--report", report, folder)
-    lines = lines_of(report)
-    assert [set(line) for line in lines] == [{"path", "version", "ok", "faults", "command"}] * 22
-    assert {line["path"] for line in lines} == {str(path) for path in folder.rglob("*.kas")}
-    bad = {line["path"]: line["faults"] for line in lines if not line["ok"]}
-    assert sorted(f"{path}: {fault}" for path, faults in bad.items() for fault in faults) == sorted_lines(done)
-    assert all(line["faults"] == [] for line in lines if line["ok"])
-
-
-def test_what_was_named_and_is_none_is_a_fault(folder: Path, tmp_path: Path) -> None:
-    done = glassfs("verify", "--jobs", 2, "--report", tmp_path / "report.jsonl", folder / "notes.txt")
-    assert (done.status, done.lines) == (1, [f"{folder}/notes.txt: is not a container of a known format"])
-    assert [line["ok"] for line in lines_of(tmp_path / "report.jsonl")] == [False]
-
-
-def test_one_that_is_not_there_ends_it_before_it_begins(folder: Path, tmp_path: Path) -> None:
-    done = glassfs("verify", folder, tmp_path / "gone", "--report", tmp_path / "report.jsonl")
-    fails(done, f"{tmp_path}/gone: No such file or directory")
-
-
-def test_what_has_a_line_is_not_read_again(folder: Path, tmp_path: Path) -> None:
-    """Faults of before count, and what has changed or is new is read."""
-    report = tmp_path / "report.jsonl"
-    assert glassfs("verify", folder, "--report", report).status == 1
-    before = report.read_bytes()
-    again = glassfs("verify", folder, "--report", report, "--resume", "--jobs", 2)
-    assert (again.status, again.output, again.errors) == (1, b"", ["22 containers, 2 faults"])
-    assert report.read_bytes() == before
-    os.utime(folder / "cut.kas", (1, 1))
-    sound(folder / "new.kas")
-    third = glassfs("verify", folder, "--report", report, "--resume")
-    assert (third.status, third.errors) == (1, ["23 containers, 2 faults"])
-    assert len(third.lines) == 1 and str(folder / "cut.kas") in third.lines[0]
-    added = report.read_bytes().removeprefix(before).splitlines()
-    assert [json.loads(line)["path"] for line in added] == [str(folder / "cut.kas"), str(folder / "new.kas")]
-
-
-@pytest.mark.slow
-def test_parts_are_a_partition(folder: Path, tmp_path: Path) -> None:
-    reports = []
-    for number in range(3):
-        reports.append(tmp_path / f"{number}.jsonl")
-        glassfs("verify", folder, "--shard", f"{number}/3", "--report", reports[-1])
-    found = [str(line["path"]) for report in reports for line in lines_of(report)]
-    assert sorted(found) == sorted(str(path) for path in folder.rglob("*.kas"))
-    elsewhere = folder.rename(tmp_path / "elsewhere")
-    glassfs("verify", elsewhere, "--shard", "1/3", "--report", tmp_path / "moved.jsonl")
-    paths = [{os.path.relpath(str(line["path"]), place) for line in lines_of(report)} for report, place in (
-        (reports[1], folder), (tmp_path / "moved.jsonl", elsewhere),
-    )]
-    assert paths[0] == paths[1]
-
-
-@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "2"])
-def test_killed_and_gone_on_with(faulty: Path, jobs: str, tmp_path: Path) -> None:
-    """As if nothing had happened; nor is any process left."""
-    report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
-    with stuck(report, "verify", faulty, "--jobs", jobs) as program:
-        workers = children_of(program.pid)
-        program.kill()
-        program.wait()
-        wait_until(lambda: not any(map(is_running, workers)))
-    assert len(workers) >= (2 if jobs == "2" else 0)
-    assert 1 <= len(lines_of(report)) < 1000
-    with report.open("ab") as file:
-        file.write(b'{"path": "' + b"torn")
-    resumed = glassfs("verify", faulty, "--jobs", jobs, "--report", report, "--resume")
-    assert (resumed.status, resumed.errors) == (1, ["1,000 containers, 1,000 faults"])
-    glassfs("verify", faulty, "--report", whole)
-    assert same_lines(report, whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_stopped_and_gone_on_with(faulty: Path, number: signal.Signals, tmp_path: Path) -> None:
-    """What a terminal sends goes to the workers as well; nothing is told but that it has ended."""
-    report = tmp_path / "report.jsonl"
-    with stuck(report, "verify", faulty, "--jobs", 2) as program:
-        workers = children_of(program.pid)
-        os.killpg(program.pid, number)
-        _, errors = program.communicate()
-        wait_until(lambda: not any(map(is_running, workers)))
-    said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}.get(number, "its terminal was closed")
-    assert errors.decode() == f"glassfs: {said}; '--resume' goes on from here\n"
-    assert program.returncode == 128 + number
-    assert 1 <= len(lines_of(report)) < 1000
-    resumed = glassfs("verify", faulty, "--report", report, "--resume", "--jobs", 2)
-    assert resumed.errors == ["1,000 containers, 1,000 faults"]
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed(faulty: Path, tmp_path: Path) -> None:
-    """What it had is done by others, once."""
-    report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
-    with stuck(report, "verify", faulty, "--jobs", 2) as program:
-        before = len(lines_of(report))
-        for worker in children_of(program.pid):
-            if b"spawn_main" in Path(f"/proc/{worker}/cmdline").read_bytes():
-                os.kill(worker, signal.SIGKILL)
-        output, errors = program.communicate()
-    assert before < 1000
-    assert errors == b"1,000 containers, 1,000 faults\n"
-    assert set(Counter(output.splitlines()).values()) == {1}
-    glassfs("verify", faulty, "--report", whole)
-    assert same_lines(report, whole)
-
-
-def test_one_large_container_ends_as_well(tmp_path: Path) -> None:
-    """Reading all of it would take an hour."""
-    program = subprocess.Popen(command("verify", sparse_store(tmp_path / "large.kas", 8 << 40)), stderr=subprocess.PIPE)
-    wait_until(lambda: len(list(Path(f"/proc/{program.pid}/task").iterdir())) > 1)
-    program.terminate()
-    _, errors = program.communicate(timeout=300)
-    assert (program.returncode, errors) == (143, b"glassfs: terminated\n")
-
-
-def test_one_report_is_written_by_one_program(faulty: Path, tmp_path: Path) -> None:
-    report = tmp_path / "report.jsonl"
-    with stuck(report, "verify", faulty):
-        done = glassfs("verify", faulty, "--report", report, "--resume")
-        fails(done, f"{report}: another program is writing this report")
-    done = glassfs("verify", faulty, "--report", report)
-    fails(done, f"{report}: there is a report already; --resume goes on with it")
-
-
-def test_names_of_strangers(tmp_path: Path) -> None:
-    """A line of the report is a line, whatever a file is called, and what is printed is harmless."""
-    folder = os.fsencode(tmp_path / "data")
-    os.mkdir(folder)
-    names = [b'a\n{"path": "forged"}.kas', b"\xff\xfe\x80.kas", b"\x1b[2K\xe2\x80\xae.kas"]
-    for name in names:
-        os.rename(os.fsencode(cut_short(tmp_path / "cut")), os.path.join(folder, name))
-    report = tmp_path / "report.jsonl"
-    done = glassfs("verify", "--jobs", 2, "--report", report, tmp_path / "data")
-    assert (done.status, len(done.lines), done.errors) == (1, 3, ["3 containers, 3 faults"])
-    assert all(line.isprintable() for line in done.lines)
-    assert {os.fsencode(str(line["path"])) for line in lines_of(report)} == {os.path.join(folder, n) for n in names}
-    again = glassfs("verify", "--report", report, "--resume", tmp_path / "data")
-    assert (again.output, again.errors) == (b"", ["3 containers, 3 faults"])
-
-
-@pytest.mark.parametrize(("words", "message"), [
-    (["--jobs", "some"], "Invalid value for '--jobs': is a number up to 1024, or auto"),
-    (["--jobs", "9" * 5000], "Invalid value for '--jobs': is a number up to 1024, or auto"),
-    (["--jobs", "-1"], "Invalid value for '--jobs': is a number up to 1024, or auto"),
-    (["--jobs", "2", "--scheduler", "tcp://127.0.0.1:1"], "--jobs and --scheduler cannot be used together"),
-    (["--shard", "3/3"], "Invalid value for '--shard': '3/3' has no such part: with N parts they are 0 to N-1"),
-    (["--resume"], "--resume goes on with a report, which --report names"),
-])
-def test_options_that_make_no_sense(store: Path, words: list[str], message: str) -> None:
-    done = glassfs("verify", *words, store)
-    fails(done, f"{message} (see 'glassfs verify --help')", 2)
-
-
-def test_without_dask_the_extra_is_named(store: Path, tmp_path: Path) -> None:
-    (tmp_path / "distributed.py").write_text("raise ImportError('none')")
-    done = glassfs("verify", "--scheduler", "tcp://127.0.0.1:1", store, PYTHONPATH=str(tmp_path))
-    fails(done, "--scheduler needs Dask, which 'pip install glassfs[dask]' installs")
-
-
-def test_the_memory_of_the_one_who_asks(tmp_path: Path, scale: Scale) -> None:
-    """It is that of some thousand names, however many containers there are; the workers' counts as well."""
-    count = scale(1000, 20_000, 100_000)
-    folder = many_links(sound(tmp_path / "sound"), tmp_path / "data", count)
-    program = subprocess.Popen(
-        command("verify", folder, "--jobs", 2, "--report", tmp_path / "report.jsonl"), stderr=subprocess.PIPE,
-    )
-    largest = most_memory(program)
-    _, errors = program.communicate()
-    assert (program.returncode, errors) == (0, f"{count:,} containers, 0 faults\n".encode())
-    assert 0 < largest < 200 << 10
-<<<<<<< HEAD
-=======
-
-
-def most_memory(process: int) -> int:
-    """The most KiB that a process has had so far; that of who started it does not count, as in its resource usage."""
-    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{process}/status", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1])
-    return 0
-
-
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", ["verify", "episodes", "export"])
 def test_one_of_several_files_is_read_each_time(command: str, jobs: str, tmp_path: Path) -> None:
@@ -500,8 +311,7 @@ containers.Containers._opening = opening
 
 @pytest.mark.parametrize("command", ["verify", "episodes"])
 def test_a_url_with_one_slash(command: str) -> None:
-    done = glassfs(command, "s3:/bucket/data")
-    fails(done, "s3:/bucket/data: No such file or directory; did you mean 's3://bucket/data'?")
+    fails(glassfs(command, "s3:/bucket/data"), "s3:/bucket/data: No such file or directory; did you mean 's3://bucket/data'?")
 
 
 def test_what_is_skipped_is_far_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
