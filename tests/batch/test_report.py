@@ -35,9 +35,9 @@ def test_a_line_is_there_at_once(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("a.kdb", "1", [])
-        assert lines_of(path) == [{"path": "a.kdb", "version": "1", "ok": True, "faults": [], "command": "verify"}]
+        assert lines_of(path) == [{"path": "a.kdb", "version": "1", "ok": True, "faults": []}]
         report.write("b.kdb", "2", ["/x: is wrong"])
-        said = {"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"], "command": "verify"}
+        said = {"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"]}
         assert lines_of(path)[1:] == [said]
 
 

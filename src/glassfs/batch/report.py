@@ -1,8 +1,8 @@
 """A report: a file with a line of JSON for each container, as they are done.
 
-A line is ``{"path", "version", "ok", "faults", "command"}``. Where rows of a table were made of the container it says
-as well how they call it and how many there are, ``{"container", "rows"}``. A report is of one command. A container is
-known again by its path, in whichever way that was typed, and its version.
+A line is ``{"path", "version", "ok", "faults"}``, and ``"command"`` where that is another one than ``verify``: a report
+is of one command. Where rows of a table were made of the container the line says as well how they call it and how many
+there are, ``{"container", "rows"}``. A container is known again by its path, however that was typed, and its version.
 
 A line is written at once, at the end of the file. So whenever the program is killed there are whole lines, and at most
 one more that is torn, which the next one cuts off. One program writes a report at a time: it holds a lock on the file.
@@ -25,6 +25,7 @@ from glassfs.batch.locking import is_locked
 from glassfs.errors import NotAllowed, NotFound
 from glassfs.source import is_url
 
+VERIFY = "verify"
 _BEGIN = b'{"path": "'
 
 
@@ -96,7 +97,8 @@ class Report:
     ) -> None:
         """A line more."""
         said: dict[str, Any] = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
-        said |= {"command": self._command}
+        if self._command != VERIFY:
+            said["command"] = self._command
         if rows is not None:
             said |= {"container": container, "rows": rows}
         rest = memoryview(f"{json.dumps(said)}\n".encode())
@@ -161,7 +163,8 @@ def _parsed(raw: bytes) -> Line | None:
         said = json.loads(raw)
     if not isinstance(said, dict):
         return None
-    path, version, ok, faults, command = (said.get(name) for name in Line._fields[:5])
+    path, version, ok, faults = (said.get(name) for name in Line._fields[:4])
+    command = said.get("command", VERIFY)
     container, rows = said.get("container", ""), said.get("rows", 0)
     if not (isinstance(path, str) and isinstance(version, str) and isinstance(command, str)):
         return None

@@ -38,7 +38,7 @@ MOST_OPEN = 4
 """Objects that a line has open."""
 MOST_CHANGES = 3
 """How often an object may change while it is looked at for the first time."""
-LONGEST_LISTING = 10_000_000
+LONGEST_LISTING = 1_000_000
 
 
 class _GivenUp(DeviceFailed):
