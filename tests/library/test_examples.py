@@ -19,9 +19,10 @@ LINES = 40
 
 
 def environment() -> dict[str, str]:
-    """Where there is PyTorch, it is used."""
+    """Where there is PyTorch, it is used. It warns where there are more workers than cores."""
     is_there = importlib.util.find_spec("torch") is not None
-    return dict(os.environ) if is_there else os.environ | {"PYTHONPATH": str(STAND_IN)}
+    quiet = os.environ | {"PYTHONWARNINGS": "ignore::UserWarning"}
+    return quiet if is_there else quiet | {"PYTHONPATH": str(STAND_IN)}
 
 
 def test_a_dataset_for_pytorch(tmp_path: Path, scale: Scale) -> None:
