@@ -113,11 +113,10 @@ class Kept(Generic[Value]):
                 loading, began = self._loading, self._tried
             if loading is None:
                 loading = self._start()
-                if loading is not None:
-                    began = self._tried
-                    self._run(loading)
-                else:
+                if loading is None:
                     continue
+                began = self._tried
+                self._run(loading)
             try:
                 loading.result(LONGEST)
             except FutureTimeout:

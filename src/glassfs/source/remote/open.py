@@ -91,8 +91,7 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
         endpoint = endpoint or _configured_endpoint(session)
     if endpoint:
         given["endpoint"] = endpoint
-        if endpoint.startswith("http://"):
-            options["client_options"]["allow_http"] = True
+        _allow(endpoint, options)
     client = partial(_s3_client, connection, region or REGION, endpoint)
     return _Made(
         lambda: S3Store(url.host, region=region or REGION, **given, **options), endpoint,
@@ -158,6 +157,11 @@ def _configured_endpoint(session: Any) -> str:
     return str((isinstance(of_s3, dict) and of_s3.get("endpoint_url")) or config.get("endpoint_url", ""))
 
 
+def _allow(endpoint: str, options: dict[str, Any]) -> None:
+    """Plain http, where an endpoint was named so."""
+    options["client_options"]["allow_http"] = endpoint.startswith("http://")
+
+
 def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
     from obstore.store import GCSStore
 
@@ -168,7 +172,7 @@ def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
         given["bearer_token"] = connection.token
     if connection.endpoint:
         given["base_url"] = connection.endpoint
-        options["client_options"]["allow_http"] = connection.endpoint.startswith("http://")
+        _allow(connection.endpoint, options)
     return _Made(lambda: GCSStore(url.host, **given, **options), connection.endpoint)
 
 
@@ -191,7 +195,7 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Made:
     given["account_name"] = account
     if connection.endpoint:
         given["endpoint"] = connection.endpoint
-        options["client_options"]["allow_http"] = connection.endpoint.startswith("http://")
+        _allow(connection.endpoint, options)
     return _Made(lambda: AzureStore(container, **given, **options), connection.endpoint or account)
 
 

@@ -25,7 +25,7 @@ from glassfs.errors import Changed, NotADirectory, NotFound, TooLarge
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
-from glassfs.source.remote.kept import Kept, Refreshers
+from glassfs.source.remote.kept import Kept, Refreshers, Value
 from glassfs.source.remote.paging import Paged, Pages
 from glassfs.source.remote.server import Facts, Server
 from glassfs.source.scattered import total
@@ -83,19 +83,13 @@ class RemoteStore(Store):
         return self._server.shown((*self._root, *path))
 
     def entry(self, path: Path) -> Entry:
-        doubt = self._doubts.get(path)
         if not self._has_folders:
             if not path:
                 return self._folder_entry(path, self._began_ns)
-            known = self._object(path)
-            entry = self._entry(path, known.glance() if doubt is None else known.get(doubt))
-            self._doubts.pop(path, None)
-            return entry
+            return self._entry(path, self._undoubted(path, self._object(path)))
         if not path:
             return self._folder_entry(path, self._listing(path).glance().changed_ns)
-        listed = self._listing(path[:-1])
-        listing = listed.glance() if doubt is None else listed.get(doubt)
-        self._doubts.pop(path, None)
+        listing = self._undoubted(path, self._listing(path[:-1]))
         if path[-1] in listing.names:
             return self._of(path, listing.names[path[-1]])
         if len(path) > 1 and not listing.names:
@@ -139,6 +133,15 @@ class RemoteStore(Store):
             self._objects.clear()
         self._pages.clear()
         self._server.close()
+
+    def _undoubted(self, path: Path, kept: Kept[Value]) -> Value:
+        """What is kept of an object, asked for after it was doubted if it was."""
+        doubt = self._doubts.get(path)
+        if doubt is None:
+            return kept.glance()
+        value = kept.get(doubt)
+        self._doubts.pop(path, None)
+        return value
 
     def _listing(self, path: Path) -> Kept[_Listing]:
         with self._lock:
