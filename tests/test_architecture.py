@@ -16,12 +16,13 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "src" / "glassfs"
 LONGEST_FILE = 500
 
-EVERYBODY = {"errors", "sizes", "terminal"}
+EVERYBODY = {"errors", "names", "sizes", "terminal"}
 BELOW_FORMATS = {"content", "codec", "source", "cache"}
 
 # What each room may import besides itself and what everybody may.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "names": set(),
     "sizes": set(),
     "terminal": set(),
     "source": set(),

@@ -346,7 +346,7 @@ def test_live_fuzzer_notices_differences(
 
 def test_fuzzer_goes_on_from_what_reached_something_new() -> None:
     coverage = fuzzing._Coverage()
-    from glassfs.view import names
+    from glassfs import names
 
     for text, grows in ((b"plain", True), (b"plain", False), (b"\xff" * 300, True)):
         before = coverage.count

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Blob, Content, Film, Member, Memory, Table
 from glassfs.errors import Changed, Damaged
+from glassfs.names import component
 from glassfs.view.html import episode, escape, listing, page
-from glassfs.view.names import component
 from tests.view.films import film, flat, raw, stored
 from tests.view.pages import Page, files, listed, recording, table, whole
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from glassfs.batch.contract import Found
 from glassfs.errors import GlassfsError
 from glassfs.formats.registry import may_be_container
+from glassfs.names import component, raw
 from glassfs.source import Connection, Kind, Named, Path, locate
 from glassfs.source.remote.url import shown
 from glassfs.tree.places.folder import shown_entries
 from glassfs.tree.places.held import Place
-from glassfs.view.names import component, raw
 
 
 class Unlisted(NamedTuple):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from glassfs import content as contents
 from glassfs.content.table import Column
 from glassfs.errors import Damaged, GlassfsError, NoSuchEntry, TooLarge
+from glassfs.names import text
 from glassfs.terminal import printable
-from glassfs.view.names import text
 
 if TYPE_CHECKING:
     import pandas as pd

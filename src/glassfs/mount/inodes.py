@@ -17,9 +17,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 from glassfs.errors import Changed, NotADirectory
+from glassfs.names import RESERVED
 from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
-from glassfs.view.names import RESERVED
 
 ROOT = 1
 KEPT_DIRECTORIES = 6_144

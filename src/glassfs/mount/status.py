@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from glassfs.content import Memory
+from glassfs.names import RESERVED
 from glassfs.tree import Directory, File, Node, Sources
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode, not_found
 from glassfs.tree.places.own import OwnFiles
-from glassfs.view.names import RESERVED
 
 STATUS = "status.json"
 SOURCE = "source"

@@ -24,6 +24,7 @@ from glassfs.content import (
     members_of,
 )
 from glassfs.errors import GlassfsError
+from glassfs.names import component, shown_at_root
 from glassfs.tree.nodes import (
     NO_VIEWS,
     XATTR_PREFIX,
@@ -41,7 +42,6 @@ from glassfs.tree.nodes import (
     stem,
 )
 from glassfs.view import Key, data_of, file_of, folder_of, has_file
-from glassfs.view.names import component, shown_at_root
 
 DEEPEST = 256
 """Names are split into so many directories at most; what is left is one component."""

@@ -15,8 +15,8 @@ from glassfs.mount.engines.contract import LONGEST_READ
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import BLOCK, Listing, Missing, Operations
+from glassfs.names import raw
 from glassfs.tree import Origin, Settled
-from glassfs.view.names import raw
 
 log = logging.getLogger(__name__)
 

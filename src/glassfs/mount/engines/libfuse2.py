@@ -21,7 +21,7 @@ from glassfs.mount.engines.contract import SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.paths import Handles, Paths
 from glassfs.mount.errors import Answer, Failures, MountError
 from glassfs.mount.operations import SHORT, Attributes, Operations, Stale
-from glassfs.view.names import raw, text
+from glassfs.names import raw, text
 
 log = logging.getLogger(__name__)
 

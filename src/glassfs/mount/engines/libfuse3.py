@@ -33,7 +33,7 @@ from glassfs.mount.engines.wire import Opcode
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations, Stale
-from glassfs.view.names import raw
+from glassfs.names import raw
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from glassfs.mount.operations import LONGEST_NAME, Attributes
-from glassfs.view.names import text
+from glassfs.names import text
 
 LEAST_READ = 8192
 """The kernel refuses to read requests into less than this, or less than its longest write."""

@@ -32,6 +32,7 @@ from glassfs.errors import (
     Unrecognised,
 )
 from glassfs.formats.registry import Opening, open_container
+from glassfs.names import component, raw
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
@@ -41,7 +42,6 @@ from glassfs.tree.places.held import Held, Opened, Place
 from glassfs.tree.places.verdicts import Finding, Verdict, Verdicts
 from glassfs.tree.turns import Turns
 from glassfs.view import ViewSet
-from glassfs.view.names import component, raw
 
 if TYPE_CHECKING:
     from glassfs.cache.catalogue import Catalogue

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
+from glassfs.names import component, raw, shown_at_root
 from glassfs.source import Entry, Kind, Source
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import (
@@ -31,7 +32,6 @@ from glassfs.tree.nodes import (
 )
 from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.held import Held, Opened, Place, identity_of
-from glassfs.view.names import component, raw, shown_at_root
 
 _NO_LEASE = Lease(())
 _MAY_BE_MADE = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from glassfs.content.join import Joined
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
+from glassfs.names import RESERVED, component, raw
 from glassfs.source import Entry, Kind, Named, Store
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
@@ -19,7 +20,6 @@ from glassfs.tree.places.viewed import viewed
 from glassfs.tree.places.walk import Start
 from glassfs.tree.tree import Tree
 from glassfs.view import ALL, ViewSet, chosen
-from glassfs.view.names import RESERVED, component, raw
 
 
 class Sources:

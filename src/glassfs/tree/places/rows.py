@@ -20,11 +20,11 @@ from glassfs.cache.room import Room
 from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
+from glassfs.names import component
 from glassfs.source import Entry
 from glassfs.tree.places.containers import Containers
 from glassfs.tree.places.helper import Helper
 from glassfs.tree.places.walk import File
-from glassfs.view.names import component
 
 AT_ONCE = 500
 """Files that the catalogue is asked for together."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
+from glassfs.names import component
 from glassfs.view import json
-from glassfs.view.names import component
 
 LARGEST_NUMBER = (1 << 53) - 1
 """Of a script, without loss; larger ones become text, of up to LONGEST_INTEGER bits."""

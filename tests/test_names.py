@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from glassfs.view.names import component
+from glassfs.names import component
 
 PIECES = st.one_of(
     st.binary(max_size=4),

@@ -1,0 +1,32 @@
+"""Wait for a condition in tests. The one place with a deadline; it is generous, as only a failing test reaches it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+SECONDS = 120.0
+PAUSE_SECONDS = 0.005
+
+Value = TypeVar("Value")
+
+
+def wait_until(condition: Callable[[], Value], seconds: float = SECONDS, what: str = "the condition") -> Value:
+    """Poll ``condition`` until its value is true and return that value.
+
+    Raises AssertionError, naming ``what``, if it is still false after ``seconds``.
+    """
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not become true within {seconds:g} seconds")
+        time.sleep(PAUSE_SECONDS)
+    return value
+
+
+def wait_for(event: threading.Event, seconds: float = SECONDS, what: str = "the event") -> None:
+    """Block until ``event`` is set. Raises AssertionError, naming ``what``, after ``seconds``."""
+    if not event.wait(seconds):
+        raise AssertionError(f"{what} was not set within {seconds:g} seconds")
