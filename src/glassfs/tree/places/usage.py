@@ -70,7 +70,7 @@ class Usage:
                         for name, inner in place.store.list(place.path):
                             if inner.kind is Kind.FILE:
                                 total += inner.size
-                            elif inner.kind is Kind.FOLDER and not place.store.is_distant:
+                            elif inner.kind is Kind.FOLDER and not place.store.is_remote:
                                 waiting.append(Place(place.store, (*place.path, name)))
                 except GlassfsError as error:
                     log.debug("left out of the sizes: %s", error)
