@@ -10,13 +10,13 @@ import pytest
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.formats import registry
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File, Sources, Tree
 from glassfs.tree.places.helper import Helper
 from glassfs.tree.places.named import Start
 from glassfs.tree.places.own import OwnFiles
 from glassfs.tree.places.usage import Usage
 from glassfs.tree.places.walk import Walk
+from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import files_of, paths_of, sources_of
 

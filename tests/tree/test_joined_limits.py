@@ -17,13 +17,13 @@ from glassfs.content import Records, Table
 from glassfs.content.join import BLOCK_BYTES, LONGEST, pieces_of
 from glassfs.errors import GlassfsError
 from glassfs.formats import registry
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Containers, Directory
 from glassfs.tree.places import joined, walk
 from glassfs.tree.places.held import Place
 from glassfs.tree.places.helper import MOST_OF_VOLUME
 from glassfs.tree.places.joined import Joins
 from glassfs.tree.places.walk import Start
+from tests.memory_store import MemoryStore
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from glassfs.errors import DeviceFailed
 from glassfs.source import Entry, Path
-from glassfs.source.memory import MemoryStore
 from glassfs.tree.places import usage as usage_module
 from glassfs.tree.places.containers import Place
 from glassfs.tree.places.usage import Usage
+from tests.memory_store import MemoryStore
 from tests.mount.mounts import wait_until
 from tests.tree.made import made
 from tests.tree.trees import sources_of
