@@ -16,15 +16,12 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "src" / "glassfs"
 LONGEST_FILE = 500
 
-EVERYBODY = {"errors", "names", "sizes", "terminal"}
+EVERYBODY = {"errors", "forks", "keyed_lock", "lru", "names", "sizes", "terminal", "threads"}
 BELOW_FORMATS = {"content", "codec", "source", "cache"}
 
 # What each room may import besides itself and what everybody may.
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "names": set(),
-    "sizes": set(),
-    "terminal": set(),
+    **{module: set() for module in EVERYBODY},
     "source": set(),
     "codec": {"source"},
     "cache": {"codec", "source"},

@@ -7,13 +7,16 @@ request. Links are not followed. One thread.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 from glassfs.batch.contract import Found
 from glassfs.errors import GlassfsError
 from glassfs.formats.registry import may_be_container
-from glassfs.names import component, raw
+from glassfs.names import component, free_name, raw
 from glassfs.source import Connection, Kind, Named, Path, locate
 from glassfs.source.remote.url import shown
 from glassfs.tree.containers.lease import Location
@@ -126,14 +129,11 @@ class Search:
 
 def _labels(named: Sequence[Named]) -> list[str]:
     found: dict[str, None] = {}
-    numbers: dict[bytes, int] = {}
+    numbers: defaultdict[bytes, Iterator[int]] = defaultdict(lambda: count(2))
     for one in named:
         original = raw(one.name)
-        number = numbers.get(original, 1)
-        label = component(original, f"~{number}" if number > 1 else "")
-        while label in found:
-            number += 1
-            label = component(original, f"~{number}")
-        numbers[original] = number
+        label = free_name(
+            component(original), found.__contains__, partial(component, original), numbers[original],
+        )
         found[label] = None
     return list(found)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound
+from glassfs.names import raw
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 
 
@@ -97,7 +98,7 @@ class MemoryStore(Store):
             raise NotADirectory("is not a folder", self.shown(path))
         with self._lock:
             names = {known[len(path)] for known in (*self._files, *self._links) if known[: len(path)] == path}
-        return ((name, self.entry((*path, name))) for name in sorted(names, key=_bytes))
+        return ((name, self.entry((*path, name))) for name in sorted(names, key=raw))
 
     def open(self, path: Path) -> Source:
         entry = self.entry(path)
@@ -230,10 +231,6 @@ class MemorySource(Source):
         self.park()
         with self._lock:
             self._is_closed = True
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
 
 
 def _parts(path: str) -> Path:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import xxhash
 
 from glassfs.errors import Changed, NotADirectory, NotFound, TooLarge
+from glassfs.names import raw
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
@@ -204,7 +205,7 @@ class RemoteStore(Store):
 
     def _entry(self, path: Path, facts: Facts) -> Entry:
         words = "\0".join((self._server.identity, *self._root, *path))
-        key = xxhash.xxh128_hexdigest(words.encode("utf-8", "surrogateescape"))
+        key = xxhash.xxh128_hexdigest(raw(words))
         # An object is never changed in its place: another version is another object.
         told = _told_apart(facts)
         version = Version(f"{key}|{told.size}|{told.mtime_ns}|{told.etag}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
-from glassfs.names import component, raw, shown_at_root
+from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.source import Entry, Kind, Source
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, identity_of
@@ -244,11 +245,8 @@ def shown_entries(folder: Location, is_mount_root: bool) -> Iterator[tuple[str, 
     taken = {original for original, _ in found if _shown_name(original, is_mount_root) == original}
     for original, entry in found:
         name = _shown_name(original, is_mount_root)
-        if name != original:
-            number = 2
-            while name in taken:
-                name = component(raw(original), f"~{number}")
-                number += 1
+        if name and name != original:
+            name = free_name(name, taken.__contains__, partial(component, raw(original)))
             taken.add(name)
         yield name, original, entry
 

@@ -25,6 +25,7 @@ from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
 from glassfs.content.join import BLOCK_BYTES, NAME, PIECE_ROWS, Found, Joined, Piece, Placed, joined_block, sizes_of
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
+from glassfs.names import free_name, raw
 from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.lease import Lease
@@ -379,7 +380,7 @@ def episodes_of(node: Directory) -> Table | None:
 
 
 def _hashed(words: Iterable[str]) -> str:
-    return xxhash.xxh128_hexdigest("\0\0".join(words).encode("utf-8", "surrogateescape"))
+    return xxhash.xxh128_hexdigest(raw("\0\0".join(words)))
 
 
 def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:
@@ -393,10 +394,7 @@ def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:
 def _renamed(node: Node, is_taken: Callable[[str], bool], parent: int) -> Node:
     """The node under a name that is free."""
     stem, point, suffix = node.name.partition(".")
-    name, number = node.name, 2
-    while is_taken(name):
-        name = f"{stem}~{number}{point}{suffix}"
-        number += 1
+    name = free_name(node.name, is_taken, lambda number: f"{stem}{number}{point}{suffix}")
     if name != node.name:
         node = copy(node)
         node.name, node.ino = name, inode(name, parent)

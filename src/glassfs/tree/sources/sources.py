@@ -5,10 +5,11 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from glassfs.content.join import Joined
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
-from glassfs.names import RESERVED, component, raw
+from glassfs.names import RESERVED, component, free_name, raw
 from glassfs.source import Entry, Kind, Named, Store
 from glassfs.tree.containers.containers import COMPARED, Containers
 from glassfs.tree.containers.lease import Location
@@ -43,10 +44,10 @@ class Sources:
         """Called when what was parsed of a container was dropped or exchanged: see ``Containers.dropped``."""
         for one in named:
             original = raw(one.name)
-            name, number = component(original), 2
-            while name in self.locations or name == RESERVED:
-                name = component(original, f"~{number}")
-                number += 1
+            name = free_name(
+                component(original), lambda name: name in self.locations or name == RESERVED,
+                partial(component, original),
+            )
             self.locations[name] = Location(one.store, one.path)
         self._is_single = len(self.locations) == 1
         starts = [

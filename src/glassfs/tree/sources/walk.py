@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from glassfs.errors import GlassfsError, Unavailable
+from glassfs.names import raw
 from glassfs.source import Entry, Kind, Version
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import shown_entries
@@ -163,4 +164,4 @@ def _access(entry: Entry) -> tuple[str, int]:
 
 
 def _in_order(file: File) -> bytes:
-    return file.path.encode("utf-8", "surrogateescape")
+    return raw(file.path)
