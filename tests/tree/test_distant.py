@@ -29,7 +29,7 @@ def made_suffix(made_format: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def distant(files: dict[str, bytes]) -> MemoryStore:
-    return MemoryStore(files, is_distant=True)
+    return MemoryStore(files, is_remote=True)
 
 
 def entered(tree: Tree, path: str) -> list[str]:

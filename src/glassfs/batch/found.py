@@ -118,7 +118,7 @@ class Search:
             for name, original, entry in shown_entries(place, not folder.inner)
             if entry.kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and entry.kind is not Kind.OTHER)
         ]
-        if place.store.is_distant and not self._has_all:
+        if place.store.is_remote and not self._has_all:
             listed = [one for one in listed if one[2] is Kind.FOLDER or may_be_container(one[1])]
         if self._is_by_path:
             listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2] is Kind.FOLDER else b""))

@@ -114,7 +114,7 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
         listed = [(folder._replace(path=(*folder.path, one)), entry) for one, entry in sorted(found_in, key=_by_name)]
         waiting += [place for place, entry in reversed(listed) if entry.kind is Kind.FOLDER]
         for place, entry in listed:
-            if entry.kind is not Kind.FILE or (place.store.is_distant and not may_be_container(place.path[-1])):
+            if entry.kind is not Kind.FILE or (place.store.is_remote and not may_be_container(place.path[-1])):
                 continue
             try:
                 with sources.containers.glimpsed(place, entry.version) as (container, _):

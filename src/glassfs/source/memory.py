@@ -19,11 +19,11 @@ class MemoryStore(Store):
     ``delay`` is waited for, in seconds, before each read, ``failures`` raised instead: by path, ``opening`` and
     ``reading``. ``opens`` and ``reads`` count. ``put``, ``rewrite``, ``remove`` and ``set_permissions`` change what is
     there, and tell those who watch before they return. ``can_watch`` is whether anything can be watched, and
-    ``end_watches`` ends what is. ``is_distant`` is what it says of itself.
+    ``end_watches`` ends what is. ``is_remote`` is what it says of itself.
     """
 
-    def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory", is_distant: bool = False) -> None:
-        self.is_distant = is_distant
+    def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory", is_remote: bool = False) -> None:
+        self.is_remote = is_remote
         self.delay = 0.0
         self.opening: dict[str, GlassfsError] = {}
         self.reading: dict[str, GlassfsError] = {}
@@ -190,7 +190,7 @@ class MemorySource(Source):
     def __init__(self, store: MemoryStore, path: Path, entry: Entry) -> None:
         self.name = store.shown(path)
         self.entry = entry
-        self.is_distant = store.is_distant
+        self.is_remote = store.is_remote
         self._store = store
         self._path = path
         self._lock = threading.Lock()

@@ -54,7 +54,7 @@ class RemoteStore(Store):
     ``pages`` keeps their blocks, and ``disk`` what was found out of objects, if there is one.
     """
 
-    is_distant = True
+    is_remote = True
 
     def __init__(
         self, server: Server, root: Path, connection: Connection, pages: Pages, has_folders: bool,
@@ -226,7 +226,7 @@ class RemoteStore(Store):
 class RemoteSource(Source):
     """An object in the version of ``entry``. What it holds is the memory of its store."""
 
-    is_distant = True
+    is_remote = True
 
     def __init__(self, store: RemoteStore, path: Path, entry: Entry) -> None:
         self.name = store.shown(path)

@@ -4,7 +4,7 @@ A file is looked at when somebody asks what it is, and what was parsed then is k
 version lives as long as somebody refers to it, and is found again by its place; as long as it does, its contents can be
 parsed again. What is leased is compared with its store by ``refresh``, and by whoever looks the name up. Any thread.
 
-In a store where looking into files costs too much (``is_distant``) the name of a file decides at first. What may be a
+In a store where looking into files costs too much (``is_remote``) the name of a file decides at first. What may be a
 container is leased as one that is presumed, and parsed when somebody wants what is inside. What turns out to be none is
 remembered as that, and to whoever wanted to look inside it has changed: into a plain file.
 """
@@ -324,7 +324,7 @@ class Containers:
         if found is not None and found.version == entry.version:
             others = found.others_now(location.store)
         if found is None or others is None:
-            if not location.store.is_distant or location in self._named:
+            if not location.store.is_remote or location in self._named:
                 return None
             found, others = Finding(entry.version, None if location.may_be_container else ""), ()
         entries = (entry, *others)

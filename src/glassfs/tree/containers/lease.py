@@ -27,7 +27,7 @@ class Location(NamedTuple):
     @property
     def may_be_container(self) -> bool:
         """Whether a file there is worth looking into, as far as its name tells where nothing else may be asked."""
-        return not self.store.is_distant or may_be_container(self.path[-1])
+        return not self.store.is_remote or may_be_container(self.path[-1])
 
 
 class ContainerLease(Lease):

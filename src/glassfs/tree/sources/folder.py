@@ -109,7 +109,7 @@ def plain_file(
 
 def _origin(containers: Containers, entry: Entry) -> Origin:
     """The origin of what has no bytes. A folder is the same whatever is in it; a link has one target for good."""
-    identity = entry.version if entry.kind is Kind.LINK else entry.place
+    identity = entry.version if entry.kind is Kind.LINK else entry.file_id
     return Origin(
         identity, Access.of([entry]), entry.mtime_ns, containers.services, _NO_LEASE, volume=entry.volume,
     )

@@ -81,7 +81,7 @@ class Rows:
             begun: dict[int, _Begun] = {}
             for number, (file, kept) in enumerate(pairs):
                 for ahead, (other, other_kept) in enumerate(pairs[number : number + ALONGSIDE], number):
-                    if other_kept is None and other.location.store.is_distant and ahead not in begun:
+                    if other_kept is None and other.location.store.is_remote and ahead not in begun:
                         begun[ahead] = _Begun(self._read(other), self._cache.room)
                 yield start, self._of(file, kept, begun.pop(number, None))
                 start += 1

@@ -68,7 +68,7 @@ class Sources:
     @property
     def has_presumed(self) -> bool:
         """Whether there may be directories of which only the name says so (``Directory.is_presumed``)."""
-        return self.has_folder and any(location.store.is_distant for location in self.locations.values())
+        return self.has_folder and any(location.store.is_remote for location in self.locations.values())
 
     @property
     def newest(self) -> Origin:
@@ -227,11 +227,11 @@ class _SideBySide(Joinable):
 
 
 def _number(entry: Entry) -> int:
-    return inode(entry.place, 0)
+    return inode(entry.file_id, 0)
 
 
 def _stamp(entry: Entry) -> str:
     """What counts of a source. Of a folder that is itself, whatever is in it."""
     if entry.kind is Kind.FILE:
         return entry.stamp
-    return f"{entry.place}:{entry.permissions}:{entry.uid}:{entry.gid}"
+    return f"{entry.file_id}:{entry.permissions}:{entry.uid}:{entry.gid}"

@@ -70,7 +70,7 @@ class Usage:
                         for name, inner in location.store.list(location.path):
                             if inner.kind is Kind.FILE:
                                 total += inner.size
-                            elif inner.kind is Kind.FOLDER and not location.store.is_distant:
+                            elif inner.kind is Kind.FOLDER and not location.store.is_remote:
                                 waiting.append(Location(location.store, (*location.path, name)))
                 except GlassfsError as error:
                     log.debug("left out of the sizes: %s", error)

@@ -160,7 +160,7 @@ class Walk:
 
 
 def _access(entry: Entry) -> tuple[str, int]:
-    return entry.place, entry.permissions
+    return entry.file_id, entry.permissions
 
 
 def _in_order(file: File) -> bytes:
