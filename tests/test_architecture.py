@@ -126,7 +126,7 @@ def test_the_rules_see_through_functions(tmp_path: Path) -> None:
     assert not is_allowed("tree.tree", "mount.errors")
     assert not is_allowed("source.local", "cache.blocks")
     assert not is_allowed("cache.spool", "tree.lease")
-    assert is_allowed("tree.places.containers", "formats.registry")
+    assert is_allowed("tree.containers.containers", "formats.registry")
     assert is_allowed("source.local", "terminal")
 
 
