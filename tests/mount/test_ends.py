@@ -135,7 +135,7 @@ WAITS_FOR_ITSELF = """
 import os, sys, threading, time
 from glassfs.mount.operations import Operations
 from glassfs.mount.options import MountOptions
-from glassfs.mount.session import Session
+from glassfs.mount.session import MountSession
 
 asked = threading.Event()
 
@@ -149,7 +149,7 @@ def ready():
     print("waits", flush=True)
 
 Operations.look_up = look_up
-Session([sys.argv[1]], sys.argv[2], MountOptions.parse(())).run(ready)
+MountSession([sys.argv[1]], sys.argv[2], MountOptions.parse(())).run(ready)
 """
 
 

@@ -103,7 +103,7 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     """The containers in a folder by their formats: how many, how large, and the sums of some of their facts."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
-    waiting = list(sources.places.values())
+    waiting = list(sources.locations.values())
     while waiting:
         folder = waiting.pop()
         try:
