@@ -1,8 +1,9 @@
-"""One mount, from opening its sources to the end: serving, the watch over the sources, what the kernel must forget.
+"""One mount, from opening its sources to the end: serving, watching the sources, telling the kernel what to forget.
 
-``MountSession`` belongs to the thread that makes it, which ``run`` keeps; the watch is a thread of its own, the only one
-that tells the kernel to forget things, and never does so under a lock or while answering it. What it waits for is the
-kernel: sources, which may hang, are compared by another thread, and requests that somebody gave up ended by a third.
+``MountSession`` belongs to the thread that makes it and calls ``run``. Three more threads run beside the engine's:
+``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered,
+as a notification may wait for the kernel; ``glassfs-poll`` compares what is shown with the stores, which may hang;
+``glassfs-clock`` ends requests that were interrupted.
 """
 
 from __future__ import annotations
