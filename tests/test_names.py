@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import count
 
 import pytest
 import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from glassfs.names import component
+from glassfs.names import component, free_name
 
 PIECES = st.one_of(
     st.binary(max_size=4),
@@ -120,3 +121,11 @@ def test_the_border_of_255_bytes() -> None:
     assert component("é".encode() * 128).startswith("é" * 119 + "~")
     assert component(b"\xff" * 85) == "%FF" * 85
     assert component(b"\xff" * 86).startswith("%FF" * 79 + "~")
+
+
+def test_taken_names_get_the_first_free_number() -> None:
+    taken = {"a", "a~2"}
+    assert free_name("b", taken.__contains__, "b".__add__) == "b"
+    assert free_name("a", taken.__contains__, "a".__add__) == "a~3"
+    numbers = count(2)
+    assert [free_name("a", taken.__contains__, "a".__add__, numbers) for _ in range(2)] == ["a~3", "a~4"]

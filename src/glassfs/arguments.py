@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import sys
 
+from glassfs.names import raw
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _secrets: dict[str, str] = {}
 """What must not be seen, and what stands for it; longer ones first."""
@@ -27,7 +29,7 @@ def hide() -> None:
             found[query] = "…"
     _secrets.update(sorted(found.items(), key=lambda pair: -len(pair[0])))
     if sys.platform == "linux":
-        _blank({typed.encode("utf-8", "surrogateescape"): visible.encode("utf-8", "surrogateescape")
+        _blank({raw(typed): raw(visible)
                 for typed, visible in secret.items()})
 
 

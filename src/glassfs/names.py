@@ -1,11 +1,13 @@
-"""From the names in a container to path components: a total, injective rule (docs/manual/contents.md, "Names").
+"""Names in containers as path components: a total, injective mapping (docs/manual/contents.md, "Names").
 
-Pure functions; a component is a str that encodes to at most 255 bytes of UTF-8.
+Pure functions. A component is a str of at most 255 bytes in UTF-8.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import xxhash
 
@@ -17,17 +19,20 @@ _PLAIN = re.compile(rb"[ !-$&-.0-~]+")  # ASCII without control characters, perc
 
 
 def raw(name: str) -> bytes:
-    """A name as bytes; those that are not UTF-8 are surrogates in it. Raises UnicodeEncodeError for others."""
+    """Encode a name as UTF-8; surrogates stand for bytes that are not UTF-8.
+
+    Raises UnicodeEncodeError for surrogates that stand for no byte.
+    """
     return name.encode("utf-8", "surrogateescape")
 
 
 def text(name: bytes) -> str:
-    """The other way round."""
+    """Decode a name that ``raw`` encoded; bytes that are not UTF-8 become surrogates."""
     return name.decode("utf-8", "surrogateescape")
 
 
 def escape(name: bytes) -> str:
-    """A name as a component of any length."""
+    """Escape a name to a component of any length."""
     if name in (b".", b".."):
         return "%2E" * len(name)
     if _PLAIN.fullmatch(name):
@@ -36,24 +41,37 @@ def escape(name: bytes) -> str:
 
 
 def component(name: bytes, tail: str = "") -> str:
-    """``name`` escaped, and ``tail`` (a number, an extension) after it; what is too long is cut and gets a hash."""
+    """Escape a name and append ``tail`` (a number, an extension); a long name is cut and gets a hash."""
     escaped = escape(name)
     if len(escaped) * 4 + len(tail) <= LONGEST or len((escaped + tail).encode()) <= LONGEST:
         return escaped + tail
     mark = f"~{xxhash.xxh64_hexdigest(name)}{tail}"
-    room = LONGEST - len(mark.encode())
+    remaining = LONGEST - len(mark.encode())
     kept = []
     for token in _TOKEN.findall(escaped):
-        room -= len(token.encode())
-        if room < 0:
+        remaining -= len(token.encode())
+        if remaining < 0:
             break
         kept.append(token)
     return "".join(kept) + mark
 
 
 def shown_at_root(name: str) -> str:
-    """A component as it is shown at the root of a mount, where one name is taken."""
+    """Return the component to show at the root of a mount, where ``RESERVED`` is taken."""
     return f"%2E{name[1:]}" if name == RESERVED else name
+
+
+def free_name(
+    name: str, is_taken: Callable[[str], bool], numbered: Callable[[str], str], numbers: Iterator[int] | None = None,
+) -> str:
+    """Return ``name``, or if that is taken the first free one of ``numbered("~2")``, ``numbered("~3")`` and so on.
+
+    Callers that number many equal names pass the same ``numbers`` for each, so that no number is tried twice.
+    """
+    numbers = count(2) if numbers is None else numbers
+    while is_taken(name):
+        name = numbered(f"~{next(numbers)}")
+    return name
 
 
 def _escaped(match: re.Match[str]) -> str:

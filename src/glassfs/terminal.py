@@ -1,22 +1,24 @@
-"""Text of strangers for terminals, logs and the journal: names, link targets, sentences with either in them."""
+"""Untrusted text (names, link targets, messages that quote them) made safe for terminals and logs. Any thread."""
 
 from __future__ import annotations
 
+from glassfs import names
+
 
 def printable(text: str | bytes) -> str:
-    """The text on one line, with nothing in it that a terminal or a log would act on.
+    """Return the text on one line, with everything escaped that a terminal or a log would act on.
 
-    What does not print (control characters of either set, line and paragraph separators, marks that turn the direction
-    of writing, bytes that are not UTF-8) is written as ``\\n``, ``\\x9b``, ``\\u202e``; all else stays as it is.
+    Escapes, as ``\\n``, ``\\x9b`` or ``\\u202e``, what ``str.isprintable`` rejects: control characters, line and
+    paragraph separators, marks of the writing direction, and bytes that are not UTF-8.
     """
     if isinstance(text, bytes):
-        text = text.decode("utf-8", "surrogateescape")
+        text = names.text(text)
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _escaped(character) for character in text)
 
 
 def _escaped(character: str) -> str:
-    if "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8, as the system's own names carry it
+    if "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8, which os.fsdecode maps to a surrogate
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode("ascii")

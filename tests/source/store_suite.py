@@ -231,7 +231,7 @@ class StoreSuite:
         with pytest.raises(Changed):
             source.read(0, 1)
         after = store.entry(parts("folder/b"))
-        assert before.place == after.place
+        assert before.file_id == after.file_id
         assert before.version != after.version
         assert before.stamp != after.stamp
         assert store.open(parts("folder/b")).read(0, 1) == b"c"
@@ -241,7 +241,7 @@ class StoreSuite:
         source = store.open(parts("folder/b"))
         lab.set_permissions("folder/b", 0o600)
         after = store.entry(parts("folder/b"))
-        assert (before.version, before.place) == (after.version, after.place)
+        assert (before.version, before.file_id) == (after.version, after.file_id)
         assert before.stamp != after.stamp
         assert source.read(0, 1) == b"b"
 
@@ -255,8 +255,8 @@ class StoreSuite:
         kept = store.open(parts("folder/b"))  # so that its number is not used again
         lab.put("folder/b", b"b")
         after = store.entry(parts("folder/b"))
-        assert (before.place, before.version) != (after.place, after.version)
-        assert before.place != after.place
+        assert (before.file_id, before.version) != (after.file_id, after.version)
+        assert before.file_id != after.file_id
         kept.close()
 
     def test_after_close_reads_raise(self, store: Store) -> None:

@@ -181,7 +181,7 @@ def test_another_folder_in_the_way_is_told(
     exchange((tmp_path / which).resolve())
     assert listener.hears(path, "")
     assert watches_again(store, path, listener)
-    assert store.entry(path).place == f"{os.stat(root / 'a/b').st_dev}:{os.stat(root / 'a/b').st_ino}"
+    assert store.entry(path).file_id == f"{os.stat(root / 'a/b').st_dev}:{os.stat(root / 'a/b').st_ino}"
     (root / "a" / "b" / "new").touch()
     assert listener.hears(path, "new")
 

@@ -17,8 +17,8 @@ from glassfs.formats import registry
 from glassfs.source import Entry
 from glassfs.source.memory import MemoryStore
 from glassfs.tree import Audience, Directory, File, Sources, Symlink
-from glassfs.tree.places import joined
-from glassfs.tree.places.joined import Joins, episodes_of
+from glassfs.tree.sources import joined
+from glassfs.tree.sources.joined import Joins, episodes_of
 from glassfs.view import by_task
 from tests.tree.made import FORMAT as MADE
 from tests.tree.made import made

@@ -7,17 +7,20 @@ request. Links are not followed. One thread.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 from glassfs.batch.contract import Found
 from glassfs.errors import GlassfsError
 from glassfs.formats.registry import may_be_container
-from glassfs.names import component, raw
+from glassfs.names import component, free_name, raw
 from glassfs.source import Connection, Kind, Named, Path, locate
 from glassfs.source.remote.url import shown
-from glassfs.tree.places.folder import shown_entries
-from glassfs.tree.places.held import Place
+from glassfs.tree.containers.lease import Location
+from glassfs.tree.sources.folder import shown_entries
 
 
 class Unlisted(NamedTuple):
@@ -75,7 +78,7 @@ class Search:
         name, named, _ = self._named[0]
         return self._below(_Below(name, named, inner, path))
 
-    def inner(self, place: Place) -> Path:
+    def inner(self, place: Location) -> Path:
         """Where a place is from the first that was named on."""
         return place.path[len(self._named[0][1].path) :]
 
@@ -109,13 +112,13 @@ class Search:
 
     def _listed(self, folder: _Below) -> list[tuple[str, str, Kind, str, int]]:
         """What is in a folder, in order, and of it only what is needed: there may be very many in one."""
-        place = Place(folder.named.store, (*folder.named.path, *folder.inner))
+        place = Location(folder.named.store, (*folder.named.path, *folder.inner))
         listed: list[tuple[str, str, Kind, str, int]] = [
             (name, original, entry.kind, str(entry.version), entry.size)
             for name, original, entry in shown_entries(place, not folder.inner)
             if entry.kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and entry.kind is not Kind.OTHER)
         ]
-        if place.store.is_distant and not self._has_all:
+        if place.store.is_remote and not self._has_all:
             listed = [one for one in listed if one[2] is Kind.FOLDER or may_be_container(one[1])]
         if self._is_by_path:
             listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2] is Kind.FOLDER else b""))
@@ -126,14 +129,11 @@ class Search:
 
 def _labels(named: Sequence[Named]) -> list[str]:
     found: dict[str, None] = {}
-    numbers: dict[bytes, int] = {}
+    numbers: defaultdict[bytes, Iterator[int]] = defaultdict(lambda: count(2))
     for one in named:
         original = raw(one.name)
-        number = numbers.get(original, 1)
-        label = component(original, f"~{number}" if number > 1 else "")
-        while label in found:
-            number += 1
-            label = component(original, f"~{number}")
-        numbers[original] = number
+        label = free_name(
+            component(original), found.__contains__, partial(component, original), numbers[original],
+        )
         found[label] = None
     return list(found)

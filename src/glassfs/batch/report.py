@@ -23,6 +23,7 @@ import xxhash
 from glassfs.batch.contract import BatchError
 from glassfs.batch.locking import is_locked
 from glassfs.errors import NotAllowed, NotFound
+from glassfs.names import raw
 from glassfs.source import is_url
 
 VERIFY = "verify"
@@ -174,7 +175,7 @@ def _parsed(raw: bytes) -> Line | None:
 
 
 def _hash(text: str) -> int:
-    return xxhash.xxh64_intdigest(text.encode("utf-8", "surrogateescape"))
+    return xxhash.xxh64_intdigest(raw(text))
 
 
 def _key(path: str, version: str) -> bytes:
@@ -182,4 +183,4 @@ def _key(path: str, version: str) -> bytes:
         # No more than this: what "folder/.." leads to is for the system to say.
         whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"
         path = "/".join(name for name in whole.split("/") if name not in ("", "."))
-    return xxhash.xxh128_digest(f"{path}\0{version}".encode("utf-8", "surrogateescape"))
+    return xxhash.xxh128_digest(raw(f"{path}\0{version}"))

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from glassfs.names import raw
+
 
 class Shard(NamedTuple):
     """Part ``number`` of ``parts``, from 0 on. Each path is in one of them."""
@@ -29,7 +31,7 @@ class Shard(NamedTuple):
 
     def has(self, key: str) -> bool:
         """Whether the container at this path, from what was named, belongs to it."""
-        return xxhash.xxh64_intdigest(key.encode("utf-8", "surrogateescape")) % self.parts == self.number
+        return xxhash.xxh64_intdigest(raw(key)) % self.parts == self.number
 
 
 def _is_plain(text: str) -> bool:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 from glassfs.errors import GlassfsError
+from glassfs.names import raw
 from glassfs.source import is_url
 
 KEPT_FOLDERS = 64
@@ -119,7 +120,7 @@ class Target:
         temporary = _temporary_name()
         try:
             with _writing:
-                os.symlink(_encoded(goal), temporary, dir_fd=folder)
+                os.symlink(raw(goal), temporary, dir_fd=folder)
                 os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=folder, follow_symlinks=False)
             self._put(folder, temporary, name)
         except BaseException:
@@ -144,7 +145,7 @@ class Target:
     def has_link(self, place: str, goal: str) -> bool:
         folder, name = self._at(place)
         try:
-            return os.readlink(name, dir_fd=folder) == _encoded(goal)
+            return os.readlink(name, dir_fd=folder) == raw(goal)
         except OSError:
             return False
 
@@ -339,12 +340,7 @@ def _discard(folder: int, name: bytes) -> None:
 def _component(name: str) -> bytes:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise NotWritten("is not a name that a file can have")
-    return _encoded(name)
-
-
-def _encoded(name: str) -> bytes:
-    """As a mount has it, whatever the encoding of this terminal."""
-    return name.encode("utf-8", "surrogateescape")
+    return raw(name)
 
 
 class _Writing:

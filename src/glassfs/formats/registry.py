@@ -3,7 +3,7 @@
 Third parties add a format with an entry point in the group ``glassfs.formats``: the entry point's name is the format's
 name, its value a ``Format``.
 
-The first bytes of a file decide its format. In stores where reading them is too slow (``Store.is_distant``), the file
+The first bytes of a file decide its format. In stores where reading them is too slow (``Store.is_remote``), the file
 name decides whether the file is listed as a container, and its first bytes decide when a reader enters it.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from glassfs.names import text
 from glassfs.terminal import printable
 
 
@@ -29,7 +30,7 @@ class Messages:
         os.dup2(stderr, 2)
         os.close(stderr)
         size = os.fstat(self._caught).st_size
-        self._lines = os.pread(self._caught, size, 0).decode("utf-8", "surrogateescape").split("\n")
+        self._lines = text(os.pread(self._caught, size, 0)).split("\n")
         os.close(self._caught)
 
     def text(self) -> str:

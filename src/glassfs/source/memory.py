@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound
+from glassfs.names import raw
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 
 
@@ -18,11 +19,11 @@ class MemoryStore(Store):
     ``delay`` is waited for, in seconds, before each read, ``failures`` raised instead: by path, ``opening`` and
     ``reading``. ``opens`` and ``reads`` count. ``put``, ``rewrite``, ``remove`` and ``set_permissions`` change what is
     there, and tell those who watch before they return. ``can_watch`` is whether anything can be watched, and
-    ``end_watches`` ends what is. ``is_distant`` is what it says of itself.
+    ``end_watches`` ends what is. ``is_remote`` is what it says of itself.
     """
 
-    def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory", is_distant: bool = False) -> None:
-        self.is_distant = is_distant
+    def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory", is_remote: bool = False) -> None:
+        self.is_remote = is_remote
         self.delay = 0.0
         self.opening: dict[str, GlassfsError] = {}
         self.reading: dict[str, GlassfsError] = {}
@@ -97,7 +98,7 @@ class MemoryStore(Store):
             raise NotADirectory("is not a folder", self.shown(path))
         with self._lock:
             names = {known[len(path)] for known in (*self._files, *self._links) if known[: len(path)] == path}
-        return ((name, self.entry((*path, name))) for name in sorted(names, key=_bytes))
+        return ((name, self.entry((*path, name))) for name in sorted(names, key=raw))
 
     def open(self, path: Path) -> Source:
         entry = self.entry(path)
@@ -189,7 +190,7 @@ class MemorySource(Source):
     def __init__(self, store: MemoryStore, path: Path, entry: Entry) -> None:
         self.name = store.shown(path)
         self.entry = entry
-        self.is_distant = store.is_distant
+        self.is_remote = store.is_remote
         self._store = store
         self._path = path
         self._lock = threading.Lock()
@@ -230,10 +231,6 @@ class MemorySource(Source):
         self.park()
         with self._lock:
             self._is_closed = True
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
 
 
 def _parts(path: str) -> Path:

@@ -6,9 +6,11 @@ container's order keeps the name, and the others get ``~2``, ``~3`` … before t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import repeat
+from functools import partial
+from itertools import count, repeat
 
 from glassfs.content import (
     Beside,
@@ -24,7 +26,7 @@ from glassfs.content import (
     members_of,
 )
 from glassfs.errors import GlassfsError
-from glassfs.names import component, shown_at_root
+from glassfs.names import component, free_name, shown_at_root
 from glassfs.tree.nodes import (
     NO_VIEWS,
     XATTR_PREFIX,
@@ -260,16 +262,14 @@ class ContentDirectory(Settled):
 
     def _put_beside(self, children: dict[str, Node], waiting: Iterable[_Waiting]) -> None:
         """Adds what has to leave its name to those that are there."""
-        taken: dict[tuple[bytes, str], int] = {}
+        numbers: defaultdict[tuple[bytes, str], Iterator[int]] = defaultdict(lambda: count(2))
         for original, suffix, thing, content in waiting:
             name = component(original, suffix)
             if self._is_mount_root:
                 name = shown_at_root(name)
-            count = taken.get((original, suffix), 2)
-            while name in children:
-                name = component(original, f"~{count}{suffix}")
-                count += 1
-            taken[original, suffix] = count
+            name = free_name(
+                name, children.__contains__, partial(_numbered, original, suffix), numbers[original, suffix],
+            )
             ino = inode(name, self.ino)
             if isinstance(thing, Data):
                 children[name] = File(name, ino, self.origin, thing, content)
@@ -280,6 +280,10 @@ class ContentDirectory(Settled):
                 # What a view makes has no further views: they might never end.
                 services = self.origin.services._replace(views=NO_VIEWS)
                 children[name] = directory(name, ino, replace(self.origin, services=services), thing)
+
+
+def _numbered(original: bytes, suffix: str, number: str) -> str:
+    return component(original, number + suffix)
 
 
 class FieldsDirectory(Settled):

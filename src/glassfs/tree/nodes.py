@@ -17,6 +17,7 @@ import xxhash
 from glassfs.cache import BlockCache
 from glassfs.content import Content, Data
 from glassfs.errors import GlassfsError, NotFound
+from glassfs.names import raw, text
 from glassfs.source import Entry
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
@@ -116,7 +117,7 @@ Facts = tuple[bytes, int, int, int | None]
 
 def inode(name: str, parent: int) -> int:
     """The inode number of ``name`` in the directory with number ``parent``; the root of a container has parent 0."""
-    return inode_of_bytes(name.encode("utf-8", "surrogateescape"), parent)
+    return inode_of_bytes(raw(name), parent)
 
 
 def inode_of_bytes(name: bytes, parent: int) -> int:
@@ -304,7 +305,7 @@ class Settled(Directory):
         return map(facts_of, self.listing()[start:stop])
 
     def names(self) -> Iterator[str]:
-        return (fact[0].decode("utf-8", "surrogateescape") for fact in self.facts(0, self.count))
+        return (text(fact[0]) for fact in self.facts(0, self.count))
 
 
 class Standing(Settled):
@@ -352,7 +353,7 @@ class Standing(Settled):
 
 def facts_of(node: Node) -> Facts:
     size = node.data.size if isinstance(node, File) and node.data.is_sized else None
-    return node.name.encode("utf-8", "surrogateescape"), node.ino, node.mode, size
+    return raw(node.name), node.ino, node.mode, size
 
 
 class _Numbered(Sequence[Node]):

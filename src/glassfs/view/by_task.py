@@ -12,6 +12,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Table
 from glassfs.content.join import CONTAINER, POSITION, Joined
 from glassfs.errors import TooLarge
+from glassfs.names import raw
 from glassfs.view.contract import Key, Shown, View
 
 INSTRUCTION, SUCCESS = "language_instruction", "success"
@@ -63,7 +64,7 @@ def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[
 
 def _from_folder(table: Joined, record: dict[str, Any]) -> tuple[bytes, Link]:
     """The name of a link to an episode of one of many containers, and the link."""
-    name = f"{record[CONTAINER]}~{record[POSITION]}".encode("utf-8", "surrogateescape")
+    name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
     return name, Link(name, (), f"../../{table.path_of(record)}")
 
 

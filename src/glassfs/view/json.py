@@ -17,6 +17,7 @@ from typing import Any
 from glassfs.cache import BlockCache
 from glassfs.content import Data, Document, Rendered
 from glassfs.errors import TooLarge
+from glassfs.names import free_name
 
 LIMIT = 64 << 20
 AT_ONCE = 64 << 10
@@ -171,8 +172,4 @@ def name_of(number: float) -> str:
 
 
 def _unused(key: str, names: set[str]) -> str:
-    number, candidate = 2, key
-    while candidate in names:
-        candidate = f"{key}~{number}"
-        number += 1
-    return candidate
+    return free_name(key, names.__contains__, key.__add__)

@@ -100,7 +100,7 @@ class TestRemoteStore(StoreSuite):
         before = lab.store.entry(parts("folder/b"))
         lab.put("folder/b", b"c")
         after = lab.store.entry(parts("folder/b"))
-        assert before.place != after.place
+        assert before.file_id != after.file_id
 
     test_no_link_is_followed = None
     test_attributes_change_the_stamp_alone = None

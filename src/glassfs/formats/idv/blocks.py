@@ -12,16 +12,17 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar, cast
 
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.content import Data, Decoded, Extent, Location
 from glassfs.errors import Damaged, GlassfsError, TooLarge
 from glassfs.formats.idv.codecs import Codec, Item
-from glassfs.formats.idv.kept import Kept
 from glassfs.formats.idv.runs import Block, Run, run_of
 from glassfs.formats.idv.vectors import Vectors
+from glassfs.lru import LRU
 from glassfs.source import Source
 
 FIRST_OFFSET = 256
@@ -30,8 +31,10 @@ ENTRIES_AT_ONCE = 256
 LARGEST_BLOCK = (1 << 31) - 1
 MOST_ELEMENTS = 1 << 58
 MOST_MEASURED = 1 << 21
+MOST_DECODED, MOST_DECODED_BYTES = 32, 4 << 20  # opened blocks of a file that stay in memory
 
 _ENTRY = struct.Struct("<qii")
+DecodedBlock = TypeVar("DecodedBlock", Run, Vectors)
 
 
 class StoredBlock(NamedTuple):
@@ -62,13 +65,14 @@ class Lookup:
         return StoredBlock(*_ENTRY.unpack_from(entries, inside))
 
 
-class File(NamedTuple):
+@dataclass(frozen=True)
+class File:
     """What all blocks of a file share. Blocks must end at or before offset ``tail``."""
 
     source: Source
     cache: BlockCache
     tail: int
-    kept: Kept
+    decoded: LRU[Hashable, Run | Vectors] = field(default_factory=lambda: LRU(MOST_DECODED_BYTES, MOST_DECODED))
 
 
 class Blocks:
@@ -130,11 +134,20 @@ class Blocks:
             block = self.block(number)
             return run_of(item, block, 0, block.rows)
 
-        return self.file.kept.get((self._key, number, item.label), open_run)
+        return self._decoded((self._key, number, item.label), open_run)
 
     def vectors(self, number: int) -> Vectors:
         """Return a block of vectors, fully checked."""
-        return self.file.kept.get((self._key, number), lambda: Vectors(self.block(number), self.codec))
+        return self._decoded((self._key, number), lambda: Vectors(self.block(number), self.codec))
+
+    def _decoded(self, key: Hashable, decode: Callable[[], DecodedBlock]) -> DecodedBlock:
+        """Return the entry of ``key``, or what ``decode`` returns. Threads that ask at once may all decode."""
+        known = self.file.decoded.get(key)
+        if known is None:
+            known = decode()
+            if known.weight <= MOST_DECODED_BYTES:
+                self.file.decoded.put(key, known, known.weight)
+        return cast(DecodedBlock, known)
 
     def ahead(self, number: int) -> bool:
         """Start decompressing a block that will soon be read; errors are raised when it is read.

@@ -17,7 +17,6 @@ from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import codecs, wire
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, File, Lookup, StoredBlock
 from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.kept import Kept
 from glassfs.formats.idv.wire import shown
 from glassfs.source import Reader, Source
 from glassfs.source.reader import WINDOW
@@ -128,7 +127,7 @@ class IdvFile:
     def __init__(self, source: Source, cache: BlockCache, header: Header) -> None:
         self.source = source
         self.header = header
-        self.file = File(source, cache, header.tail, Kept())
+        self.file = File(source, cache, header.tail)
         self._describe = lru_cache(CODECS_KEPT)(codecs.describe)
 
     def columns(self) -> Iterator[Column]:

@@ -21,6 +21,7 @@ from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
 from glassfs.formats.wshard.steps import with_recording
 from glassfs.formats.wshard.table import EpisodeRecord, MetadataBlock, members
 from glassfs.formats.wshard.verification import facts, faults
+from glassfs.names import raw
 from glassfs.source import Kind, Source
 from glassfs.source.sealed import SealedSource
 
@@ -255,7 +256,7 @@ class _Whole:
         joined = (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
         yield from with_recording(joined, self._steps, lambda: self._joined, self.record().record)
         for part in self._parts:
-            uri = part.record.uri.encode("utf-8", "surrogateescape")
+            uri = raw(part.record.uri)
             group = Group(uri, partial(members, part.episode), error=part.episode.error)
             yield Member((b"chunks", b"%04d" % part.record.number), group)
 

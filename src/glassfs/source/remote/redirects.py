@@ -15,6 +15,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from glassfs.errors import DeviceFailed, Refused
+from glassfs.names import raw
 from glassfs.source.remote import runner
 from glassfs.source.remote.url import Url
 
@@ -119,7 +120,7 @@ async def _location(name: str, authorization: str) -> str:
     secure = ssl.create_default_context() if split.scheme == "https" else None
     reader, writer = await asyncio.open_connection(split.hostname, _place(name).port, ssl=secure, limit=LONGEST_HEAD)
     try:
-        writer.write("".join(f"{line}\r\n" for line in (*lines, "")).encode("utf-8", "surrogateescape"))
+        writer.write(raw("".join(f"{line}\r\n" for line in (*lines, ""))))
         await writer.drain()
         while True:
             head = await reader.readuntil(b"\r\n\r\n")

@@ -32,6 +32,7 @@ from paramiko.sftp import (
 )
 
 from glassfs.errors import DeviceFailed, NotAllowed
+from glassfs.names import raw, text
 
 SYSTEM_HOSTS = "/etc/ssh/ssh_known_hosts"
 REQUEST = 32768
@@ -94,11 +95,11 @@ class Session:
 
     def info(self, key: str) -> dict[str, Any]:
         """What is at a path; of a link, what is at its end."""
-        return _told(key, self._files.stat(_wire(key)))
+        return _told(key, self._files.stat(raw(key)))
 
     def listed(self, key: str) -> Iterator[dict[str, Any]]:
         """What is in a folder, links as links."""
-        kind, message = self._files._request(CMD_OPENDIR, _wire(key))
+        kind, message = self._files._request(CMD_OPENDIR, raw(key))
         self.check(kind, message, CMD_HANDLE)
         handle = message.get_string()
         try:
@@ -110,7 +111,7 @@ class Session:
             self._files._request(CMD_CLOSE, handle)
 
     def open(self, key: str) -> Opened:
-        return Opened(self, self._files.open(_wire(key), "rb", bufsize=0))
+        return Opened(self, self._files.open(raw(key), "rb", bufsize=0))
 
     def check(self, kind: int, message: Any, meant: int) -> None:
         """Raises what an answer of another kind says: EOFError where something ends."""
@@ -177,15 +178,11 @@ class Opened:
         self._file.close()
 
 
-def _wire(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")
-
-
 def _names(key: str, message: Any) -> Iterator[dict[str, Any]]:
     """What one answer to a question for names says."""
     count = min(message.get_int(), len(message.get_remainder()) // _SMALLEST_NAME)
     for _ in range(count):
-        name = message.get_string().decode("utf-8", "surrogateescape")
+        name = text(message.get_string())
         message.get_string()  # the same as a line for people
         yield _told(f"{key.rstrip('/')}/{name}", paramiko.SFTPAttributes._from_msg(message))
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import xxhash
 
 from glassfs.errors import Changed, NotADirectory, NotFound, TooLarge
+from glassfs.names import raw
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
@@ -53,7 +54,7 @@ class RemoteStore(Store):
     ``pages`` keeps their blocks, and ``disk`` what was found out of objects, if there is one.
     """
 
-    is_distant = True
+    is_remote = True
 
     def __init__(
         self, server: Server, root: Path, connection: Connection, pages: Pages, has_folders: bool,
@@ -204,7 +205,7 @@ class RemoteStore(Store):
 
     def _entry(self, path: Path, facts: Facts) -> Entry:
         words = "\0".join((self._server.identity, *self._root, *path))
-        key = xxhash.xxh128_hexdigest(words.encode("utf-8", "surrogateescape"))
+        key = xxhash.xxh128_hexdigest(raw(words))
         # An object is never changed in its place: another version is another object.
         told = _told_apart(facts)
         version = Version(f"{key}|{told.size}|{told.mtime_ns}|{told.etag}")
@@ -225,7 +226,7 @@ class RemoteStore(Store):
 class RemoteSource(Source):
     """An object in the version of ``entry``. What it holds is the memory of its store."""
 
-    is_distant = True
+    is_remote = True
 
     def __init__(self, store: RemoteStore, path: Path, entry: Entry) -> None:
         self.name = store.shown(path)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from glassfs.errors import NotFound, Refused
+from glassfs.names import raw
 from glassfs.source.contract import Path
 from glassfs.source.remote.answers import Secrets, Unbelievable, facts, sentence
 from glassfs.source.remote.connection import Connection
@@ -152,7 +153,7 @@ def is_name(name: str) -> bool:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         return False
     try:
-        name.encode("utf-8", "surrogateescape")
+        raw(name)
     except UnicodeEncodeError:
         return False
     return True

@@ -5,14 +5,17 @@ A column of vectors becomes a column for each element while they are few, else o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from math import prod
 from typing import NamedTuple, TypeAlias
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Rendered, Table
 from glassfs.errors import Damaged
+from glassfs.names import free_name
 from glassfs.view.parquet.footer import Field
 from glassfs.view.parquet.kinds import BYTES, TEXT, Kind, kind_of
 from glassfs.view.parquet.pages import LARGEST_PAGE, Flat, Pages, Slot, Tiles
@@ -66,19 +69,15 @@ class Names:
     """Names of columns as text, each once: those that come later get a number."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, int] = {}
+        self._taken: set[str] = set()
+        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
 
     def new(self, name: bytes, slot: int | None = None) -> bytes:
         text = name.decode("utf-8", "backslashreplace").replace("\0", "\\x00") or "%"
         if slot is not None:
             text = f"{text}.{slot}"
-        number = self._taken.get(text, 0) + 1
-        shown = text if number == 1 else f"{text}~{number}"
-        while shown != text and shown in self._taken:
-            number += 1
-            shown = f"{text}~{number}"
-        self._taken[text] = number
-        self._taken.setdefault(shown, 1)
+        shown = free_name(text, self._taken.__contains__, text.__add__, self._numbers[text])
+        self._taken.add(shown)
         return shown.encode()
 
 

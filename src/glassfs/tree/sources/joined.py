@@ -25,14 +25,15 @@ from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
 from glassfs.content.join import BLOCK_BYTES, NAME, PIECE_ROWS, Found, Joined, Piece, Placed, joined_block, sizes_of
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
+from glassfs.names import free_name, raw
 from glassfs.tree.build import ContentDirectory, Draft
+from glassfs.tree.containers.containers import Containers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Directory, Node, Origin, inode
-from glassfs.tree.places.containers import Containers
-from glassfs.tree.places.folder import ContainerDirectory, Folder
-from glassfs.tree.places.helper import PATIENCE, Helper
-from glassfs.tree.places.rows import Rows
-from glassfs.tree.places.walk import Start, Walk
+from glassfs.tree.sources.folder import ContainerDirectory, Folder
+from glassfs.tree.sources.helper import PATIENCE, Helper
+from glassfs.tree.sources.rows import Rows
+from glassfs.tree.sources.walk import Start, Walk
 from glassfs.view import ViewSet
 
 LEAST_AGE = 1.0
@@ -374,12 +375,12 @@ def episodes_of(node: Directory) -> Table | None:
     if isinstance(node, Joinable):
         return node.joins.snapshot().table
     if isinstance(node, Folder):
-        return Joins(node.containers, [Start("", node.place, node.is_mount_root)]).snapshot().table
+        return Joins(node.containers, [Start("", node.location, node.is_mount_root)]).snapshot().table
     return None
 
 
 def _hashed(words: Iterable[str]) -> str:
-    return xxhash.xxh128_hexdigest("\0\0".join(words).encode("utf-8", "surrogateescape"))
+    return xxhash.xxh128_hexdigest(raw("\0\0".join(words)))
 
 
 def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:
@@ -393,10 +394,7 @@ def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:
 def _renamed(node: Node, is_taken: Callable[[str], bool], parent: int) -> Node:
     """The node under a name that is free."""
     stem, point, suffix = node.name.partition(".")
-    name, number = node.name, 2
-    while is_taken(name):
-        name = f"{stem}~{number}{point}{suffix}"
-        number += 1
+    name = free_name(node.name, is_taken, lambda number: f"{stem}{number}{point}{suffix}")
     if name != node.name:
         node = copy(node)
         node.name, node.ino = name, inode(name, parent)

@@ -1,0 +1,78 @@
+"""The one place that handles ``fork``: a forked process has none of its parent's threads, but all of its locks.
+
+Every function may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+Value = TypeVar("Value")
+
+_generation = 0
+
+
+def generation() -> int:
+    """Return a number that differs between a process and the processes forked from it.
+
+    Objects that own threads or descriptors store it and compare it later to notice that they were inherited.
+    """
+    return _generation
+
+
+def after_fork(renew: Callable[[], object]) -> None:
+    """Call ``renew`` in each process forked from this one, before the fork returns there."""
+    around_fork(lambda: None, lambda: None, renew)
+
+
+def around_fork(before: Callable[[], object], parent: Callable[[], object], child: Callable[[], object]) -> None:
+    """Call ``before`` before each fork, and then ``parent`` in this process and ``child`` in the new one."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=parent, after_in_child=child)
+
+
+class PerProcess(Generic[Value]):
+    """One value per process: ``make`` is called on first use, and again on first use in a forked process.
+
+    ``make`` runs under a lock; threads that need the value meanwhile wait.
+    """
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._renew()
+        _all_per_process.add(self)
+
+    def get(self) -> Value:
+        """Return the value of this process. Raises what ``make`` raises, and the next caller tries again."""
+        if not self._values:
+            with self._lock:
+                if not self._values:
+                    self._values.append(self._make())
+        return self._values[0]
+
+    @property
+    def made(self) -> Value | None:
+        """The value, or None if this process has not used it yet."""
+        return self._values[0] if self._values else None
+
+    def _renew(self) -> None:
+        # Another thread may have held the lock at the fork, so it cannot be used again.
+        self._lock = threading.RLock()
+        self._values: list[Value] = []
+
+
+_all_per_process: WeakSet[PerProcess[Any]] = WeakSet()
+
+
+def _count_generation() -> None:
+    global _generation
+    _generation += 1
+    for one in list(_all_per_process):
+        one._renew()
+
+
+after_fork(_count_generation)

@@ -1,0 +1,50 @@
+"""A lock for each of many keys."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+
+class KeyedLock:
+    """Locks by key. A lock exists only while a thread holds it or waits for it. Any thread.
+
+    ::
+
+        with locks.hold(key):
+            ...  # no other thread is here with an equal key
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: dict[Hashable, _Users] = {}
+
+    def __len__(self) -> int:
+        """Return the number of keys in use."""
+        return len(self._users)
+
+    @contextmanager
+    def hold(self, key: Hashable) -> Iterator[None]:
+        """Hold the lock of ``key``, waiting while another thread holds it. Not reentrant."""
+        with self._lock:
+            users = self._users.setdefault(key, _Users())
+            users.count += 1
+        try:
+            with users.lock:
+                yield
+        finally:
+            with self._lock:
+                users.count -= 1
+                if not users.count:
+                    del self._users[key]
+
+
+class _Users:
+    """The lock of one key, and how many threads hold it or wait for it."""
+
+    __slots__ = ("count", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0

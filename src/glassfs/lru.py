@@ -1,0 +1,133 @@
+"""A mapping that drops its least recently used entries when their weights exceed a limit."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class LRU(Generic[Key, Value]):
+    """Values by key, up to a total weight of ``limit`` and up to ``most`` entries. Any thread.
+
+    The weight of an entry is 1 unless given: with default weights ``limit`` is a number of entries. The most recently
+    added entry stays even if it alone exceeds the limit; callers that do not want that check the weight first.
+
+    ``evicted`` is called with key and value of each entry dropped for others, after the lock was released. Values are
+    never None.
+    """
+
+    def __init__(
+        self, limit: int, most: int | None = None, evicted: Callable[[Key, Value], object] | None = None,
+    ) -> None:
+        self.limit = limit
+        self._most = most
+        self._evicted = evicted
+        # Reentrant: releasing a value may run a callback of a weak reference that drops another entry.
+        self._lock = threading.RLock()
+        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._weight = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    @property
+    def weight(self) -> int:
+        """The sum of the weights of all entries."""
+        return self._weight
+
+    def get(self, key: Key) -> Value | None:
+        """Return the value of ``key`` and mark it as used last, or return None."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def peek(self, key: Key) -> Value | None:
+        """Return the value of ``key`` without marking it as used, or return None."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[0]
+
+    def put(self, key: Key, value: Value, weight: int = 1) -> list[tuple[Key, Value]]:
+        """Add or replace an entry as the one used last; return the entries that were evicted for it."""
+        with self._lock:
+            self._remove(key)
+            self._entries[key] = value, weight
+            self._weight += weight
+            evicted = self._evict()
+        return self._reported(evicted)
+
+    def reweigh(self, key: Key, weight: int) -> list[tuple[Key, Value]]:
+        """Change the weight of an entry, if it is still here; return the entries that were evicted for it."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return []
+            self._entries[key] = entry[0], weight
+            self._weight += weight - entry[1]
+            evicted = self._evict()
+        return self._reported(evicted)
+
+    def pop(self, key: Key) -> Value | None:
+        """Remove an entry and return its value, or return None. ``evicted`` is not called."""
+        with self._lock:
+            return self._remove(key)
+
+    def pop_oldest(self) -> tuple[Key, Value] | None:
+        """Remove and return the entry used least recently, or return None. ``evicted`` is not called."""
+        with self._lock:
+            if not self._entries:
+                return None
+            key, (value, weight) = self._entries.popitem(last=False)
+            self._weight -= weight
+            return key, value
+
+    def pop_where(self, is_meant: Callable[[Key], bool]) -> list[Value]:
+        """Remove all entries whose keys match, and return their values. ``evicted`` is not called."""
+        with self._lock:
+            entries = [self._remove(key) for key in list(self._entries) if is_meant(key)]
+        return [value for value in entries if value is not None]
+
+    def clear(self) -> None:
+        """Remove all entries. ``evicted`` is not called."""
+        with self._lock:
+            entries, self._entries = self._entries, OrderedDict()
+            self._weight = 0
+        entries.clear()
+
+    def items(self) -> list[tuple[Key, Value]]:
+        """Return all entries, the one used least recently first."""
+        with self._lock:
+            return [(key, value) for key, (value, _) in self._entries.items()]
+
+    def _remove(self, key: Key) -> Value | None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return None
+        self._weight -= entry[1]
+        return entry[0]
+
+    def _evict(self) -> list[tuple[Key, Value]]:
+        evicted = []
+        while len(self._entries) > 1 and (
+            self._weight > self.limit or (self._most is not None and len(self._entries) > self._most)
+        ):
+            key, (value, weight) = self._entries.popitem(last=False)
+            self._weight -= weight
+            evicted.append((key, value))
+        return evicted
+
+    def _reported(self, evicted: list[tuple[Key, Value]]) -> list[tuple[Key, Value]]:
+        if self._evicted is not None:
+            for key, value in evicted:
+                self._evicted(key, value)
+        return evicted

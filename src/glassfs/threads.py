@@ -1,0 +1,155 @@
+"""Daemon threads, and a pool of them for calls that may hang. Any thread.
+
+Daemon threads never delay the end of the process, however long their tasks take.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, TypeVar
+
+from glassfs.errors import Unavailable
+from glassfs.forks import PerProcess
+
+IDLE_SECONDS = 5.0
+
+Result = TypeVar("Result")
+
+
+def start(name: str, run: Callable[..., object], *arguments: Any) -> threading.Thread:
+    """Start a daemon thread called ``glassfs-NAME``. Raises Unavailable if the system refuses another thread."""
+    thread = threading.Thread(target=run, args=arguments, name=f"glassfs-{name}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        raise Unavailable("no thread can be started") from None
+    return thread
+
+
+class DaemonPool:
+    """Up to ``most`` daemon threads that run tasks in order; None: as many as there are tasks.
+
+    Threads start on demand and end after ``idle_seconds`` without a task. A forked process starts threads of its own;
+    it does not run its parent's tasks.
+    """
+
+    def __init__(self, name: str, most: int | None = None, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._name = name
+        self._most = most
+        self._idle_seconds = idle_seconds
+        self._state: PerProcess[_State] = PerProcess(_State)
+
+    def submit(self, task: Callable[[], Result]) -> Future[Result]:
+        """Queue a task and return its future. Raises Unavailable if no thread runs and none can be started."""
+        state = self._state.get()
+        future: Future[Result] = Future()
+        with state.changed:
+            state.tasks.append((future, task))
+            if state.idle >= len(state.tasks):
+                state.changed.notify()
+            elif self._most is None or state.threads < self._most:
+                state.threads += 1
+                try:
+                    start(self._name, self._run, state)
+                except Unavailable:
+                    state.threads -= 1
+                    if not state.threads or self._most is None:
+                        state.tasks.pop()
+                        raise
+        return future
+
+    def call(self, task: Callable[[], Result], timeout_seconds: float) -> Result:
+        """Return or raise what ``task`` does, on a thread of the pool.
+
+        Raises TimeoutError when the time is up; the task is then abandoned (see ``abandon``).
+        """
+        future = self.submit(task)
+        try:
+            return future.result(timeout_seconds)
+        except FutureTimeout:
+            if future.done():  # the task itself raised it, or finished just now
+                return future.result()
+            self.abandon(future)
+            raise TimeoutError(f"no result within {timeout_seconds:g} seconds") from None
+        finally:
+            del future  # its exception refers to this frame
+
+    def abandon(self, future: Future[Any]) -> None:
+        """Cancel a task that has not begun. The thread of one that has begun no longer counts, and ends with it."""
+        state = self._state.get()
+        with state.changed:
+            if future.cancel():
+                state.tasks = deque(task for task in state.tasks if task[0] is not future)
+            elif future in state.running:
+                state.running.discard(future)
+                state.threads -= 1
+                if state.tasks and (self._most is None or state.threads < self._most):
+                    self._replace(state)
+
+    def close(self) -> None:
+        """End the idle threads now. The pool can still be used."""
+        state = self._state.made
+        if state is not None:
+            with state.changed:
+                state.closings += 1
+                state.changed.notify_all()
+
+    def _replace(self, state: _State) -> None:
+        """Start a thread for the tasks that waited for an abandoned one. The caller holds the lock."""
+        state.threads += 1
+        try:
+            start(self._name, self._run, state)
+        except Unavailable:  # the other threads, or the next submit, run them
+            state.threads -= 1
+
+    def _run(self, state: _State) -> None:
+        """Run tasks until there is none for a while."""
+        while (next_task := self._next(state)) is not None:
+            future, task = next_task
+            if future.set_running_or_notify_cancel():
+                _settle(future, task)
+            del task, next_task  # what the task refers to must not stay alive while the thread idles
+            with state.changed:
+                if future not in state.running:  # abandoned: no longer counted
+                    return
+                state.running.discard(future)
+            del future
+
+    def _next(self, state: _State) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with state.changed:
+            closings = state.closings
+            if not state.tasks:
+                state.idle += 1
+                state.changed.wait_for(lambda: state.tasks or state.closings != closings, self._idle_seconds)
+                state.idle -= 1
+            if not state.tasks:
+                state.threads -= 1
+                return None
+            future, task = state.tasks.popleft()
+            state.running.add(future)
+            return future, task
+
+
+class _State:
+    """What the threads of one process share, under the lock of ``changed``."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self.running: set[Future[Any]] = set()
+        """Tasks that have begun and are not abandoned."""
+        self.threads = self.idle = self.closings = 0
+
+
+def _settle(future: Future[Result], task: Callable[[], Result]) -> None:
+    try:
+        result = task()
+    except BaseException as error:  # the caller gets it, whatever it is
+        future.set_exception(error)
+        del future, task  # the exception refers to this frame
+    else:
+        future.set_result(result)
