@@ -46,7 +46,7 @@ ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
 # Spool files, the number of cores, and what is kept in the user's cache.
 MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.turns", "cache.catalogue", "cache.catalogue_file"}
 # Kinds of stores and sources: what is above the room knows only that there are some.
-KINDS_OF_STORES = {"source.local", "source.memory", "source.descriptors", "source.foreign"}
+KINDS_OF_STORES = {"source.local", "source.descriptors", "source.foreign"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("numpy", "PIL", "sqlite3", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple", "fuse")

@@ -17,13 +17,13 @@ from glassfs.content import Records, Table
 from glassfs.content.join import BLOCK_BYTES, LONGEST, pieces_of
 from glassfs.errors import GlassfsError
 from glassfs.formats import registry
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Containers, Directory
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources import joined, walk
 from glassfs.tree.sources.helper import MOST_OF_VOLUME
 from glassfs.tree.sources.joined import Joins
 from glassfs.tree.sources.walk import Start
+from tests.memory_store import MemoryStore
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 
 

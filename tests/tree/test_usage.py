@@ -10,10 +10,10 @@ import pytest
 
 from glassfs.errors import DeviceFailed
 from glassfs.source import Entry, Path
-from glassfs.source.memory import MemoryStore
 from glassfs.tree.containers.containers import Location
 from glassfs.tree.sources import usage as usage_module
 from glassfs.tree.sources.usage import Usage
+from tests.memory_store import MemoryStore
 from tests.mount.mounts import wait_until
 from tests.tree.made import made
 from tests.tree.trees import sources_of

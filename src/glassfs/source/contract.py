@@ -98,10 +98,6 @@ class Source(ABC):
         return None
 
     @abstractmethod
-    def current(self) -> Entry:
-        """What stands now where this file was opened. Raises NotFound."""
-
-    @abstractmethod
     def keep(self) -> None:
         """Holds on to what the next read opens, until ``park``."""
 
@@ -188,9 +184,6 @@ class Store(ABC):
         are told when the writer closes it.
         """
         return False
-
-    def unwatch(self, path: Path) -> None:  # noqa: B027
-        """Nobody needs to be told of the folder at ``path`` any more. A call may just be under way."""
 
     def finish(self) -> None:  # noqa: B027
         """The process is about to end: waits for what is to stay of what was read, if it does not take long."""

@@ -115,10 +115,6 @@ class MemoryStore(Store):
                 self.watched.setdefault(path, told)
             return path in self.watched
 
-    def unwatch(self, path: Path) -> None:
-        with self._lock:
-            self.watched.pop(path, None)
-
     def end_watches(self) -> None:
         """As if they had been lost."""
         with self._lock:
@@ -214,9 +210,6 @@ class MemorySource(Source):
         if not 0 <= offset <= len(data) - len(buffer):
             raise self.outside(offset, len(buffer))
         buffer[:] = data[offset : offset + len(buffer)]
-
-    def current(self) -> Entry:
-        return self._store.entry(self._path)
 
     def keep(self) -> None:
         with self._lock:
