@@ -207,8 +207,8 @@ def test_long_texts_take_room_in_the_budget(make: Callable[..., Path]) -> None:
     cache = BlockCache(256 * MIB)
     content = only(open_container(Opening(CountingSource(path), cache)), "columns/t")
     most = []
-    taken = cache.room.take_now
-    cache.room.take_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
+    taken = cache.memory.reserve_now
+    cache.memory.reserve_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
     cost = content.cost(0)
     assert cost >= 40 * MIB
     expected = len(json.dumps(text, ensure_ascii=False).encode()) + 1
