@@ -46,7 +46,7 @@ ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
 # Spool files, the number of cores, and what is kept in the user's cache.
 MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.cores", "cache.catalogue", "cache.catalogue_file"}
 # Kinds of stores and sources: what is above the room knows only that there are some.
-KINDS_OF_STORES = {"source.local", "source.memory", "source.descriptors", "source.foreign"}
+KINDS_OF_STORES = {"source.local", "source.descriptors", "source.foreign"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("numpy", "PIL", "sqlite3", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple", "fuse")
@@ -126,7 +126,7 @@ def test_the_rules_see_through_functions(tmp_path: Path) -> None:
     assert not is_allowed("tree.tree", "mount.errors")
     assert not is_allowed("source.local", "cache.blocks")
     assert not is_allowed("cache.spool", "tree.lease")
-    assert is_allowed("tree.places.containers", "formats.registry")
+    assert is_allowed("tree.containers.containers", "formats.registry")
     assert is_allowed("source.local", "terminal")
 
 

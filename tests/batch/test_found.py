@@ -84,7 +84,7 @@ def test_folders_that_may_not_be_listed(folder: Path, monkeypatch: pytest.Monkey
 
 def test_far_away_the_name_decides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no file is opened."""
-    monkeypatch.setattr(LocalStore, "is_distant", True)
+    monkeypatch.setattr(LocalStore, "is_remote", True)
     monkeypatch.setattr(LocalStore, "open", None)
     assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a.kdb", "a/run.kdb", "a-b/run.kdb"]
     assert "b/deep/er/text" in keys(Search([str(folder)], has_all=True))

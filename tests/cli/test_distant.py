@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.glassfs_command import Done, glassfs
 
-EVERYTHING_IS_DISTANT = "from glassfs.source.local import LocalStore\nLocalStore.is_distant = True\n"
+EVERYTHING_IS_DISTANT = "from glassfs.source.local import LocalStore\nLocalStore.is_remote = True\n"
 
 
 @pytest.fixture

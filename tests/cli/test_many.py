@@ -290,7 +290,7 @@ def test_what_nobody_foresaw_costs_one_container(command: str, jobs: str, tmp_pa
     for name in ("a.kdb", "bad.kdb", "c.kdb", "large.kdb"):
         robot(folder / name)
     (tmp_path / "sitecustomize.py").write_text("""
-from glassfs.tree.places import containers
+from glassfs.tree.containers import containers
 before = containers.Containers._opening
 def opening(self, place, version):
     if place.path[-1] in ("bad.kdb", "large.kdb"):

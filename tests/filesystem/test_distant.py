@@ -13,7 +13,7 @@ from tests.filesystem.conftest import write_values
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(LocalStore, "is_distant", True)
+    monkeypatch.setattr(LocalStore, "is_remote", True)
     write_values(tmp_path / "good.kas", 1.0)
     write_values(tmp_path / "data", 2.0)
     (tmp_path / "wrong.kas").write_text("text")

@@ -13,8 +13,8 @@ from glassfs.content import Container
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb import images
 from glassfs.formats.registry import Opening, open_container
-from glassfs.source.memory import MemoryStore
 from tests.formats.kinodb_files import floats, image_group, images_of, index_entry, written
+from tests.memory_store import MemoryStore
 
 SIDE = 64
 FRAMES = 40
@@ -39,14 +39,14 @@ def regular(tmp_path: Path) -> bytearray:
     return episode(tmp_path, [{"front": raw(t), "wrist": raw(t + 100)} for t in range(FRAMES)])
 
 
-def opened(data: bytes | bytearray, is_distant: bool) -> tuple[MemoryStore, Container]:
-    store = MemoryStore({"run.kdb": bytes(data)}, is_distant=is_distant)
+def opened(data: bytes | bytearray, is_remote: bool) -> tuple[MemoryStore, Container]:
+    store = MemoryStore({"run.kdb": bytes(data)}, is_remote=is_remote)
     source = store.open(("run.kdb",))
     return store, open_container(Opening(source, BlockCache(), store, ("run.kdb",)))
 
 
-def shown(data: bytes | bytearray, is_distant: bool) -> dict[bytes, bytes]:
-    found = images_of(image_group(opened(data, is_distant)[1]))
+def shown(data: bytes | bytearray, is_remote: bool) -> dict[bytes, bytes]:
+    found = images_of(image_group(opened(data, is_remote)[1]))
     return {b"/".join(name): content.data.whole() for name, content in found}  # type: ignore[attr-defined]
 
 
@@ -57,8 +57,8 @@ def test_images_are_the_same_as_near_by(regular: bytearray) -> None:
 
 def test_they_are_found_without_looking_at_each(regular: bytearray) -> None:
     counts = []
-    for is_distant in (True, False):
-        store, container = opened(regular, is_distant)
+    for is_remote in (True, False):
+        store, container = opened(regular, is_remote)
         before = store.reads
         images_of(image_group(container))
         counts.append(store.reads - before)

@@ -18,10 +18,10 @@ from glassfs.content import Array, Container, Json
 from glassfs.errors import Damaged, Refused, Unavailable
 from glassfs.formats.registry import Opening, open_container
 from glassfs.formats.wshard.manifest import MOST_PARTS
-from glassfs.source.memory import MemoryStore
 from glassfs.testing import WatchedStore
 from tests.formats.wshard_files import array_of, faults_of, made, only, values
 from tests.helpers import contents_of, open_path, read_in_parts
+from tests.memory_store import MemoryStore
 
 TOTAL, STEPS = 50, 20
 DATA: dict[str, np.ndarray[Any, Any]] = {

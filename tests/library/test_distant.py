@@ -16,7 +16,7 @@ from tests.library.conftest import write_store
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is said to be distant."""
-    monkeypatch.setattr(LocalStore, "is_distant", True)
+    monkeypatch.setattr(LocalStore, "is_remote", True)
     (tmp_path / "sub").mkdir()
     for number in range(5):
         write_store(tmp_path / f"{number}.kas", number)

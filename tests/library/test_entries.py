@@ -16,7 +16,7 @@ from writers.kastore import KastoreWriter
 import glassfs
 from glassfs.errors import Damaged, IsADirectory, NoSuchEntry, NotADirectory, NotFound, Refused, Unsuited
 from glassfs.library import finding
-from glassfs.tree.places.folder import Folder
+from glassfs.tree.sources.folder import Folder
 
 EPISODE = "run1.kdb/episodes/0"
 

@@ -224,13 +224,13 @@ def test_threads_that_unpickle_entries_share_one_session(datasets: Path, monkeyp
         pickled = pickle.dumps(data)
         del session._sessions[data._session.token]
         second_is_there = threading.Event()
-        begin = session.Session.__init__
+        begin = session.LibrarySession.__init__
 
         def slow(*arguments: object) -> None:
             second_is_there.wait(0.3)
             begin(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(session.Session, "__init__", slow)
+        monkeypatch.setattr(session.LibrarySession, "__init__", slow)
 
         def load(number: int) -> glassfs.Library:
             if number:

@@ -18,7 +18,7 @@ from tests.mount.test_folder import REASON, value_of, write_store
 from tests.remote.s3 import PAGE, Bucket, S3Server
 
 FORMAT = "user.glassfs.format"
-EVERYTHING_IS_DISTANT = "from glassfs.source.local import LocalStore\nLocalStore.is_distant = True\n"
+EVERYTHING_IS_DISTANT = "from glassfs.source.local import LocalStore\nLocalStore.is_remote = True\n"
 
 
 @pytest.fixture

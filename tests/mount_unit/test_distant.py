@@ -11,8 +11,8 @@ import pytest
 from glassfs.errors import Changed, NotADirectory
 from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import served, told
 from tests.mount_unit.protocol import GETATTR, GETXATTR, OPENDIR, Caller, attr_of
 from tests.tree.made import FORMAT, made
@@ -26,7 +26,7 @@ def made_suffix(made_format: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_listing_and_looking_at_a_thousand_opens_nothing() -> None:
-    store = MemoryStore({f"{number}.made": b"" for number in range(1000)}, is_distant=True)
+    store = MemoryStore({f"{number}.made": b"" for number in range(1000)}, is_remote=True)
     sources, kernel = served(store)
     sources.refresh()
     caller = Caller(kernel.operations)
@@ -46,7 +46,7 @@ def test_listing_and_looking_at_a_thousand_opens_nothing() -> None:
 
 
 def test_opening_a_directory_tells_what_it_is() -> None:
-    store = MemoryStore({"a.made": made(a=b"1"), "b.made": b"text"}, is_distant=True)
+    store = MemoryStore({"a.made": made(a=b"1"), "b.made": b"text"}, is_remote=True)
     sources, kernel = served(store)
     assert sources.has_presumed
     kernel.operations.has_presumed = True
@@ -63,7 +63,7 @@ def test_opening_a_directory_tells_what_it_is() -> None:
 
 
 def test_whoever_asks_for_an_attribute_of_ours_gets_it() -> None:
-    store = MemoryStore({"a.made": made(a=b"1"), "b.made": made(version=2)}, is_distant=True)
+    store = MemoryStore({"a.made": made(a=b"1"), "b.made": made(version=2)}, is_remote=True)
     caller = Caller(served(store)[1].operations)
     ident = caller.find("/a.made")
     assert caller.ask(GETXATTR, ident, ASKED + b"user.none\0") == errno.ENODATA
@@ -74,7 +74,7 @@ def test_whoever_asks_for_an_attribute_of_ours_gets_it() -> None:
 
 
 def test_ids_of_one_that_is_entered_stay() -> None:
-    store = MemoryStore({"a.made": made(a=b"1")}, is_distant=True)
+    store = MemoryStore({"a.made": made(a=b"1")}, is_remote=True)
     sources, kernel = served(store)
     before = kernel.find("/a.made")
     inside = kernel.list(before)["a.bin"]
@@ -88,7 +88,7 @@ def test_ids_of_one_that_is_entered_stay() -> None:
 
 
 def test_ids_of_one_that_is_none_are_stale() -> None:
-    store = MemoryStore({"b.made": b"text"}, is_distant=True)
+    store = MemoryStore({"b.made": b"text"}, is_remote=True)
     sources, kernel = served(store)
     before = kernel.find("/b.made")
     with pytest.raises(Changed):
@@ -108,7 +108,7 @@ def test_ids_of_one_that_is_none_are_stale() -> None:
 
 
 def test_one_of_several_files_has_another_id_afterwards_and_both_are_good() -> None:
-    store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_distant=True)
+    store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_remote=True)
     store.set_permissions("one", 0o600)
     sources, kernel = served(store)
     before = kernel.find("/m.made")
@@ -134,7 +134,7 @@ def test_one_of_several_files_has_another_id_afterwards_and_both_are_good() -> N
 
 
 def test_64_who_enter_at_once_get_the_same_ids() -> None:
-    store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_distant=True)
+    store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_remote=True)
     store.delay = 0.01
     _, kernel = served(store)
     ident = kernel.find("/m.made")
@@ -148,7 +148,7 @@ def test_64_who_enter_at_once_get_the_same_ids() -> None:
 
 
 def test_one_that_is_replaced_before_anybody_entered() -> None:
-    store = MemoryStore({"a.made": made(a=b"1")}, is_distant=True)
+    store = MemoryStore({"a.made": made(a=b"1")}, is_remote=True)
     sources, kernel = served(store)
     before = kernel.find("/a.made")
     store.put("a.made", made(b=b"2"))

@@ -21,10 +21,10 @@ from hypothesis.stateful import (
 from glassfs.errors import Changed, GlassfsError, NotFound
 from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory
 from glassfs.tree.lease import Lease
 from tests.conftest import Scale
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import held_by, operations_of
 from tests.tree.made import made
 from tests.tree.trees import sources_of
@@ -98,12 +98,12 @@ class Model:
 class KernelAtWork(RuleBasedStateMachine):
     """Looks, lists and forgets at random; what each id stands for is remembered for ever."""
 
-    is_distant = False
+    is_remote = False
 
     def __init__(self) -> None:
         super().__init__()
         self.model = Model()
-        self.store = MemoryStore(is_distant=self.is_distant)
+        self.store = MemoryStore(is_remote=self.is_remote)
         self.known: dict[int, Known] = {}
         self.held: Counter[int] = Counter()
         self.leases: set[Lease] = set()
@@ -142,7 +142,7 @@ class KernelAtWork(RuleBasedStateMachine):
     def put(self, path: str, data: st.DataObject) -> None:
         files = {name: self.stamp() for name in sorted(data.draw(st.sets(st.sampled_from(INNER))))}
         # Far away nobody knows of a part that changes before somebody has looked inside.
-        has_part = not self.is_distant and "/" not in path and data.draw(st.booleans())
+        has_part = not self.is_remote and "/" not in path and data.draw(st.booleans())
         shown = {f"{name}.bin": raw for name, raw in files.items()}
         if has_part:
             shown["parts/part.bin"] = self.model.shown[PART].files[""]
@@ -376,7 +376,7 @@ class KernelAtWork(RuleBasedStateMachine):
 class KernelFarAway(KernelAtWork):
     """Names decide what is a container."""
 
-    is_distant = True
+    is_remote = True
 
 
 @pytest.mark.parametrize("kernel", [KernelAtWork, KernelFarAway])

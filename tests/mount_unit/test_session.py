@@ -15,7 +15,7 @@ from glassfs.mount.errors import Failures
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Stale
 from glassfs.mount.session import WATCH_INTERVAL, Session
-from glassfs.source.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import served
 from tests.tree.made import FORMAT, made
 

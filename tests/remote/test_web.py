@@ -104,7 +104,7 @@ def test_another_query_is_another_object(etag: str) -> None:
         names = [f"{server.url}/data?id={number}" for number in objects]
         one, other = locate(names, Connection(timeout=20.0))
         entries = [found.store.entry(found.path) for found in (one, other)]
-        versions = {(entry.version, entry.place) for entry in entries}
+        versions = {(entry.version, entry.file_id) for entry in entries}
         assert len(versions) == 2
         assert {found.store.open(found.path).read(400_000, 1) for found in (one, other)} == {b"\1", b"\2"}
 

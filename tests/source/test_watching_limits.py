@@ -67,7 +67,7 @@ def test_who_walks_through_everything_does_not_use_up_all_watches(
 ) -> None:
     assert [few.watch((f"{number}",), listener) for number in range(20)] == [True] * 5 + [False] * 15
     assert listener.heard == []
-    few.unwatch(("3",))
+    few.close()
     assert until(lambda: few.watch(("19",), listener))
 
 
@@ -393,7 +393,8 @@ def main(script: str, place: Path) -> None:
         assert until(lambda: len(listener.heard) >= 2)
         assert set(listener.heard) == {(("a",), "new"), (("c",), "new")}
         listener.heard = []
-        store.unwatch(("a",))
+        store.close()
+        assert watches_again(store, ("c",), listener)
         (root / "c" / "newer").touch()
         assert listener.hears(("c",), "newer")
         return

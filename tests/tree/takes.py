@@ -11,12 +11,12 @@ from glassfs.content import Container, Group, Records, Table
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Audience, Containers, Sources
-from glassfs.tree.places.held import Place
-from glassfs.tree.places.joined import Joins
-from glassfs.tree.places.walk import Start
+from glassfs.tree.containers.lease import Location
+from glassfs.tree.sources.joined import Joins
+from glassfs.tree.sources.walk import Start
 from glassfs.view import chosen
+from tests.memory_store import MemoryStore
 
 MAGIC = b"TAKES\n"
 
@@ -84,7 +84,7 @@ def tree_of(
 
 def joins_of(store: MemoryStore, patience: float = 60.0, **audience: Any) -> Joins:
     containers = Containers(BlockCache(64 << 20))
-    return Joins(containers, [Start("", Place(store, ()), True)], Audience(**audience), patience)
+    return Joins(containers, [Start("", Location(store, ()), True)], Audience(**audience), patience)
 
 
 def rows_of(sources: Sources) -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ import pytest
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, Unavailable
 from glassfs.formats import registry
 from glassfs.source import Path, Source
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File, Sources, Tree
-from glassfs.tree.places import containers as containers_module
-from glassfs.tree.places import verdicts
-from glassfs.tree.places.held import Opened, Place
+from glassfs.tree.containers import containers as containers_module
+from glassfs.tree.containers import verdicts
+from glassfs.tree.containers.lease import Location, OpenContainer
+from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import paths_of, sources_of
 
@@ -266,11 +266,11 @@ def test_many_threads_open_a_container_once() -> None:
     store = MemoryStore({"some": made(a=b"a")})
     sources = sources_of(store)
     entry = store.entry(("some",))
-    place = Place(store, ("some",))
+    place = Location(store, ("some",))
     store.delay = 0.01
     opens, start = store.opens, threading.Barrier(16)
 
-    def look(_: int) -> Opened:
+    def look(_: int) -> OpenContainer:
         start.wait(60)
         return sources.containers.opened_at(place, entry.version, "/some")
 

@@ -19,15 +19,15 @@ from glassfs.formats import registry
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Containers, Sources
+from glassfs.tree.containers import containers as containers_module
+from glassfs.tree.containers import parsed as contents_module
+from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
+from glassfs.tree.containers.parsed import Contents
+from glassfs.tree.containers.weight import weight_of
 from glassfs.tree.lease import Lease
-from glassfs.tree.places import containers as containers_module
-from glassfs.tree.places import contents as contents_module
-from glassfs.tree.places.contents import Contents
-from glassfs.tree.places.folder import ContainerDirectory
-from glassfs.tree.places.held import Held, Opened, Place
-from glassfs.tree.places.weight import weight_of
+from glassfs.tree.sources.folder import ContainerDirectory
+from tests.memory_store import MemoryStore
 from tests.source.test_local import held as held_below
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import origin
@@ -322,10 +322,10 @@ def test_weighing_ends_where_it_is_too_much() -> None:
     assert 1000 < weight_of(endless, 1000) < weight_of(endless, 1 << 30)
 
 
-def lease_of(number: int) -> Held:
+def lease_of(number: int) -> ContainerLease:
     store = MemoryStore({f"{number}": b""})
     path = (f"{number}",)
-    return Held(Place(store, path), f"/{number}", "made", [(path, store.source(path, store.entry(path)))])
+    return ContainerLease(Location(store, path), f"/{number}", "made", [(path, store.source(path, store.entry(path)))])
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "find", "drop", "grow"]), st.integers(0, 9), st.integers(1, 40))))
@@ -333,7 +333,7 @@ def test_what_is_kept_is_what_was_used_last_and_adds_up(steps: list[tuple[str, i
     """Against a list of what should be there, for a budget of 100 and seven containers."""
     nowhere = origin()
     weights: dict[int, int] = {}
-    dropped: list[Held] = []
+    dropped: list[ContainerLease] = []
     leases = {number: lease_of(number) for number in range(10)}
     numbers = {lease: number for number, lease in leases.items()}
     contents = Contents(100, 7, dropped.append)
@@ -354,7 +354,7 @@ def test_what_is_kept_is_what_was_used_last_and_adds_up(steps: list[tuple[str, i
                 weights[number] = size
                 expected.append(number)
                 container = Container("made", f"{number}", Group(b"", list), list(lease.sources))
-                contents.put(container, lease, lambda container, lease: Opened(container, lease, nowhere))
+                contents.put(container, lease, lambda container, lease: OpenContainer(container, lease, nowhere))
                 reduced()
             elif step == "find":
                 assert (contents.find(lease) is not None) == (number in expected)

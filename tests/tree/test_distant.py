@@ -10,13 +10,13 @@ import pytest
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.formats import registry
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File, Sources, Tree
-from glassfs.tree.places.helper import Helper
-from glassfs.tree.places.named import Start
-from glassfs.tree.places.own import OwnFiles
-from glassfs.tree.places.usage import Usage
-from glassfs.tree.places.walk import Walk
+from glassfs.tree.sources.helper import Helper
+from glassfs.tree.sources.own import OwnFiles
+from glassfs.tree.sources.sources import Start
+from glassfs.tree.sources.usage import Usage
+from glassfs.tree.sources.walk import Walk
+from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import files_of, paths_of, sources_of
 
@@ -29,7 +29,7 @@ def made_suffix(made_format: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def distant(files: dict[str, bytes]) -> MemoryStore:
-    return MemoryStore(files, is_distant=True)
+    return MemoryStore(files, is_remote=True)
 
 
 def entered(tree: Tree, path: str) -> list[str]:
@@ -347,7 +347,8 @@ def below(sources: Sources) -> list[str]:
     """The files that a table over the sources looks into."""
     helper = Helper()
     try:
-        return [one.path for one in Walk([Start("", place, True) for place in sources.places.values()], helper).files]
+        starts = [Start("", location, True) for location in sources.locations.values()]
+        return [one.path for one in Walk(starts, helper).files]
     finally:
         helper.close()
 
@@ -363,7 +364,7 @@ def test_what_a_table_has_looked_into_stays_presumed_until_somebody_enters() -> 
     sources = sources_of(store)
     node = sources.tree.node("/sub/m.made")
     assert isinstance(node, Directory)
-    place = sources.places["memory"]
+    place = sources.locations["memory"]
     with sources.containers.glimpsed(place._replace(path=("sub", "m.made")), node.origin.lease.sources[0].version):
         pass
     opens = store.opens
@@ -374,7 +375,7 @@ def test_what_a_table_has_looked_into_stays_presumed_until_somebody_enters() -> 
 
 def test_the_sizes_of_folders_further_down_are_not_asked_for() -> None:
     store = distant({"a.made": b"12", "sub/b.made": b"345"})
-    usage = Usage(sources_of(store).places.values())
+    usage = Usage(sources_of(store).locations.values())
     assert usage() == 2
     assert store.opens == 0
 

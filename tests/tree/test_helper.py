@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from glassfs.errors import Changed, DeviceFailed
-from glassfs.tree.places.helper import MOST_OF_VOLUME, Helper
+from glassfs.tree.sources.helper import MOST_OF_VOLUME, Helper
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 
 from glassfs.errors import DeviceFailed
 from glassfs.source import Entry, Path
-from glassfs.source.memory import MemoryStore
-from glassfs.tree.places import usage as usage_module
-from glassfs.tree.places.containers import Place
-from glassfs.tree.places.usage import Usage
+from glassfs.tree.containers.containers import Location
+from glassfs.tree.sources import usage as usage_module
+from glassfs.tree.sources.usage import Usage
+from tests.memory_store import MemoryStore
 from tests.mount.mounts import wait_until
 from tests.tree.made import made
 from tests.tree.trees import sources_of
@@ -22,8 +22,8 @@ from tests.tree.trees import sources_of
 def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_module, "PATIENCE", 60)
     store = MemoryStore({"a": b"1", "folder/b": b"22", "folder/deep/c": b"333", "other/d": b"4444"})
-    assert Usage([Place(store, ())])() == 10
-    assert Usage([Place(store, ("a",)), Place(store, ("folder",)), Place(store, ("missing",))])() == 6
+    assert Usage([Location(store, ())])() == 10
+    assert Usage([Location(store, ("a",)), Location(store, ("folder",)), Location(store, ("missing",))])() == 6
 
 
 def test_the_parts_of_a_container_that_was_named_alone_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_the_parts_of_a_container_that_was_named_alone_count(monkeypatch: pytest
     store = MemoryStore({"x/m": manifest, **parts, "x/other": bytes(300_000)})
     for names, expected in ((["x/m"], len(manifest) + 21_000), (["x"], len(manifest) + 321_000)):
         sources = sources_of(store, *names)
-        assert Usage(sources.places.values(), sources.made_of)() == expected
+        assert Usage(sources.locations.values(), sources.made_of)() == expected
 
 
 class Blocked(MemoryStore):
@@ -53,7 +53,7 @@ class Blocked(MemoryStore):
 @pytest.mark.slow
 def test_nobody_waits_for_the_sum() -> None:
     store = Blocked()
-    usage = Usage([Place(store, ())])
+    usage = Usage([Location(store, ())])
     begun = time.monotonic()
     assert [usage() for _ in range(20)] == [0] * 20
     assert time.monotonic() - begun < 30
@@ -68,7 +68,7 @@ def test_the_sum_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_module, "LEAST_PAUSE", 0.0)
     monkeypatch.setattr(usage_module, "PAUSE", 0)
     store = MemoryStore({"a": b"1"})
-    usage = Usage([Place(store, ())])
+    usage = Usage([Location(store, ())])
     assert wait_until(lambda: usage() == 1)
     store.put("b", bytes(100))
     assert wait_until(lambda: usage() == 101)
@@ -85,7 +85,7 @@ def test_what_cannot_be_looked_at_is_left_out(monkeypatch: pytest.MonkeyPatch) -
         return list_all(path)
 
     monkeypatch.setattr(store, "list", failing)
-    assert Usage([Place(store, ())])() == 1
+    assert Usage([Location(store, ())])() == 1
 
 
 def test_without_a_thread_the_last_sum_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_without_a_thread_the_last_sum_is_told(monkeypatch: pytest.MonkeyPatch) 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    usage = Usage([Place(MemoryStore({"a": b"1"}), ())])
+    usage = Usage([Location(MemoryStore({"a": b"1"}), ())])
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         assert usage() == usage() == 0

@@ -19,8 +19,8 @@ from glassfs.formats.registry import may_be_container
 from glassfs.names import component, free_name, raw
 from glassfs.source import Connection, Kind, Named, Path, locate
 from glassfs.source.remote.url import shown
-from glassfs.tree.places.folder import shown_entries
-from glassfs.tree.places.held import Place
+from glassfs.tree.containers.lease import Location
+from glassfs.tree.sources.folder import shown_entries
 
 
 class Unlisted(NamedTuple):
@@ -78,7 +78,7 @@ class Search:
         name, named, _ = self._named[0]
         return self._below(_Below(name, named, inner, path))
 
-    def inner(self, place: Place) -> Path:
+    def inner(self, place: Location) -> Path:
         """Where a place is from the first that was named on."""
         return place.path[len(self._named[0][1].path) :]
 
@@ -112,13 +112,13 @@ class Search:
 
     def _listed(self, folder: _Below) -> list[tuple[str, str, Kind, str, int]]:
         """What is in a folder, in order, and of it only what is needed: there may be very many in one."""
-        place = Place(folder.named.store, (*folder.named.path, *folder.inner))
+        place = Location(folder.named.store, (*folder.named.path, *folder.inner))
         listed: list[tuple[str, str, Kind, str, int]] = [
             (name, original, entry.kind, str(entry.version), entry.size)
             for name, original, entry in shown_entries(place, not folder.inner)
             if entry.kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and entry.kind is not Kind.OTHER)
         ]
-        if place.store.is_distant and not self._has_all:
+        if place.store.is_remote and not self._has_all:
             listed = [one for one in listed if one[2] is Kind.FOLDER or may_be_container(one[1])]
         if self._is_by_path:
             listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2] is Kind.FOLDER else b""))

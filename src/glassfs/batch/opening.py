@@ -16,7 +16,7 @@ from glassfs.errors import Changed, Refused
 from glassfs.formats.registry import may_be_container
 from glassfs.source import Named, Version, is_url, locate
 from glassfs.tree import Containers, Sources, Tree
-from glassfs.tree.places.held import Place
+from glassfs.tree.containers.lease import Location
 
 
 class Opener:
@@ -73,7 +73,7 @@ class Opener:
         """This version of a container, without a tree of it. Raises why it cannot be opened."""
         with ExitStack() as stack:
             with self._noting():
-                glimpse = Containers(self.cache).glimpsed(Place(named.store, named.path), version)
+                glimpse = Containers(self.cache).glimpsed(Location(named.store, named.path), version)
                 container, entries = stack.enter_context(glimpse)
             self.is_several = len(entries) > 1
             yield container

@@ -25,8 +25,8 @@ from glassfs.errors import GlassfsError, NotFound, Passing
 from glassfs.library import open_tree
 from glassfs.source import Kind, Path, absolute
 from glassfs.tree import Directory, File, Tree
-from glassfs.tree.places.folder import Folder
-from glassfs.tree.places.joined import Joinable
+from glassfs.tree.sources.folder import Folder
+from glassfs.tree.sources.joined import Joinable
 
 Failed = Callable[[str, Exception], None]
 
@@ -124,7 +124,7 @@ class _Walk:
         if start == "/":
             return ()
         node = self._tree.lookup(start)
-        return self._search.inner(node.place) if isinstance(node, Folder) else None
+        return self._search.inner(node.location) if isinstance(node, Folder) else None
 
     def _found_at(self, start: str) -> Found:
         """A file or container, or something in one, as if that were all there is."""

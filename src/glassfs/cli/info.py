@@ -103,7 +103,7 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     """The containers in a folder by their formats: how many, how large, and the sums of some of their facts."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
-    waiting = list(sources.places.values())
+    waiting = list(sources.locations.values())
     while waiting:
         folder = waiting.pop()
         try:
@@ -114,7 +114,7 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
         listed = [(folder._replace(path=(*folder.path, one)), entry) for one, entry in sorted(found_in, key=_by_name)]
         waiting += [place for place, entry in reversed(listed) if entry.kind is Kind.FOLDER]
         for place, entry in listed:
-            if entry.kind is not Kind.FILE or (place.store.is_distant and not may_be_container(place.path[-1])):
+            if entry.kind is not Kind.FILE or (place.store.is_remote and not may_be_container(place.path[-1])):
                 continue
             try:
                 with sources.containers.glimpsed(place, entry.version) as (container, _):

@@ -39,7 +39,7 @@ from glassfs.filesystem.file import GlassfsFile
 from glassfs.filesystem.options import source_of
 from glassfs.library.documents import bytes_of
 from glassfs.library.finding import Paths
-from glassfs.library.session import Asked, Session
+from glassfs.library.session import Asked, LibrarySession
 from glassfs.names import text
 from glassfs.source.remote.storage_options import GENERAL
 from glassfs.source.remote.url import is_url, shown
@@ -63,7 +63,7 @@ class _Opened:
     """What the file systems that were asked for the same have open in this process."""
 
     def __init__(self, asked: Asked, token: str) -> None:
-        self.session = Session(asked, token)
+        self.session = LibrarySession(asked, token)
         # Not by __del__: while that runs another thread may still find this one.
         finalize(self, self.session.close).atexit = False
 

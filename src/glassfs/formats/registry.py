@@ -3,7 +3,7 @@
 A third party adds a format by an entry point in the group ``glassfs.formats``: its name is the format's, its value a
 ``Format``.
 
-What a file is, its first bytes decide. Where looking at them costs too much (``Store.is_distant``) its name tells
+What a file is, its first bytes decide. Where looking at them costs too much (``Store.is_remote``) its name tells
 whether it may be a container at all, and the first bytes decide once somebody wants to see inside.
 """
 

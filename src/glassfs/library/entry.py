@@ -30,7 +30,7 @@ from glassfs.errors import (
 )
 from glassfs.library import arrays, documents, pictures, shown
 from glassfs.library.finding import REPLACED, below, parts, version_of
-from glassfs.library.session import Asked, Session, named
+from glassfs.library.session import Asked, LibrarySession, named
 from glassfs.library.stream import stream_of
 from glassfs.library.table import Table
 from glassfs.library.tables import episodes_in, table_of
@@ -70,7 +70,7 @@ class Entry:
 
     __slots__ = ("__weakref__", "_era", "_identity", "_node", "_path", "_session")
 
-    def __init__(self, session: Session, path: str, node: Node | None, identity: str = "") -> None:
+    def __init__(self, session: LibrarySession, path: str, node: Node | None, identity: str = "") -> None:
         self._session = session
         self._path = path
         self._node = node
@@ -419,12 +419,12 @@ def opened(
         from glassfs.source.remote.storage_options import connection_to  # hardly ever needed
 
         connection = connection_to(names, storage_options)
-    session = Session(Asked(names, cache_size, spool, views, connection))
+    session = LibrarySession(Asked(names, cache_size, spool, views, connection))
     _, node = session.paths.find("/")
     return Library(session, "/", node)
 
 
-def _restored(kind: type[Entry], session: Session, path: str, identity: str) -> Entry:
+def _restored(kind: type[Entry], session: LibrarySession, path: str, identity: str) -> Entry:
     return kind(session, path, None, identity)
 
 

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
 from glassfs.terminal import printable
 from glassfs.tree import Directory, Node, Sources, Symlink
+from glassfs.tree.containers.lease import ContainerLease
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Settled, stem
-from glassfs.tree.places.folder import LostDirectory
-from glassfs.tree.places.held import Held
+from glassfs.tree.sources.folder import LostDirectory
 from glassfs.tree.tree import normal
 
 PATIENCE = 0.1
@@ -37,7 +37,7 @@ Found = tuple[str, Node]
 """A path, with a slash in front, by which the node is found at once, and the node."""
 
 
-class Place(NamedTuple):
+class ResolvedDirectory(NamedTuple):
     """A directory, and the path to it that leads over no link; the root's is empty."""
 
     path: str
@@ -157,7 +157,7 @@ class _Directories:
         self._sources = sources
         self._has_views = has_views
         self._lock = threading.Lock()
-        self._known: dict[str, Place] = {}
+        self._known: dict[str, ResolvedDirectory] = {}
         self._paths_of: dict[Lease, list[str]] = {}
         self._compared: dict[Lease, float] = {}
         self._generation = 0
@@ -165,7 +165,7 @@ class _Directories:
     def root(self) -> Directory:
         return self.at("")[1]
 
-    def at(self, path: str) -> Place:
+    def at(self, path: str) -> ResolvedDirectory:
         """Links on the way are followed. Raises NotFound and NotADirectory."""
         return self._remembered(path) or self._walked(path)
 
@@ -196,11 +196,11 @@ class _Directories:
             self.forget(lease)
         return is_current
 
-    def _walked(self, path: str) -> Place:
+    def _walked(self, path: str) -> ResolvedDirectory:
         generation, links = self._generation, 0
         root = self._remembered("")
         if root is None:
-            root = Place("", self._root())
+            root = ResolvedDirectory("", self._root())
             if not isinstance(root.directory, LostDirectory):
                 self._remember("", root, generation)
         names = path.split("/")[1:]
@@ -224,7 +224,7 @@ class _Directories:
                 continue
             if not isinstance(node, Directory):
                 raise NotADirectory("is not a directory", part=printable(below.lstrip("/")))
-            place = Place(below, node)
+            place = ResolvedDirectory(below, node)
             self._remember(below, place, generation)
         if place is not root and is_lasting:
             self._remember(path, place, generation)
@@ -233,11 +233,11 @@ class _Directories:
     def _root(self) -> Directory:
         return self._sources.viewed("", VIEWED) if self._has_views else self._sources.root()
 
-    def _remembered(self, path: str) -> Place | None:
+    def _remembered(self, path: str) -> ResolvedDirectory | None:
         found = self._known.get(path)
         return found if found is not None and self._is_current(found.directory.origin.lease) else None
 
-    def _remember(self, path: str, place: Place, generation: int) -> None:
+    def _remember(self, path: str, place: ResolvedDirectory, generation: int) -> None:
         lease = place.directory.origin.lease
         if path and not lease.sources and isinstance(place.directory, (FixedDirectory, Settled)):
             return  # What is in it never changes, and nothing would tell that another has taken its place.
@@ -256,12 +256,12 @@ class _Directories:
 def version_of(node: Node) -> str:
     """That of the container, or the file, that a node is of; nothing for a folder, and for what is presumed."""
     lease = node.origin.lease
-    if isinstance(lease, Held):  # whose identity is more than was known when the node was made, if that was presumed
+    if isinstance(lease, ContainerLease):  # its identity covers further files that a presumed node did not know yet
         return "" if lease.is_presumed else lease.identity
     return "" if isinstance(node, Directory) else node.origin.identity
 
 
-def _is_lasting(place: Place) -> bool:
+def _is_lasting(place: ResolvedDirectory) -> bool:
     """Whether the links in a directory lead where they do as long as it is of the same version."""
     return bool(place.directory.origin.lease.sources)
 

@@ -66,7 +66,7 @@ def open_tree(
     return open_sources(named(sources), containers, connection=connection).tree
 
 
-class Session:
+class LibrarySession:
     """The tree of what was asked for. ``token`` tells it from all others, in other processes, too.
 
     ``era`` is another one whenever nodes of before are not to be used any more.
@@ -120,17 +120,17 @@ class Session:
 
 
 _lock = threading.RLock()
-_sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
-_all: WeakSet[Session] = WeakSet()
+_sessions: WeakValueDictionary[str, LibrarySession] = WeakValueDictionary()
+_all: WeakSet[LibrarySession] = WeakSet()
 _inherited: list[object] = []
 """What a parent had opened: nobody may even give it up, however long the session lasts."""
 
 
-def restored(token: str, asked: Asked) -> Session:
+def restored(token: str, asked: Asked) -> LibrarySession:
     """That session, if it is one of this process, or one like it for all who come from it."""
     with _lock:
         found = _sessions.get(token)
-        return Session(asked, token) if found is None else found
+        return LibrarySession(asked, token) if found is None else found
 
 
 def _begin_after_fork() -> None:

@@ -12,7 +12,7 @@ from glassfs.library.stream import stream_of
 from glassfs.library.table import Table
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
-from glassfs.tree.places.joined import episodes_of
+from glassfs.tree.sources.joined import episodes_of
 from glassfs.view.parquet.file import Parquet
 
 SUFFIX = ".parquet"

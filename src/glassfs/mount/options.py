@@ -13,7 +13,7 @@ from glassfs.mount.errors import WrongOption
 from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.source.remote import options as remote
 from glassfs.source.remote.connection import Connection
-from glassfs.tree.places.containers import KEPT_BYTES, OPEN_CONTAINERS
+from glassfs.tree.containers.containers import KEPT_BYTES, OPEN_CONTAINERS
 
 # Handled by mount(8), systemd or the kernel before or after us, or already so.
 _IGNORED = {

@@ -28,7 +28,7 @@ from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
 from glassfs.source.remote.url import shown as shown_name
 from glassfs.tree import Audience, Containers, open_sources
-from glassfs.tree.places.usage import Usage
+from glassfs.tree.sources.usage import Usage
 from glassfs.view import chosen
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Session:
         owner = os.geteuid(), os.getegid()
         audience = Audience("allow_other" in options.flags, owner)
         self.sources = open_sources(sources, containers, audience, options.connection())
-        usage = Usage(self.sources.places.values(), self.sources.made_of)
+        usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations = Operations(
             self.sources.root, lambda: OwnDirectory(self.sources, self.status, owner), options, usage,
         )
@@ -177,7 +177,7 @@ class Session:
             "version": __version__,
             "pid": os.getpid(),
             "mountpoint": self.mountpoint,
-            "sources": [str(place.store.shown(place.path)) for place in self.sources.places.values()],
+            "sources": [str(place.store.shown(place.path)) for place in self.sources.locations.values()],
             "options": self.options.shown(),
             "libfuse": ".".join(map(str, self.engine.version)),
             "uptime_seconds": round(time.time() - self.started, 1),

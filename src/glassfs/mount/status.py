@@ -13,7 +13,7 @@ from glassfs.names import RESERVED
 from glassfs.tree import Directory, File, Node, Sources
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode, not_found
-from glassfs.tree.places.own import OwnFiles
+from glassfs.tree.sources.own import OwnFiles
 
 STATUS = "status.json"
 SOURCE = "source"

@@ -39,7 +39,8 @@ class Kind(Enum):
 class Entry(NamedTuple):
     """What a store says of a name. Times are nanoseconds since 1970, UTC.
 
-    ``place`` stays the same when a file is changed in place, and is another one after a replacement.
+    ``file_id`` identifies the file: it stays the same when the file is changed in place and differs after a
+    replacement.
     ``stamp`` changes whenever bytes or attributes may have changed. ``permissions`` are those that everybody may rely
     on, nine bits: never more than what the store itself grants. ``target`` is that of a link. ``volume`` is opaque: the
     same for what lies on the same disk, so to speak, and may be slow or fail together. ``has_other_names``: a file may
@@ -48,7 +49,7 @@ class Entry(NamedTuple):
 
     kind: Kind
     version: Version
-    place: str
+    file_id: str
     stamp: str
     size: int
     permissions: int
@@ -65,7 +66,7 @@ class Source(ABC):
 
     name: str
     entry: Entry
-    is_distant = False
+    is_remote = False
     """Whether each look at another place of it takes as long as reading much in one place."""
     is_needed = False
     """Whether somebody has it in use: what it holds is given up last, if nobody could get it again."""
@@ -95,10 +96,6 @@ class Source(ABC):
         dies of it (SIGBUS): so nothing here works on them, and only who asks for them has them.
         """
         return None
-
-    @abstractmethod
-    def current(self) -> Entry:
-        """What stands now where this file was opened. Raises NotFound."""
 
     @abstractmethod
     def keep(self) -> None:
@@ -149,7 +146,7 @@ class Store(ABC):
 
     has_lasting_versions = False
     """Whether what an entry says of a version tells it from all others for good, also in another process."""
-    is_distant = False
+    is_remote = False
     """Whether looking into a file costs so much that its name has to tell, until somebody wants what is in it, whether
     it may be a container. Entries and listings cost little, once they were asked for."""
 
@@ -187,9 +184,6 @@ class Store(ABC):
         are told when the writer closes it.
         """
         return False
-
-    def unwatch(self, path: Path) -> None:  # noqa: B027
-        """Nobody needs to be told of the folder at ``path`` any more. A call may just be under way."""
 
     def finish(self) -> None:  # noqa: B027
         """The process is about to end: waits for what is to stay of what was read, if it does not take long."""

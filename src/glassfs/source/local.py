@@ -114,9 +114,6 @@ class LocalStore(Store):
     def watch(self, path: Path, told: Callable[[Path, str], None]) -> bool:
         return self._watched.watch(path, told, self._has_root)
 
-    def unwatch(self, path: Path) -> None:
-        self._watched.unwatch(path)
-
     def close(self) -> None:
         self._watched.close()
         with self._lock:
@@ -366,9 +363,6 @@ class LocalSource(Source):
             return mappings.mapped(number, offset, size)
         finally:
             self._end()
-
-    def current(self) -> Entry:
-        return self._store.entry(self._path)
 
     def keep(self) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from glassfs.errors import Damaged
-from glassfs.source.contract import Entry, Source
+from glassfs.source.contract import Source
 
 _PIECE = 1 << 20
 
@@ -53,9 +53,6 @@ class SealedSource(Source):
         if not self._is_open:
             self.verify()
         return self.file.mapped(offset, size)
-
-    def current(self) -> Entry:
-        return self.file.current()
 
     def keep(self) -> None:
         self.file.keep()

@@ -60,12 +60,6 @@ class Watched:
             watch.give_back()
         return is_right and not (is_first and watch.is_over)
 
-    def unwatch(self, path: Path) -> None:
-        with self._lock:
-            watch = self._watches.pop(path, None)
-        if watch is not None:
-            watch.give_back()
-
     def close(self) -> None:
         with self._lock:
             watches, self._watches = self._watches, {}

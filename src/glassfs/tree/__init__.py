@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from glassfs.cache import BlockCache
 from glassfs.formats.registry import may_be_container
 from glassfs.source import Connection, is_url, locate
+from glassfs.tree.containers.containers import Containers
 from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
-from glassfs.tree.places.containers import Containers
-from glassfs.tree.places.joined import Audience
-from glassfs.tree.places.named import Sources
+from glassfs.tree.sources.joined import Audience
+from glassfs.tree.sources.sources import Sources
 from glassfs.tree.tree import Tree
 
 __all__ = [

@@ -302,7 +302,7 @@ class Images:
             raise source.damage("the image section lies outside the file", self._place)
         if self._looked is not None:
             return self._looked
-        may_foresee = may_foresee and source.is_distant
+        may_foresee = may_foresee and source.is_remote
         scan = _Scan(source, start, end, self._num_frames, has_format=True, may_foresee=may_foresee)
         if scan.is_exact and scan.is_all_confirmed:
             return scan

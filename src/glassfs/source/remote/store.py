@@ -54,7 +54,7 @@ class RemoteStore(Store):
     ``pages`` keeps their blocks, and ``disk`` what was found out of objects, if there is one.
     """
 
-    is_distant = True
+    is_remote = True
 
     def __init__(
         self, server: Server, root: Path, connection: Connection, pages: Pages, has_folders: bool,
@@ -226,7 +226,7 @@ class RemoteStore(Store):
 class RemoteSource(Source):
     """An object in the version of ``entry``. What it holds is the memory of its store."""
 
-    is_distant = True
+    is_remote = True
 
     def __init__(self, store: RemoteStore, path: Path, entry: Entry) -> None:
         self.name = store.shown(path)
@@ -255,9 +255,6 @@ class RemoteSource(Source):
         except (Changed, NotFound) as error:
             self._store.doubt(self._path)
             raise Changed(error.reason, self.name) from None
-
-    def current(self) -> Entry:
-        return self._store.entry(self._path)
 
     def keep(self) -> None:
         """There is nothing to hold on to: an object that was deleted is gone."""

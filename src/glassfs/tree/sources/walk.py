@@ -14,9 +14,9 @@ from typing import NamedTuple
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.names import raw
 from glassfs.source import Entry, Kind, Version
-from glassfs.tree.places.folder import shown_entries
-from glassfs.tree.places.held import Place
-from glassfs.tree.places.helper import Helper
+from glassfs.tree.containers.lease import Location
+from glassfs.tree.sources.folder import shown_entries
+from glassfs.tree.sources.helper import Helper
 
 MOST_ENTRIES = 100_000
 """Files and folders that are looked at in all."""
@@ -33,7 +33,7 @@ class Start(NamedTuple):
     """A file or folder under its path, "" where a walk begins at the root of a tree, or of a part of it."""
 
     path: str
-    place: Place
+    location: Location
     is_mount_root: bool = False
 
 
@@ -44,7 +44,7 @@ class File(NamedTuple):
     """
 
     path: str
-    place: Place
+    location: Location
     version: Version
     stamp: str
     volume: str
@@ -82,7 +82,7 @@ class Walk:
         self._waiting: list[tuple[Start, bool, tuple[Entry, ...]]] = []
         for start in starts:
             try:
-                entry = helper.call(start.place, "", partial(start.place.store.entry, start.place.path))
+                entry = helper.call(start.location, "", partial(start.location.store.entry, start.location.path))
             except GlassfsError as error:
                 self.faults.append(Fault(start.path, error))
             else:
@@ -100,14 +100,14 @@ class Walk:
     def _look_into(self, folder: Start, is_public: bool, above: tuple[Entry, ...]) -> None:
         try:
             listed = self._listed_surely if is_public and self._is_strict else self._listed
-            is_sure, found = self._helper.call(folder.place, above[-1].volume, partial(listed, folder, above))
+            is_sure, found = self._helper.call(folder.location, above[-1].volume, partial(listed, folder, above))
         except GlassfsError as error:
             self.faults.append(Fault(folder.path, error, is_public))
             return
         is_public = is_public and is_sure
         for name, original, entry in found:
-            place = Place(folder.place.store, (*folder.place.path, original))
-            self._add(Start(f"{folder.path}/{name}" if folder.path else name, place), entry, is_public, above)
+            location = Location(folder.location.store, (*folder.location.path, original))
+            self._add(Start(f"{folder.path}/{name}" if folder.path else name, location), entry, is_public, above)
 
     def _add(self, at: Start, entry: Entry, is_public: bool, above: tuple[Entry, ...]) -> None:
         if entry.kind not in (Kind.FILE, Kind.FOLDER):
@@ -123,10 +123,10 @@ class Walk:
         is_public = is_public and entry.permissions & needed == needed
         self.is_public = self.is_public and is_public
         if entry.kind is Kind.FILE:
-            if above and not at.place.may_be_container:
+            if above and not at.location.may_be_container:
                 return
             facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns
-            self.files.append(File(at.path, at.place, *facts, is_public))
+            self.files.append(File(at.path, at.location, *facts, is_public))
         elif len(above) >= DEEPEST:
             self.faults.append(Fault(at.path, GlassfsError(f"is more than {DEEPEST} folders deep"), is_public))
         else:
@@ -135,7 +135,7 @@ class Walk:
     @staticmethod
     def _listed(folder: Start, above: tuple[Entry, ...]) -> tuple[bool, list[tuple[str, str, Entry]]]:
         """What is in a folder."""
-        return True, list(shown_entries(folder.place, folder.is_mount_root))
+        return True, list(shown_entries(folder.location, folder.is_mount_root))
 
     @staticmethod
     def _listed_surely(folder: Start, above: tuple[Entry, ...]) -> tuple[bool, list[tuple[str, str, Entry]]]:
@@ -144,14 +144,14 @@ class Walk:
         ``above`` are the folders on the way to it and itself, as they were: one of them could be exchanged for another
         one while this is listed.
         """
-        store, path = folder.place
+        store, path = folder.location
 
         def way() -> list[Entry]:
             return [store.entry(path[: len(path) - back]) for back in reversed(range(len(above)))]
 
         before = way()
         for _ in range(ATTEMPTS):
-            found = list(shown_entries(folder.place, folder.is_mount_root))
+            found = list(shown_entries(folder.location, folder.is_mount_root))
             now = way()
             if [entry.stamp for entry in before] == [entry.stamp for entry in now]:
                 return list(map(_access, now)) == list(map(_access, above)), found
@@ -160,7 +160,7 @@ class Walk:
 
 
 def _access(entry: Entry) -> tuple[str, int]:
-    return entry.place, entry.permissions
+    return entry.file_id, entry.permissions
 
 
 def _in_order(file: File) -> bytes:

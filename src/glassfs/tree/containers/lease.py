@@ -18,7 +18,7 @@ from glassfs.tree.nodes import Access, Origin, Services, Settled
 from glassfs.view import ViewSet
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A name in a store."""
 
     store: Store
@@ -27,10 +27,10 @@ class Place(NamedTuple):
     @property
     def may_be_container(self) -> bool:
         """Whether a file there is worth looking into, as far as its name tells where nothing else may be asked."""
-        return not self.store.is_distant or may_be_container(self.path[-1])
+        return not self.store.is_remote or may_be_container(self.path[-1])
 
 
-class Held(Lease):
+class ContainerLease(Lease):
     """The lease on one version of the container at ``place``, whose path in the tree is ``at``.
 
     ``files`` are the paths and sources of all files that it is made of, its own first; ``entries`` are those of the
@@ -41,13 +41,14 @@ class Held(Lease):
     before somebody looks inside, and ``settle`` then tells them.
     """
 
-    __slots__ = ("_paths", "at", "entries", "format", "identity", "is_presumed", "looks", "place")
+    __slots__ = ("_paths", "at", "entries", "format", "identity", "is_presumed", "location", "looks")
 
     def __init__(
-        self, place: Place, at: str, format_name: str, files: Sequence[tuple[Path, Source]], is_presumed: bool = False,
+        self, location: Location, at: str, format_name: str, files: Sequence[tuple[Path, Source]],
+        is_presumed: bool = False,
     ) -> None:
         super().__init__(tuple(source for _, source in files))
-        self.place = place
+        self.location = location
         self.at = at
         self.format = format_name
         self.is_presumed = is_presumed
@@ -72,7 +73,7 @@ class Held(Lease):
     def opening(self, cache: BlockCache) -> Opening:
         """For parsing it again."""
         known = dict(zip(self._paths[1:], self.sources[1:], strict=True))
-        return Opening(self.sources[0], cache, *self.place, known=known)
+        return Opening(self.sources[0], cache, *self.location, known=known)
 
     def settle(self, format_name: str, parts: Sequence[tuple[Path, Source]]) -> None:
         """It is a container, of this format and with these further files, by which it was extended."""
@@ -85,17 +86,17 @@ class Held(Lease):
     def entries_now(self, before: Sequence[Entry], parts: int) -> tuple[Entry, ...]:
         """What stands now where its files were ``before``; of further ones, up to ``parts`` each time, in turn."""
         now = list(before)
-        now[0] = self.place.store.entry(self.place.path)
+        now[0] = self.location.store.entry(self.location.path)
         others = len(now) - 1
         if others:
             self.looks += 1
             for step in range(min(others, parts)):
                 number = 1 + (self.looks * parts + step) % others
-                now[number] = self.place.store.entry(self._paths[number])
+                now[number] = self.location.store.entry(self._paths[number])
         return tuple(now)
 
 
-class Opened:
+class OpenContainer:
     """What was parsed of a container, and its root directory.
 
     Where the attributes of its files change, and nothing else, another takes its place with the same container.
@@ -103,7 +104,7 @@ class Opened:
 
     __slots__ = ("_viewed", "container", "lease", "origin", "root")
 
-    def __init__(self, container: Container, lease: Held, origin: Origin) -> None:
+    def __init__(self, container: Container, lease: ContainerLease, origin: Origin) -> None:
         self.container = container
         self.lease = lease
         self.origin = origin

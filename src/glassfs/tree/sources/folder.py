@@ -15,6 +15,8 @@ from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
 from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.source import Entry, Kind, Source
+from glassfs.tree.containers.containers import Containers
+from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, identity_of
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import (
     XATTR_PREFIX,
@@ -31,8 +33,6 @@ from glassfs.tree.nodes import (
     inode,
     not_found,
 )
-from glassfs.tree.places.containers import Containers
-from glassfs.tree.places.held import Held, Opened, Place, identity_of
 
 _NO_LEASE = Lease(())
 _MAY_BE_MADE = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
@@ -42,7 +42,7 @@ ATTEMPTS = 4
 
 
 def node_at(
-    containers: Containers, place: Place, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool = False,
+    containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool = False,
 ) -> Node | None:
     """The node for what stands at a place, or None for what has nothing to show. ``at`` is its path in the tree.
 
@@ -50,28 +50,28 @@ def node_at(
     """
     for _ in range(ATTEMPTS):
         try:
-            return _node(containers, place, entry, name, ino, at, is_mount_root)
+            return _node(containers, location, entry, name, ino, at, is_mount_root)
         except Changed as error:
             reason = error.without_source
             try:
-                entry = place.store.entry(place.path)
+                entry = location.store.entry(location.path)
             except (NotFound, NotADirectory):
                 break
         except NotFound:
             break
     else:
-        return plain_file(containers, place, entry, name, ino, reason)
-    containers.look(place, None)
+        return plain_file(containers, location, entry, name, ino, reason)
+    containers.look(location, None)
     return None
 
 
 def _node(
-    containers: Containers, place: Place, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool,
+    containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool,
 ) -> Node | None:
     """The same for what ``entry`` says is there. Raises NotFound, and Changed where it is something else by now."""
     if entry.kind is Kind.FOLDER:
         origin = _origin(containers, entry)
-        return Folder(name, ino, origin, containers, place, at, is_mount_root)
+        return Folder(name, ino, origin, containers, location, at, is_mount_root)
     if entry.kind is Kind.MOUNT:
         return FixedDirectory(name, ino, _origin(containers, entry), {})
     if entry.kind is Kind.LINK:
@@ -79,15 +79,15 @@ def _node(
     if entry.kind is not Kind.FILE:
         return None
     try:
-        containers.look(place, entry)
-        verdict = containers.verdict(place, entry, at)
+        containers.look(location, entry)
+        verdict = containers.verdict(location, entry, at)
     except (NotFound, Changed, Unavailable):
         raise
     except GlassfsError as error:
-        return plain_file(containers, place, entry, name, ino, error.without_source)
+        return plain_file(containers, location, entry, name, ino, error.without_source)
     lease = verdict.lease
     if lease is None:
-        return plain_file(containers, place, entry, name, ino, verdict.refusal or "")
+        return plain_file(containers, location, entry, name, ino, verdict.refusal or "")
     origin = Origin(
         identity_of(verdict.entries), Access.of(verdict.entries), entry.mtime_ns, containers.services, lease,
         lease.format, entry.volume, any(one.has_other_names for one in verdict.entries),
@@ -96,10 +96,10 @@ def _node(
 
 
 def plain_file(
-    containers: Containers, place: Place, entry: Entry, name: str, ino: int, reason: str = "",
+    containers: Containers, location: Location, entry: Entry, name: str, ino: int, reason: str = "",
 ) -> PlainFile:
     """The file at a place as itself."""
-    source = place.store.source(place.path, entry)
+    source = location.store.source(location.path, entry)
     origin = Origin(
         entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]), volume=entry.volume,
         has_other_names=entry.has_other_names,
@@ -109,7 +109,7 @@ def plain_file(
 
 def _origin(containers: Containers, entry: Entry) -> Origin:
     """The origin of what has no bytes. A folder is the same whatever is in it; a link has one target for good."""
-    identity = entry.version if entry.kind is Kind.LINK else entry.place
+    identity = entry.version if entry.kind is Kind.LINK else entry.file_id
     return Origin(
         identity, Access.of([entry]), entry.mtime_ns, containers.services, _NO_LEASE, volume=entry.volume,
     )
@@ -142,14 +142,14 @@ class ContainerDirectory(Standing):
 
     __slots__ = ("_lease", "containers")
 
-    def __init__(self, name: str, ino: int, origin: Origin, containers: Containers, lease: Held) -> None:
+    def __init__(self, name: str, ino: int, origin: Origin, containers: Containers, lease: ContainerLease) -> None:
         super().__init__(name, ino, origin)
         self.containers = containers
         self._lease = lease
 
     @property
-    def place(self) -> Place:
-        return self._lease.place
+    def location(self) -> Location:
+        return self._lease.location
 
     @property
     def is_presumed(self) -> bool:
@@ -158,7 +158,7 @@ class ContainerDirectory(Standing):
     def shown(self) -> Settled:
         return self.opened().root
 
-    def opened(self) -> Opened:
+    def opened(self) -> OpenContainer:
         return self.containers.opened(self._lease)
 
     def xattrs(self) -> dict[str, bytes]:
@@ -174,15 +174,15 @@ class Folder(Directory):
     A name that can be shown unchanged stays as it is; of others that come out the same, each gets a number.
     """
 
-    __slots__ = ("_at", "_containers", "_is_mount_root", "_place")
+    __slots__ = ("_at", "_containers", "_is_mount_root", "_location")
 
     def __init__(
-        self, name: str, ino: int, origin: Origin, containers: Containers, place: Place, at: str,
+        self, name: str, ino: int, origin: Origin, containers: Containers, location: Location, at: str,
         is_mount_root: bool = False,
     ) -> None:
         super().__init__(name, ino, origin)
         self._containers = containers
-        self._place = place
+        self._location = location
         self._at = at
         self._is_mount_root = is_mount_root
 
@@ -197,7 +197,7 @@ class Folder(Directory):
         node = None
         if self._shown_name(name) == name:
             try:
-                node = self._node(name, name, self._place.store.entry((*self._place.path, name)))
+                node = self._node(name, name, self._location.store.entry((*self._location.path, name)))
             except (NotFound, NotADirectory):
                 self._containers.look(self._below(name), None)
         if node is None and _MAY_BE_MADE.search(name):
@@ -210,11 +210,11 @@ class Folder(Directory):
         return (name for name, _, entry in self._entries() if entry.kind is not Kind.OTHER)
 
     def watch(self) -> bool:
-        return self._containers.watch(self._place, self._at)
+        return self._containers.watch(self._location, self._at)
 
     @property
-    def place(self) -> Place:
-        return self._place
+    def location(self) -> Location:
+        return self._location
 
     @property
     def containers(self) -> Containers:
@@ -225,21 +225,21 @@ class Folder(Directory):
         return self._is_mount_root
 
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
-        return shown_entries(self._place, self._is_mount_root)
+        return shown_entries(self._location, self._is_mount_root)
 
     def _node(self, name: str, original: str, entry: Entry) -> Node | None:
         return node_at(
             self._containers, self._below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
         )
 
-    def _below(self, original: str) -> Place:
-        return Place(self._place.store, (*self._place.path, original))
+    def _below(self, original: str) -> Location:
+        return Location(self._location.store, (*self._location.path, original))
 
     def _shown_name(self, original: str) -> str:
         return _shown_name(original, self._is_mount_root)
 
 
-def shown_entries(folder: Place, is_mount_root: bool) -> Iterator[tuple[str, str, Entry]]:
+def shown_entries(folder: Location, is_mount_root: bool) -> Iterator[tuple[str, str, Entry]]:
     """What is in a folder: the name to show, the name that the store has, and the rest."""
     found = list(folder.store.list(folder.path))
     taken = {original for original, _ in found if _shown_name(original, is_mount_root) == original}

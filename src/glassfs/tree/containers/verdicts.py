@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.source import Entry, Path, Store, Version
-from glassfs.tree.places.held import Held, Place
+from glassfs.tree.containers.lease import ContainerLease, Location
 
 REMEMBERED_VERDICTS = 100_000
 
@@ -23,7 +23,7 @@ class Verdict(NamedTuple):
 
     refusal: str | None
     entries: Sequence[Entry]
-    lease: Held | None = None
+    lease: ContainerLease | None = None
 
 
 class Finding(NamedTuple):
@@ -64,24 +64,24 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: OrderedDict[Place, Finding] = OrderedDict()
+        self._found: OrderedDict[Location, Finding] = OrderedDict()
         self._weight = 0
 
-    def get(self, place: Place) -> Finding | None:
+    def get(self, location: Location) -> Finding | None:
         with self._lock:
-            return self._found.get(place)
+            return self._found.get(location)
 
-    def put(self, place: Place, found: Finding) -> None:
+    def put(self, location: Location, found: Finding) -> None:
         with self._lock:
-            before = self._found.pop(place, None)
-            self._found[place] = found
+            before = self._found.pop(location, None)
+            self._found[location] = found
             self._weight += found.weight - (before.weight if before else 0)
             while self._weight > REMEMBERED_VERDICTS and len(self._found) > 1:
                 self._weight -= self._found.popitem(last=False)[1].weight
 
-    def drop(self, place: Place) -> None:
+    def drop(self, location: Location) -> None:
         with self._lock:
-            found = self._found.pop(place, None)
+            found = self._found.pop(location, None)
             if found is not None:
                 self._weight -= found.weight
 

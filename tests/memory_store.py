@@ -19,11 +19,11 @@ class MemoryStore(Store):
     ``delay`` is waited for, in seconds, before each read, ``failures`` raised instead: by path, ``opening`` and
     ``reading``. ``opens`` and ``reads`` count. ``put``, ``rewrite``, ``remove`` and ``set_permissions`` change what is
     there, and tell those who watch before they return. ``can_watch`` is whether anything can be watched, and
-    ``end_watches`` ends what is. ``is_distant`` is what it says of itself.
+    ``end_watches`` ends what is. ``is_remote`` is what it says of itself.
     """
 
-    def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory", is_distant: bool = False) -> None:
-        self.is_distant = is_distant
+    def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory", is_remote: bool = False) -> None:
+        self.is_remote = is_remote
         self.delay = 0.0
         self.opening: dict[str, GlassfsError] = {}
         self.reading: dict[str, GlassfsError] = {}
@@ -115,10 +115,6 @@ class MemoryStore(Store):
                 self.watched.setdefault(path, told)
             return path in self.watched
 
-    def unwatch(self, path: Path) -> None:
-        with self._lock:
-            self.watched.pop(path, None)
-
     def end_watches(self) -> None:
         """As if they had been lost."""
         with self._lock:
@@ -190,7 +186,7 @@ class MemorySource(Source):
     def __init__(self, store: MemoryStore, path: Path, entry: Entry) -> None:
         self.name = store.shown(path)
         self.entry = entry
-        self.is_distant = store.is_distant
+        self.is_remote = store.is_remote
         self._store = store
         self._path = path
         self._lock = threading.Lock()
@@ -214,9 +210,6 @@ class MemorySource(Source):
         if not 0 <= offset <= len(data) - len(buffer):
             raise self.outside(offset, len(buffer))
         buffer[:] = data[offset : offset + len(buffer)]
-
-    def current(self) -> Entry:
-        return self._store.entry(self._path)
 
     def keep(self) -> None:
         with self._lock:

@@ -11,14 +11,14 @@ from glassfs.content.join import Joined
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.names import RESERVED, component, free_name, raw
 from glassfs.source import Entry, Kind, Named, Store
+from glassfs.tree.containers.containers import COMPARED, Containers
+from glassfs.tree.containers.lease import Location
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
-from glassfs.tree.places.containers import COMPARED, Containers
-from glassfs.tree.places.folder import LostDirectory, node_at
-from glassfs.tree.places.held import Place
-from glassfs.tree.places.joined import Audience, Joinable, Joins, WithJoined
-from glassfs.tree.places.viewed import viewed
-from glassfs.tree.places.walk import Start
+from glassfs.tree.sources.folder import LostDirectory, node_at
+from glassfs.tree.sources.joined import Audience, Joinable, Joins, WithJoined
+from glassfs.tree.sources.viewed import viewed
+from glassfs.tree.sources.walk import Start
 from glassfs.tree.tree import Tree
 from glassfs.view import ALL, ViewSet, chosen
 
@@ -33,7 +33,7 @@ class Sources:
         self, named: Sequence[Named], containers: Containers, audience: Audience = Audience(),  # noqa: B008
     ) -> None:
         self.containers = containers
-        self.places: dict[str, Place] = {}
+        self.locations: dict[str, Location] = {}
         self._shown: dict[str, Node] = {}
         self._stamps: dict[str, str] = {}
         self._waiting: list[str] = []
@@ -45,29 +45,30 @@ class Sources:
         for one in named:
             original = raw(one.name)
             name = free_name(
-                component(original), lambda name: name in self.places or name == RESERVED,
+                component(original), lambda name: name in self.locations or name == RESERVED,
                 partial(component, original),
             )
-            self.places[name] = Place(one.store, one.path)
-        self._is_single = len(self.places) == 1
-        starts = [Start("" if self._is_single else name, place, self._is_single) for name, place in self.places.items()]
+            self.locations[name] = Location(one.store, one.path)
+        self._is_single = len(self.locations) == 1
+        starts = [
+            Start("" if self._is_single else name, location, self._is_single)
+            for name, location in self.locations.items()
+        ]
         self.joins = Joins(containers, starts, audience)
         self.has_folder = False
         try:
-            for name in self.places:
+            for name in self.locations:
                 self._begin(name)
         except BaseException:
             self.close()
             raise
-        starts = [Start("" if self._is_single else name, place, self._is_single) for name, place in self.places.items()]
-        self.joins = Joins(containers, starts, audience)
         self.tree = Tree(self.root, self.close)
         containers.changed, containers.dropped = self._changed, self._dropped
 
     @property
     def has_presumed(self) -> bool:
         """Whether there may be directories of which only the name says so (``Directory.is_presumed``)."""
-        return self.has_folder and any(place.store.is_distant for place in self.places.values())
+        return self.has_folder and any(location.store.is_remote for location in self.locations.values())
 
     @property
     def newest(self) -> Origin:
@@ -86,7 +87,7 @@ class Sources:
     def plain_root(self) -> Directory:
         """The root directory without what is joined."""
         if self._is_single:
-            node = self.node(next(iter(self.places)))
+            node = self.node(next(iter(self.locations)))
             if isinstance(node, Directory):
                 return node
             reason = node.xattrs().get("user.glassfs.error", b"is not a container").decode("utf-8", "replace")
@@ -102,18 +103,18 @@ class Sources:
 
     def node(self, name: str) -> Node:
         """The node of one of the sources, as it is now; under its last attributes where it is not there."""
-        place, at = self.places[name], self._at(name)
+        location, at = self.locations[name], self._at(name)
         shown = "" if self._is_single else name
         try:
-            entry = place.store.entry(place.path)
-            node = node_at(self.containers, place, entry, shown, _number(entry), at, is_mount_root=self._is_single)
+            entry = location.store.entry(location.path)
+            node = node_at(self.containers, location, entry, shown, _number(entry), at, is_mount_root=self._is_single)
             if node is None:
-                raise NotFound("is neither a file nor a folder any more", place.store.shown(place.path))
+                raise NotFound("is neither a file nor a folder any more", location.store.shown(location.path))
         except Unavailable:
             raise
         except GlassfsError as error:
             if not isinstance(error, DeviceFailed):
-                self.containers.look(place, None)
+                self.containers.look(location, None)
             last = self._shown.get(name)
             if last is None:
                 raise
@@ -129,13 +130,13 @@ class Sources:
         """
         changed = self.containers.refresh()
         if not self._waiting:
-            self._waiting = list(self.places)
+            self._waiting = list(self.locations)
         some = self._waiting[-COMPARED:]
         del self._waiting[-COMPARED:]
         for name in some:
-            place = self.places[name]
+            location = self.locations[name]
             try:
-                entry = place.store.entry(place.path)
+                entry = location.store.entry(location.path)
                 stamp = _stamp(entry)
             except (Unavailable, DeviceFailed):
                 continue
@@ -154,10 +155,10 @@ class Sources:
         """Of that, what others have noticed and stores have told. Waits for no store but one that told of a change."""
         return self.containers.heard()
 
-    def made_of(self, place: Place, entry: Entry) -> Sequence[Entry]:
+    def made_of(self, location: Location, entry: Entry) -> Sequence[Entry]:
         """All files that the container at a place is made of, its own first; that alone if it is no container."""
-        at = next(self._at(name) for name, named in self.places.items() if named == place)
-        return self.containers.verdict(place, entry, at).entries
+        at = next(self._at(name) for name, named in self.locations.items() if named == location)
+        return self.containers.verdict(location, entry, at).entries
 
     def _changed(self) -> None:
         self.tree.forget()
@@ -179,17 +180,17 @@ class Sources:
             store.finish()
 
     def _stores(self) -> Iterable[Store]:
-        return {id(place.store): place.store for place in self.places.values()}.values()
+        return {id(location.store): location.store for location in self.locations.values()}.values()
 
     def _begin(self, name: str) -> None:
         """Opens one of the sources."""
-        place = self.places[name]
-        entry = place.store.entry(place.path)
+        location = self.locations[name]
+        entry = location.store.entry(location.path)
         self._stamps[name] = _stamp(entry)
         if entry.kind is Kind.FOLDER:
             self.has_folder = True
         else:
-            self.containers.opened_at(place, entry.version, self._at(name))
+            self.containers.opened_at(location, entry.version, self._at(name))
         self.node(name)
 
     def _at(self, name: str) -> str:
@@ -205,7 +206,7 @@ class _SideBySide(Joinable):
     __slots__ = ("_sources",)
 
     def __init__(self, sources: Sources) -> None:
-        super().__init__("", inode("|".join(sources.places), 0), sources.newest)
+        super().__init__("", inode("|".join(sources.locations), 0), sources.newest)
         self._sources = sources
 
     @property
@@ -217,20 +218,20 @@ class _SideBySide(Joinable):
         return self._sources.joins
 
     def listing(self) -> Sequence[Node]:
-        return [self._sources.node(name) for name in self._sources.places]
+        return [self._sources.node(name) for name in self._sources.locations]
 
     def child(self, name: str) -> Node:
-        if name not in self._sources.places:
+        if name not in self._sources.locations:
             raise not_found(name)
         return self._sources.node(name)
 
 
 def _number(entry: Entry) -> int:
-    return inode(entry.place, 0)
+    return inode(entry.file_id, 0)
 
 
 def _stamp(entry: Entry) -> str:
     """What counts of a source. Of a folder that is itself, whatever is in it."""
     if entry.kind is Kind.FILE:
         return entry.stamp
-    return f"{entry.place}:{entry.permissions}:{entry.uid}:{entry.gid}"
+    return f"{entry.file_id}:{entry.permissions}:{entry.uid}:{entry.gid}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from glassfs.errors import GlassfsError
 from glassfs.source import Entry, Kind
-from glassfs.tree.places.held import Place
+from glassfs.tree.containers.lease import Location
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +30,10 @@ class Usage:
     """
 
     def __init__(
-        self, places: Iterable[Place],
-        made_of: Callable[[Place, Entry], Sequence[Entry]] = lambda place, entry: [entry],
+        self, locations: Iterable[Location],
+        made_of: Callable[[Location, Entry], Sequence[Entry]] = lambda location, entry: [entry],
     ) -> None:
-        self._places = list(places)
+        self._locations = list(locations)
         self._made_of = made_of
         self._sum = 0
         self._is_known = threading.Event()
@@ -58,20 +58,20 @@ class Usage:
         begun = time.monotonic()
         try:
             total = 0
-            waiting = list(self._places)
+            waiting = list(self._locations)
             while waiting:
-                place = waiting.pop()
+                location = waiting.pop()
                 try:
-                    entry = place.store.entry(place.path)
+                    entry = location.store.entry(location.path)
                     if entry.kind is Kind.FILE:
                         total += entry.size
-                        total += sum(other.size for other in self._made_of(place, entry)[1:])
+                        total += sum(other.size for other in self._made_of(location, entry)[1:])
                     elif entry.kind is Kind.FOLDER:
-                        for name, inner in place.store.list(place.path):
+                        for name, inner in location.store.list(location.path):
                             if inner.kind is Kind.FILE:
                                 total += inner.size
-                            elif inner.kind is Kind.FOLDER and not place.store.is_distant:
-                                waiting.append(Place(place.store, (*place.path, name)))
+                            elif inner.kind is Kind.FOLDER and not location.store.is_remote:
+                                waiting.append(Location(location.store, (*location.path, name)))
                 except GlassfsError as error:
                     log.debug("left out of the sizes: %s", error)
                 if not self._is_known.is_set():

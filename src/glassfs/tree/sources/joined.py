@@ -27,13 +27,13 @@ from glassfs.content.join import BLOCK_BYTES, NAME, PIECE_ROWS, Found, Joined, P
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
 from glassfs.names import free_name, raw
 from glassfs.tree.build import ContentDirectory, Draft
+from glassfs.tree.containers.containers import Containers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Directory, Node, Origin, inode
-from glassfs.tree.places.containers import Containers
-from glassfs.tree.places.folder import ContainerDirectory, Folder
-from glassfs.tree.places.helper import PATIENCE, Helper
-from glassfs.tree.places.rows import Rows
-from glassfs.tree.places.walk import Start, Walk
+from glassfs.tree.sources.folder import ContainerDirectory, Folder
+from glassfs.tree.sources.helper import PATIENCE, Helper
+from glassfs.tree.sources.rows import Rows
+from glassfs.tree.sources.walk import Start, Walk
 from glassfs.view import ViewSet
 
 LEAST_AGE = 1.0
@@ -375,7 +375,7 @@ def episodes_of(node: Directory) -> Table | None:
     if isinstance(node, Joinable):
         return node.joins.snapshot().table
     if isinstance(node, Folder):
-        return Joins(node.containers, [Start("", node.place, node.is_mount_root)]).snapshot().table
+        return Joins(node.containers, [Start("", node.location, node.is_mount_root)]).snapshot().table
     return None
 
 

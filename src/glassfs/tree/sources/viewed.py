@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from glassfs.tree.nodes import Directory, Node, Settled, Standing, error_of, inode
-from glassfs.tree.places.folder import ContainerDirectory
+from glassfs.tree.sources.folder import ContainerDirectory
 from glassfs.view import ALL, chosen
 
 

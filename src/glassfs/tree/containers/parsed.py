@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from glassfs.content import Container
-from glassfs.tree.places.held import Held, Opened
-from glassfs.tree.places.weight import weight_of
+from glassfs.tree.containers.lease import ContainerLease, OpenContainer
+from glassfs.tree.containers.weight import weight_of
 
 LEAST_WEIGHT = 4 << 10
 """Counted for a container beside what is measured: its sources, its places in tables, and the nodes that go with it."""
@@ -23,7 +23,7 @@ PAUSE = 10.0
 AT_ONCE = 2 << 20
 """Bytes that are measured at once in such a round."""
 
-Make = Callable[[Container, Held], Opened]
+Make = Callable[[Container, ContainerLease], OpenContainer]
 
 
 class _Kept:
@@ -34,7 +34,7 @@ class _Kept:
 
     __slots__ = ("is_holding", "opened", "uses", "weight")
 
-    def __init__(self, opened: Opened, weight: int, is_holding: bool) -> None:
+    def __init__(self, opened: OpenContainer, weight: int, is_holding: bool) -> None:
         self.opened = opened
         self.weight = weight
         self.is_holding = is_holding
@@ -48,14 +48,14 @@ class Contents:
     the whole budget goes as soon as another one comes.
     """
 
-    def __init__(self, budget: int, limit: int, dropped: Callable[[Held], None]) -> None:
+    def __init__(self, budget: int, limit: int, dropped: Callable[[ContainerLease], None]) -> None:
         self._budget = budget
         self._limit = max(1, limit)
         self._dropped = dropped
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Held, _Kept] = OrderedDict()
-        self._recent: OrderedDict[Held, None] = OrderedDict()
-        self._to_weigh: list[Held] = []
+        self._kept: OrderedDict[ContainerLease, _Kept] = OrderedDict()
+        self._recent: OrderedDict[ContainerLease, None] = OrderedDict()
+        self._to_weigh: list[ContainerLease] = []
         self._next_round = 0.0
         self._weight = 0
 
@@ -63,11 +63,11 @@ class Contents:
     def weight(self) -> int:
         return self._weight
 
-    def all(self) -> list[Opened]:
+    def all(self) -> list[OpenContainer]:
         with self._lock:
             return [kept.opened for kept in self._kept.values()]
 
-    def find(self, lease: Held) -> Opened | None:
+    def find(self, lease: ContainerLease) -> OpenContainer | None:
         due = None
         with self._lock:
             kept = self._kept.get(lease)
@@ -99,7 +99,7 @@ class Contents:
             measured += self.weigh(self._to_weigh.pop())
         self._next_round += PAUSE * (time.monotonic() - begun)
 
-    def weigh(self, lease: Held) -> int:
+    def weigh(self, lease: ContainerLease) -> int:
         """Measures again what one weighs, and makes room where it is more than it was."""
         with self._lock:
             kept = self._kept.get(lease)
@@ -115,7 +115,7 @@ class Contents:
         self._let_go(going)
         return weight
 
-    def put(self, container: Container, lease: Held, make: Make) -> Opened:
+    def put(self, container: Container, lease: ContainerLease, make: Make) -> OpenContainer:
         """What ``make`` gives for a container that was parsed just now. There must be none of this lease yet.
 
         It is kept, unless another version has taken its place meanwhile.
@@ -137,14 +137,14 @@ class Contents:
         self._let_go(going)
         return opened
 
-    def exchange(self, lease: Held, make: Make) -> None:
+    def exchange(self, lease: ContainerLease, make: Make) -> None:
         """Makes anew what there is of a lease, if anything, after its entries were exchanged."""
         with self._lock:
             kept = self._kept.get(lease)
             if kept is not None:
                 kept.opened = make(kept.opened.container, lease)
 
-    def drop(self, lease: Held) -> None:
+    def drop(self, lease: ContainerLease) -> None:
         """Gives up what there is of a lease, and the hold on it."""
         with self._lock:
             kept = self._kept.pop(lease, None)
@@ -154,7 +154,7 @@ class Contents:
         if kept is not None and kept.is_holding:
             lease.unkeep()
 
-    def _next_recent(self, lease: Held) -> Held | None:
+    def _next_recent(self, lease: ContainerLease) -> ContainerLease | None:
         """Notes that a container is used now; the one that is not any more, if it is to be measured. Under the lock."""
         self._recent[lease] = None
         if len(self._recent) <= RECENT:

@@ -22,9 +22,9 @@ from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.names import component
 from glassfs.source import Entry
-from glassfs.tree.places.containers import Containers
-from glassfs.tree.places.helper import Helper
-from glassfs.tree.places.walk import File
+from glassfs.tree.containers.containers import Containers
+from glassfs.tree.sources.helper import Helper
+from glassfs.tree.sources.walk import File
 
 AT_ONCE = 500
 """Files that the catalogue is asked for together."""
@@ -81,7 +81,7 @@ class Rows:
             begun: dict[int, _Begun] = {}
             for number, (file, kept) in enumerate(pairs):
                 for ahead, (other, other_kept) in enumerate(pairs[number : number + ALONGSIDE], number):
-                    if other_kept is None and other.place.store.is_distant and ahead not in begun:
+                    if other_kept is None and other.location.store.is_remote and ahead not in begun:
                         begun[ahead] = _Begun(self._read(other), self._cache.memory)
                 yield start, self._of(file, kept, begun.pop(number, None))
                 start += 1
@@ -109,7 +109,7 @@ class Rows:
             self._catalogue.put(noted)
 
     def _known(self, files: Sequence[File], number: int) -> Mapping[bytes, Kept]:
-        keys = [_key(file) for file in files if file.place.store.has_lasting_versions]
+        keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
     def _of(self, file: File, kept: Kept | None, begun: _Begun | None) -> Iterator[Told]:
@@ -132,7 +132,7 @@ class Rows:
             yield from pieces
             return
         memory = self._cache.memory
-        probe = partial(file.place.store.entry, file.place.path)
+        probe = partial(file.location.store.entry, file.location.path)
 
         def take() -> Told | None:
             with memory.nested():
@@ -140,7 +140,7 @@ class Rows:
 
         while True:
             with memory.waiting():  # or it would wait for what this thread holds
-                told = self._helper.call(file.place, file.volume, take, probe)
+                told = self._helper.call(file.location, file.volume, take, probe)
             if told is None:
                 return
             yield told
@@ -157,7 +157,7 @@ class Rows:
         noted: list[Kept] = []
         size = 0
         try:
-            with self._containers.glimpsed(file.place, file.version) as (container, entries):
+            with self._containers.glimpsed(file.location, file.version) as (container, entries):
                 is_kept = is_kept and len(entries) == 1 and container.sources[0].entry.stamp == file.stamp
                 is_public = file.is_public and all(_may_everybody(entry) for entry in entries)
                 table = container.episodes()
@@ -213,7 +213,7 @@ def _may_everybody(entry: Entry) -> bool:
 
 def _is_lasting(file: File) -> bool:
     """Whether the same words will never be said of other bytes: the next change is sure to give it another mtime."""
-    return file.place.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > SETTLED
+    return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > SETTLED
 
 
 def _key(file: File) -> bytes:

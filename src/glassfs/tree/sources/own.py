@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from glassfs.errors import GlassfsError
 from glassfs.source import Kind
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
-from glassfs.tree.places.folder import ContainerDirectory, Folder, plain_file
-from glassfs.tree.places.named import Sources
+from glassfs.tree.sources.folder import ContainerDirectory, Folder, plain_file
+from glassfs.tree.sources.sources import Sources
 
 
 class OwnFiles(Directory):
@@ -24,13 +24,13 @@ class OwnFiles(Directory):
         folder = self._folder()
         if folder is not None:
             return folder.listing()
-        return [node for name in self._sources.places if (node := self._own(name)) is not None]
+        return [node for name in self._sources.locations if (node := self._own(name)) is not None]
 
     def child(self, name: str) -> Node:
         folder = self._folder()
         if folder is not None:
             return folder.child(name)
-        node = self._own(name) if name in self._sources.places else None
+        node = self._own(name) if name in self._sources.locations else None
         if node is None:
             raise not_found(name)
         return node
@@ -76,9 +76,9 @@ def _own_file(node: Node, name: str, ino: int) -> Node | None:
         return _OwnFolder(name, ino, node)
     if not isinstance(node, ContainerDirectory):
         return None
-    place = node.place
+    location = node.location
     try:
-        entry = place.store.entry(place.path)
+        entry = location.store.entry(location.path)
     except GlassfsError:
         return None
-    return plain_file(node.containers, place, entry, name, ino) if entry.kind is Kind.FILE else None
+    return plain_file(node.containers, location, entry, name, ino) if entry.kind is Kind.FILE else None
