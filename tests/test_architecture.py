@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tree": BELOW_FORMATS | {"view", "formats.registry"},
     "library": BELOW_FORMATS | {"view", "tree"},
     "arguments": {"source.remote.url"},
-    "mount": BELOW_FORMATS | {"view", "tree", "formats.registry", "arguments", ""},
+    "mount": BELOW_FORMATS | {"tree", "arguments", ""},
     "batch": BELOW_FORMATS | {"view", "tree", "formats.registry"},
     "cli": BELOW_FORMATS | {"view", "tree", "library", "mount", "batch", "formats.registry", "arguments", ""},
     "filesystem": {"source.remote", "tree", "library"},
