@@ -20,8 +20,7 @@ from writers.idv import Codec, IdvWriter, Sparse, key, vector
 from glassfs.cache import BlockCache, Recipe
 from glassfs.content import Array, Document, Records
 from glassfs.errors import Damaged, GlassfsError, Refused
-from glassfs.formats.idv import columns, kept
-from glassfs.formats.idv.kept import Kept
+from glassfs.formats.idv import columns
 from glassfs.formats.registry import Opening, open_container
 from glassfs.view import data_of
 from glassfs.view.json import line
@@ -162,40 +161,6 @@ def test_no_block_is_left_out_while_others_are_made(
     assert len(always) == BLOCKS - 1
     assert late == always[-len(late):]
     assert len(late) == BLOCKS - 1 - (refusals + 1) // 8
-
-
-class Thing:
-    def __init__(self, weight: int) -> None:
-        self.weight = weight
-
-
-def test_few_things_and_few_bytes_are_kept() -> None:
-    things = Kept()
-    first = things.get(0, lambda: Thing(1))
-    assert things.get(0, lambda: Thing(1)) is first
-    for number in range(1, kept.MOST_KEPT):
-        things.get(number, lambda: Thing(1))
-    assert things.get(0, lambda: Thing(1)) is first
-    things.get("one more", lambda: Thing(1))
-    assert things.get(0, lambda: Thing(1)) is first
-    things.get("large", lambda: Thing(kept.MOST_BYTES))
-    assert things.get(0, lambda: Thing(1)) is not first
-    too_large = things.get("too large", lambda: Thing(kept.MOST_BYTES + 1))
-    assert things.get("too large", lambda: Thing(1)) is not too_large
-
-
-def test_the_same_kept_by_two_threads_is_counted_once() -> None:
-    things = Kept()
-
-    def find() -> Thing:
-        things.get("same", lambda: Thing(3 << 20))  # another thread was faster
-        return Thing(3 << 20)
-
-    found = things.get("same", find)
-    assert things.get("same", lambda: Thing(0)) is found
-    small = things.get("small", lambda: Thing(1 << 20))
-    assert things.get("same", lambda: Thing(0)) is found
-    assert things.get("small", lambda: Thing(0)) is small
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_residuals_are_joined_by_steps_not_by_bytes(tmp_path: Path) -> None:
         chunks.append({"chunk_index": number, "uri": path.name, "timestep_range": [first, last], "length_T": 9})
     container = open_path(write_manifest(tmp_path / "m.wshard", {"chunks": chunks}))
     assert np.array_equal(array_of(container, "residual/q/sign2nddiff"), bits)
-    assert faults_of(container) == {f"chunks/000{n}": "the manifest has no SHA-256 of it" for n in (0, 1)}
+    assert faults_of(container) == {f"chunks/000{n}": "has no SHA-256 in the manifest" for n in (0, 1)}
 
 
 def test_parts_in_any_order(manifest: Path) -> None:
