@@ -109,7 +109,7 @@ def images_of(group: Group) -> list[Member]:
     return sorted(found, key=lambda member: member.content.data.offset)  # type: ignore[attr-defined]
 
 
-def images(data: bytes | bytearray, position: int = 0) -> dict[str, Content]:
+def image_contents(data: bytes | bytearray, position: int = 0) -> dict[str, Content]:
     """The images of an episode that has no two of one name."""
     listed = [(b"/".join(name), content) for name, content in images_of(image_group(open_bytes(bytes(data)), position))]
     assert len(dict(listed)) == len(listed)

@@ -53,7 +53,7 @@ def rate_of(file: bytes) -> float:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
-@pytest.mark.parametrize(("film", "modality", "expected"), [
+@pytest.mark.parametrize(("video", "modality", "expected"), [
     (VIDEO, None, VIDEO),
     (VIDEO[..., :1], None, VIDEO[..., [0, 0, 0]]),
     (VIDEO[..., [0, 1, 2, 0]], "rgb", VIDEO),

@@ -50,7 +50,7 @@ class Gallery:
         """The files whose bytes are known."""
         return {path: expected for path, expected in self.files.items() if isinstance(expected, bytes)}
 
-    def pictures(self) -> dict[str, Pixels]:
+    def images(self) -> dict[str, Pixels]:
         return {path: expected for path, expected in self.files.items() if isinstance(expected, np.ndarray)}
 
 

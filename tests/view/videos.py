@@ -102,7 +102,7 @@ def shown(file: bytes) -> Shown:
     assert struct.unpack(">5I", found[b"stsc"]) == (0, 1, 1, count, 1)
     assert start + count * sample == len(file)
     images = [
-        h264_reader.image(file[start + number * sample :][:sample], sequence.columns, sequence.rows)
+        h264_reader.picture(file[start + number * sample :][:sample], sequence.columns, sequence.rows)
         for number in range(count)
     ]
     return Shown(found, sequence, images)
