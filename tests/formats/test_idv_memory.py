@@ -122,7 +122,7 @@ def test_blocks_ahead_are_those_of_who_reads_on(
     """At first one for each core that is left, then so many that no core waits for the next request, or as many as
     there is room for; none for who looks at rows here and there.
     """
-    monkeypatch.setattr(columns, "WORKERS", 3)
+    monkeypatch.setattr(columns, "CORES", 3)
     values = np.arange(BLOCKS * ROWS * 16, dtype="<f4").reshape((-1, 16) if is_vector else -1)
     path = make(lambda view: view.add("v", values), rows_per_block=ROWS if is_vector else ROWS * 16)
 
@@ -148,7 +148,7 @@ def test_no_block_is_left_out_while_others_are_made(
     make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, refusals: int,
 ) -> None:
     """What it was too early to ask for is asked for with the next request, and in order."""
-    monkeypatch.setattr(columns, "WORKERS", 3)
+    monkeypatch.setattr(columns, "CORES", 3)
     values = np.arange(BLOCKS * ROWS * 16, dtype="<f4")
     path = make(lambda view: view.add("v", values), rows_per_block=ROWS * 16)
     requests = range(0, BLOCKS * BLOCK, BLOCK // 8)
@@ -172,8 +172,8 @@ def test_long_texts_take_room_in_the_budget(make: Callable[..., Path]) -> None:
     cache = BlockCache(256 * MIB)
     content = only(open_container(Opening(CountingSource(path), cache)), "columns/t")
     most = []
-    taken = cache.room.take_now
-    cache.room.take_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
+    taken = cache.memory.reserve_now
+    cache.memory.reserve_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
     cost = content.cost(0)
     assert cost >= 40 * MIB
     expected = len(json.dumps(text, ensure_ascii=False).encode()) + 1
