@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 FILES = {"os", "pathlib", "shutil", "tempfile", "mmap", "glob", "fcntl", "subprocess", "ctypes", "posix", "_io"}
 ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
 # Spool files, the number of cores, and what is kept in the user's cache.
-MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.turns", "cache.catalogue", "cache.catalogue_file"}
+MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.cores", "cache.catalogue", "cache.catalogue_file"}
 # Kinds of stores and sources: what is above the room knows only that there are some.
 KINDS_OF_STORES = {"source.local", "source.descriptors", "source.foreign"}
 

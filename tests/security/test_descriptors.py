@@ -69,9 +69,9 @@ def bytes_read(pid: int) -> int:
 def test_image_read_in_pieces_is_read_once(shared: Shared, place: Path) -> None:
     """Also if so many other look-ups come between two pieces that the file has to be looked up again."""
     source = make_folder(place / "source")
-    film = np.random.default_rng(1).integers(0, 255, (10, 300, 400, 3), np.uint8)
+    video = np.random.default_rng(1).integers(0, 255, (10, 300, 400, 3), np.uint8)
     with WShardWriter(source / "film.wshard", codec="none") as writer:
-        writer.add_channel("rgb", film, modality="rgb")
+        writer.add_channel("rgb", video, modality="rgb")
     for number in range(100):
         write_store(source / f"{number:03d}.kas")
     daemon = shared(source)
@@ -88,8 +88,8 @@ def test_image_read_in_pieces_is_read_once(shared: Shared, place: Path) -> None:
             os.stat(daemon.path / f"{number:03d}.kas/word.npy")
     for t, parts in enumerate(whole):
         with Image.open(io.BytesIO(b"".join(parts))) as picture:
-            assert np.array_equal(np.asarray(picture), film[t])
-    assert film.nbytes <= read < 2.1 * film.nbytes, "once for the checksum of the block, once for the images"
+            assert np.array_equal(np.asarray(picture), video[t])
+    assert video.nbytes <= read < 2.1 * video.nbytes, "once for the checksum of the block, once for the images"
 
 
 def limited(descriptors: int) -> list[str]:
