@@ -238,8 +238,8 @@ def test_what_is_read_by_its_path_is_what_is_there_now(tmp_path: Path, monkeypat
 
 def test_damage_costs_what_is_damaged(place: Path, tmp_path: Path) -> None:
     data = bytearray((place / "episode.wshard").read_bytes())
-    film = len(data) // 2  # compressed frames are most of it
-    data[film : film + 64] = bytes(64)
+    video = len(data) // 2  # compressed frames are most of it
+    data[video : video + 64] = bytes(64)
     (tmp_path / "episode.wshard").write_bytes(data)
     (tmp_path / "broken.wshard").write_bytes(data[:100])
     fs, sound = GlassfsFileSystem(tmp_path), GlassfsFileSystem(place)

@@ -183,7 +183,7 @@ def test_a_link_of_a_folder_leads_where_it_does_now(tmp_path: Path) -> None:
         assert data["latest/large"].numpy()[0] == 2
 
 
-def write_film(path: Path, value: int) -> None:
+def write_video(path: Path, value: int) -> None:
     with WShardWriter(path.with_suffix(".new")) as writer:
         writer.add_channel("rgb", np.full((4, 6, 8, 3), value, np.uint8), modality="rgb", codec="zstd")
     os.replace(path.with_suffix(".new"), path)
@@ -191,18 +191,18 @@ def write_film(path: Path, value: int) -> None:
 
 def test_a_film_is_of_the_version_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
-    write_film(tmp_path / "w.wshard", 1)
+    write_video(tmp_path / "w.wshard", 1)
     with glassfs.open(tmp_path) as data:
-        film = data["w.wshard/signal/rgb"]
-        assert (film.numpy() == 1).all()
-        write_film(tmp_path / "w.wshard", 2)
-        for use in (film.numpy, lambda: film.shape, lambda: film.dtype):
+        video = data["w.wshard/signal/rgb"]
+        assert (video.numpy() == 1).all()
+        write_video(tmp_path / "w.wshard", 2)
+        for use in (video.numpy, lambda: video.shape, lambda: video.dtype):
             with pytest.raises(Changed, match=r"w\.wshard/signal/rgb: has been replaced"):
                 use()
         assert (data["w.wshard/signal/rgb"].numpy() == 2).all()
         (tmp_path / "w.wshard").unlink()
         with pytest.raises(Changed):
-            film.numpy()
+            video.numpy()
 
 
 def test_the_table_of_a_directory_is_of_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

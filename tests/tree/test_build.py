@@ -160,8 +160,8 @@ def test_arrays_of_one_name_are_told_apart_by_label() -> None:
 
 
 def test_a_film_is_a_file_and_a_folder() -> None:
-    film = Array(b"rgb", Memory(bytes(3 * 2 * 2 * 3)), "|u1", (3, 2, 2, 3))
-    tree = tree_of([Member((b"rgb",), film), Member((b"rgb", b"note"), Text(b"note", Memory(b"hi")))])
+    video = Array(b"rgb", Memory(bytes(3 * 2 * 2 * 3)), "|u1", (3, 2, 2, 3))
+    tree = tree_of([Member((b"rgb",), video), Member((b"rgb", b"note"), Text(b"note", Memory(b"hi")))])
     assert paths_of(tree) == {"/rgb.npy", "/rgb/", "/rgb/note.txt", *(f"/rgb/00000{number}.png" for number in range(3))}
 
 

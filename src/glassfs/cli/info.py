@@ -18,10 +18,10 @@ from glassfs.content import (
     Container,
     Content,
     Document,
+    EncodedImage,
     Image,
     Json,
     Null,
-    Picture,
     RaggedText,
     Records,
     Scalar,
@@ -36,7 +36,7 @@ from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
 
 KINDS: dict[type[Content], str] = {
-    Array: "arrays", Image: "pictures", Picture: "pictures", Json: "documents", Document: "documents",
+    Array: "arrays", Image: "pictures", EncodedImage: "pictures", Json: "documents", Document: "documents",
     Blob: "undescribed", RaggedText: "texts", Records: "texts", Text: "texts", Scalar: "scalars", Null: "scalars",
 }
 
