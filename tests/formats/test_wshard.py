@@ -436,12 +436,12 @@ def test_opening_and_listing_read_the_index_and_the_metadata_only(tmp_path: Path
     found = contents_of(container.root)
     assert container.facts["length_T"] == 400
     assert source.bytes_read < AHEAD + 4096
-    film = found[b"signal/rgb"][0]
-    assert isinstance(film, Array) and film.data.size == 12_000_000
+    video = found[b"signal/rgb"][0]
+    assert isinstance(video, Array) and video.data.size == 12_000_000
     # The first read checks all of a block of this size; the second reads what it gives.
-    film.data.read(5000, 100)
+    video.data.read(5000, 100)
     before = source.bytes_read
-    film.data.read(7_000_000, 100)
+    video.data.read(7_000_000, 100)
     assert source.bytes_read - before == 100
 
 

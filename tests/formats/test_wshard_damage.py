@@ -135,14 +135,14 @@ def test_garbage_in_a_block_is_damage_of_that_block(codec: str) -> None:
 
 
 def test_a_block_too_large_to_keep_is_checked_before_its_end_is_given() -> None:
-    film = np.zeros((24, 1000, 1000, 1), "u1")
-    data = made(lambda writer: writer.add_channel("film", film))
+    video = np.zeros((24, 1000, 1000, 1), "u1")
+    data = made(lambda writer: writer.add_channel("film", video))
     place = entry_of(data, "signal/film")[1]["offset"]
     content = only(open_bytes(data[: place + 10] + b"\1" + data[place + 11 :]), "signal/film")
     assert isinstance(content, Array)
     with pytest.raises(Damaged):
-        for offset in range(0, film.nbytes, 1 << 20):
-            content.data.read(offset, min(1 << 20, film.nbytes - offset))
+        for offset in range(0, video.nbytes, 1 << 20):
+            content.data.read(offset, min(1 << 20, video.nbytes - offset))
     with pytest.raises(Damaged):  # now that it is known, nothing of it is given
         content.data.read(0, 10)
 

@@ -54,7 +54,7 @@ def write_blocks(path: Path, codec: str, blocks: int, size: int) -> list[str]:
     return [f"signal/b{number:02d}.bin" for number in range(blocks)]
 
 
-def write_film(path: Path, frames: int, side: int) -> list[str]:
+def write_video(path: Path, frames: int, side: int) -> list[str]:
     """A film whose frames are pictures of ``side`` × ``side``, in one block; their files."""
     packed = Packed("zstd", frames * side * side * 3)
     channel = {"id": "rgb", "dtype": "u8", "shape": [side, side, 3], "signal_block": "signal/rgb", "modality": "rgb"}

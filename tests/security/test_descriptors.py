@@ -14,9 +14,9 @@ from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter, write_chunked
 
 from tests.mount.gallery import npy
-from tests.mount.mounts import wait_until
 from tests.security.conftest import Shared
 from tests.security.places import make_folder, write_store
+from tests.waiting import wait_until
 
 CONTAINERS = 1018
 FEW = 200
@@ -54,9 +54,9 @@ def test_pictures_read_in_part_hold_no_descriptors(shared: Shared, place: Path, 
         most = max(most, daemon.descriptors())
     assert most < FEW
     shutil.copyfile(place / "one.kdb", source / "new.kdb")
-    assert wait_until(lambda: (daemon.path / "new.kdb").is_dir())
-    with Image.open(io.BytesIO((daemon.path / "new.kdb/episodes/0/images/cam/000000.png").read_bytes())) as picture:
-        assert np.array_equal(np.asarray(picture), frame)
+    wait_until(lambda: (daemon.path / "new.kdb").is_dir())
+    with Image.open(io.BytesIO((daemon.path / "new.kdb/episodes/0/images/cam/000000.png").read_bytes())) as image:
+        assert np.array_equal(np.asarray(image), frame)
     assert daemon.descriptors() < FEW
 
 
@@ -69,9 +69,9 @@ def bytes_read(pid: int) -> int:
 def test_a_picture_read_bit_by_bit_is_read_once(shared: Shared, place: Path) -> None:
     """Also when so much else was looked at between two of its parts that its file had to be looked up anew."""
     source = make_folder(place / "source")
-    film = np.random.default_rng(1).integers(0, 255, (10, 300, 400, 3), np.uint8)
+    video = np.random.default_rng(1).integers(0, 255, (10, 300, 400, 3), np.uint8)
     with WShardWriter(source / "film.wshard", codec="none") as writer:
-        writer.add_channel("rgb", film, modality="rgb")
+        writer.add_channel("rgb", video, modality="rgb")
     for number in range(100):
         write_store(source / f"{number:03d}.kas")
     daemon = shared(source)
@@ -87,9 +87,9 @@ def test_a_picture_read_bit_by_bit_is_read_once(shared: Shared, place: Path) -> 
         for number in range(100):
             os.stat(daemon.path / f"{number:03d}.kas/word.npy")
     for t, parts in enumerate(whole):
-        with Image.open(io.BytesIO(b"".join(parts))) as picture:
-            assert np.array_equal(np.asarray(picture), film[t])
-    assert film.nbytes <= read < 2.1 * film.nbytes, "once for the checksum of the block, and once for the pictures"
+        with Image.open(io.BytesIO(b"".join(parts))) as image:
+            assert np.array_equal(np.asarray(image), video[t])
+    assert video.nbytes <= read < 2.1 * video.nbytes, "once for the checksum of the block, and once for the pictures"
 
 
 def limited(descriptors: int) -> list[str]:

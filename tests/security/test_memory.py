@@ -62,10 +62,10 @@ def block_reader(number: int) -> Callable[[Path], bool]:
     return lambda path: all(zeros_between(path, *ends[(number + turn) % 2]) for turn in range(2))
 
 
-def picture_reader(number: int) -> Callable[[Path], bool]:
+def image_reader(number: int) -> Callable[[Path], bool]:
     def read(path: Path) -> bool:
-        with Image.open(path) as picture:
-            return picture.getextrema() == ((0, 0),) * 3
+        with Image.open(path) as image:
+            return image.getextrema() == ((0, 0),) * 3
 
     return read
 
@@ -83,7 +83,7 @@ KINDS: dict[str, tuple[Callable[[Path], list[str]], Callable[[int], Reader]]] = 
     "idv of large blocks": (lambda path: bombs.write_table(path, *WIDE), wide_reader),
     "zstd": (lambda path: bombs.write_blocks(path, "zstd", BLOCKS, BLOCK), block_reader),
     "lz4": (lambda path: bombs.write_blocks(path, "lz4", BLOCKS, BLOCK), block_reader),
-    "png": (lambda path: bombs.write_film(path, BLOCKS, 2048), picture_reader),
+    "png": (lambda path: bombs.write_video(path, BLOCKS, 2048), image_reader),
 }
 
 

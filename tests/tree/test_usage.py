@@ -10,17 +10,17 @@ import pytest
 
 from glassfs.errors import DeviceFailed
 from glassfs.source import Entry, Path
-from glassfs.source.memory import MemoryStore
 from glassfs.tree.containers.containers import Location
 from glassfs.tree.sources import usage as usage_module
 from glassfs.tree.sources.usage import Usage
-from tests.mount.mounts import wait_until
+from tests.memory_store import MemoryStore
 from tests.tree.made import made
 from tests.tree.trees import sources_of
+from tests.waiting import wait_until
 
 
 def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "PATIENCE", 60)
+    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 60)
     store = MemoryStore({"a": b"1", "folder/b": b"22", "folder/deep/c": b"333", "other/d": b"4444"})
     assert Usage([Location(store, ())])() == 10
     assert Usage([Location(store, ("a",)), Location(store, ("folder",)), Location(store, ("missing",))])() == 6
@@ -28,7 +28,7 @@ def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch
 
 def test_the_parts_of_a_container_that_was_named_alone_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder they are found there; beside a container they are no source of their own."""
-    monkeypatch.setattr(usage_module, "PATIENCE", 60)
+    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 60)
     manifest, parts = made(parts=["p", "q"]), {"x/p": bytes(1000), "x/q": bytes(20_000)}
     store = MemoryStore({"x/m": manifest, **parts, "x/other": bytes(300_000)})
     for names, expected in ((["x/m"], len(manifest) + 21_000), (["x"], len(manifest) + 321_000)):
@@ -59,23 +59,23 @@ def test_nobody_waits_for_the_sum() -> None:
     assert time.monotonic() - begun < 30
     assert store.listings == 1  # by one for all
     store.go.set()
-    assert wait_until(lambda: usage() == 3)
+    wait_until(lambda: usage() == 3)
     store.put("c", bytes(100))
     assert usage() == 3  # good for a while
 
 
 def test_the_sum_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "LEAST_PAUSE", 0.0)
+    monkeypatch.setattr(usage_module, "LEAST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(usage_module, "PAUSE", 0)
     store = MemoryStore({"a": b"1"})
     usage = Usage([Location(store, ())])
     assert wait_until(lambda: usage() == 1)
     store.put("b", bytes(100))
-    assert wait_until(lambda: usage() == 101)
+    wait_until(lambda: usage() == 101)
 
 
 def test_what_cannot_be_looked_at_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "PATIENCE", 60)
+    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 60)
     store = MemoryStore({"a": b"1", "bad/b": b"22"})
     list_all = store.list
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_looked_at_is_left_out(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_a_thread_the_last_sum_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 0.0)
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -98,4 +98,4 @@ def test_without_a_thread_the_last_sum_is_told(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         assert usage() == usage() == 0
-    assert wait_until(lambda: usage() == 1)
+    wait_until(lambda: usage() == 1)

@@ -1,9 +1,9 @@
 """The episodes of all containers below a root as one table, and its views beside what is in that root.
 
-A snapshot of the files below is taken on demand and is valid for at least a second, and for ten times as long as taking
-it took. Containers are read only when a caller needs the size of a table: each gives its rows, a few thousand at a time,
-which the block cache keeps. A snapshot never changes; what cannot be read any more, as a container has changed, raises
-Changed. Any thread: callers that need the same snapshot wait for one of them, and no others wait.
+A snapshot of the files below is taken on demand. It is valid for at least a second, and for ten times as long as taking
+it took. Containers are read only when a caller needs the size of a table; their rows are cached as blocks of a few
+thousand. A snapshot never changes: rows of a container that has changed since raise Changed. Any thread: callers that
+need the same snapshot wait for one of them, and no others wait.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class _Part(NamedTuple):
 class Snapshot:
     """The containers below a root at one moment. ``identity`` tells it from all other snapshots.
 
-    If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of the
-    same files.
+    If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of
+    the same files.
     """
 
     def __init__(

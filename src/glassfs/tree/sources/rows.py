@@ -15,7 +15,6 @@ from typing import NamedTuple
 import xxhash
 
 from glassfs.cache.catalogued import Kept, looked_for
-from glassfs.cache.room import Room
 from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
@@ -131,7 +130,7 @@ class Rows:
             return
         probe = partial(file.location.store.entry, file.location.path)
         while True:
-            with self._cache.room.idle():  # or the other thread would wait for memory that this one reserves
+            with self._cache.memory.waiting():  # or the other thread would wait for memory that this one reserves
                 episodes = self._calls.call(file.location, file.volume, partial(self._next, pieces), probe)
             if episodes is None:
                 return
@@ -151,7 +150,7 @@ class Rows:
         return begun()
 
     def _next(self, pieces: Iterator[Episodes]) -> Episodes | None:
-        with self._cache.room.inside():
+        with self._cache.memory.nested():
             return next(pieces, None)
 
     def _rest(self, file: File, first: int, after: int) -> Iterator[Episodes]:

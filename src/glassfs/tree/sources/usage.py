@@ -11,7 +11,7 @@ from glassfs import threads
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.source import Entry, Kind
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.walk import Found, list_plainly, walk
+from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +79,9 @@ class Usage:
         except GlassfsError as error:
             log.debug("left out of the sizes: %s", error)
             return
-        start = Found("", location, entry)
-        for found in walk(start, list_plainly, lambda folder: folder is start or not location.store.is_remote):
-            if found.error is not None:
-                log.debug("left out of the sizes: %s", found.error)
-            elif found.entry.kind is Kind.FILE:
-                yield found.entry.size
+        if entry.kind is Kind.FOLDER:
+            for found in walk(Folder("", location), list_plainly, lambda folder: not location.store.is_remote):
+                if not isinstance(found, Found):
+                    log.debug("left out of the sizes: %s", found.error)
+                elif found.entry.kind is Kind.FILE:
+                    yield found.entry.size

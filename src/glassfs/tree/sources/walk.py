@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from glassfs.errors import GlassfsError, Unavailable
@@ -29,48 +30,64 @@ Listed = Iterable[tuple[str, str, Entry]]
 """The name to show, the name in the store, and the entry of each file in a folder."""
 
 
-class Found(NamedTuple):
-    """A file or folder, with its path in the tree and the folder it was found in.
+class Folder(NamedTuple):
+    """A folder to be listed: its path in the tree, and the entries of the folders on the way to it and its own."""
 
-    ``error`` says why a folder cannot be listed.
-    """
+    path: str
+    location: Location
+    way: tuple[Entry, ...] = ()
+
+
+class Found(NamedTuple):
+    """Something in a folder, with its path in the tree."""
 
     path: str
     location: Location
     entry: Entry
-    parent: Found | None = None
-    error: GlassfsError | None = None
+    folder: Folder
+
+
+class Unlisted(NamedTuple):
+    """A folder that cannot be listed, and why."""
+
+    folder: Folder
+    error: GlassfsError
 
 
 def walk(
-    start: Found, list_folder: Callable[[Found], Listed], is_entered: Callable[[Found], bool] = lambda folder: True,
-) -> Iterator[Found]:
+    start: Folder, list_folder: Callable[[Folder], Listed], is_entered: Callable[[Folder], bool] = lambda folder: True,
+) -> Iterator[Found | Unlisted]:
     """Yield everything below a folder, each folder followed by what is in it, in the order of ``list_folder``.
 
-    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded with the error.
+    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded as Unlisted.
     """
-    waiting = [iter([start])]
+    waiting = [_inside(start, list_folder)]
     while waiting:
         found = next(waiting[-1], None)
         if found is None:
             waiting.pop()
             continue
-        if found is not start:
-            yield found
-        if found.entry.kind is Kind.FOLDER and is_entered(found):
-            try:
-                waiting.append(_inside(found, list_folder(found)))
-            except GlassfsError as error:
-                yield found._replace(error=error)
+        yield found
+        if isinstance(found, Found) and found.entry.kind is Kind.FOLDER:
+            folder = Folder(found.path, found.location, (*found.folder.way, found.entry))
+            if is_entered(folder):
+                waiting.append(_inside(folder, list_folder))
 
 
-def list_plainly(folder: Found) -> Listed:
-    """List a folder under the names in its store, sorted."""
+def list_plainly(folder: Folder) -> Listed:
+    """List a folder under the names in its store, files before folders, each sorted."""
     listed = folder.location.store.list(folder.location.path)
-    return [(name, name, entry) for name, entry in sorted(listed, key=lambda one: one[0])]
+    return [
+        (name, name, entry) for name, entry in sorted(listed, key=lambda one: (one[1].kind is Kind.FOLDER, one[0]))
+    ]
 
 
-def _inside(folder: Found, listed: Listed) -> Iterator[Found]:
+def _inside(folder: Folder, list_folder: Callable[[Folder], Listed]) -> Iterator[Found | Unlisted]:
+    try:
+        listed = list_folder(folder)
+    except GlassfsError as error:
+        yield Unlisted(folder, error)
+        return
     for name, original, entry in listed:
         path = f"{folder.path}/{name}" if folder.path else name
         yield Found(path, folder.location.below(original), entry, folder)
@@ -136,31 +153,32 @@ class FileSnapshot:
 
     def _take_below(self, start: Start) -> bool:
         """Take a start and everything below it; return whether there is time and space for more."""
-        location = start.location
+        path, location, _ = start
         try:
             entry = self._calls.call(location, "", lambda: location.store.entry(location.path))
         except GlassfsError as error:
-            self.faults.append(Fault(start.path, error))
+            self.faults.append(Fault(path, error))
             return True
-        root = Found(start.path, location, entry)
-        if not self._take(root):
+        if not self._take(path, location, entry, None):
             return False
-        for found in walk(root, lambda folder: self._listed(folder, start), self._is_shallow):
-            if found.error is not None:
-                fault = Fault(found.path, found.error, self._public[found.path])
+        if entry.kind is not Kind.FOLDER:
+            return True
+        for found in walk(Folder(path, location, (entry,)), partial(self._listed, start), self._is_shallow):
+            if isinstance(found, Found):
+                if not self._take(found.path, found.location, found.entry, found.folder):
+                    return False
+            else:
+                fault = Fault(found.folder.path, found.error, self._public[found.folder.path])
                 if self._is_over:
                     self.faults.insert(0, fault)
                     return False
                 self.faults.append(fault)
-            elif not self._take(found):
-                return False
         return True
 
-    def _take(self, found: Found) -> bool:
-        path, location, entry, parent, _ = found
+    def _take(self, path: str, location: Location, entry: Entry, folder: Folder | None) -> bool:
         if entry.kind not in (Kind.FILE, Kind.FOLDER):
             return True
-        is_public = parent is None or self._public[parent.path]
+        is_public = folder is None or self._public[folder.path]
         if self._count == MOST_ENTRIES:
             reason = f"it and others are left out: there are more than {MOST_ENTRIES:,} files and folders"
             self.faults.append(Fault(path, GlassfsError(reason), is_public))
@@ -172,60 +190,52 @@ class FileSnapshot:
         self.is_public = self.is_public and is_public
         if entry.kind is Kind.FOLDER:
             self._public[path] = is_public
-        elif parent is None or location.may_be_container:
+        elif folder is None or location.may_be_container:
             facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns
             self.files.append(File(path, location, *facts, is_public))
         return True
 
-    def _is_shallow(self, folder: Found) -> bool:
-        is_shallow = len(_way(folder)) <= DEEPEST
+    def _is_shallow(self, folder: Folder) -> bool:
+        is_shallow = len(folder.way) <= DEEPEST
         if not is_shallow:
             error = GlassfsError(f"is more than {DEEPEST} folders deep")
             self.faults.append(Fault(folder.path, error, self._public[folder.path]))
         return is_shallow
 
-    def _listed(self, folder: Found, start: Start) -> Listed:
+    def _listed(self, start: Start, folder: Folder) -> Listed:
         self._is_over = self._clock() > self._until
         if self._is_over:
             raise Unavailable(f"it and others are left out: listing folders took longer than {WALK_SECONDS:g} seconds")
-        is_mount_root = start.is_mount_root and folder.parent is None
+        is_mount_root = start.is_mount_root and len(folder.way) == 1
 
         def list_now() -> tuple[bool, Listed]:
             if self._is_strict and self._public[folder.path]:
                 return _listed_surely(folder, is_mount_root)
             return True, list(shown_entries(folder.location, is_mount_root))
 
-        is_sure, listed = self._calls.call(folder.location, folder.entry.volume, list_now)
+        is_sure, listed = self._calls.call(folder.location, folder.way[-1].volume, list_now)
         self._public[folder.path] = self._public[folder.path] and is_sure
         return listed
 
 
-def _listed_surely(folder: Found, is_mount_root: bool) -> tuple[bool, Listed]:
+def _listed_surely(folder: Folder, is_mount_root: bool) -> tuple[bool, Listed]:
     """List a folder, and tell whether every user finds the same there.
 
     A folder on the way to it may be exchanged for another one while it is listed: compare them before and after.
     """
-    way = [found.location for found in _way(folder)]
+    store, path = folder.location
 
     def entries() -> list[Entry]:
-        return [location.store.entry(location.path) for location in way]
+        return [store.entry(path[: len(path) - back]) for back in reversed(range(len(folder.way)))]
 
     before = entries()
     for _ in range(ATTEMPTS):
         listed = list(shown_entries(folder.location, is_mount_root))
         now = entries()
         if [entry.stamp for entry in before] == [entry.stamp for entry in now]:
-            return list(map(_access, now)) == [_access(found.entry) for found in _way(folder)], listed
+            return list(map(_access, now)) == list(map(_access, folder.way)), listed
         before = now
     return False, listed
-
-
-def _way(folder: Found) -> list[Found]:
-    """Return the folders on the way to one, and itself."""
-    way = [folder]
-    while way[-1].parent is not None:
-        way.append(way[-1].parent)
-    return way[::-1]
 
 
 def _access(entry: Entry) -> tuple[str, int]:
