@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 LONGEST_README = 150
 
 FORMAT_OF_MODULE = {"kastore": "kastore", "tskit": "kastore"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from glassfs.cache import BlockCache, catalogue_file, catalogued
+from glassfs.cache import BlockCache, catalogue
 from glassfs.cache.blocks import RESERVED_FROM
 from glassfs.content import Records, Table
 from glassfs.content.join import BLOCK_BYTES, LONGEST, pieces_of
@@ -177,16 +177,15 @@ def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.Monk
     rows = rows_of(before)
     before.tree.close()
     found: list[int] = []
-    find = catalogue_file.CatalogueFile.find
+    find = catalogue.Catalogue.find
 
     def found_by(*arguments: Any) -> Any:
         some = find(*arguments)
         found.append(len(some))
         return some
 
-    for module in (catalogued, catalogue_file):
-        monkeypatch.setattr(module, "MOST_FOUND", 400)
-    monkeypatch.setattr(catalogue_file.CatalogueFile, "find", found_by)
+    monkeypatch.setattr(catalogue, "MOST_FOUND", 400)
+    monkeypatch.setattr(catalogue.Catalogue, "find", found_by)
     opens = store.opens
     sources = tree_of(store, has_catalogue=True)
     sources.joins.snapshot().found()

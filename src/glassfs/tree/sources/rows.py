@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from glassfs.cache.catalogued import Kept, looked_for
+from glassfs.cache.catalogue import Part, searched
 from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
@@ -54,7 +54,7 @@ class Rows:
         self._cache = containers.services.cache
         self._prefetches = DaemonPool("rows")
         self._lock = threading.Lock()
-        self._noted: dict[bytes, Sequence[Kept]] = {}
+        self._noted: dict[bytes, Sequence[Part]] = {}
         self._size = 0
 
     def of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Episodes]]]:
@@ -74,7 +74,7 @@ class Rows:
             some = files[start : start + AT_ONCE]
             known = self._known(some, 0)
             keys = [_key(file) for file in some]
-            pairs = [(file, known.get(key)) for file, key in zip(some, keys[: looked_for(keys, known)], strict=False)]
+            pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
             begun: dict[int, Iterator[Episodes]] = {}
             for number, (file, kept) in enumerate(pairs):
                 for ahead, (other, other_kept) in enumerate(pairs[number : number + ALONGSIDE], number):
@@ -85,7 +85,7 @@ class Rows:
 
     def again(self, wanted: Sequence[tuple[File, int, int]]) -> Iterator[Piece | None]:
         """Yield pieces again, each given by file, number and first block; None for a piece that no longer exists."""
-        known: dict[tuple[bytes, int], Kept] = {}
+        known: dict[tuple[bytes, int], Part] = {}
         for number in {number for _, number, _ in wanted}:
             files = [file for file, one, _ in wanted if one == number]
             known |= {(key, number): kept for key, kept in self._known(files, number).items()}
@@ -105,11 +105,11 @@ class Rows:
         if noted and self._catalogue is not None:
             self._catalogue.put(noted)
 
-    def _known(self, files: Sequence[File], number: int) -> Mapping[bytes, Kept]:
+    def _known(self, files: Sequence[File], number: int) -> Mapping[bytes, Part]:
         keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
-    def _of(self, file: File, kept: Kept | None, begun: Iterator[Episodes] | None) -> Iterator[Episodes]:
+    def _of(self, file: File, kept: Part | None, begun: Iterator[Episodes] | None) -> Iterator[Episodes]:
         if kept is None:
             yield from self._timed(file, begun or self._read(file))
             return
@@ -162,7 +162,7 @@ class Rows:
     def _read(self, file: File, block: int = 0) -> Generator[Episodes, None, None]:
         """Read the pieces from a block of the table on; all of them are also noted for the catalogue."""
         is_kept = not block and self._catalogue is not None and _is_lasting(file)
-        noted: list[Kept] = []
+        noted: list[Part] = []
         size = 0
         try:
             with self._containers.glimpsed(file.location, file.version) as (container, entries):
@@ -174,13 +174,13 @@ class Rows:
                 for number, piece in enumerate(pieces_of(table, self._cache, block) if table is not None else ()):
                     size += len(piece.data)
                     if is_kept and size <= MOST_KEPT:
-                        noted.append(Kept(number, 0, piece.rows, piece.block, shown.encode(), piece.data))
+                        noted.append(Part(number, 0, piece.rows, piece.block, shown.encode(), piece.data))
                     yield Episodes(number, piece, shown, is_public)
         except Unrecognised:
             if not is_kept:
                 return
         if is_kept and size <= MOST_KEPT:
-            noted = [kept._replace(parts=len(noted)) for kept in noted] or [Kept(0, 0, 0, 0, b"", b"")]
+            noted = [kept._replace(parts=len(noted)) for kept in noted] or [Part(0, 0, 0, 0, b"", b"")]
             with self._lock:
                 self._noted[_key(file)] = noted
                 self._size += size
