@@ -86,17 +86,14 @@ def channels(*described: dict[str, Any]) -> dict[str, Any]:
     return {"channels": list(described)}
 
 
-@pytest.mark.parametrize(
-    ("block", "described"),
-    [
-        ("signal/a", channels({"id": "a", "dtype": "f32", "shape": [2]})),
-        ("signal/a", channels({"id": "x", "dtype": "Float32", "shape": [2], "signal_block": "signal/a"})),
-        ("signal/a", {"signal/a": {"dtype": "float32", "shape": [2]}, "action/b": {"dtype": "f32"}}),
-        ("omen/a/m", channels({"id": "omen/a/m", "dtype": "f32", "shape": [2], "signal_block": "omen/a/m"})),
-        ("action/a", channels({"id": "a", "dtype": "f32", "shape": [2], "signal_block": "signal/a"})),
-        ("signal/a", channels({"id": "a", "dtype": "u8", "shape": [3]}, {"id": "a", "dtype": "f32", "shape": [2]})),
-    ],
-)
+@pytest.mark.parametrize(("block", "described"), [
+    ("signal/a", channels({"id": "a", "dtype": "f32", "shape": [2]})),
+    ("signal/a", channels({"id": "x", "dtype": "Float32", "shape": [2], "signal_block": "signal/a"})),
+    ("signal/a", {"signal/a": {"dtype": "float32", "shape": [2]}, "action/b": {"dtype": "f32"}}),
+    ("omen/a/m", channels({"id": "omen/a/m", "dtype": "f32", "shape": [2], "signal_block": "omen/a/m"})),
+    ("action/a", channels({"id": "a", "dtype": "f32", "shape": [2], "signal_block": "signal/a"})),
+    ("signal/a", channels({"id": "a", "dtype": "u8", "shape": [3]}, {"id": "a", "dtype": "f32", "shape": [2]})),
+])
 def test_all_ways_to_describe_a_channel(block: str, described: dict[str, Any]) -> None:
     array = ramp("f4", 2)
 

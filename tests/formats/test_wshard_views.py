@@ -6,7 +6,6 @@ import io
 import shutil
 import struct
 import subprocess
-import tracemalloc
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,13 +16,13 @@ from PIL import Image as Pillow
 from writers.wshard import WShardWriter, write_chunked, write_manifest
 
 from glassfs.content import table
-from glassfs.errors import Damaged, GlassfsError
+from glassfs.errors import Damaged
 from glassfs.library import open_tree
 from glassfs.tree import File
-from tests.conftest import DATA, SAMPLES
-from tests.formats.derived import BUDGET, DERIVED, LARGEST, read_somewhere, shown_in, whole
+from tests.conftest import SAMPLES
+from tests.formats.derived import BUDGET, shown_in, whole
+from tests.formats.exercise import peak_memory
 from tests.formats.wshard_files import entry_of, made, with_entry, with_flipped
-from tests.view.test_samples import nodes_of
 from tests.view.videos import boxes, rgb, shown
 
 STEPS = 6
@@ -33,10 +32,6 @@ VIDEO = np.broadcast_to(COLOURS[:, None, None], (STEPS, 20, 36, 3)).copy()
 """Of one colour a frame."""
 MOST_TRACED = 96 << 20
 SOUND = sorted(path for path in (SAMPLES / "wshard").glob("*.wshard"))
-MALFORMED = sorted(
-    path for name in ("wshard", "kinodb") for path in (DATA / name / "malformed").iterdir()
-    if path.suffix in (".wshard", ".kdb")
-)
 
 
 def filmed(video: np.ndarray[Any, Any], modality: str | None = None, codec: str = "none", **episode: Any) -> bytes:
@@ -219,8 +214,8 @@ def test_lengths_that_the_file_cannot_have_cost_no_memory(tmp_path: Path) -> Non
     data = with_entry(data, "signal/film", stored=length, original=length)
     path = tmp_path / "long.wshard"
     path.write_bytes(with_entry(data, "reward", stored=4 * length, original=4 * length))
-    tracemalloc.start()
-    try:
+
+    def look() -> None:
         with open_tree(path, views="all", cache_size=BUDGET) as tree:
             assert "film.mp4" not in {node.name for node in tree.directory("/signal").listing()}
             assert b"too long for an MP4" in tree.directory("/signal").xattrs()["user.glassfs.error"]
@@ -229,17 +224,8 @@ def test_lengths_that_the_file_cannot_have_cost_no_memory(tmp_path: Path) -> Non
             with pytest.raises(Damaged):
                 for place in range(61):
                     table.read(place * table.size // 61, 4096)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < MOST_TRACED
 
-
-def test_without_views_there_is_nothing_new() -> None:
-    data = made(fill_steps)
-    plain = shown_in(data, views="")
-    assert [path for path in plain if path.endswith(DERIVED)] == []
-    assert [path for path in shown_in(data, views="mp4+parquet") if not path.endswith(DERIVED)] == list(plain)
+    assert peak_memory(look) < MOST_TRACED
 
 
 def test_a_damaged_block_costs_its_own_column_and_its_own_film() -> None:
@@ -313,22 +299,3 @@ def luma_by_ffmpeg(path: Path, count: int) -> np.ndarray[Any, Any]:
     played = subprocess.run(words, capture_output=True, check=True, timeout=120).stdout
     planes = np.frombuffer(played, np.uint8).reshape(count, -1)
     return planes[:, : width * height].reshape(count, height, width).astype(float)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", MALFORMED, ids=lambda path: path.name)
-def test_malformed_containers_raise_nothing_else_and_take_little(path: Path) -> None:
-    tracemalloc.start()
-    try:
-        try:
-            tree = open_tree(path, cache_size=BUDGET, views="all")
-        except GlassfsError:
-            return
-        with tree:
-            for _, node in nodes_of(tree):
-                if isinstance(node, File):
-                    read_somewhere(node)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < MOST_TRACED + 2 * LARGEST
