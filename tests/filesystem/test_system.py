@@ -220,7 +220,7 @@ def test_a_file_holds_its_container_until_it_is_closed(tmp_path: Path) -> None:
 
 def test_what_is_read_by_its_path_is_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another version is written in the place of one just found, which is believed for a moment."""
-    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 1000.0)
+    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 1000.0)
     path = tmp_path / "a.kas"
     write_values(path, 1.0)
     fs = GlassfsFileSystem(path)

@@ -140,7 +140,7 @@ def test_threads_get_what_they_ask_for(data: glassfs.Library) -> None:
 
 
 def test_what_is_looked_up_is_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
+    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
     write_store(tmp_path / "a.kas")
     with glassfs.open(tmp_path) as folder, glassfs.open(tmp_path / "a.kas") as container:
         for value in (1.0, 2.0, 3.0):
@@ -155,7 +155,7 @@ def test_what_is_looked_up_is_what_is_there_now(tmp_path: Path, monkeypatch: pyt
 
 def aged(data: glassfs.Library) -> None:
     """Lets what was taken of a folder be as old as it gets."""
-    data._session._sources.joins._until = 0.0  # type: ignore[union-attr]
+    data._session.paths.sources.joins._until = 0.0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("views", ["", "by-task"])
@@ -190,7 +190,7 @@ def write_video(path: Path, value: int) -> None:
 
 
 def test_a_film_is_of_the_version_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
+    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
     write_video(tmp_path / "w.wshard", 1)
     with glassfs.open(tmp_path) as data:
         video = data["w.wshard/signal/rgb"]
@@ -206,7 +206,7 @@ def test_a_film_is_of_the_version_of_its_directory(tmp_path: Path, monkeypatch: 
 
 
 def test_the_table_of_a_directory_is_of_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
+    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
     make_samples.write_kinodb(tmp_path / "a.kdb")
     with glassfs.open(tmp_path) as data:
         episodes = data["a.kdb/episodes"]

@@ -33,7 +33,18 @@ from glassfs.content.model import (
     Video,
     members_of,
 )
-from glassfs.content.parts import Blocked, Concatenated, Converted, Counted, Gathered, Made, Parted, Regular, booleans
+from glassfs.content.parts import (
+    Blocked,
+    Computed,
+    Concatenated,
+    Converted,
+    Counted,
+    Gathered,
+    Made,
+    Parted,
+    Regular,
+    booleans,
+)
 from glassfs.content.recording import Recording
 from glassfs.content.table import Cells, Column, Documents, Ragged, Table
 
@@ -49,6 +60,7 @@ __all__ = [
     "Cells",
     "Collection",
     "Column",
+    "Computed",
     "Concatenated",
     "Container",
     "Content",
