@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from glassfs.batch.contract import Found
+from glassfs.batch.contract import SearchHit
 from glassfs.errors import GlassfsError
 from glassfs.formats.registry import may_be_container
 from glassfs.names import component, free_name, raw
@@ -58,7 +58,7 @@ class Search:
         if is_by_path:
             self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
 
-    def all(self) -> Iterator[Found | Unlisted]:
+    def all(self) -> Iterator[SearchHit | Unlisted]:
         """Everything, each time anew."""
         is_single = len(self._named) == 1
         for name, named, label in self._named:
@@ -71,9 +71,9 @@ class Search:
                 yield from self._below(_Below(name, named, (), "" if is_single else label))
             else:
                 facts = Kind.FILE, str(entry.version), entry.size
-                yield Found(shown(name), name, (), label, named.name, *facts, is_named=True)
+                yield SearchHit(shown(name), name, (), label, named.name, *facts, is_named=True)
 
-    def below(self, inner: Path, path: str) -> Iterator[Found | Unlisted]:
+    def below(self, inner: Path, path: str) -> Iterator[SearchHit | Unlisted]:
         """What is in and below one folder of the first that was named, which is shown at ``path``."""
         name, named, _ = self._named[0]
         return self._below(_Below(name, named, inner, path))
@@ -82,7 +82,7 @@ class Search:
         """Where a place is from the first that was named on."""
         return place.path[len(self._named[0][1].path) :]
 
-    def _below(self, folder: _Below) -> Iterator[Found | Unlisted]:
+    def _below(self, folder: _Below) -> Iterator[SearchHit | Unlisted]:
         waiting = [self._in(folder)]
         while waiting:
             found = next(waiting[-1], None)
@@ -93,7 +93,7 @@ class Search:
             else:
                 yield found
 
-    def _in(self, folder: _Below) -> Iterator[Found | Unlisted | _Below]:
+    def _in(self, folder: _Below) -> Iterator[SearchHit | Unlisted | _Below]:
         source, named, inner, path = folder
         store = named.store
         try:
@@ -106,7 +106,7 @@ class Search:
             place = f"{path}/{name}" if path else name
             if kind is Kind.FILE or self._has_all:
                 typed = store.shown((*named.path, *below))
-                yield Found(typed, source, below, place, "/".join(below), kind, version, size)
+                yield SearchHit(typed, source, below, place, "/".join(below), kind, version, size)
             if kind is Kind.FOLDER:
                 yield _Below(source, named, below, place)
 
