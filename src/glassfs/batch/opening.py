@@ -12,7 +12,7 @@ from glassfs.content import Container
 from glassfs.errors import Changed, Refused
 from glassfs.formats.registry import may_be_container
 from glassfs.source import Named, Version, is_url, locate
-from glassfs.tree import Containers, Sources, Tree
+from glassfs.tree import Containers, ContainerSettings, Sources, Tree
 from glassfs.tree.containers.lease import Location
 
 
@@ -53,7 +53,7 @@ class Opener:
     def opened(self, named: Named) -> Iterator[tuple[Tree, Container]]:
         """Open a container and its tree. Raises the reason if it cannot be opened."""
         with self._noting():
-            sources = Sources([named], Containers(self.cache))
+            sources = Sources([named], ContainerSettings(self.cache))
         try:
             containers = sources.containers.all_open()
             if not containers:
@@ -70,7 +70,7 @@ class Opener:
         """Open this version of a container without a tree. Raises the reason if it cannot be opened."""
         with ExitStack() as stack:
             with self._noting():
-                glimpse = Containers(self.cache).glimpsed(Location(named.store, named.path), version)
+                glimpse = Containers(ContainerSettings(self.cache)).glimpsed(Location(named.store, named.path), version)
                 container, entries = stack.enter_context(glimpse)
             self.is_several = len(entries) > 1
             yield container

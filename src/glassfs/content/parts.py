@@ -36,12 +36,18 @@ class Parted(Data):
     def size(self) -> int:
         return self.bounds[-1]
 
+    def part_at(self, offset: int) -> int:
+        """Return the number of the part that has the byte at ``offset``."""
+        return bisect_right(self.bounds, offset) - 1
+
     def read_into(self, buffer: memoryview, offset: int) -> None:
         bounds = self.bounds
-        number = bisect_right(bounds, offset) - 1
+        number = self.part_at(offset)
         while buffer:
             start, end = bounds[number], bounds[number + 1]
             taken = min(len(buffer), end - offset)
+            if taken < 0:
+                raise Damaged("the offsets of its parts do not rise")
             if taken:
                 self.read_part(number, buffer[:taken], offset - start)
             buffer, offset, number = buffer[taken:], offset + taken, number + 1
@@ -76,6 +82,26 @@ class Made(Data):
                 raise Damaged("what is stored gives too few bytes")
             buffer[:taken] = made[inside : inside + taken]
             buffer, first, inside = buffer[taken:], first + count, 0
+
+
+class Computed(Made):
+    """``size`` bytes that ``compute`` returns, called for each read: for few bytes that are cheap to make."""
+
+    __slots__ = ("_compute", "_size")
+
+    def __init__(self, size: int, compute: Callable[[], bytes]) -> None:
+        self._size, self._compute = size, compute
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def unit(self) -> int:
+        return self._size
+
+    def make(self, first: int, count: int) -> bytes:
+        return self._compute()
 
 
 class Regular(Sequence[int]):
