@@ -134,7 +134,7 @@ def test_refusal_names_the_whole_command(user: int) -> None:
     done = run(sys.executable, "-c", script)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    said, has_advice, words = line.partition("; as root it may work: sudo ")
+    said, has_advice, words = line.partition("; run it as root: sudo ")
     assert said in [f"glassfs: /sys/mount.glassfs: {os.strerror(number)}" for number in (errno.EPERM, errno.EACCES)]
     assert bool(has_advice) is (user != 0)
     if has_advice:
@@ -149,7 +149,7 @@ def test_program_that_others_may_change_causes_a_warning(sbin: Path, tmp_path: P
     os.chown(folder, 65534, 65534)
     done = run(program, "install", "--directory", sbin)
     assert done.returncode == 0
-    assert f"glassfs: warning: user 65534 may change {folder}, and root will run {folder}/glassfs" in done.stderr
+    assert f"glassfs: warning: user 65534 can change {folder}, and root will run {folder}/glassfs" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -174,7 +174,7 @@ def test_path_that_systemd_rejects_is_refused(sbin: Path, tmp_path: Path, folder
     words = ["install", "--directory", sbin, "--prefix", tmp_path / "usr"]
     done = run(program, *words, "--systemd")
     assert done.returncode == 1
-    assert "systemd does not start a program whose path has" in done.stderr and done.stderr.count("\n") == 1
+    assert "systemd cannot start a program whose path has" in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "usr").exists()
     assert list(sbin.iterdir()) == []
     assert run(program, *words).returncode == 0  # mount(8) accepts any path
