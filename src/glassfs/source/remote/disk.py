@@ -221,7 +221,7 @@ class DiskCache:
 
 
 def _names_bytes(validator: str) -> bool:
-    return Facts(0, validator, 0).is_told_apart
+    return Facts(0, validator, 0).has_strong_etag
 
 
 class _Own:

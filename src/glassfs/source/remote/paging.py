@@ -225,7 +225,7 @@ class Pages:
 
     def _not_on_disk(self, pages: Sequence[Page]) -> Sequence[Page]:
         held = pages[0].of
-        if self._disk is None or not held.facts.is_told_apart:
+        if self._disk is None or not held.facts.has_strong_etag:
             return pages
         missing = []
         for page in pages:
@@ -270,7 +270,7 @@ class Pages:
 
     def _is_to_be_written(self, page: Page) -> bool:
         """Whether it goes onto the disk. What is too much for that is left out: some day it costs a request."""
-        is_for_disk = self._disk is not None and page.of.facts.is_told_apart
+        is_for_disk = self._disk is not None and page.of.facts.has_strong_etag
         return is_for_disk and self._unwritten + page.size <= self._shelf.budget // 2
 
     def _write(self, page: Page, data: bytes) -> None:

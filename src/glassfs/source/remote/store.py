@@ -277,7 +277,7 @@ class RemoteSource(Source):
 
 def _told_apart(facts: Facts) -> Facts:
     """What tells one version from others: not the time, where the ETag does, as not all say that to the same digit."""
-    return facts._replace(mtime_ns=0) if facts.is_told_apart else facts
+    return facts._replace(mtime_ns=0) if facts.has_strong_etag else facts
 
 
 def _facts(entry: Entry) -> Facts:
