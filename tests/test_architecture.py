@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tree": BELOW_FORMATS | {"view", "formats.registry"},
     "library": BELOW_FORMATS | {"view", "tree"},
     "arguments": {"source.remote.url"},
-    "mount": BELOW_FORMATS | {"view", "tree", "formats.registry", "arguments", ""},
+    "mount": BELOW_FORMATS | {"tree", "arguments", ""},
     "batch": BELOW_FORMATS | {"view", "tree", "formats.registry"},
     "cli": BELOW_FORMATS | {"view", "tree", "library", "mount", "batch", "formats.registry", "arguments", ""},
     "filesystem": {"source.remote", "tree", "library"},
@@ -44,9 +44,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 FILES = {"os", "pathlib", "shutil", "tempfile", "mmap", "glob", "fcntl", "subprocess", "ctypes", "posix", "_io"}
 ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
 # Spool files, the number of cores, and what is kept in the user's cache.
-MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.turns", "cache.catalogue", "cache.catalogue_file"}
+MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.cores", "cache.catalogue", "cache.catalogue_file"}
 # Kinds of stores and sources: what is above the room knows only that there are some.
-KINDS_OF_STORES = {"source.local", "source.memory", "source.descriptors", "source.foreign"}
+KINDS_OF_STORES = {"source.local", "source.descriptors", "source.foreign"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("numpy", "PIL", "sqlite3", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple", "fuse")

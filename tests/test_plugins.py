@@ -17,7 +17,7 @@ from glassfs.cache import BlockCache
 from glassfs.errors import NotFound
 from glassfs.formats import registry
 from glassfs.formats.registry import Opening
-from glassfs.source.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.mount.mounts import Mount, require
 from tests.tree.made import FORMAT
 

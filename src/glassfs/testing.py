@@ -35,8 +35,8 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Collection, Container, Content, Data, Fields, Image, Series, Stored, members_of
 from glassfs.errors import Changed, GlassfsError
 from glassfs.formats.registry import HEAD, Format, Opening, built_in
-from glassfs.source import Entry, Source
 from glassfs.source import Path as StorePath
+from glassfs.source import Source
 from glassfs.source.local import LocalStore
 from glassfs.view import ALL, chosen, data_of, folder_of, has_file
 
@@ -61,9 +61,6 @@ class WatchedSource(Source):
         with self._counting:
             self.bytes_read += len(buffer)
         self._file.read_into(buffer, offset)
-
-    def current(self) -> Entry:
-        return self._file.current()
 
     def keep(self) -> None:
         self._file.keep()

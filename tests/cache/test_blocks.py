@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.cache import BlockCache, blocks, room, turns
-from glassfs.cache.spool import PATIENCE
-from glassfs.cache.turns import WORKERS
+from glassfs.cache import BlockCache, blocks, cores
+from glassfs.cache import budget as budget_module
+from glassfs.cache.cores import CORES
+from glassfs.cache.spool import IDLE_SECONDS
 from glassfs.errors import Damaged, Unavailable
 from tests.cache.recipes import Block, Gated, read, wait_until
 
@@ -24,7 +25,7 @@ from tests.cache.recipes import Block, Gated, read, wait_until
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing comes too late to be made ahead, on the slowest machine."""
-    monkeypatch.setattr(blocks, "PATIENCE", 600)
+    monkeypatch.setattr(blocks, "STALE_SECONDS", 600)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 60)), max_size=80), st.integers(0, 300))
@@ -131,7 +132,7 @@ def test_a_reader_joins_a_prefetch_under_way() -> None:
 def test_a_queued_prefetch_never_holds_up_a_reader() -> None:
     """All workers are busy: the reader decodes the block itself."""
     cache = BlockCache(1 << 20)
-    busy = [Gated(number, 100) for number in range(1, WORKERS + 1)]
+    busy = [Gated(number, 100) for number in range(1, CORES + 1)]
     for block in busy:
         cache.prefetch(block)
     for block in busy:
@@ -148,7 +149,7 @@ def test_a_queued_prefetch_never_holds_up_a_reader() -> None:
 def test_a_prefetch_is_refused_while_enough_is_being_made() -> None:
     """Whoever reads on asks again; what is made already, or is too large to be made ahead, need not be asked for."""
     cache = BlockCache(1 << 20)
-    busy = [Gated(number, 100) for number in range(1, WORKERS + 1)]
+    busy = [Gated(number, 100) for number in range(1, CORES + 1)]
     assert all(cache.prefetch(block) for block in busy)
     queued, refused, large = Block(200, 100), Block(201, 100), Block(202, 1 << 20)
     assert cache.prefetch(queued)
@@ -179,15 +180,15 @@ def test_a_failed_prefetch_hurts_nobody() -> None:
 def test_a_prefetch_that_comes_late_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever it was for has gone, while all workers were busy."""
     cache = BlockCache(1 << 20)
-    busy = [Gated(number, 100) for number in range(1, WORKERS + 1)]
+    busy = [Gated(number, 100) for number in range(1, CORES + 1)]
     for block in busy:
         cache.prefetch(block)
     for block in busy:
         assert block.entered.wait(60)
-    monkeypatch.setattr(blocks, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(blocks, "STALE_SECONDS", IDLE_SECONDS)
     late = Block(200, 100)
     cache.prefetch(late)
-    time.sleep(2 * PATIENCE)
+    time.sleep(2 * IDLE_SECONDS)
     for block in busy:
         block.gate.set()
     wait_until(lambda: cache.used == 100 * len(busy))
@@ -208,7 +209,7 @@ def test_all_caches_share_their_threads() -> None:
         cache, block = BlockCache(1 << 20), Block(number, 100)
         cache.prefetch(block)
         wait_until(lambda cache=cache: cache.used == 100)  # type: ignore[misc]
-    assert sum(thread.name.startswith("glassfs-ahead") for thread in threading.enumerate()) <= WORKERS
+    assert sum(thread.name.startswith("glassfs-ahead") for thread in threading.enumerate()) <= CORES
 
 
 def test_a_forked_process_decodes_ahead_as_well() -> None:
@@ -250,7 +251,7 @@ class Counted(Block):
 
 def test_no_more_blocks_are_made_at_a_time_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many readers there are, and though blocks are made of blocks that other readers make."""
-    monkeypatch.setattr(turns, "LONGEST_DELAY", 10)
+    monkeypatch.setattr(cores, "LONGEST_WAIT_SECONDS", 10)
     monkeypatch.setattr(Counted, "most", 0)
     cache = BlockCache(1 << 20)
     inner = [Counted(number, 20_000) for number in range(1, 9)]
@@ -260,7 +261,7 @@ def test_no_more_blocks_are_made_at_a_time_than_there_are_cores(monkeypatch: pyt
     with ThreadPoolExecutor(24) as threads:
         list(threads.map(lambda block: read(cache, block, 0, 1), outer))
     assert all(block.wholes == 1 for block in inner + outer)
-    assert Counted.most == WORKERS
+    assert Counted.most == CORES
 
 
 def test_waiting_for_a_disk_is_no_work() -> None:
@@ -300,15 +301,15 @@ class Outer(Gated):
 
 
 def line(cache: BlockCache) -> int:
-    """How many wait for room."""
-    return len(cache.room._waiting)
+    """How many wait for memory."""
+    return len(cache.memory._queue)
 
 
 def test_room_is_taken_before_a_block_is_made_and_not_for_what_is_there() -> None:
     cache, kept, large = BlockCache(1000), Block(1, 300), Block(2, 400)
     read(cache, kept, 0, 1)
     with ThreadPoolExecutor(2) as threads:
-        with cache.taken(700):
+        with cache.reserved(700):
             waiting = threads.submit(read, cache, large, 0, 1)
             wait_until(lambda: line(cache) == 1)
             assert large.wholes == 0
@@ -318,7 +319,7 @@ def test_room_is_taken_before_a_block_is_made_and_not_for_what_is_there() -> Non
 
 
 def test_a_block_that_waits_for_room_is_made_for_one_who_holds_it() -> None:
-    """Else that one would wait for the block, and the block for the room."""
+    """Else that one would wait for the block, and the block for the memory."""
     cache, inner = BlockCache(1000), Block(1, 400)
     outer = Outer(cache, 2, 900, inner)
     with ThreadPoolExecutor(2) as threads:
@@ -335,8 +336,8 @@ def test_a_block_that_waits_for_room_is_made_for_one_who_holds_it() -> None:
 
 
 def test_blocks_of_blocks_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "PATIENCE_INSIDE", 600)
-    monkeypatch.setattr(room, "PATIENCE", 600)
+    monkeypatch.setattr(budget_module, "NESTED_TIMEOUT_SECONDS", 600)
+    monkeypatch.setattr(budget_module, "TIMEOUT_SECONDS", 600)
     cache = BlockCache(1000)
     seen: list[int] = []
 
@@ -362,7 +363,7 @@ def test_blocks_of_blocks_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch
 
 def test_a_prefetch_waits_for_no_room_and_holds_up_nobody() -> None:
     cache, ahead = BlockCache(1000), Block(1, 400)
-    with cache.taken(900):
+    with cache.reserved(900):
         cache.prefetch(ahead)
         wait_until(lambda: not cache._pending)
         with ThreadPoolExecutor(1) as threads:
@@ -396,8 +397,8 @@ def test_a_maker_who_is_interrupted_in_the_line_leaves_the_block_to_others(monke
         raise KeyboardInterrupt
 
     with ThreadPoolExecutor(1) as threads:
-        with cache.taken(900), monkeypatch.context() as patch:
-            patch.setattr(cache.room, "take", interrupted)
+        with cache.reserved(900), monkeypatch.context() as patch:
+            patch.setattr(cache.memory, "reserve", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 threads.submit(read, cache, block, 0, 1).result(60)
         assert threads.submit(read, cache, block, 0, 1).result(60) == b"\1"

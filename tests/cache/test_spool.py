@@ -40,9 +40,9 @@ def test_nothing_is_decoded_ahead_for_readers_that_have_gone(monkeypatch: pytest
     cache, block = BlockCache(1 << 20), Block(5, 200 * PIECE)
     read(cache, block, 0, 100)
     wait_until(lambda: block.pieces_given > 1)
-    time.sleep(2 * spool.PATIENCE)
+    time.sleep(2 * spool.IDLE_SECONDS)
     given = block.pieces_given
-    time.sleep(2 * spool.PATIENCE)
+    time.sleep(2 * spool.IDLE_SECONDS)
     assert block.pieces_given == given < 150
     assert read(cache, block, 150 * PIECE, 10) == block.expected(150 * PIECE, 10)
 
@@ -133,9 +133,9 @@ def test_a_folder_for_spools_that_is_not_there_is_said_so(tmp_path: Path) -> Non
 def test_a_decoder_that_nobody_needs_gives_up_its_memory_and_is_made_again(small_steps: None) -> None:
     cache, block = BlockCache(1 << 20), Block(5, 40 * PIECE)
     assert read(cache, block, 0, 10) == block.expected(0, 10)
-    with cache.taken(1 << 20):
+    with cache.reserved(1 << 20):
         assert cache.used <= (1 << 20) + PIECE
-        time.sleep(2 * spool.PATIENCE)
+        time.sleep(2 * spool.IDLE_SECONDS)
         assert block.wholes == 1, "reading ahead makes no decoder again"
     assert read(cache, block, 39 * PIECE, 10) == block.expected(39 * PIECE, 10)
     assert block.wholes <= 2
@@ -165,8 +165,8 @@ def test_a_reader_who_is_interrupted_in_the_line_leaves_the_block_to_others(monk
         raise KeyboardInterrupt
 
     with ThreadPoolExecutor(1) as threads:
-        with cache.taken(1 << 20), monkeypatch.context() as patch:
-            patch.setattr(cache.room, "take", interrupted)
+        with cache.reserved(1 << 20), monkeypatch.context() as patch:
+            patch.setattr(cache.memory, "reserve", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 threads.submit(read, cache, block, 0, 1).result(60)
         assert threads.submit(read, cache, block, 0, 10).result(60) == block.expected(0, 10)
@@ -191,7 +191,7 @@ def test_a_decoder_that_waits_for_room_is_made_for_one_who_holds_it() -> None:
         first = threads.submit(read, cache, outer, 0, 1)
         assert outer.entered.wait(60)
         second = threads.submit(read, cache, large, 0, 10)
-        wait_until(lambda: len(cache.room._waiting) == 1)
+        wait_until(lambda: len(cache.memory._queue) == 1)
         outer.gate.set()
         assert first.result(60) == b"\1"
         assert second.result(60) == large.expected(0, 10)

@@ -58,7 +58,7 @@ def test_a_stream_may_go_on_behind_what_is_declared(make: Callable[..., Path]) -
     struct.pack_into("<qii", data, place, tail, len(stream), 32)
     container = open_bytes(bytes(data))
     assert array(container, "columns/A")[16:].tolist() == [0, 1, 2, 3]
-    assert any("gives more than the declared 32 bytes" in fault.reason for fault in container.check())
+    assert any("is longer than the declared 32 bytes" in fault.reason for fault in container.check())
 
 
 def test_blocks_may_be_longer_than_their_values_and_shared(make: Callable[..., Path]) -> None:
@@ -69,7 +69,7 @@ def test_blocks_may_be_longer_than_their_values_and_shared(make: Callable[..., P
     container = open_bytes(bytes(data))
     assert array(container, "columns/A").tolist() == [*range(8), *range(8), *range(16, 20)]
     reasons = [fault.reason for fault in container.check()]
-    assert "2 bytes after its values" in reasons and "70 bytes are stored, but 66 are declared" in reasons
+    assert "2 bytes follow its values" in reasons and "stores 70 bytes, but declares 66" in reasons
 
 
 def vectors(length: int, lengths: list[int], counts: list[int], total: int, indices: list[int], values: int) -> bytes:
@@ -111,7 +111,7 @@ def test_surplus_indices_are_ignored_and_found(make: Callable[..., Path]) -> Non
     block = vectors(4, [], [-1, 1, 2], 5, [1, 0, 3, 77, 5], 7)
     container = open_path(make(lambda view: raw_column(view, block, vector("Single", 4))))
     assert array(container, "columns/v").tolist() == [[0, 1, 2, 3], [0, 4, 0, 0], [5, 0, 0, 6]]
-    assert [fault.reason for fault in container.check()] == ["2 indices that no row uses"]
+    assert [fault.reason for fault in container.check()] == ["2 indices are used by no row"]
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -205,10 +205,10 @@ def test_check_finds_what_reading_ignores(make: Callable[..., Path]) -> None:
     container = open_bytes(make(fill).read_bytes() + b"1234567")
     found = {(fault.place, fault.reason) for fault in container.check()}
     assert {
-        ("file", "7 bytes after its tail"),
-        ("columns/K", "1 keys are above their count of 3"),
-        ("meta/columns/K/KeyValues", "has 2 values, but the keys go up to 3"),
-        ("meta/columns/V/SlotNames", "has names of 3 slots, but a vector has 2"),
+        ("file", "7 bytes follow its tail"),
+        ("columns/K", "1 keys exceed their count of 3"),
+        ("meta/columns/K/KeyValues", "has 2 values, but keys go up to 3"),
+        ("meta/columns/V/SlotNames", "names 3 slots, but a vector has 2"),
     } < found
     assert len(found) == 5 and any(reason.startswith("6 bytes at") for _, reason in found)
 

@@ -20,8 +20,7 @@ from writers.idv import Codec, IdvWriter, Sparse, key, vector
 from glassfs.cache import BlockCache, Recipe
 from glassfs.content import Array, Document, Records
 from glassfs.errors import Damaged, GlassfsError, Refused
-from glassfs.formats.idv import columns, kept
-from glassfs.formats.idv.kept import Kept
+from glassfs.formats.idv import columns
 from glassfs.formats.registry import Opening, open_container
 from glassfs.view import data_of
 from glassfs.view.json import line
@@ -123,7 +122,7 @@ def test_blocks_ahead_are_those_of_who_reads_on(
     """At first one for each core that is left, then so many that no core waits for the next request, or as many as
     there is room for; none for who looks at rows here and there.
     """
-    monkeypatch.setattr(columns, "WORKERS", 3)
+    monkeypatch.setattr(columns, "CORES", 3)
     values = np.arange(BLOCKS * ROWS * 16, dtype="<f4").reshape((-1, 16) if is_vector else -1)
     path = make(lambda view: view.add("v", values), rows_per_block=ROWS if is_vector else ROWS * 16)
 
@@ -149,7 +148,7 @@ def test_no_block_is_left_out_while_others_are_made(
     make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, refusals: int,
 ) -> None:
     """What it was too early to ask for is asked for with the next request, and in order."""
-    monkeypatch.setattr(columns, "WORKERS", 3)
+    monkeypatch.setattr(columns, "CORES", 3)
     values = np.arange(BLOCKS * ROWS * 16, dtype="<f4")
     path = make(lambda view: view.add("v", values), rows_per_block=ROWS * 16)
     requests = range(0, BLOCKS * BLOCK, BLOCK // 8)
@@ -164,40 +163,6 @@ def test_no_block_is_left_out_while_others_are_made(
     assert len(late) == BLOCKS - 1 - (refusals + 1) // 8
 
 
-class Thing:
-    def __init__(self, weight: int) -> None:
-        self.weight = weight
-
-
-def test_few_things_and_few_bytes_are_kept() -> None:
-    things = Kept()
-    first = things.get(0, lambda: Thing(1))
-    assert things.get(0, lambda: Thing(1)) is first
-    for number in range(1, kept.MOST_KEPT):
-        things.get(number, lambda: Thing(1))
-    assert things.get(0, lambda: Thing(1)) is first
-    things.get("one more", lambda: Thing(1))
-    assert things.get(0, lambda: Thing(1)) is first
-    things.get("large", lambda: Thing(kept.MOST_BYTES))
-    assert things.get(0, lambda: Thing(1)) is not first
-    too_large = things.get("too large", lambda: Thing(kept.MOST_BYTES + 1))
-    assert things.get("too large", lambda: Thing(1)) is not too_large
-
-
-def test_the_same_kept_by_two_threads_is_counted_once() -> None:
-    things = Kept()
-
-    def find() -> Thing:
-        things.get("same", lambda: Thing(3 << 20))  # another thread was faster
-        return Thing(3 << 20)
-
-    found = things.get("same", find)
-    assert things.get("same", lambda: Thing(0)) is found
-    small = things.get("small", lambda: Thing(1 << 20))
-    assert things.get("same", lambda: Thing(0)) is found
-    assert things.get("small", lambda: Thing(0)) is small
-
-
 # -- memory ----------------------------------------------------------------------------------------
 
 def test_long_texts_take_room_in_the_budget(make: Callable[..., Path]) -> None:
@@ -207,8 +172,8 @@ def test_long_texts_take_room_in_the_budget(make: Callable[..., Path]) -> None:
     cache = BlockCache(256 * MIB)
     content = only(open_container(Opening(CountingSource(path), cache)), "columns/t")
     most = []
-    taken = cache.room.take_now
-    cache.room.take_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
+    taken = cache.memory.reserve_now
+    cache.memory.reserve_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
     cost = content.cost(0)
     assert cost >= 40 * MIB
     expected = len(json.dumps(text, ensure_ascii=False).encode()) + 1

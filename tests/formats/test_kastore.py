@@ -106,7 +106,7 @@ def test_verify_finds_nonzero_padding(pair: Path) -> None:
     data = bytearray(pair.read_bytes())
     start = struct.unpack_from("<Q", data, HEADER + DESCRIPTOR + ARRAY_START)[0]
     data[start - 1] = 1
-    assert faults_of(bytes(data)) == [Fault("bb", "the padding in front of the array is not zero")]
+    assert faults_of(bytes(data)) == [Fault("bb", "the padding before the array is not zero")]
 
 
 @pytest.mark.parametrize(("place", "words"), [
@@ -270,7 +270,7 @@ def test_endlessly_many_stores_are_cut_off_with_a_word(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("place", "layout", "value", "reason"), [
     (12, "<I", 3, "the header declares 216 bytes, which do not fit 3 items"),
-    (16, "<Q", 2**63, "is cut short: the header declares 9223372036854775808 bytes, but 216 are there"),
+    (16, "<Q", 2**63, "is cut short: the header declares 9223372036854775808 bytes, but only 216 exist"),
     (HEADER + KEY_LENGTH, "<Q", 100, "the keys run past the end of the store"),
     (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the last array ends at 220, but the store at 216"),
 ])

@@ -13,8 +13,8 @@ from glassfs.content import Container
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb import images
 from glassfs.formats.registry import Opening, open_container
-from glassfs.source.memory import MemoryStore
 from tests.formats.kinodb_files import floats, image_group, images_of, index_entry, written
+from tests.memory_store import MemoryStore
 
 SIDE = 64
 FRAMES = 40

@@ -12,9 +12,9 @@ from glassfs.content import Container, Document, Records
 from glassfs.content.model import Stored
 from glassfs.errors import Damaged, DeviceFailed, GlassfsError, NoSpool, Passing, Unavailable
 from glassfs.formats.registry import Opening, open_container
-from glassfs.source.memory import MemoryStore
 from tests.conftest import DATA, Scale
 from tests.helpers import contents_of
+from tests.memory_store import MemoryStore
 
 SUFFIXES = (".kdb", ".wshard", ".kas", ".trees", ".ikv", ".idv")
 LARGEST, LONGEST = 20_000, 1 << 20

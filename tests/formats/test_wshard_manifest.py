@@ -18,10 +18,10 @@ from glassfs.content import Array, Container, Json
 from glassfs.errors import Damaged, Refused, Unavailable
 from glassfs.formats.registry import Opening, open_container
 from glassfs.formats.wshard.manifest import MOST_PARTS
-from glassfs.source.memory import MemoryStore
 from glassfs.testing import WatchedStore
 from tests.formats.wshard_files import array_of, faults_of, made, only, values
 from tests.helpers import contents_of, open_path, read_in_parts
+from tests.memory_store import MemoryStore
 
 TOTAL, STEPS = 50, 20
 DATA: dict[str, np.ndarray[Any, Any]] = {
@@ -75,7 +75,7 @@ def test_residuals_are_joined_by_steps_not_by_bytes(tmp_path: Path) -> None:
         chunks.append({"chunk_index": number, "uri": path.name, "timestep_range": [first, last], "length_T": 9})
     container = open_path(write_manifest(tmp_path / "m.wshard", {"chunks": chunks}))
     assert np.array_equal(array_of(container, "residual/q/sign2nddiff"), bits)
-    assert faults_of(container) == {f"chunks/000{n}": "the manifest has no SHA-256 of it" for n in (0, 1)}
+    assert faults_of(container) == {f"chunks/000{n}": "has no SHA-256 in the manifest" for n in (0, 1)}
 
 
 def test_parts_in_any_order(manifest: Path) -> None:

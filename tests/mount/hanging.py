@@ -19,7 +19,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.mount.mounts import is_mounted, wait_until
+from tests.mount.mounts import is_mounted
+from tests.waiting import wait_until
 
 MS_RDONLY, MNT_FORCE, MNT_DETACH = 1, 1, 2
 ROOT_NODE = 1
@@ -50,7 +51,7 @@ class HangingDisk:
 
     def stop(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)
-        assert wait_until(lambda: _state(self._process.pid) == "T")
+        wait_until(lambda: _state(self._process.pid) == "T")
 
     def go_on(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)

@@ -10,14 +10,16 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
+
 LIBRARIES = {"3": ("libfuse3.so.4", "libfuse3.so.3"), "2": ("libfuse.so.2",)}
+PACKAGES = {"3": "fuse3", "2": "libfuse2"}
 PATIENCE = 60.0
 """Seconds for what takes a moment, on a machine that does other things as well."""
 COMMAND = (sys.executable, "-m", "glassfs")
@@ -35,7 +37,7 @@ def missing(generation: str) -> str | None:
         except OSError:
             continue
         return None
-    return f"libfuse {generation} is not installed"
+    return f"libfuse {generation} is not installed: apt install {PACKAGES[generation]}"
 
 
 def require(generation: str) -> None:
@@ -83,16 +85,6 @@ def is_running(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
-def wait_until(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
-    """Waits for the condition; whether it came true."""
-    end = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 class Mount:
     """A mount at ``path``, made by ``glassfs mount``, or by ``glassfs mount -f`` if ``foreground``.
 
@@ -113,7 +105,9 @@ class Mount:
             self.process = subprocess.Popen(
                 [*COMMAND, *words], env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
-            if not wait_until(lambda: is_mounted(path) or self.process.poll() is not None):  # type: ignore[union-attr]
+            try:
+                wait_until(lambda: is_mounted(path) or self.process.poll() is not None)  # type: ignore[union-attr]
+            except AssertionError:
                 self.process.kill()
             assert is_mounted(path), self.process.communicate()[1]
         else:
@@ -153,7 +147,9 @@ class Mount:
     def end(self) -> None:
         """Unmounts if need be, and checks what is left behind."""
         problems = [] if self._unmount() else ["only a lazy unmount took the mount away"]
-        if not wait_until(lambda: not is_running(self.pid)):
+        try:
+            wait_until(lambda: not is_running(self.pid))
+        except AssertionError:
             problems.append("the daemon is still running")
             os.kill(self.pid, 9)
         if self.process is not None:

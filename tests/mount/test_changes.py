@@ -29,7 +29,8 @@ from tests.mount.changing import (
     write_in_folder,
 )
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import Mount, is_running, wait_until
+from tests.mount.mounts import Mount, is_running
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -67,7 +68,7 @@ def test_readers_of_a_container_that_is_replaced_never_see_a_mix(
         for version in range(2, last + 1):
             replace(path, version, kind)
             time.sleep(0.35)
-        assert wait_until(shows(mount.path / "changing/signal/data.npy", last))
+        wait_until(shows(mount.path / "changing/signal/data.npy", last))
     assert readers.wrong == []
     assert sum(readers.seen[str(version)] for version in range(1, last + 1)) > 0
 
@@ -126,9 +127,9 @@ def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, ag
             assert set(os.pread(old, 1000, HEADER)) == {1}
             if not again:
                 path.unlink()
-                assert wait_until(lambda: not shown.exists())
+                wait_until(lambda: not shown.exists())
             replace(path, 2)
-            assert wait_until(shows(shown, 2))
+            wait_until(shows(shown, 2))
             assert_old_or_refused(old, 1)
             with shown.open("rb") as new:
                 assert versions(new.read()) == {2}
@@ -152,7 +153,7 @@ def test_a_replacement_of_the_same_size_and_time(mounted: Mounted, tmp_path: Pat
             write(beside, version)
             os.utime(beside, ns=(0, 10**18))
             beside.replace(path)
-            assert wait_until(shows(shown, version)), version
+            wait_until(shows(shown, version))
 
 
 def test_status_outlives_the_container(mounted: Mounted, tmp_path: Path) -> None:
@@ -161,9 +162,9 @@ def test_status_outlives_the_container(mounted: Mounted, tmp_path: Path) -> None
     with mounted(path) as mount:
         for version in (2, 3):
             replace(path, version)
-            assert wait_until(shows(mount.path / "signal/data.npy", version))
+            wait_until(shows(mount.path / "signal/data.npy", version))
             assert mount.status()["pid"] == mount.pid
-            assert wait_until(lambda: mount.path.stat().st_mtime_ns == path.stat().st_mtime_ns)
+            wait_until(lambda: mount.path.stat().st_mtime_ns == path.stat().st_mtime_ns)
 
 
 def test_a_rewritten_container_shows_the_new_bytes_within_a_second(mounted: Mounted, tmp_path: Path) -> None:
@@ -195,11 +196,11 @@ def test_a_container_of_another_shape(mounted: Mounted, tmp_path: Path) -> None:
             store.add("stays", np.zeros(1000))
             store.add("comes/deep", np.zeros(10))
         beside.replace(path)
-        assert wait_until(lambda: sorted(os.listdir(mount.path)) == [".glassfs", "comes", "stays.npy"])
-        assert wait_until(lambda: (mount.path / "comes/deep.npy").exists())
+        wait_until(lambda: sorted(os.listdir(mount.path)) == [".glassfs", "comes", "stays.npy"])
+        wait_until(lambda: (mount.path / "comes/deep.npy").exists())
         assert (mount.path / "stays.npy").stat().st_size == HEADER + 8000
         assert len((mount.path / "stays.npy").read_bytes()) == HEADER + 8000
-        assert wait_until(lambda: not (mount.path / "goes.npy").exists())
+        wait_until(lambda: not (mount.path / "goes.npy").exists())
 
 
 def test_a_truncated_container_comes_back(mounted: Mounted, tmp_path: Path) -> None:
@@ -216,11 +217,11 @@ def test_a_truncated_container_comes_back(mounted: Mounted, tmp_path: Path) -> N
                 return error.errno in (*REFUSALS, errno.ENOENT)
             return False
 
-        assert wait_until(is_refused)
+        wait_until(is_refused)
         assert is_running(mount.pid)
         assert mount.status()["pid"] == mount.pid
         replace(path, 5)
-        assert wait_until(shows(mount.path / "signal/data.npy", 5))
+        wait_until(shows(mount.path / "signal/data.npy", 5))
 
 
 def test_a_deleted_container_stays_readable_where_it_is_open(mounted: Mounted, tmp_path: Path) -> None:
@@ -231,14 +232,14 @@ def test_a_deleted_container_stays_readable_where_it_is_open(mounted: Mounted, t
     with mounted(folder) as mount, (mount.path / "changing/signal/data.npy").open("rb") as file:
         assert file.read(HEADER)[:6] == b"\x93NUMPY"
         path.unlink()
-        assert wait_until(lambda: not (mount.path / "changing").exists())
+        wait_until(lambda: not (mount.path / "changing").exists())
         for _ in range(3):
             time.sleep(0.3)
             file.seek(0)
             data = file.read()
             assert len(data) == HEADER + LENGTH and versions(data) == {1}
         write(path, 2)
-        assert wait_until(shows(mount.path / "changing/signal/data.npy", 2))
+        wait_until(shows(mount.path / "changing/signal/data.npy", 2))
 
 
 def test_the_only_source_deleted_and_made_again(mounted: Mounted, tmp_path: Path) -> None:
@@ -251,7 +252,7 @@ def test_the_only_source_deleted_and_made_again(mounted: Mounted, tmp_path: Path
             assert set(os.pread(descriptor, LENGTH, HEADER)) == {1}
         assert is_running(mount.pid)
         write(path, 2)
-        assert wait_until(shows(mount.path / "signal/data.npy", 2))
+        wait_until(shows(mount.path / "signal/data.npy", 2))
 
 
 def test_truncating_under_a_memory_map(mounted: Mounted, tmp_path: Path) -> None:
@@ -266,7 +267,7 @@ def test_truncating_under_a_memory_map(mounted: Mounted, tmp_path: Path) -> None
                 assert_old_or_refused(descriptor, 1)
                 write(path, 1)
             assert is_running(mount.pid)
-        assert wait_until(shows(mount.path / "signal/data.npy", 1))
+        wait_until(shows(mount.path / "signal/data.npy", 1))
 
 
 def test_plain_files_of_a_folder_change_too(mounted: Mounted, tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_plain_files_of_a_folder_change_too(mounted: Mounted, tmp_path: Path) ->
         assert shown.read_bytes() == b"first\n"
         with plain.open("ab") as file:
             file.write(b"second\n")
-        assert wait_until(lambda: shown.stat().st_size == 13 and shown.read_bytes() == b"first\nsecond\n")
+        wait_until(lambda: shown.stat().st_size == 13 and shown.read_bytes() == b"first\nsecond\n")
         (folder / "new").write_bytes(b"third\n")
         (folder / "new").replace(plain)
-        assert wait_until(lambda: shown.stat().st_size == 6 and shown.read_bytes() == b"third\n")
+        wait_until(lambda: shown.stat().st_size == 6 and shown.read_bytes() == b"third\n")

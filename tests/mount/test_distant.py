@@ -13,9 +13,9 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import wait_until
 from tests.mount.test_folder import REASON, value_of, write_store
 from tests.remote.s3 import PAGE, Bucket, S3Server
+from tests.waiting import wait_until
 
 FORMAT = "user.glassfs.format"
 EVERYTHING_IS_DISTANT = "from glassfs.source.local import LocalStore\nLocalStore.is_remote = True\n"
@@ -60,10 +60,10 @@ def test_names_decide_until_somebody_looks_inside(mounted: Mounted, folder: Path
         assert said("cat", at / "through.kas/x/y").endswith(": Not a directory\n")
         assert os.getxattr(at / "broken.kas", REASON).startswith(b"is cut short")
         for name in ("read", "listed", "through", "broken"):
-            assert wait_until((at / f"{name}.kas").is_file), name
+            wait_until((at / f"{name}.kas").is_file)
         for _ in range(2):
             subprocess.run(["find", at], capture_output=True, check=False)
-        assert wait_until((at / "copied.kas").is_file)
+        wait_until((at / "copied.kas").is_file)
         assert not said("cp", at / "copied.kas", folder.parent)
         assert (folder.parent / "copied.kas").read_text() == "text"
 
@@ -90,7 +90,7 @@ def test_a_manifest_is_all_of_its_files(mounted: Mounted, folder: Path) -> None:
         manifest = mount.path / "sub/ep_long_manifest.wshard"
         assert manifest.stat().st_mode & 0o777 == 0o555
         assert "signal" in os.listdir(manifest)
-        assert wait_until(lambda: manifest.stat().st_mode & 0o777 == 0o500)
+        wait_until(lambda: manifest.stat().st_mode & 0o777 == 0o500)
         parts = [np.load(part / "reward.npy") for part in sorted(manifest.parent.glob("ep_long_chunk_*"))]
         assert np.array_equal(np.load(manifest / "reward.npy"), np.concatenate(parts))
 
@@ -107,7 +107,7 @@ def test_one_that_is_named_is_looked_into_whatever_its_name(mounted: Mounted, fo
                 return value_of(mount.path / "no suffix") == 4.0
             return False
 
-        assert wait_until(has_changed)
+        wait_until(has_changed)
 
 
 def test_a_long_folder_of_a_bucket_costs_its_listing(

@@ -20,7 +20,8 @@ from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.connections import Connection
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, Mount, environment, is_mounted, is_running, wait_until
+from tests.mount.mounts import COMMAND, PATIENCE, Mount, environment, is_mounted, is_running
+from tests.waiting import wait_until
 
 READERS = 16
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT, errno.ENODEV, errno.EINTR)
@@ -49,7 +50,7 @@ class Load:
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(READERS)]
         for thread in self._threads:
             thread.start()
-        assert wait_until(lambda: self.reads > 5 * READERS)
+        wait_until(lambda: self.reads > 5 * READERS)
 
     def end(self) -> None:
         self._is_ending.set()
@@ -118,12 +119,12 @@ def test_an_end_under_load(mounted: Mounted, film: Path, tmp_path: Path, end: Ca
         load = Load(mount)
         try:
             end(mount)
-            assert wait_until(lambda: not is_running(mount.pid))
-            assert wait_until(lambda: load.are_all_refused)
+            wait_until(lambda: not is_running(mount.pid))
+            wait_until(lambda: load.are_all_refused)
         finally:
             load.end()
         if end is not kill:
-            assert wait_until(lambda: not is_mounted(point))
+            wait_until(lambda: not is_mounted(point))
             assert os.listdir(point) == []
         with mounted(film, at=point):
             assert (point / "signal/c3.npy").read_bytes() == npy(FILM + 3)
@@ -134,7 +135,7 @@ WAITS_FOR_ITSELF = """
 import os, sys, threading, time
 from glassfs.mount.operations import Operations
 from glassfs.mount.options import MountOptions
-from glassfs.mount.session import Session
+from glassfs.mount.session import MountSession
 
 asked = threading.Event()
 
@@ -148,7 +149,7 @@ def ready():
     print("waits", flush=True)
 
 Operations.look_up = look_up
-Session([sys.argv[1]], sys.argv[2], MountOptions.parse(())).run(ready)
+MountSession([sys.argv[1]], sys.argv[2], MountOptions.parse(())).run(ready)
 """
 
 
@@ -174,7 +175,7 @@ def test_an_end_at_once(fuse: str, film: Path, tmp_path: Path, scale: Scale) -> 
             [*COMMAND, "mount", "-f", str(film), str(tmp_path)], stderr=subprocess.PIPE, text=True,
             env=environment(fuse),
         )
-        assert wait_until(lambda: is_mounted(tmp_path))
+        wait_until(lambda: is_mounted(tmp_path))
         process.send_signal(signal.SIGTERM if number % 2 else signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said
@@ -187,8 +188,8 @@ def test_a_connection_that_is_cut(mounted: Mounted, as_root: None, film: Path, s
         shown = mount.path / "signal/c1.npy"
         descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT) if state != "idle" else None
         Connection(mount.path).abort()
-        assert wait_until(lambda: not is_running(mount.pid))
-        assert wait_until(lambda: not is_mounted(mount.path))
+        wait_until(lambda: not is_running(mount.pid))
+        wait_until(lambda: not is_mounted(mount.path))
         if descriptor is not None:
             with pytest.raises(OSError) as raised:
                 os.pread(descriptor, 100, 0)
@@ -209,7 +210,7 @@ def test_a_lazy_unmount_under_load(mounted: Mounted, film: Path) -> None:
             assert set(load.errors) <= {"ENOENT"}
             assert file.read() == npy(FILM + 2)
             assert is_running(mount.pid)
-        assert wait_until(lambda: not is_running(mount.pid))
+        wait_until(lambda: not is_running(mount.pid))
 
 
 def remains(folder: Path) -> tuple[int, list[str]]:
@@ -240,7 +241,7 @@ def test_mounts_leave_nothing(
             assert (point / f"signal/c{number % 8}.npy").read_bytes() == npy(FILM + number % 8)
             if number % 2:
                 os.kill(mount.pid, signal.SIGTERM)
-                assert wait_until(lambda: not is_mounted(point))
+                wait_until(lambda: not is_mounted(point))
         assert not is_mounted(point)
         assert not is_running(mount.pid)
         assert os.listdir(spool) == os.listdir(point) == []

@@ -17,7 +17,8 @@ from glassfs.codec import compression
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
-from tests.mount.mounts import Mount, wait_until
+from tests.mount.mounts import Mount
+from tests.waiting import wait_until
 
 FILES = 50
 CACHE = 4 << 20
@@ -59,9 +60,9 @@ def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, growt
     memory, descriptors = store.resident(), store.descriptors()
     open_and_close(paths, openings - openings // 5)
     assert store.resident() - memory < growth
-    assert wait_until(lambda: store.descriptors() <= descriptors)
+    wait_until(lambda: store.descriptors() <= descriptors)
     # What the kernel knows, and directories on the way; the last release may still be on its way.
-    assert wait_until(lambda: store.status()["nodes"]["references"] <= FILES + 10)
+    wait_until(lambda: store.status()["nodes"]["references"] <= FILES + 10)
     assert store.status()["errors"] == 0
 
 
@@ -83,7 +84,7 @@ def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) ->
     memory, descriptors = store.resident(), store.descriptors()
     work(4 * times)
     assert store.resident() - memory < growth
-    assert wait_until(lambda: store.descriptors() <= descriptors)
+    wait_until(lambda: store.descriptors() <= descriptors)
 
 
 def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery, growth: int, scale: Scale) -> None:
@@ -99,7 +100,7 @@ def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery, grow
         for _ in range(scale(20, 60, 10_000)):
             assert walk(mount.path) == count
         assert mount.resident() - memory < growth
-        assert wait_until(lambda: mount.descriptors() <= descriptors)
+        wait_until(lambda: mount.descriptors() <= descriptors)
 
 
 def test_the_cache_keeps_to_its_budget_under_load(mounted: Mounted, tmp_path: Path) -> None:

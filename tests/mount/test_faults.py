@@ -22,7 +22,8 @@ from writers.wshard import WShardWriter
 from tests.conftest import Scale
 from tests.mount.changing import HEADER, LENGTH, Readers, replace, shows, write, write_in_folder
 from tests.mount.conftest import Faults, Mounted
-from tests.mount.mounts import is_mounted, is_running, wait_until
+from tests.mount.mounts import is_mounted, is_running
+from tests.waiting import wait_until
 
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENODEV)
 
@@ -53,8 +54,8 @@ def test_truncated_and_rewritten(mounted: Mounted, faults: Faults, scale: Scale,
                 write(path, 1 + number % 2)
                 time.sleep(0.6 if number % 100 == 99 else 0.005)
             assert is_running(mount.pid)
-            assert wait_until(shows(shown, 2))
-            assert wait_until(lambda: buffered.seen["2"] > 0 and direct.seen["2"] > 0)
+            wait_until(shows(shown, 2))
+            wait_until(lambda: buffered.seen["2"] > 0 and direct.seen["2"] > 0)
     faults.add("container truncated and rewritten in place, under 8 readers", truncations, summed(buffered, direct))
 
 
@@ -69,8 +70,8 @@ def test_replaced(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path
                 version = 1 + number % 250
                 replace(path, version)
                 time.sleep(0.05)
-            assert wait_until(shows(shown, version))
-            assert wait_until(lambda: buffered.seen[str(version)] > 0 and direct.seen[str(version)] > 0)
+            wait_until(shows(shown, version))
+            wait_until(lambda: buffered.seen[str(version)] > 0 and direct.seen[str(version)] > 0)
             assert is_running(mount.pid)
     faults.add("container replaced by a rename over it, under 8 readers", replacements, summed(buffered, direct))
 
@@ -83,7 +84,7 @@ def test_deleted_while_open(mounted: Mounted, faults: Faults, scale: Scale, tmp_
         shown = mount.path / "changing/signal/data.npy"
         for number in range(1, deletions + 1):
             write(path, number)
-            assert wait_until(shows(shown, number))
+            wait_until(shows(shown, number))
             descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT)
             try:
                 os.pread(descriptor, 1000, 0)
@@ -92,7 +93,7 @@ def test_deleted_while_open(mounted: Mounted, faults: Faults, scale: Scale, tmp_
                 seen["whole files of the deleted one, as it was open"] += 1
             finally:
                 os.close(descriptor)
-            assert wait_until(lambda: not shown.exists())
+            wait_until(lambda: not shown.exists())
             seen["ENOENT"] += 1
         assert is_running(mount.pid)
     faults.add("container deleted while it is read", deletions, seen)
@@ -159,7 +160,7 @@ def test_daemon_ends_under_readers(mounted: Mounted, faults: Faults, scale: Scal
             try:
                 os.pread(descriptor, LENGTH, HEADER)
                 os.kill(mount.pid, signal.SIGKILL if fault == "kill -9" else signal.SIGTERM)
-                assert wait_until(lambda pid=mount.pid: not is_running(pid))  # type: ignore[misc]
+                wait_until(lambda pid=mount.pid: not is_running(pid))  # type: ignore[misc]
                 with pytest.raises(OSError) as raised:
                     os.pread(descriptor, LENGTH, HEADER)
                 assert raised.value.errno in GONE
@@ -215,7 +216,7 @@ def test_spool_disk_full(mounted: Mounted, faults: Faults, scale: Scale, tmp_pat
                 shown.read_bytes()
             assert raised.value.errno == errno.ENOSPC
             seen["ENOSPC"] += 1
-            assert wait_until(lambda: os.statvfs(small_disk).f_bfree > 250)  # of 256: others need the room
+            wait_until(lambda: os.statvfs(small_disk).f_bfree > 250)  # of 256: others need the room
         subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
         assert shown.read_bytes()[HEADER:] == film.tobytes()
         seen["whole file once there was room"] += 1

@@ -12,7 +12,8 @@ from writers.kinodb import KinoWriter
 
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery, npy
-from tests.mount.mounts import Mount, wait_until
+from tests.mount.mounts import Mount
+from tests.waiting import wait_until
 
 REASON = "user.glassfs.error"
 
@@ -118,14 +119,14 @@ def test_what_is_added_and_removed_shows_within_a_second(mounted: Mounted, folde
         (folder / "a/new.txt").write_bytes(b"new")
         (folder / "a/readme.md").unlink()
         (folder / "void/deeper").mkdir()
-        assert wait_until(lambda: listing(mount, "void") == ["deeper", "new.kas"])
-        assert wait_until(lambda: listing(mount, "a") == ["b", "new.txt"])
-        assert wait_until(lambda: (mount.path / "void/new.kas/array.npy").exists())
+        wait_until(lambda: listing(mount, "void") == ["deeper", "new.kas"])
+        wait_until(lambda: listing(mount, "a") == ["b", "new.txt"])
+        wait_until(lambda: (mount.path / "void/new.kas/array.npy").exists())
         assert value_of(mount.path / "void/new.kas") == 9.0
         assert (mount.path / "a/new.txt").read_bytes() == b"new"
         assert not (mount.path / "a/readme.md").exists()
         (folder / "void/new.kas").unlink()
-        assert wait_until(lambda: not (mount.path / "void/new.kas").exists())
+        wait_until(lambda: not (mount.path / "void/new.kas").exists())
 
 
 def test_a_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> None:
@@ -133,10 +134,10 @@ def test_a_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -
         assert (mount.path / "fake.kas").is_file()
         write_store(folder / "fake.kas", 5.0)
         # For a moment that may be EIO with libfuse 2: there the kernel cannot be told that a name is of another type.
-        assert wait_until(lambda: os.path.isdir(mount.path / "fake.kas"))
+        wait_until(lambda: os.path.isdir(mount.path / "fake.kas"))
         assert value_of(mount.path / "fake.kas") == 5.0
         (folder / "fake.kas").write_bytes(b"and back")
-        assert wait_until(lambda: os.path.isfile(mount.path / "fake.kas"))
+        wait_until(lambda: os.path.isfile(mount.path / "fake.kas"))
         assert (mount.path / "fake.kas").read_bytes() == b"and back"
 
 

@@ -22,8 +22,9 @@ from tests.mount.conftest import Mounted
 from tests.mount.connections import Connection
 from tests.mount.gallery import npy
 from tests.mount.hanging import HangingDisk
-from tests.mount.mounts import PATIENCE, Mount, is_running, wait_until
+from tests.mount.mounts import PATIENCE, Mount, is_running
 from tests.security.users import Child
+from tests.waiting import wait_until
 
 READERS = 64
 LOOKERS = 160
@@ -129,7 +130,7 @@ def test_readers_that_hang_hold_up_nobody_else(
         pool = ThreadPoolExecutor(READERS)
         try:
             waiting = [pool.submit(read, slow / f"a{number:02d}.npy") for number in numbers]
-            assert wait_until(lambda: connection.waiting == READERS)
+            wait_until(lambda: connection.waiting == READERS)
             took = Child(looks, mount, scale(10, 100)).result(PATIENCE)
             assert not any(reader.done() for reader in waiting)
             assert threads(mount) < BOUND
@@ -138,7 +139,7 @@ def test_readers_that_hang_hold_up_nobody_else(
             answers = [reader.result(PATIENCE) for reader in waiting]
             pool.shutdown()
         assert answers == [npy(array("one", number)) for number in numbers]
-        assert wait_until(lambda: threads(mount) < QUIET)
+        wait_until(lambda: threads(mount) < QUIET)
         assert mount.status()["errors"] == 0
     for what, seconds in took.items():
         record_property(f"p99 of {what} in ms", round(1000 * sorted(seconds)[int(0.99 * len(seconds))], 1))
@@ -158,7 +159,7 @@ def test_what_is_read_ahead_where_it_hangs_holds_up_nobody_else(
         disk.stop()
         try:
             waiting = [pool.submit((slow / f"a{number:02d}.npy").read_bytes) for number in range(FILES)]
-            assert wait_until(lambda: connection.waiting >= FILES)
+            wait_until(lambda: connection.waiting >= FILES)
             Child(looks, mount, 10).result(PATIENCE)  # other files than before, which the kernel does not have
             assert not any(reader.done() for reader in waiting)
         finally:
@@ -181,7 +182,7 @@ def test_very_many_who_look_for_a_source_that_hangs(mounted: Mounted, disk: Hang
         pool = ThreadPoolExecutor(LOOKERS)
         try:
             waiting = [pool.submit(os.stat, shown) for _ in range(LOOKERS)]
-            assert wait_until(lambda: connection.waiting == LOOKERS)
+            wait_until(lambda: connection.waiting == LOOKERS)
             assert Child(looks, mount, 3).result(PATIENCE)
             assert threads(mount) < BOUND
         finally:
@@ -203,7 +204,7 @@ def test_a_sound_source_changes_while_another_hangs(mounted: Mounted, disk: Hang
             with KastoreWriter(tmp_path / "new") as store:
                 store.add("a00", array("two", 7))
             (tmp_path / "new").replace(tmp_path / "sound/two.kas")
-            assert Child(wait_until, lambda: gives(sound, npy(array("two", 7)))).result(2 * PATIENCE)
+            Child(wait_until, lambda: gives(sound, npy(array("two", 7)))).result(2 * PATIENCE)
         finally:
             disk.go_on()
         assert waiting.result(PATIENCE) == npy(array("one", 0))
@@ -225,13 +226,13 @@ def test_who_waits_for_what_hangs_can_be_ended(
         disk.stop()
         try:
             reader = subprocess.Popen(["cat", shown], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            assert wait_until(lambda: connection.waiting > 0)
+            wait_until(lambda: connection.waiting > 0)
             reader.send_signal(number)
             assert reader.wait(PATIENCE) == -number
             assert Child(looks, mount, 1).result(PATIENCE)
         finally:
             disk.go_on()
-        assert wait_until(lambda: Child(read, shown).result(PATIENCE) == npy(array("one", 0)))
+        wait_until(lambda: Child(read, shown).result(PATIENCE) == npy(array("one", 0)))
         assert is_running(mount.pid)
 
 
@@ -247,13 +248,13 @@ def test_unmounting_and_signals_while_a_source_hangs(
         disk.stop()
         try:
             waiting = [pool.submit(read, path) for path in shown]
-            assert wait_until(lambda: connection.waiting == len(shown))
+            wait_until(lambda: connection.waiting == len(shown))
             os.kill(mount.pid, signal.SIGTERM)
             for reader in waiting:
                 error = reader.exception(PATIENCE)
                 assert isinstance(error, OSError)
                 assert error.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
-            assert wait_until(lambda: not os.path.ismount(mount.path))
+            wait_until(lambda: not os.path.ismount(mount.path))
         finally:
             disk.go_on()
-        assert wait_until(lambda: not is_running(mount.pid))
+        wait_until(lambda: not is_running(mount.pid))

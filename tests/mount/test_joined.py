@@ -13,7 +13,8 @@ from writers.kinodb import KinoWriter
 
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import glassfs, wait_until
+from tests.mount.mounts import glassfs
+from tests.waiting import wait_until
 
 TASKS = ("pick up the red block", "open the drawer", "push the red button", "wave")
 OUTCOMES = (True, False, None)
@@ -124,11 +125,11 @@ def test_what_changes_shows_after_a_while_and_not_in_an_open_file(
             data = table.read_bytes()
             write_takes(dataset / "new/later.kdb", 1)
             (dataset / "part 0/take_000.kdb").unlink()
-            assert wait_until(lambda: "new/later.kdb" in containers() and "part 0/take_000.kdb" not in containers())
+            wait_until(lambda: "new/later.kdb" in containers() and "part 0/take_000.kdb" not in containers())
             if fuse == "3":  # libfuse 2 has one file of a name
                 assert before.read() == data
         write_takes(dataset / "new/later.kdb", 2, episodes=5)
-        assert wait_until(lambda: len(table.read_text().splitlines()) == 3 * 11 + 5)
+        wait_until(lambda: len(table.read_text().splitlines()) == 3 * 11 + 5)
 
 
 def test_a_container_that_cannot_be_read_is_named(mounted: Mounted, dataset: Path) -> None:

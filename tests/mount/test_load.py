@@ -13,7 +13,8 @@ from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.connections import forget
 from tests.mount.gallery import Gallery
-from tests.mount.mounts import Mount, wait_until
+from tests.mount.mounts import Mount
+from tests.waiting import wait_until
 
 READERS = 64
 WARM_UP = 10
@@ -66,14 +67,14 @@ def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, s
         assert load(duration * 2 / 3) >= READERS
         assert mount.resident() - memory < GROWTH
         # The last releases may still be on their way.
-        assert wait_until(lambda: mount.descriptors() <= descriptors + 2)
+        wait_until(lambda: mount.descriptors() <= descriptors + 2)
         status = mount.status()
         assert status["errors"] == 0
         if mount.generation == "3":
-            assert wait_until(lambda: threads(mount) < THREADS)
+            wait_until(lambda: threads(mount) < THREADS)
         assert status["cache"]["used"] <= status["cache"]["budget"]
         if mount.generation == "3" and os.geteuid() == 0:
-            assert wait_until(lambda: nodes_after_forgetting(mount) < NODES)
+            wait_until(lambda: nodes_after_forgetting(mount) < NODES)
 
 
 def threads(mount: Mount) -> int:

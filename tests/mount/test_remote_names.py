@@ -15,10 +15,11 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import COMMAND, environment, glassfs, is_mounted, mountinfo, wait_until
+from tests.mount.mounts import COMMAND, environment, glassfs, is_mounted, mountinfo
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, S3Server, answer_object
+from tests.waiting import wait_until
 
 SECRET = "hunter2"
 
@@ -189,12 +190,12 @@ def test_who_gives_up_waiting_for_a_server_gets_no_mount(fuse: str, s3: S3Server
     words = [*COMMAND, "mount", "--log-file", str(log), "s3://bucket/data", str(mountpoint)]
     process = subprocess.Popen(words, env=environment(fuse), stderr=subprocess.PIPE, text=True)
     try:
-        assert wait_until(lambda: bool(s3.requests))
+        wait_until(lambda: bool(s3.requests))
         process.send_signal(signal.SIGINT)
         assert process.communicate()[1].split("\n") == ["", "glassfs: interrupted", ""]
         assert process.returncode == 130
     finally:
         s3.release()
-    assert wait_until(lambda: not processes_with(str(log)))
+    wait_until(lambda: not processes_with(str(log)))
     assert not is_mounted(mountpoint)
     assert "Traceback" not in log.read_text()

@@ -17,7 +17,8 @@ from writers.kinodb import KinoWriter
 
 from tests.mount.conftest import Mounted
 from tests.mount.connections import forget
-from tests.mount.mounts import Mount, wait_until
+from tests.mount.mounts import Mount
+from tests.waiting import wait_until
 
 STEPS = 200
 READERS = 64
@@ -128,7 +129,7 @@ def test_what_nobody_uses_is_given_back(mounted: Mounted, as_root: None, film: P
         files = sum(len(names) for _, _, names in os.walk(mount.path))
         assert mount.status()["nodes"]["references"] > files > 2 * STEPS
         with (mount.path / "one.kdb/episodes/0/images/cam/000007.png").open("rb") as file:
-            assert wait_until(lambda: nodes_after_forgetting(mount)["references"] < 20)
+            wait_until(lambda: nodes_after_forgetting(mount)["references"] < 20)
             assert nodes_after_forgetting(mount)["references"] > empty["references"]
             assert file.read(8) == b"\x89PNG\r\n\x1a\n"
 
@@ -136,7 +137,7 @@ def test_what_nobody_uses_is_given_back(mounted: Mounted, as_root: None, film: P
             found = nodes_after_forgetting(mount)
             return found["references"] <= empty["references"] and found["directories"] <= empty["directories"]
 
-        assert wait_until(is_empty)
+        wait_until(is_empty)
         assert sum(len(names) for _, _, names in os.walk(mount.path)) == files
 
 

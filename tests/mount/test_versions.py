@@ -19,7 +19,8 @@ from tests.conftest import Scale
 from tests.mount.changing import HEADER, LENGTH, shows, versions, write
 from tests.mount.conftest import Faults, Mounted
 from tests.mount.connections import forget
-from tests.mount.mounts import PATIENCE, Mount, is_running, wait_until
+from tests.mount.mounts import PATIENCE, Mount, is_running
+from tests.waiting import wait_until
 
 PART = 50_000
 LARGE, SMALL = 3_000_000, 1_000_000
@@ -143,7 +144,7 @@ def test_a_container_replaced_by_larger_and_smaller_ones(
                 assert set(os.pread(held[-1][1], 100, HEADER)) == {version - 1}
                 begun = time.monotonic()
                 put(path, version)
-                assert wait_until(lambda: is_seen(version))  # noqa: B023
+                wait_until(lambda: is_seen(version))  # noqa: B023
                 took.append(time.monotonic() - begun)
                 assert shown.read_bytes()[HEADER:] == bytes([version]) * length_of(version)
                 for old, descriptor in held:
@@ -203,7 +204,7 @@ def test_a_deleted_container_is_read_to_its_end_by_who_has_it_open(
         with opened(mount.path / "gone/signal/data.npy") as descriptor:
             assert os.pread(descriptor, 100, HEADER) == bytes([1]) * 100
             (folder / "gone").unlink()
-            assert wait_until(lambda: not (mount.path / "gone").exists())
+            wait_until(lambda: not (mount.path / "gone").exists())
             for _ in range(2):
                 forget()
                 assert shows(mount.path / "stays/signal/data.npy", 2)()
@@ -216,7 +217,7 @@ def test_a_deleted_container_is_read_to_its_end_by_who_has_it_open(
             forget()
             return not is_held(mount, folder / "gone")
 
-        assert wait_until(is_given_back)
+        wait_until(is_given_back)
 
 
 def is_held(mount: Mount, path: Path) -> bool:
@@ -239,7 +240,7 @@ def test_a_deleted_plain_file_is_read_to_its_end_once_it_was_read(
     with mounted(folder) as mount, opened(mount.path / "plain") as descriptor:
         assert os.pread(descriptor, 100, 0) == data[:100]
         (folder / "plain").unlink()
-        assert wait_until(lambda: not (mount.path / "plain").exists())
+        wait_until(lambda: not (mount.path / "plain").exists())
         for _ in range(2):
             forget()
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -264,8 +265,8 @@ def test_attributes_that_the_kernel_holds_follow_those_of_the_container(
                 path.chmod(mode)
                 searched = 0o555 & (mode & 0o444 | (mode & 0o444) >> 2)
                 shown = mode & 0o444, searched, searched
-                assert wait_until(lambda: modes(file, directory, container) == shown, PATIENCE / 2)  # noqa: B023
-                assert wait_until(
+                wait_until(lambda: modes(file, directory, container) == shown, PATIENCE / 2)  # noqa: B023
+                wait_until(
                     lambda: modes(root / "signal/data.npy", root / "signal", root) == shown,  # noqa: B023
                 )
                 assert os.pread(file, 100, HEADER + 500_000) == bytes([1]) * 100

@@ -11,9 +11,9 @@ from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Listing, Operations
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File, Sources
 from glassfs.tree.nodes import FixedDirectory
+from tests.memory_store import MemoryStore
 from tests.tree.trees import origin, sources_of
 
 OWNER = 7, 8

@@ -13,10 +13,10 @@ from glassfs.content import Blob, Group, Member, Records, Unreadable
 from glassfs.errors import Changed, Damaged, GlassfsError, NotAllowed, Unavailable
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG, SHORT
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Node
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Access, FixedDirectory, Origin, Symlink
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import operations_of
 from tests.mount_unit.protocol import (
     ANSWERED,

@@ -11,8 +11,8 @@ import pytest
 from glassfs.errors import Changed, NotADirectory
 from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import served, told
 from tests.mount_unit.protocol import GETATTR, GETXATTR, OPENDIR, Caller, attr_of
 from tests.tree.made import FORMAT, made

@@ -13,12 +13,12 @@ from glassfs.content import Blob, Group, Member, Memory
 from glassfs.errors import Changed, NotADirectory
 from glassfs.mount import inodes as inodes_module
 from glassfs.mount.inodes import ROOT, Inodes, _Holding, _Shelf
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Node, Settled
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Origin, Symlink
 from tests.conftest import Scale
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import Kernel, operations_over, served, told
 from tests.tree.made import made
 from tests.tree.trees import origin

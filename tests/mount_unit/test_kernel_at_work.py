@@ -21,10 +21,10 @@ from hypothesis.stateful import (
 from glassfs.errors import Changed, GlassfsError, NotFound
 from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory
 from glassfs.tree.lease import Lease
 from tests.conftest import Scale
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import held_by, operations_of
 from tests.tree.made import made
 from tests.tree.trees import sources_of

@@ -20,7 +20,7 @@ from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
-from glassfs.source.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.mount.mounts import LIBRARIES
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import sources_of

@@ -19,10 +19,10 @@ from glassfs.mount import operations as operations_module
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG, SHORT, Missing, Operations
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, Node, Symlink
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import FixedDirectory
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import Kernel, held_by, operations_of, operations_over, served, told
 from tests.mount_unit.protocol import BIG, members
 from tests.tree.made import made

@@ -23,8 +23,8 @@ from glassfs.mount.errors import Answer
 from glassfs.mount.operations import Operations
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Sources
+from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import sources_of
 

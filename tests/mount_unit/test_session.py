@@ -14,8 +14,8 @@ from glassfs.mount import session as session_module
 from glassfs.mount.errors import Failures
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Stale
-from glassfs.mount.session import WATCH_INTERVAL, Session
-from glassfs.source.memory import MemoryStore
+from glassfs.mount.session import WATCH_INTERVAL, MountSession
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import served
 from tests.tree.made import FORMAT, made
 
@@ -32,10 +32,10 @@ class Engine:
         self.nodes += stale.nodes
 
 
-def session_over(sources: object, operations: object, is_ending: threading.Event) -> tuple[Session, Engine]:
+def session_over(sources: object, operations: object, is_ending: threading.Event) -> tuple[MountSession, Engine]:
     """A session that nothing is mounted by."""
     engine = Engine()
-    session = Session.__new__(Session)
+    session = MountSession.__new__(MountSession)
     fields: dict[str, Any] = {
         "sources": sources, "operations": operations, "engine": engine, "failures": Failures(), "shown_sources": ["x"],
         "cache": SimpleNamespace(misses=0), "_memory": SimpleNamespace(tick=lambda misses: None),

@@ -9,8 +9,8 @@ import pytest
 
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG, SHORT
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import open_sources
+from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import operations_of, served
 from tests.tree.made import made
 

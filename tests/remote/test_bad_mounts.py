@@ -23,12 +23,13 @@ from writers.kastore import KastoreWriter
 
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import Mount, glassfs, is_running, wait_until
+from tests.mount.mounts import Mount, glassfs, is_running
 from tests.remote.conftest import Serving
 from tests.remote.faults import Cut, Fault, Garbage, Length, Redirect, Reset, Stall, Status, Whole, for_each
 from tests.remote.s3 import Bucket, S3Server
 from tests.remote.test_bad_networks import ODD_NAMES, Weather, is_part
 from tests.security.users import STRANGER, Child
+from tests.waiting import wait_until
 
 SIZE = 6 << 20
 CONTENT = random.Random(5).randbytes(SIZE)
@@ -72,7 +73,7 @@ def test_faults_for_good_are_errors_and_leave_the_rest(fault: Fault, serving: Se
         lines = [line for line in mount.log_lines() if "s3://bucket/data/bad" in line]
         assert lines and all(line.isprintable() for line in lines)
         server.faults = ()
-        assert wait_until(lambda: errno_of(mount.path / "bad", 1 << 20) == 0)
+        wait_until(lambda: errno_of(mount.path / "bad", 1 << 20) == 0)
         assert (mount.path / "bad").read_bytes() == CONTENT
 
 
@@ -108,7 +109,7 @@ def test_what_is_replaced_under_readers(serving: Serving, mounted: Mounted, tmp_
                 seen.update(np.unique(np.load(values)))
             return 2.0 in seen
 
-        assert wait_until(is_new)
+        wait_until(is_new)
         assert seen <= {1.0, 2.0}
         with pytest.raises(OSError) as raised:
             for offset in range(1 << 20, SIZE, 4096):
@@ -121,9 +122,9 @@ def test_what_is_replaced_under_readers(serving: Serving, mounted: Mounted, tmp_
                 return plain.read_bytes() == CONTENT[::-1]
             return False
 
-        assert wait_until(is_read_anew)
+        wait_until(is_read_anew)
         bucket.delete("data/some.kas")
-        assert wait_until(lambda: "some.kas" not in os.listdir(mount.path))
+        wait_until(lambda: "some.kas" not in os.listdir(mount.path))
 
 
 @pytest.mark.slow
@@ -241,7 +242,7 @@ def test_a_server_that_swallows_everything(many_arrays: Path, serving: Serving, 
                 thread.start()
             begun = time.monotonic()
             os.kill(mount.pid, signal.SIGTERM)
-            assert wait_until(lambda: not is_running(mount.pid))
+            wait_until(lambda: not is_running(mount.pid))
             print(f"SIGTERM to end {time.monotonic() - begun:.2f} s")
             assert time.monotonic() - begun < 5 + LATE
             for thread in threads:
@@ -263,7 +264,7 @@ def test_what_is_known_is_read_while_the_server_is_away(
         with server.away():
             assert path.read_bytes() == data
             assert errno_of(mount.path / "many.kas/array30.npy", 800_000) == errno.EIO
-        assert wait_until(lambda: errno_of(mount.path / "many.kas/array30.npy", 800_000) == 0)
+        wait_until(lambda: errno_of(mount.path / "many.kas/array30.npy", 800_000) == 0)
 
 
 # The cache on disk
@@ -313,7 +314,7 @@ def test_the_cache_on_disk_is_bounded_and_survives_kill(
             os.kill(mount.pid, signal.SIGKILL)
             reader.wait()
         finally:
-            assert wait_until(lambda mount=mount: not is_running(mount.pid))
+            wait_until(lambda mount=mount: not is_running(mount.pid))
             glassfs("umount", "--lazy", place, generation=fuse)
         # Some more for what is none of the blocks: the index, and one block that was just written.
         assert bytes_in(disk) <= bound + (2 << 20)
@@ -334,7 +335,7 @@ def test_a_second_mount_asks_only_whether_things_are_the_same(
     inside = "data.npy" if source.endswith(".kas") else "large.kas/data.npy"
     with mounted(source, options=options) as mount:
         data = (mount.path / inside).read_bytes()
-        assert wait_until(lambda: kept_whole(disk, 24 << 20))
+        wait_until(lambda: kept_whole(disk, 24 << 20))
     asked.reset()
     with mounted(source, options=options) as mount:
         assert (mount.path / inside).read_bytes() == data

@@ -13,11 +13,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.mount.mounts import COMMAND, environment, is_mounted, is_running, wait_until
+from tests.mount.mounts import COMMAND, environment, is_mounted
 from tests.security.users import Child
+from tests.waiting import wait_until
 
 MNT_FORCE, MNT_DETACH, UMOUNT_NOFOLLOW = 1, 2, 8
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -45,8 +47,8 @@ class Daemon:
         )
         self.pid = self.process.pid
         try:
-            mounted = wait_until(lambda: is_mounted(path) or self.process.poll() is not None, patience)
-            assert mounted and is_mounted(path), f"not mounted: {self._last_words()}"
+            wait_until(lambda: is_mounted(path) or self.process.poll() is not None, patience)
+            assert is_mounted(path), f"not mounted: {self._last_words()}"
             Child(os.stat, path).result(patience)
         except BaseException:
             self.end()
@@ -86,7 +88,8 @@ class Daemon:
         if self.process.poll() is None:
             os.kill(self.pid, signal.SIGCONT)
             self.process.terminate()
-            wait_until(lambda: not is_running(self.pid), 5.0)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5.0)
         force_away(self.path)
         if self.process.poll() is None:
             self.process.kill()

@@ -14,9 +14,9 @@ from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter, write_chunked
 
 from tests.mount.gallery import npy
-from tests.mount.mounts import wait_until
 from tests.security.conftest import Shared
 from tests.security.places import make_folder, write_store
+from tests.waiting import wait_until
 
 CONTAINERS = 1018
 FEW = 200
@@ -54,7 +54,7 @@ def test_pictures_read_in_part_hold_no_descriptors(shared: Shared, place: Path, 
         most = max(most, daemon.descriptors())
     assert most < FEW
     shutil.copyfile(place / "one.kdb", source / "new.kdb")
-    assert wait_until(lambda: (daemon.path / "new.kdb").is_dir())
+    wait_until(lambda: (daemon.path / "new.kdb").is_dir())
     with Image.open(io.BytesIO((daemon.path / "new.kdb/episodes/0/images/cam/000000.png").read_bytes())) as picture:
         assert np.array_equal(np.asarray(picture), frame)
     assert daemon.descriptors() < FEW

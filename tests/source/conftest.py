@@ -42,7 +42,7 @@ def store(pool: Watches, root: Path) -> Iterator[LocalStore]:
     store = LocalStore(root)
     if not store.watch((), lambda path, name: None):
         pytest.skip("nothing can be watched here")
-    store.unwatch(())
+    store.close()
     yield store
     store.close()
 

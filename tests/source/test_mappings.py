@@ -9,8 +9,8 @@ import pytest
 
 from glassfs.errors import Changed, Damaged
 from glassfs.source.local import LocalStore
-from glassfs.source.memory import MemoryStore
 from glassfs.source.sealed import SealedSource
+from tests.memory_store import MemoryStore
 
 RAW = bytes(range(256)) * 64
 

@@ -8,7 +8,7 @@ import pytest
 
 from glassfs.errors import DeviceFailed, Unavailable
 from glassfs.source import Path
-from glassfs.source.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.source.store_suite import Lab, StoreSuite
 
 

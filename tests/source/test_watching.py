@@ -127,22 +127,6 @@ def test_a_watch_that_is_there_costs_no_system_call(
     assert store.watch(("a",), listener)
 
 
-def test_nobody_is_told_after_unwatch(store: LocalStore, root: Path, listener: Listener) -> None:
-    other = Listener()
-    assert store.watch(("a",), listener)
-    assert store.watch(("a", "b"), other)
-    store.unwatch(("a",))
-    store.unwatch(("a",))
-    store.unwatch(("never",))
-    (root / "a" / "new").touch()
-    (root / "a" / "b" / "new").touch()
-    assert other.hears(("a", "b"), "new")
-    assert listener.heard == []
-    assert store.watch(("a",), listener)
-    (root / "a" / "newer").touch()
-    assert listener.hears(("a",), "newer")
-
-
 def test_stores_share_what_they_watch(store: LocalStore, root: Path, listener: Listener) -> None:
     other, second = LocalStore(root / "a"), Listener()
     assert store.watch(("a", "b"), listener)
@@ -189,7 +173,7 @@ def test_another_folder_in_the_way_is_told(
 def test_what_is_read_behind_a_watch_is_what_is_watched(store: LocalStore, root: Path, listener: Listener) -> None:
     """The store goes over to another root before it says that this is watched, not a moment later."""
     for number in range(20):
-        store.unwatch(("a",))
+        store.close()
         store.entry(())
         exchange(root)
         (root / "a" / f"{number}").touch()
@@ -213,7 +197,7 @@ def test_who_is_told_of_another_root_finds_that(store: LocalStore, root: Path) -
         assert until(lambda number=number: len(found) > number)
         shutil.rmtree(root.parent / "other")
         (root / "a" / "new").unlink()
-        store.unwatch(("a",))
+        store.close()
     assert all(found)
 
 
@@ -333,6 +317,8 @@ def test_folders_that_swap_places_in_a_loop(store: LocalStore, root: Path) -> No
 
 
 def test_close_leaves_no_thread_and_no_descriptor(store: LocalStore, root: Path, listener: Listener) -> None:
+    store.entry(())
+    assert until(lambda: not threads())
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         assert store.watch(("a",), listener)
@@ -354,7 +340,7 @@ def test_a_store_that_nobody_has_any_more_watches_nothing(pool: watching.Watches
 
 def test_who_is_told_may_watch_and_close(store: LocalStore, root: Path, listener: Listener) -> None:
     def told(path: Names, name: str) -> None:
-        store.unwatch(path)
+        store.close()
         assert store.watch(("a", "b"), listener)
         listener(path, name)
 
@@ -376,8 +362,6 @@ def test_threads_watch_and_give_back_at_once(store: LocalStore, root: Path, list
         try:
             for step in range(first, first + 300):
                 store.watch(names[step % 3], listener)
-                if step % 5 == 0:
-                    store.unwatch(names[step * 7 % 3])
                 if step % 50 == 0:
                     store.close()
         except BaseException as error:
@@ -416,4 +400,3 @@ class Silent(Store):
 
 def test_a_store_need_not_be_able_to_tell(listener: Listener) -> None:
     assert not Silent().watch((), listener)
-    Silent().unwatch(())

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from glassfs.mount.mountpoint import make
-from tests.mount.mounts import COMMAND, glassfs, is_mounted, is_running, missing, wait_until
+from tests.mount.mounts import COMMAND, glassfs, is_mounted, is_running, missing
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_a_mount_point_that_somebody_else_made_stays(here: Path) -> None:
     assert glassfs("mount", "run.kas", "run", cwd=here).returncode == 0
     pid = pid_of(here / "run")
     assert glassfs("umount", "run", cwd=here).returncode == 0
-    assert wait_until(lambda: not is_running(pid))
+    wait_until(lambda: not is_running(pid))
     assert (here / "run").is_dir()
 
 
@@ -76,7 +77,7 @@ def test_another_directory_of_its_name_stays(here: Path) -> None:
         assert glassfs("umount", "--lazy", "run", cwd=here).returncode == 0
         (here / "run").rename(here / "old")
         (here / "run").mkdir()
-    assert wait_until(lambda: not is_running(pid))
+    wait_until(lambda: not is_running(pid))
     assert (here / "run").is_dir() and (here / "old").is_dir()
 
 
@@ -86,7 +87,7 @@ def test_what_somebody_puts_there_stays(here: Path) -> None:
     with (here / "run/array.npy").open("rb"):
         assert glassfs("umount", "--lazy", "run", cwd=here).returncode == 0
         (here / "run/mine.txt").write_text("mine")
-    assert wait_until(lambda: not is_running(pid))
+    wait_until(lambda: not is_running(pid))
     assert (here / "run/mine.txt").read_text() == "mine"
 
 
@@ -101,12 +102,12 @@ def test_nothing_is_left_where_mounting_fails(here: Path, words: list[str]) -> N
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith("glassfs: ")
-    assert wait_until(lambda: sorted(os.listdir(here)) == before), os.listdir(here)
+    wait_until(lambda: sorted(os.listdir(here)) == before)
 
 
 def test_in_the_foreground_it_goes_when_the_mount_ends(here: Path) -> None:
     process = subprocess.Popen([*COMMAND, "mount", "-f", "run.kas"], cwd=here, stderr=subprocess.PIPE, text=True)
-    assert wait_until(lambda: is_mounted(here / "run"))
+    wait_until(lambda: is_mounted(here / "run"))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 0
@@ -118,7 +119,7 @@ def test_after_a_killed_daemon_it_stays_until_somebody_removes_it(here: Path) ->
     assert glassfs("mount", "run.kas", cwd=here).returncode == 0
     pid = pid_of(here / "run")
     os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: not is_running(pid))
+    wait_until(lambda: not is_running(pid))
     assert glassfs("umount", "run", cwd=here).returncode == 0
     assert os.listdir(here / "run") == []
 

@@ -17,7 +17,8 @@ from glassfs.cli import COMMANDS
 from glassfs.cli.man import NOTES
 from glassfs.mount.options import DESCRIPTIONS
 from tests.conftest import ROOT
-from tests.mount.mounts import COMMAND, glassfs, is_mounted, wait_until
+from tests.mount.mounts import COMMAND, glassfs, is_mounted
+from tests.waiting import wait_until
 
 WRONG_USE, MOUNT_FAILURE = 1, 32
 HELPER = (sys.executable, "-c", "from glassfs.mount.helper import main; main()")
@@ -57,7 +58,7 @@ def test_journal_gets_levels(store: Path, mountpoint: Path, tmp_path: Path) -> N
             env=os.environ | {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"},
         )
         try:
-            assert wait_until(lambda: "is mounted at" in journal.read_text())
+            wait_until(lambda: "is mounted at" in journal.read_text())
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0

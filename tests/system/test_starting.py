@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mounts import COMMAND, glassfs, is_mounted, wait_until
+from tests.mount.mounts import COMMAND, glassfs, is_mounted
+from tests.waiting import wait_until
 
 AWKWARD = b"bad\n2026-01-01 00:00:00,000 ERROR forged\r\x1b[31m\xff\xc2\x9b\xe2\x80\xa8\xe2\x80\xae.kas"
 SHOWN = r"bad\n2026-01-01 00:00:00,000 ERROR forged\r\x1b[31m\xff\x9b\u2028\u202e.kas"
@@ -49,7 +50,7 @@ def test_names_of_strangers_in_a_log_file(folder: Path, mountpoint: Path, tmp_pa
         assert len(os.listdir(mountpoint)) >= 2
         os.listdir(os.path.join(os.fsencode(mountpoint), b"good.kas"))
         (mountpoint / "good.kas").stat()
-        assert wait_until(lambda: b".kas" in log.read_bytes())
+        wait_until(lambda: b".kas" in log.read_bytes())
     finally:
         assert glassfs("umount", mountpoint).returncode == 0
     assert_tells_of_the_bad_one(log.read_bytes().decode("utf-8").removesuffix("\n").split("\n"))
@@ -68,8 +69,8 @@ def test_names_of_strangers_on_stderr(folder: Path, mountpoint: Path, tmp_path: 
             [*COMMAND, "mount", "-f", str(folder), str(mountpoint)], stderr=stream, env=variables,
         )
         try:
-            assert wait_until(lambda: is_mounted(mountpoint) and len(os.listdir(mountpoint)) >= 2)
-            assert wait_until(lambda: b"is mounted at" in said.read_bytes())
+            wait_until(lambda: is_mounted(mountpoint) and len(os.listdir(mountpoint)) >= 2)
+            wait_until(lambda: b"is mounted at" in said.read_bytes())
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
@@ -86,7 +87,7 @@ def test_lines_from_before_readiness_are_not_lost(store: Path, mountpoint: Path,
             [*COMMAND, "mount", "-f", "-o", "read_ahead=99999999999T", str(store), str(mountpoint)], stderr=stream,
         )
         try:
-            assert wait_until(lambda: "is mounted at" in said.read_text())
+            wait_until(lambda: "is mounted at" in said.read_text())
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
@@ -104,7 +105,7 @@ def test_the_limit_of_descriptors_is_raised(store: Path, mountpoint: Path, foreg
     words = [*COMMAND, "mount", *(["-f"] if foreground else []), str(store), str(mountpoint)]
     process = subprocess.Popen(words, preexec_fn=lower, stderr=subprocess.DEVNULL)
     try:
-        assert wait_until(lambda: is_mounted(mountpoint) and (mountpoint / "array.npy").exists())
+        wait_until(lambda: is_mounted(mountpoint) and (mountpoint / "array.npy").exists())
         lines = Path(f"/proc/{pid_of(mountpoint)}/limits").read_text().splitlines()
         limits = next(line for line in lines if line.startswith("Max open files")).split()
         assert limits[3:5] == [str(hard), str(hard)]

@@ -18,7 +18,8 @@ from writers.wshard import WShardWriter
 
 from glassfs.source.mountinfo import glassfs_devices
 from glassfs.terminal import printable
-from tests.mount.mounts import glassfs, is_mounted, is_running, missing, wait_until
+from tests.mount.mounts import glassfs, is_mounted, is_running, missing
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -155,13 +156,13 @@ def test_a_mount_that_hangs_does_not_make_others_wait(folder: Path, mountpoint: 
         assert glassfs("umount", "--lazy", mountpoint).returncode == 0
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert wait_until(lambda: not is_running(pid))
+    wait_until(lambda: not is_running(pid))
 
 
 def test_a_mount_whose_daemon_is_gone(mountpoint: Path) -> None:
     pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
     os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: not is_running(pid))
+    wait_until(lambda: not is_running(pid))
     assert line_of(mountpoint).endswith(": its daemon is gone; 'glassfs umount' takes it away")
 
 

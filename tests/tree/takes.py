@@ -11,12 +11,12 @@ from glassfs.content import Container, Group, Records, Table
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Audience, Containers, Sources
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.joined import Joins
 from glassfs.tree.sources.walk import Start
 from glassfs.view import chosen
+from tests.memory_store import MemoryStore
 
 MAGIC = b"TAKES\n"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from glassfs.errors import NotFound
 from glassfs.source import Entry
-from glassfs.source.memory import MemoryStore
 from glassfs.tree.nodes import Access
+from tests.memory_store import MemoryStore
 from tests.tree.made import made
 from tests.tree.trees import entry, origin, sources_of
 

@@ -16,9 +16,9 @@ import pytest
 
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotADirectory, NotFound
 from glassfs.source import Path, Source
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Sources, Tree
 from glassfs.tree.turns import Turns
+from tests.memory_store import MemoryStore
 from tests.tree.made import made
 from tests.tree.trees import sources_of
 

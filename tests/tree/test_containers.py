@@ -11,11 +11,11 @@ import pytest
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, Unavailable
 from glassfs.formats import registry
 from glassfs.source import Path, Source
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File, Sources, Tree
 from glassfs.tree.containers import containers as containers_module
 from glassfs.tree.containers import verdicts
 from glassfs.tree.containers.lease import Location, OpenContainer
+from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import paths_of, sources_of
 

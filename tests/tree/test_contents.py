@@ -19,7 +19,6 @@ from glassfs.formats import registry
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Containers, Sources
 from glassfs.tree.containers import containers as containers_module
 from glassfs.tree.containers import parsed as contents_module
@@ -28,6 +27,7 @@ from glassfs.tree.containers.parsed import Contents
 from glassfs.tree.containers.weight import weight_of
 from glassfs.tree.lease import Lease
 from glassfs.tree.sources.folder import ContainerDirectory
+from tests.memory_store import MemoryStore
 from tests.source.test_local import held as held_below
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import origin

@@ -10,13 +10,13 @@ import pytest
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.formats import registry
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File, Sources, Tree
 from glassfs.tree.sources.helper import Helper
 from glassfs.tree.sources.own import OwnFiles
 from glassfs.tree.sources.sources import Start
 from glassfs.tree.sources.usage import Usage
 from glassfs.tree.sources.walk import Walk
+from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import files_of, paths_of, sources_of
 

@@ -15,11 +15,11 @@ from glassfs.content.join import COLUMNS
 from glassfs.errors import Changed, GlassfsError, NotFound, TooLarge
 from glassfs.formats import registry
 from glassfs.source import Entry
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Audience, Directory, File, Sources, Symlink
 from glassfs.tree.sources import joined
 from glassfs.tree.sources.joined import Joins, episodes_of
 from glassfs.view import by_task
+from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT as MADE
 from tests.tree.made import made
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of

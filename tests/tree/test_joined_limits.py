@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from glassfs.cache import BlockCache, catalogue_file, catalogued
-from glassfs.cache.blocks import COUNTED
+from glassfs.cache.blocks import RESERVED_FROM
 from glassfs.content import Records, Table
 from glassfs.content.join import BLOCK_BYTES, LONGEST, pieces_of
 from glassfs.errors import GlassfsError
 from glassfs.formats import registry
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Containers, Directory
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources import joined, walk
 from glassfs.tree.sources.helper import MOST_OF_VOLUME
 from glassfs.tree.sources.joined import Joins
 from glassfs.tree.sources.walk import Start
+from tests.memory_store import MemoryStore
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 
 
@@ -155,19 +155,19 @@ def test_rows_that_take_much_memory_are_made_in_room_for_them() -> None:
 
     class Noting(BlockCache):
         @contextmanager
-        def taken(self, size: int) -> Iterator[None]:
+        def reserved(self, size: int) -> Iterator[None]:
             taken.append(size)
             yield
             taken.append(-size)
 
     def block(number: int) -> list[dict[str, Any]]:
-        assert sum(taken) == (COUNTED + 1 if number else 0)
+        assert sum(taken) == (RESERVED_FROM + 1 if number else 0)
         return [take()] * 2000
 
-    table = Table(b"", 4000, list, Records(b"", 2, block, cost=lambda number: COUNTED + number))
+    table = Table(b"", 4000, list, Records(b"", 2, block, cost=lambda number: RESERVED_FROM + number))
     for _ in pieces_of(table, Noting()):
         assert not sum(taken)
-    assert taken == [COUNTED + 1, -COUNTED - 1]
+    assert taken == [RESERVED_FROM + 1, -RESERVED_FROM - 1]
 
 
 def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from glassfs.errors import Changed
-from glassfs.source.memory import MemoryStore
 from glassfs.tree.lease import Lease
+from tests.memory_store import MemoryStore
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from glassfs.library import open_tree
 from glassfs.names import component
 from glassfs.source import Entry, Kind
 from glassfs.source import Path as StorePath
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Directory, File, Symlink
 from glassfs.tree.sources.own import OwnFiles
+from tests.memory_store import MemoryStore
 from tests.source.test_local import held
 from tests.tree.made import made
 from tests.tree.trees import files_of, paths_of, sources_of

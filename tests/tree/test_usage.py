@@ -10,13 +10,13 @@ import pytest
 
 from glassfs.errors import DeviceFailed
 from glassfs.source import Entry, Path
-from glassfs.source.memory import MemoryStore
 from glassfs.tree.containers.containers import Location
 from glassfs.tree.sources import usage as usage_module
 from glassfs.tree.sources.usage import Usage
-from tests.mount.mounts import wait_until
+from tests.memory_store import MemoryStore
 from tests.tree.made import made
 from tests.tree.trees import sources_of
+from tests.waiting import wait_until
 
 
 def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_nobody_waits_for_the_sum() -> None:
     assert time.monotonic() - begun < 30
     assert store.listings == 1  # by one for all
     store.go.set()
-    assert wait_until(lambda: usage() == 3)
+    wait_until(lambda: usage() == 3)
     store.put("c", bytes(100))
     assert usage() == 3  # good for a while
 
@@ -71,7 +71,7 @@ def test_the_sum_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = Usage([Location(store, ())])
     assert wait_until(lambda: usage() == 1)
     store.put("b", bytes(100))
-    assert wait_until(lambda: usage() == 101)
+    wait_until(lambda: usage() == 101)
 
 
 def test_what_cannot_be_looked_at_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,4 +98,4 @@ def test_without_a_thread_the_last_sum_is_told(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         assert usage() == usage() == 0
-    assert wait_until(lambda: usage() == 1)
+    wait_until(lambda: usage() == 1)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Member
 from glassfs.source import Entry, Kind, Named, Version
-from glassfs.source.memory import MemoryStore
 from glassfs.tree import Containers, Directory, File, Sources, Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Access, Facts, Origin, Services, Settled
+from tests.memory_store import MemoryStore
 
 
 def origin(identity: str = "1:2:3:4", listings: Listings | None = None) -> Origin:

@@ -18,9 +18,9 @@ from glassfs.cache import BlockCache, Recipe
 from glassfs.content import Data, Image, Memory
 from glassfs.errors import GlassfsError
 from glassfs.formats.registry import Opening, open_container
-from glassfs.source.memory import MemoryStore
 from glassfs.view import data_of, folder_of
 from tests.helpers import walk
+from tests.memory_store import MemoryStore
 from tests.view.views import KEY, PLACE
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from glassfs.content import Content
+from tests.optional import without
 from tests.view.films import Pixels, data_of, film, patches, raw, shown, stored
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("ffmpeg") is None or shutil.which("ffprobe") is None, reason="ffmpeg is not installed",
+    shutil.which("ffmpeg") is None or shutil.which("ffprobe") is None, reason=without("ffmpeg"),
 )
 QUIET = ("-hide_banner", "-nostdin", "-v", "warning")
 

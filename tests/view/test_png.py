@@ -20,9 +20,9 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Data, Extent, Image, Memory, Unreadable
 from glassfs.errors import Damaged, TooLarge
 from glassfs.source.local import LocalStore
-from glassfs.source.memory import MemoryStore
 from glassfs.view import file_of, folder_of
 from glassfs.view.png import BAND, LONGEST_ROW, STORED_BLOCK
+from tests.memory_store import MemoryStore
 from tests.view.views import KEY, PLACE, file_bytes
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}

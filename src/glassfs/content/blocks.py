@@ -173,7 +173,7 @@ class Decoded(Data):
     def _is_right(self) -> bool:
         """What was found is noted for whoever opens the container again."""
         key = (*self.key, "right")
-        if self._cache.notes.find(key) is not None:
+        if self._cache.notes.get(key) is not None:
             return True
         is_right = self._matches()
         if is_right:

@@ -1,1 +1,1 @@
-"""One module a format. Each recognises a source by its first bytes and turns it into contents."""
+"""The built-in formats: each module or package recognizes its containers and opens them as contents."""

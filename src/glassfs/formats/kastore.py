@@ -1,13 +1,12 @@
-"""kastore: stores of one-dimensional arrays under keys that are paths (docs/formats/kastore.md).
+"""kastore: stores of one-dimensional arrays under keys that are paths (docs/formats/kastore.md, cited as §).
 
-Nothing in a store is compressed: every array is a range of the file. The index is walked a stretch at a time and not
-kept; the walk recomputes each position from the lengths (§3), so that what passes it lies inside the file. What the
-arrays of a tskit tree sequence mean is told by ``glassfs.formats.tskit``. Sections marked § are those of
-docs/formats/kastore.md.
+Stores are uncompressed: every array is a range of the file. The index is read a stretch at a time and not kept; each
+pass recomputes every offset from the lengths (§3), so accepted arrays lie inside the file. ``glassfs.formats.tskit``
+interprets the arrays of a tskit tree sequence.
 
-Every function may be called from any thread. An index that contradicts itself or the file raises Damaged: in the first
-store when it is opened, in an appended one (§5) when somebody looks into it. Where the chain of appended stores breaks
-off, what is left is not shown, but logged and told by ``check``.
+Any thread may call any function. An index that contradicts itself or the file raises Damaged: for the first store on
+opening, for appended ones (§5) on listing. If the chain of appended stores is broken, the rest is not shown; the log
+and ``check`` report it.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ DESCRIPTOR_SIZE = 64
 RESERVED_IN_HEADER = range(24, 64)
 RESERVED_IN_DESCRIPTOR = (*range(1, 8), *range(40, 64))
 ITEMS_AT_ONCE = 4096
-LARGEST_KEY_BLOCK = 64 << 20  # each key ends up in memory as a name
-DEEPEST = 256  # components of a key; what is left is one component
+LARGEST_KEY_BLOCK = 64 << 20  # each key becomes a name in memory
+DEEPEST = 256  # components of a key; the rest is one component
 MOST_STORES = 1 << 16
 
 
@@ -54,7 +53,7 @@ SIZES = tuple(kind.size for kind in TYPES)
 
 
 class Item(NamedTuple):
-    """One array: ``length`` elements of ``type`` from byte ``start`` of the source on."""
+    """One array: ``length`` elements of ``type`` from byte ``start`` of the source."""
 
     key: bytes
     type: Type
@@ -67,9 +66,9 @@ class Item(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Items that follow one another in an index that was checked so far, field by field: many are as cheap as few.
+    """Consecutive items of the checked part of an index, as one sequence per field, which is fast for many items.
 
-    ``first`` is the number of the first item, ``starts`` and ``ends`` are where the arrays stand in the store.
+    ``first`` is the number of the first item; ``starts`` and ``ends`` are offsets of arrays in the store.
     """
 
     first: int
@@ -81,10 +80,10 @@ class Stretch(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What one walk over the index tells.
+    """The results of one pass over the index.
 
-    ``known`` are the items whose keys tskit knows, of equal keys the last. Where the keys all rise no two are equal;
-    ``first_falling`` is the first that is below the one before it.
+    ``known`` holds the items with tskit's keys, of equal keys the last. If ``all_rise``, no two keys are equal.
+    ``first_falling`` is the first key below its predecessor.
     """
 
     known: dict[bytes, Item]
@@ -100,29 +99,29 @@ class Store:
     def __init__(self, opening: Opening, start: int = 0, place: str = "") -> None:
         self.source, self.start, self.place = opening.source, start, place
         self._warn = opening.warn
-        there = self.source.size - start
-        if there < HEADER.size:
-            raise self._damage(f"the header is cut short: {there} of {HEADER.size} bytes are there")
+        available = self.source.size - start
+        if available < HEADER.size:
+            raise self._damage(f"the header is cut short: it has {available} of {HEADER.size} bytes")
         header: tuple[bytes, int, int, int, int] = HEADER.unpack(self.source.read(start, HEADER.size))
         magic, self.major, self.minor, self.count, self.size = header
         if magic != MAGIC:
-            raise self._damage("does not begin with kastore's magic bytes")
+            raise self._damage("does not start with kastore's magic bytes")
         if self.major != 1:
             raise self._damage(f"has version {self.major}.{self.minor}, but glassfs reads version 1")
         self._first_key = HEADER.size + DESCRIPTOR_SIZE * self.count
         if self.size < self._first_key or (self.count == 0 and self.size != HEADER.size):
             raise self._damage(f"the header declares {self.size} bytes, which do not fit {self.count} items")
-        if self.size > there:
-            raise self._damage(f"is cut short: the header declares {self.size} bytes, but {there} are there")
+        if self.size > available:
+            raise self._damage(f"is cut short: the header declares {self.size} bytes, but only {available} exist")
 
     @property
     def end(self) -> int:
         return self.start + self.size
 
     def stretches(self) -> Iterator[Stretch]:
-        """Walks the index. Raises Damaged at the first item whose place is not the one that the lengths give (§1).
+        """Read the index. Raises Damaged at the first item whose offset does not follow from the lengths (§1).
 
-        As arrays only follow one another, that all lie inside the store is known when the last one ends with it.
+        Arrays are consecutive, so all lie inside the store if the last one ends with it.
         """
         key_end, array_end, first_array, last_end = self._first_key, 0, 0, 0
         for first, raw in self._descriptors():
@@ -155,7 +154,7 @@ class Store:
             raise self._damage(f"the last array ends at {last_end}, but the store at {self.size}")
 
     def items(self) -> Iterator[Item]:
-        """All items in the order of the index. Raises Damaged."""
+        """Yield all items in the order of the index. Raises Damaged."""
         for stretch in self.stretches():
             yield from self._items_of(stretch)
 
@@ -187,10 +186,10 @@ class Store:
 
     @cached_property
     def hidden(self) -> bytes | None:
-        """A byte an item, 1 where a later item has the same key; None where all keys differ.
+        """One byte per item, 1 if a later item has the same key; None if all keys differ.
 
-        Found by 64-bit hashes, as the keys themselves would take too much room. Two keys that share a hash cost the
-        earlier one its turn in ``members``, no more.
+        Found by 64-bit hashes, as the keys would take too much memory. If two keys share a hash, ``members`` lists the
+        earlier one late, with no other effect.
         """
         if self.survey.all_rise:
             return None
@@ -208,7 +207,7 @@ class Store:
         return is_hidden.tobytes()
 
     def members(self) -> Iterator[Member]:
-        """The arrays in the order of the index, those that share their key with a later one behind; then tskit's."""
+        """Yield the arrays in index order, then those whose key a later item repeats, then tskit's contents."""
         hidden = self.hidden
         if hidden is None:
             yield from self._arrays()
@@ -222,11 +221,11 @@ class Store:
     def check(self) -> Iterator[Fault]:
         falling = self.survey.first_falling
         if falling is not None:
-            yield Fault(self._path(falling), "stands out of order among the keys: the C library may not find it")
+            yield Fault(self._path(falling), "its key is out of order, so the C library may not find it")
         if self.hidden is not None:
             for number, item in compress(enumerate(self.items()), self.hidden):
                 yield Fault(self._path(item.key), f"item {number} has the same key as a later one")
-        if self.minor == 0:  # a later minor version may have given them a meaning
+        if self.minor == 0:  # later minor versions may use them
             yield from self._reserved_faults()
         yield from self._padding_faults()
         if self.tree_sequence is not None:
@@ -245,12 +244,12 @@ class Store:
         reader = Reader(self.source, self.survey.keys_end, self.end, "padding")
         for item in self.items():
             if any(reader.take(item.start - reader.position)):
-                yield Fault(self._path(item.key), "the padding in front of the array is not zero")
+                yield Fault(self._path(item.key), "the padding before the array is not zero")
                 return
             reader.skip(item.size)
 
     def _descriptors(self) -> Iterator[tuple[int, bytes]]:
-        """The descriptors in stretches, each with the number of its first item."""
+        """Yield stretches of descriptors, each with the number of its first item."""
         for first in range(0, self.count, ITEMS_AT_ONCE):
             place = self.start + HEADER.size + DESCRIPTOR_SIZE * first
             yield first, self.source.read(place, DESCRIPTOR_SIZE * min(ITEMS_AT_ONCE, self.count - first))
@@ -260,7 +259,7 @@ class Store:
         return map(Item, stretch.keys, kinds, starts, stretch.lengths)
 
     def _arrays(self) -> Iterator[Member]:
-        """The items as contents. There may be millions: what many have in common is one object."""
+        """Yield the items as contents. There may be millions, so common values are shared objects."""
         source, origin, shape = self.source, self.start, (0,)
         for _, keys, kinds, starts, ends, lengths in self.stretches():
             for key, kind, start, end, length in zip(keys, kinds, starts, ends, lengths, strict=True):
@@ -271,7 +270,7 @@ class Store:
                 yield Member(name, Array(key, Extent(source, origin + start, end - start), dtype, shape, type_name))
 
     def _agree(self, what: str, first: int, found: Sequence[int], expected: Sequence[int]) -> None:
-        """Raises Damaged where something does not start where it should; ``first`` is the number of the first item."""
+        """Raise Damaged where ``found`` differs from ``expected``; ``first`` is the number of the first item."""
         if list(found) != expected:
             number = next(number for number, start in enumerate(expected) if start != found[number])
             start, right = found[number], expected[number]
@@ -319,15 +318,15 @@ def _open(opening: Opening) -> Container:
 
 
 def _appended(opening: Opening, position: int) -> tuple[array[int], Fault | None]:
-    """Where the stores after the first begin, and what is wrong with the bytes behind the last of them.
+    """Return where the stores after the first begin, and what is wrong after the last of them.
 
-    That fault has a place where a store is lost, and none where the bytes are no store.
+    The fault has a place if a store is lost, and none if the bytes are no store.
     """
     source, starts = opening.source, array("Q")
     while source.size - position >= len(MAGIC) and source.read(position, len(MAGIC)) == MAGIC:
         place = _place(len(starts) + 1)
         if len(starts) == MOST_STORES:
-            most = f"is not shown, nor is what follows it: at most {MOST_STORES} appended stores are"
+            most = f"is not shown: only the first {MOST_STORES} appended stores are"
             return starts, Fault(place, most)
         try:
             store = Store(opening, position, place)
@@ -344,7 +343,7 @@ def _place(number: int) -> str:
 
 
 def _aligned(position: int) -> int:
-    """Where an array begins that follows on something that ends here (§1)."""
+    """Return where the array after ``position`` begins (§1)."""
     return (position + 7) & ~7
 
 
@@ -355,11 +354,11 @@ def _members_of(opening: Opening, start: int, place: str) -> Iterable[Member]:
 def _hint(head: bytes) -> str | None:
     if head.startswith(HDF5_MAGIC):
         return (
-            "is an HDF5 file. If it is a .trees file, it was written by msprime before 0.6.0; "
-            "`tskit upgrade` of tskit 0.6.0 or earlier makes a current one of it"
+            "is an HDF5 file; convert a .trees file of msprime before 0.6.0 "
+            "with `tskit upgrade` of tskit 0.6.0 or earlier"
         )
     if head.startswith(MAGIC[:4]):
-        return "starts like a kastore file, but its magic bytes are damaged, as by a transfer in text mode"
+        return "starts like a kastore file, but its magic bytes are damaged, as after a transfer in text mode"
     return None
 
 

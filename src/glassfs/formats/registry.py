@@ -1,10 +1,10 @@
-"""Which formats there are, and opening a source with the right one.
+"""The known formats, and opening a source with the right one.
 
-A third party adds a format by an entry point in the group ``glassfs.formats``: its name is the format's, its value a
-``Format``.
+Third parties add a format with an entry point in the group ``glassfs.formats``: the entry point's name is the format's
+name, its value a ``Format``.
 
-What a file is, its first bytes decide. Where looking at them costs too much (``Store.is_remote``) its name tells
-whether it may be a container at all, and the first bytes decide once somebody wants to see inside.
+The first bytes of a file decide its format. In stores where reading them is too slow (``Store.is_remote``), the file
+name decides whether the file is listed as a container, and its first bytes decide when a reader enters it.
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ from glassfs.source import Path, Source, Store
 GROUP = "glassfs.formats"
 HEAD = 4096
 AHEAD = 16 << 10
-"""Bytes that are read of a file at once to see whether it is a container: what small ones need to be opened."""
-RESERVED = 64  # bytes that writers leave zero at the least, until they know what to write there
+"""Bytes of a file read at once to recognize and open it; enough for small containers."""
+RESERVED = 64  # bytes that writers leave zero, at least, until they finish the file
 BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "kinodb": (".kdb",),
-    # A recording that was broken off just before it got its name is whole.
+    # A recording that was interrupted just before its renaming is complete.
     "wshard": (".wshard", ".wshard.partial", ".shard"),
     "kastore": (".kas", ".trees"),
     "ikv": (".ikv",),
     "idv": (".idv",),
 }
-"""The formats of this package in the order in which they are tried, and their suffixes: a name imports none of them."""
+"""Built-in formats in the order of recognition, and their suffixes. Modules are imported on demand."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a format is given to open a container: its ``source``, and the ``cache`` for what it decodes.
+    """What a format needs to open a container: its ``source``, and a ``cache`` for decoded blocks.
 
-    ``store`` and ``path`` say where the source comes from; there are none where only bytes are there. ``known`` are
-    siblings that are there already, and stay whatever happens. ``asked`` are the siblings that were asked for, with
-    what was opened.
+    ``store`` and ``path`` locate the source; a source without a store has none. ``known`` are open siblings that the
+    caller keeps. ``asked`` records the requested siblings and the opened sources.
     """
 
     source: Source
@@ -55,7 +54,7 @@ class Opening:
     known: Mapping[Path, Source] = field(default_factory=dict)
 
     def sibling(self, name: str) -> Source:
-        """Opens the file called ``name`` in the folder of the container. Raises NotFound; never leaves that folder."""
+        """Open the file ``name`` in the container's folder. Raises NotFound, also for names outside that folder."""
         if self.store is None or name in ("", ".", "..") or "/" in name or "\0" in name:
             raise NotFound("is not the name of a file in the same folder", part=repr(name))
         path = (*self.path[:-1], name)
@@ -67,22 +66,22 @@ class Opening:
         return source
 
     def close_asked(self) -> None:
-        """Closes the siblings that were opened for this."""
+        """Close the siblings that were opened."""
         for _, source in self.asked:
             if source is not None:
                 source.close()
 
     def warn(self, reason: str, part: str = "") -> None:
-        """Tells whoever reads the log of something wrong that costs part of the container or nothing."""
+        """Log an error that costs at most part of the container."""
         log.warning("%s", GlassfsError(reason, self.source.name, part))
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format. ``recognises`` is given the first bytes (up to HEAD) and must be quick and certain.
+    """A format. ``recognises`` receives the first bytes (at most HEAD) and must be quick and certain.
 
-    ``open`` reads header and index and checks them. It raises Damaged or Refused where nothing can be shown, and must
-    not allocate by counts that it has not compared with the source's size.
+    ``open`` reads and checks header and index. It raises Damaged or Refused if nothing can be shown, and must not
+    allocate by counts that it has not compared with the source's size.
     """
 
     name: str
@@ -90,17 +89,17 @@ class Format:
     open: Callable[[Opening], Container]
 
     hint: Callable[[bytes], str | None] = lambda head: None
-    """Why a file with these first bytes is not of this format, although one might expect it, or None."""
+    """Return why a file with these first bytes is not of this format although it looks similar, or None."""
 
     suffixes: tuple[str, ...] = ()
-    """How the names of such files end, in small letters with the point: for stores in which looking at first bytes
-    costs too much. There, files of a format that gives none have to be named one by one."""
+    """Suffixes of such files, lower case with the dot, for stores where reading first bytes is too slow. Without
+    suffixes, files of the format must be named explicitly there."""
 
 
 def open_container(opening: Opening) -> Container:
-    """Opens a container with the format that recognises it.
+    """Open a container with the format that recognizes it.
 
-    Raises Unrecognised where none does, Refused where it cannot be opened, and Passing where nobody can tell.
+    Raises Unrecognised if none does, Refused if the container cannot be opened, Passing if it cannot be determined now.
     """
     source = opening.source
     with source.ahead(AHEAD) as ahead:
@@ -121,12 +120,13 @@ def _opened_with(chosen: Format, opening: Opening) -> Container:
             raise
         if isinstance(error, (Refused, Passing)):
             raise error.at(source.name) from error
-        told = error if error.source in ("", source.name) else GlassfsError(str(error))
-        raise Refused(told.reason, source.name, told.part) from error
+        if error.source not in ("", source.name):
+            error = GlassfsError(str(error))
+        raise Refused(error.reason, source.name, error.part) from error
 
 
 def recognise(head: bytes) -> Format | None:
-    """The format of a file that starts with ``head`` (its first HEAD bytes), or None."""
+    """Return the format of a file that starts with ``head`` (its first HEAD bytes), or None."""
     for known in (built_in, installed):
         for candidate in known():
             if candidate.recognises(head):
@@ -135,7 +135,7 @@ def recognise(head: bytes) -> Format | None:
 
 
 def may_be_container(name: str) -> bool:
-    """Whether a file of this name is to be taken for a container until its first bytes are there. Case is no matter."""
+    """Return whether a file of this name is listed as a container before its first bytes are read. Ignores case."""
     name = name.lower()
     if any(map(name.endswith, BUILT_IN.values())):
         return True
@@ -143,14 +143,14 @@ def may_be_container(name: str) -> bool:
 
 
 def built_in() -> Iterator[Format]:
-    """The formats of this package, in the order in which they are tried; each is imported when its turn comes."""
+    """Yield the built-in formats in the order of recognition, importing each on demand."""
     for name in BUILT_IN:
         yield import_module(f"glassfs.formats.{name}").FORMAT
 
 
 @cache
 def installed() -> tuple[Format, ...]:
-    """The formats that other packages add. Looked up only for files that no built-in format knows."""
+    """Return the formats of other packages. Called only for files that no built-in format recognizes."""
     from importlib.metadata import entry_points
 
     found = []
@@ -168,7 +168,7 @@ def installed() -> tuple[Format, ...]:
 
 
 def why_unrecognised(head: bytes) -> str:
-    """Why no format knows a file that starts with ``head``."""
+    """Return why no format recognizes a file that starts with ``head``."""
     if not head:
         return "is empty"
     for known in (built_in, installed):

@@ -1,8 +1,8 @@
-"""tskit tree sequences: what the keys of a kastore mean when they are one (docs/formats/kastore.md §6).
+"""tskit tree sequences stored in kastore: text, tables and checks (docs/formats/kastore.md §6).
 
-The text among the columns becomes text beside the arrays, and the columns are checked against one another, a stretch
-in memory at a time. Nothing here knows how arrays are stored. Every function may be called from any thread; reading
-raises what the data raise, rules that are broken leave text out or are told as faults, and never raise.
+Text columns become text beside the arrays; columns are checked against each other one stretch in memory at a time. This
+module does not know how arrays are stored. Any thread may call any function. Reading raises the errors of the data.
+Violated rules never raise: they leave text out or are reported as faults.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from glassfs.content import Array, Content, Data, Documents, Json, Member, Ragged, RaggedText, Table, Text
 from glassfs.content import Column as TableColumn
 
-# The columns of the tables: element type; a ragged one has a column of offsets beside it.
+# Columns of the tables and their element types; a ragged column has a column of offsets beside it.
 TABLES = {
     "individuals": {
         "flags": "uint32", "location": "float64 ragged", "parents": "int32 ragged optional", "metadata": "uint8 ragged",
@@ -57,8 +57,8 @@ KEYS = frozenset(key.encode() for key in {*SCHEMAS, *METADATA, *TEXTS, *NUMBERS,
 LENGTHS = {"format/version": 2, "sequence_length": 1, "uuid": 36}
 NAME = b"tskit.trees"
 MAJOR = 12
-UNKNOWN_TIME = 0x7FF874736B697421  # one particular NaN
-# Columns of row numbers: the table they point into, and the lowest value (-1 is "none").
+UNKNOWN_TIME = 0x7FF874736B697421  # a NaN with this payload
+# Columns of row numbers: the table they refer to, and the lowest value (-1 is "none").
 REFERENCES = {
     "individuals/parents": ("individuals", -1), "nodes/population": ("populations", -1),
     "nodes/individual": ("individuals", -1), "edges/parent": ("nodes", 0), "edges/child": ("nodes", 0),
@@ -66,7 +66,7 @@ REFERENCES = {
     "mutations/site": ("sites", 0), "mutations/node": ("nodes", 0), "mutations/parent": ("mutations", -1),
     INDEXES[0]: ("edges", 0), INDEXES[1]: ("edges", 0),
 }
-LARGEST_SCHEMA = 4 << 20  # parsed for its codec
+LARGEST_SCHEMA = 4 << 20  # bytes; larger ones are not parsed for their codec
 
 
 class Column(NamedTuple):
@@ -79,14 +79,14 @@ class Column(NamedTuple):
 
 
 class KeyFault(NamedTuple):
-    """Something wrong with what stands under a key."""
+    """An error in the value of a key."""
 
     key: str
     reason: str
 
 
 def recognise(columns: Mapping[bytes, Column]) -> TreeSequence | None:
-    """The tree sequence that these columns are, by ``format/name``; only KEYS are looked at."""
+    """Return the tree sequence in ``columns``, or None. ``format/name`` decides; only KEYS are used."""
     name = columns.get(b"format/name")
     if name is None or name.data.size != len(NAME) or name.data.whole() != NAME:
         return None
@@ -94,13 +94,13 @@ def recognise(columns: Mapping[bytes, Column]) -> TreeSequence | None:
 
 
 class TreeSequence:
-    """The columns of a tree sequence, by key. What is missing or of the wrong type counts as not there."""
+    """The columns of a tree sequence by key. Columns of the wrong type count as missing."""
 
     def __init__(self, columns: Mapping[bytes, Column]) -> None:
         self._columns = columns
 
     def facts(self) -> dict[str, Any]:
-        """Version, sequence length and rows a table; None where they are not there."""
+        """Return version, sequence length and rows per table; None for missing values."""
         version = self._numbers("format/version")
         length = self._sequence_length()
         return {
@@ -110,7 +110,7 @@ class TreeSequence:
         }
 
     def rows(self, table: str) -> int | None:
-        """The number of rows, from the first column that tells it."""
+        """Return the number of rows, from the first column that gives it."""
         for name, kind in TABLES[table].items():
             is_ragged = "ragged" in kind
             column = self._column(f"{table}/{name}_offset" if is_ragged else f"{table}/{name}")
@@ -119,7 +119,7 @@ class TreeSequence:
         return None
 
     def members(self) -> Iterator[Member]:
-        """The text; left out where its type is not tskit's, or its rows are not those of its table."""
+        """Yield the text. Text of the wrong type, or with other rows than its table, is left out."""
         for key, kind in TEXTS.items():
             text = self._column(key, kind)
             if text is not None:
@@ -139,9 +139,9 @@ class TreeSequence:
                 yield _member(RaggedText(key.encode(), text.data, offsets.data, offsets.dtype, rows, is_json))
 
     def tables(self) -> Iterator[Member]:
-        """The tables of which something is there, but for those whose columns do not have the same number of rows.
+        """Yield each table with any data, unless its columns differ in rows, and its metadata as documents.
 
-        And their metadata as documents, which they turn out to be where somebody looks.
+        Whether metadata are documents is found out on first access.
         """
         for table in TABLES:
             metadata = f"{table}/metadata".encode()
@@ -163,7 +163,7 @@ class TreeSequence:
         return True
 
     def _columns_of(self, table: str, rows: int) -> list[TableColumn]:
-        """The columns of a table that is whole. Bytes are text where tskit or the table's schema says so."""
+        """Return the columns of a complete table. Bytes are text where tskit or the table's schema says so."""
         found = []
         for name in TABLES[table]:
             key = f"{table}/{name}"
@@ -182,7 +182,7 @@ class TreeSequence:
         return found
 
     def _documents(self, table: str) -> RaggedText | None:
-        """The metadata of the rows of a table, where its schema says that they are JSON."""
+        """Return the metadata of a table's rows if its schema says that they are JSON."""
         key = f"{table}/metadata"
         text, offsets = self._column(key, "uint8"), self._offsets(key)
         if text is None or offsets is None or not self._is_text(key):
@@ -196,7 +196,7 @@ class TreeSequence:
         return name == "metadata" and self._codec(self._column(f"{table}/metadata_schema", "uint8")) == "json"
 
     def faults(self) -> Iterator[KeyFault]:
-        """What breaks tskit's rules; of the values of a column only the first that does."""
+        """Yield violations of tskit's rules; for the values of a column only the first."""
         for key, kind in {**TEXTS, **SCHEMAS, **METADATA, **NUMBERS}.items():
             column = self._column(key)
             if column is not None and column.type != kind:
@@ -208,7 +208,7 @@ class TreeSequence:
             elif column.length != length:
                 yield KeyFault(key, f"has {column.length} elements, but {length} are expected")
         if self._numbers("format/version")[:1] != (MAJOR,):
-            return  # the tables of other versions are not known here
+            return  # tables of other versions are unknown
         if not 0 < self._sequence_length() < math.inf:
             yield KeyFault("sequence_length", "is not a positive number")
         for key, kind in COLUMNS.items():
@@ -235,12 +235,12 @@ class TreeSequence:
             found = f"{offsets.type} [{offsets.length}]"
             yield KeyFault(f"{key}_offset", f"is {found}, but uint32 or uint64 [{rows + 1}] is expected")
         elif not _rises(offsets, column.length):
-            yield KeyFault(f"{key}_offset", f"does not rise from 0 to {column.length}, the length of its column")
+            yield KeyFault(f"{key}_offset", f"does not rise from 0 to its column's length, {column.length}")
 
     def _index_faults(self) -> Iterator[KeyFault]:
         found = [(key, column) for key in INDEXES if (column := self._column(key)) is not None]
         if len(found) == 1:
-            yield KeyFault(found[0][0], "is there, but the other index is missing")
+            yield KeyFault(found[0][0], "exists, but the other index is missing")
         for key, column in found:
             if column.length != self.rows("edges"):
                 yield KeyFault(key, f"has {column.length} rows, but edges has {self.rows('edges')}")
@@ -274,8 +274,8 @@ class TreeSequence:
                 "is not an interval of the sequence",
             )
 
-    def _first_wrong(self, keys: Sequence[str], are_right: Callable[..., Any], reason: str) -> Iterator[KeyFault]:
-        """The first row of columns of one type, read side by side, whose values are not right."""
+    def _first_wrong(self, keys: Sequence[str], are_valid: Callable[..., Any], reason: str) -> Iterator[KeyFault]:
+        """Yield the first row of the columns, read side by side, whose values are wrong."""
         import numpy as np
 
         kinds = {**COLUMNS, **NUMBERS}
@@ -285,7 +285,7 @@ class TreeSequence:
         position = 0
         for pieces in zip(*(column.data.pieces() for column in columns), strict=True):
             values = [np.frombuffer(piece, column.dtype) for piece, column in zip(pieces, columns, strict=True)]
-            wrong = np.flatnonzero(~are_right(*values))
+            wrong = np.flatnonzero(~are_valid(*values))
             if wrong.size:
                 found = " to ".join(str(column[wrong[0]]) for column in values)
                 yield KeyFault(keys[0], f"value {position + wrong[0]}, {found}, {reason}")
@@ -297,7 +297,7 @@ class TreeSequence:
         return column if column is not None and kind in (None, column.type) else None
 
     def _offsets(self, key: str) -> Column | None:
-        """The offsets of a ragged column, where they are of a type and a number that fit."""
+        """Return the offsets of a ragged column if their type and number are right."""
         offsets = self._column(f"{key}_offset")
         if offsets is None or offsets.type not in ("uint32", "uint64"):
             return None
@@ -307,7 +307,7 @@ class TreeSequence:
         return next(iter(self._numbers("sequence_length")), math.nan)
 
     def _numbers(self, key: str) -> tuple[Any, ...]:
-        """The numbers of a property; none where there are not as many as there should be."""
+        """Return the numbers of a property, or none if their count is wrong."""
         column = self._column(key, NUMBERS[key])
         if column is None or column.length != LENGTHS[key]:
             return ()
@@ -336,7 +336,7 @@ def _is_within(values: Any, lowest: float, end: float) -> Any:
 
 
 def _rises(offsets: Column, end: int) -> bool:
-    """Whether offsets go from 0 to ``end`` without a step back."""
+    """Return whether offsets go from 0 to ``end`` without decreasing."""
     import numpy as np
 
     last = 0

@@ -43,9 +43,9 @@ def _mount(
     privileges.raise_descriptor_limit()
     check(sources, mountpoint, options)
     if not is_daemon:
-        from glassfs.mount.session import Session
+        from glassfs.mount.session import MountSession
 
-        Session(sources, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
+        MountSession(sources, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
         service.notify("STOPPING=1")
         _remove_own(options)
         return 0
@@ -65,7 +65,7 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
     """Goes on as a daemon and never returns. What goes wrong before the mount is ready is written to the pipe."""
     status = 1
     try:
-        from glassfs.mount.session import Session
+        from glassfs.mount.session import MountSession
 
         os.setsid()
         if os.fork() != 0:
@@ -73,7 +73,7 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         places = [absolute(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
-        Session(places, target, options, sources).run(_readiness(pipe))
+        MountSession(places, target, options, sources).run(_readiness(pipe))
         status = 0
     except GlassfsError as error:
         _tell(pipe, str(error))

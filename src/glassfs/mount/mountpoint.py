@@ -10,10 +10,10 @@ import os
 import time
 from dataclasses import dataclass
 
-from glassfs.formats.registry import may_be_container
 from glassfs.mount.errors import MountError
 from glassfs.names import component, raw
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
+from glassfs.tree import may_be_container
 
 SUFFIX = "-glassfs"
 PATIENCE = 10.0

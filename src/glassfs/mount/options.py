@@ -13,6 +13,7 @@ from glassfs.mount.errors import WrongOption
 from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.source.remote import options as remote
 from glassfs.source.remote.connection import Connection
+from glassfs.tree import views_named
 from glassfs.tree.containers.containers import KEPT_BYTES, OPEN_CONTAINERS
 
 # Handled by mount(8), systemd or the kernel before or after us, or already so.
@@ -117,10 +118,8 @@ class MountOptions:
                 raise WrongOption(f"option spool: {value} is not a directory")
             self.spool = os.path.abspath(value)
         elif name == "views":
-            from glassfs.view import chosen
-
             try:
-                chosen(value)
+                views_named(value)
             except NotFound as error:
                 raise WrongOption(f"option views: {error.reason}") from None
             self.views = value

@@ -1,8 +1,9 @@
-"""One mount, from opening its sources to the end: serving, the watch over the sources, what the kernel must forget.
+"""One mount, from opening its sources to the end: serving, watching the sources, telling the kernel what to forget.
 
-``Session`` belongs to the thread that makes it, which ``run`` keeps; the watch is a thread of its own, the only one
-that tells the kernel to forget things, and never does so under a lock or while answering it. What it waits for is the
-kernel: sources, which may hang, are compared by another thread, and requests that somebody gave up ended by a third.
+``MountSession`` belongs to the thread that makes it and calls ``run``. Three more threads run beside the engine's:
+``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered,
+as a notification may wait for the kernel; ``glassfs-poll`` compares what is shown with the stores, which may hang;
+``glassfs-clock`` ends requests that were interrupted.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ from glassfs.mount.operations import SHORT, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
 from glassfs.source.remote.url import shown as shown_name
-from glassfs.tree import Audience, Containers, open_sources
+from glassfs.tree import Audience, Containers, open_sources, views_named
 from glassfs.tree.sources.usage import Usage
-from glassfs.view import chosen
 
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL = 0.2
 
 
-class Session:
+class MountSession:
     """One mount, from opening its sources to the end of the daemon."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Session:
         self.started = time.time()
         self.cache = BlockCache(options.cache_size, options.spool)
         containers = Containers(
-            self.cache, options.max_open, views=chosen(options.views), has_catalogue=options.catalogue,
+            self.cache, options.max_open, views=views_named(options.views), has_catalogue=options.catalogue,
         )
         owner = os.geteuid(), os.getegid()
         audience = Audience("allow_other" in options.flags, owner)

@@ -12,6 +12,7 @@ from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.sources.joined import Audience
 from glassfs.tree.sources.sources import Sources
 from glassfs.tree.tree import Tree
+from glassfs.view import chosen as views_named
 
 __all__ = [
     "Audience",
@@ -24,7 +25,9 @@ __all__ = [
     "Sources",
     "Symlink",
     "Tree",
+    "may_be_container",
     "open_sources",
+    "views_named",
 ]
 
 

@@ -130,7 +130,7 @@ class _Frames:
     def _range(self) -> planes.Range:
         """What is black and what is white where there are 16 bits: the range of the first frame that can be read."""
         key = (*self._key, "range")
-        noted = self._cache.notes.find(key)
+        noted = self._cache.notes.get(key)
         if noted is None:
             noted = self._found_range()
             self._cache.notes.put(key, noted)

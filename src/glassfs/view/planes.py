@@ -93,7 +93,7 @@ def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> I
     """All of an image or a picture, of a mode in ``_READY``."""
     if isinstance(content, Image):
         _demand_few(content.width, content.height)
-        with cache.taken(COST * content.width * content.height):
+        with cache.reserved(COST * content.width * content.height):
             with cache.waiting():
                 stored = _stored(content, 0, content.height)
             yield _image(content, stored, content.height, shown)
@@ -110,14 +110,14 @@ def _decoded(content: Picture, cache: BlockCache) -> Iterator[Pillow.Image]:
     data, media = content.data, content.media
     if data.size > pictures.MOST_BYTES:
         raise TooLarge(f"a picture of {data.size} stored bytes is too large for a film to be made of it")
-    with cache.taken(pictures.COPIES * data.size):
+    with cache.reserved(pictures.COPIES * data.size):
         stored = _read(data, cache)
         if not pictures.is_quick(stored, media):
             raise TooLarge("a picture of so many scans takes too long to decode for a film")
         with pictures.opened(stored, media) as picture:
             _demand_few(*picture.size)
             extra = 0 if picture.mode in _READY else COST * picture.width * picture.height
-            with cache.taken(extra + pictures.cost(media, *picture.size)):
+            with cache.reserved(extra + pictures.cost(media, *picture.size)):
                 if _is_ycbcr(picture):
                     picture.draft("YCbCr", None)
                 pictures.decode(picture)

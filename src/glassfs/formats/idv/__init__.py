@@ -1,16 +1,15 @@
 """ML.NET's binary data view (``.idv``): a table in blocks of rows, each column encoded and compressed on its own.
 
-From the bottom up: ``wire`` reads integers and strings, ``codecs`` tells what type a column has, ``runs`` and
-``vectors`` decode what is in a block, ``blocks`` finds and decompresses blocks, ``columns`` gives the bytes of a column
-in any range, ``table`` is the opened file with what it says about itself, ``check`` looks for what reading does not
-reveal, and ``file`` makes contents of columns. Nothing here changes after opening but what is remembered for speed, so
-any thread may use it; what is remembered goes with the container.
+Modules, lowest first: ``wire`` reads integers and strings, ``codecs`` parses column types, ``runs`` and ``vectors``
+decode blocks, ``blocks`` locates and decompresses them, ``columns`` serves byte ranges of columns, ``table`` parses
+header and tables, ``check`` finds errors that reading does not reveal, and ``file`` makes contents of columns. Opened
+files are immutable except for caches that belong to the container; any thread may use them.
 
-A file whose header or table of contents is wrong is refused. A column that this package cannot read (an unknown codec
-or compression, parameters that make no sense) is listed in the schema and has no file; damaged metadata cost
-themselves; a damaged block costs what lies in it, and the sizes of a column that only its blocks tell.
+A file with a wrong header or table of contents is refused. A column with an unknown codec or compression, or with
+impossible parameters, is listed in the schema but has no file. Damaged metadata cost only themselves. A damaged block
+costs its own rows, and the sizes of a column whose sizes only blocks give.
 
-The bytes are described in docs/formats/idv.md.
+Byte layout: docs/formats/idv.md.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from glassfs.formats.registry import BUILT_IN, Format
 
 def _hint(head: bytes) -> str | None:
     if head[4:12] == SIGNATURE:
-        return "is an ML.NET data view after a length of 4 bytes, as models of ML.NET embed it"
+        return "is an ML.NET data view after a 4-byte length, as embedded in ML.NET models"
     if head[:8] == SIGNATURE[::-1]:
         return "starts with the signature of an ML.NET data view in reverse"
     return None

@@ -1,10 +1,9 @@
-"""The blocks of a column: where they are stored, what is in them, and passes over them (docs/formats/idv.md §4, §5).
+"""Blocks of a column: location, decompression, and passes over them (docs/formats/idv.md §4, §5).
 
-A block is decompressed through the cache. Of a DEFLATE stream the first bytes are taken, as many as the lookup table
-declares, and what follows is not looked at, as ML.NET does. The blocks of vectors whose length differs are gone through
-once, their headers only, when somebody asks for the size. Any thread may use them.
-
-A damaged block raises Damaged where it is read; all of it is checked before the first value is given.
+Blocks are decompressed through the cache. Of a DEFLATE stream only the bytes that the lookup table declares are used,
+as in ML.NET. Sizes of columns of variable-length vectors need one pass over the block headers, made on first demand.
+Any thread may use this module. Reading a damaged block raises Damaged; a block is checked whole before it gives its
+first value.
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar, cast
 
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.content import Data, Decoded, Extent, Location
 from glassfs.errors import Damaged, GlassfsError, TooLarge
 from glassfs.formats.idv.codecs import Codec, Item
-from glassfs.formats.idv.kept import Kept
 from glassfs.formats.idv.runs import Block, Run, run_of
 from glassfs.formats.idv.vectors import Vectors
+from glassfs.lru import LRU
 from glassfs.source import Source
 
 FIRST_OFFSET = 256
@@ -31,12 +31,14 @@ ENTRIES_AT_ONCE = 256
 LARGEST_BLOCK = (1 << 31) - 1
 MOST_ELEMENTS = 1 << 58
 MOST_MEASURED = 1 << 21
+MOST_DECODED, MOST_DECODED_BYTES = 32, 4 << 20  # opened blocks of a file that stay in memory
 
 _ENTRY = struct.Struct("<qii")
+DecodedBlock = TypeVar("DecodedBlock", Run, Vectors)
 
 
-class Place(NamedTuple):
-    """Where a block is stored. ``raw_length`` is None for a metadata value: as much as its stream gives."""
+class StoredBlock(NamedTuple):
+    """Location of a block. ``raw_length`` is None for metadata values, which are as long as their stream."""
 
     offset: int
     length: int
@@ -44,7 +46,7 @@ class Place(NamedTuple):
 
 
 class Lookup:
-    """The lookup table of a column, of which a window is kept."""
+    """The lookup table of a column; one window of it is kept in memory."""
 
     def __init__(self, source: Source, offset: int, count: int) -> None:
         self._source = source
@@ -52,7 +54,7 @@ class Lookup:
         self._count = count
         self._window = (0, b"")
 
-    def __call__(self, number: int) -> Place:
+    def __call__(self, number: int) -> StoredBlock:
         first, entries = self._window
         inside = (number - first) * ENTRY_SIZE
         if not 0 <= inside < len(entries):
@@ -60,28 +62,29 @@ class Lookup:
             count = min(ENTRIES_AT_ONCE, self._count - number)
             entries = self._source.read(self._offset + number * ENTRY_SIZE, count * ENTRY_SIZE)
             self._window = first, entries
-        return Place(*_ENTRY.unpack_from(entries, inside))
+        return StoredBlock(*_ENTRY.unpack_from(entries, inside))
 
 
-class File(NamedTuple):
-    """What all blocks of a file share. ``tail`` is where they must end."""
+@dataclass(frozen=True)
+class File:
+    """What all blocks of a file share. Blocks must end at or before offset ``tail``."""
 
     source: Source
     cache: BlockCache
     tail: int
-    kept: Kept
+    decoded: LRU[Hashable, Run | Vectors] = field(default_factory=lambda: LRU(MOST_DECODED_BYTES, MOST_DECODED))
 
 
 class Blocks:
-    """The blocks of a column, or the single one of a metadata value; ``part`` is what messages call it.
+    """The blocks of a column, or the single block of a metadata value.
 
-    ``place`` says where a block is stored. ``rows_per_block`` is not 0. ``key`` tells these blocks from others of the
-    file.
+    ``locate`` gives a block's location, ``part`` names the blocks in messages, and ``key`` identifies them within the
+    file. ``rows_per_block`` is not 0.
     """
 
     def __init__(
-        self, file: File, codec: Codec, packing: str, rows: int, rows_per_block: int, place: Callable[[int], Place],
-        part: str, key: Hashable,
+        self, file: File, codec: Codec, packing: str, rows: int, rows_per_block: int,
+        locate: Callable[[int], StoredBlock], part: str, key: Hashable,
     ) -> None:
         self.file = file
         self.codec = codec
@@ -89,7 +92,7 @@ class Blocks:
         self.rows = rows
         self.rows_per_block = rows_per_block
         self.count = -(-rows // rows_per_block)
-        self.place = place
+        self.locate = locate
         self._part = part
         self._key = key
         self._lock = threading.Lock()
@@ -101,46 +104,55 @@ class Blocks:
 
     @property
     def elements(self) -> Sequence[int]:
-        """The elements of all vectors before each block, and of all. Takes a pass over the vectors' lengths."""
+        """Return running totals of vector elements. The first call reads all block headers."""
         return self._measured()[0]
 
     @property
     def stored(self) -> Sequence[int]:
-        """The same of the elements that are stored."""
+        """Return the same totals for stored elements."""
         return self._measured()[1]
 
     def _measured(self) -> tuple[Sequence[int], Sequence[int]]:
         with self._lock:
             if self._bounds is None:
                 if self.count > MOST_MEASURED:
-                    reason = f"has {self.count} blocks, which are too many to measure each of them"
+                    reason = f"has {self.count} blocks, too many to measure"
                     raise TooLarge(reason, self.file.source.name, self._part)
                 elements, stored = array("q", [0]), array("q", [0])
                 for number in range(self.count):
                     vectors = Vectors(self._header(number), self.codec, is_header=True)
                     if max(elements[-1] + vectors.elements, stored[-1] + vectors.stored) > MOST_ELEMENTS:
-                        raise self._damage("makes the column larger than a file can be", number)
+                        raise self._damage("makes the column larger than the largest file", number)
                     elements.append(elements[-1] + vectors.elements)
                     stored.append(stored[-1] + vectors.stored)
                 self._bounds = elements, stored
         return self._bounds
 
     def run(self, number: int, item: Item) -> Run:
-        """The values of a block of single values."""
+        """Return the values of a block of single values."""
         def open_run() -> Run:
             block = self.block(number)
             return run_of(item, block, 0, block.rows)
 
-        return self.file.kept.get((self._key, number, item.label), open_run)
+        return self._decoded((self._key, number, item.label), open_run)
 
     def vectors(self, number: int) -> Vectors:
-        """A block of vectors, checked whole."""
-        return self.file.kept.get((self._key, number), lambda: Vectors(self.block(number), self.codec))
+        """Return a block of vectors, fully checked."""
+        return self._decoded((self._key, number), lambda: Vectors(self.block(number), self.codec))
+
+    def _decoded(self, key: Hashable, decode: Callable[[], DecodedBlock]) -> DecodedBlock:
+        """Return the entry of ``key``, or what ``decode`` returns. Threads that ask at once may all decode."""
+        known = self.file.decoded.get(key)
+        if known is None:
+            known = decode()
+            if known.weight <= MOST_DECODED_BYTES:
+                self.file.decoded.put(key, known, known.weight)
+        return cast(DecodedBlock, known)
 
     def ahead(self, number: int) -> bool:
-        """Starts decompressing a block that will soon be needed; what is wrong with it shows when it is read.
+        """Start decompressing a block that will soon be read; errors are raised when it is read.
 
-        False where that is to be tried again.
+        Returns False if the caller should try again later.
         """
         if self.compression == compression.NONE or number >= self.count:
             return True
@@ -151,25 +163,25 @@ class Blocks:
         return not isinstance(data, Decoded) or self.file.cache.prefetch(data)
 
     def location(self) -> Location | None:
-        """Where the values are stored, if in one block."""
+        """Return where the values are stored, or None if they are in more than one block."""
         if self.count != 1:
             return None
-        place = self.place(0)
-        return Location(place.offset, place.length, self.compression)
+        stored = self.locate(0)
+        return Location(stored.offset, stored.length, self.compression)
 
     def block(self, number: int) -> Block:
         return self._block(number, self._data(number, None))
 
     def _header(self, number: int) -> Block:
-        """A block of vectors of which only the beginning is decompressed, up to the counts."""
+        """Return a block of vectors decompressed only up to the end of its counts."""
         return self._block(number, self._data(number, 12 + 8 * self.rows_in(number)))
 
     def _block(self, number: int, data: tuple[Data, int]) -> Block:
         return Block(*data, self.rows_in(number), self.file.source.name, self._part_of(number))
 
     def _data(self, number: int, needed: int | None) -> tuple[Data, int]:
-        """The block's raw bytes, of which only the first ``needed`` may be read, and their number."""
-        offset, length, size = self.place(number)
+        """Return the block's raw bytes and their number. At most the first ``needed`` bytes may be read."""
+        offset, length, size = self.locate(number)
         if length < (size is None) or not FIRST_OFFSET <= offset <= self.file.tail - length:
             raise self._damage(f"lies outside the file ({length} bytes at {offset})", number)
         extent = Extent(self.file.source, offset, length)
@@ -179,15 +191,15 @@ class Blocks:
             raise self._damage("has a negative length", number)
         if self.compression == compression.NONE:
             if size > length:
-                raise self._damage(f"has {length} stored bytes, but {size} are declared", number)
+                raise self._damage(f"has {length} stored bytes, but declares {size}", number)
             return extent, size
         if size > compression.reach(self.compression, length):
-            raise self._damage(f"cannot give {size} bytes, as only {length} are stored", number)
+            raise self._damage(f"declares {size} bytes, more than {length} stored bytes can hold", number)
         wanted = size if needed is None else min(size, needed)
         return Decoded(self.file.cache, extent, self.compression, wanted, self._part_of(number)), size
 
     def _stream_size(self, extent: Extent) -> int:
-        """How much the stream of a metadata value gives."""
+        """Return the decompressed size of a metadata value."""
         if self.compression == compression.NONE:
             return extent.size
         if self._size is None:
@@ -196,7 +208,7 @@ class Blocks:
                 for piece in compression.decompress_stream(self.compression, extent.pieces(), LARGEST_BLOCK):
                     size += len(piece)
             except Damaged as error:
-                # A stream that ends is an error to the codec, which was told to expect more.
+                # The codec reports the end of the stream as an error, as it was asked for more bytes.
                 if size == 0:
                     raise error.at(self.file.source.name, self._part) from error
             self._size = size

@@ -1,7 +1,7 @@
-"""What is wrong in an IDV file that reading its contents does not reveal.
+"""Errors in an IDV file that reading its contents does not reveal.
 
-ML.NET's own loader ignores all of it, too: bytes after the values of a block, bytes after a DEFLATE stream, indices
-that no row uses, keys without a value, names for slots that do not exist (docs/formats/idv.md §3, §5, §6, §8.4).
+ML.NET's loader ignores them too: bytes after the values of a block or after a DEFLATE stream, unused indices, keys
+without a value, names of slots that do not exist (docs/formats/idv.md §3, §5, §6, §8.4).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from glassfs.formats.idv.table import Column, IdvFile, Metadata
 from glassfs.formats.idv.wire import shown
 
 MOST_EXTENTS = 2_000_000
-MOST_FAULTS = 20  # of one kind at one place
+MOST_FAULTS = 20  # of one kind for one column
 TAIL_SIZE = 8
 
 
 def faults(opened: IdvFile) -> Iterator[Fault]:
-    """Everything that is wrong. What cannot be read is left to those who read it."""
+    """Yield every error except those that reading the contents reports."""
     yield from _table_faults(opened)
     names = {column.number: name for column, _, name, _ in opened.shown()}
     for column in opened.columns():
@@ -47,9 +47,9 @@ def _table_faults(opened: IdvFile) -> Iterator[Fault]:
     source, header = opened.source, opened.header
     behind = source.size - header.tail - TAIL_SIZE
     if behind:
-        yield Fault("file", f"{behind} bytes after its tail")
+        yield Fault("file", f"{behind} bytes follow its tail")
     if len({column.rows_per_block for column in opened.columns()}) > 1:
-        yield Fault("file", "its columns have different numbers of rows per block, which ML.NET refuses")
+        yield Fault("file", "its columns differ in rows per block, which ML.NET refuses")
     for column in opened.columns():
         if not column.name:
             yield Fault(f"column {column.number}", "has no name, which ML.NET refuses")
@@ -69,7 +69,7 @@ def _column_faults(blocks: Blocks, place: str) -> Iterator[Fault]:
         except Damaged:
             return
         if above:
-            yield Fault(place, f"{above} keys are above their count of {blocks.codec.item.count}")
+            yield Fault(place, f"{above} keys exceed their count of {blocks.codec.item.count}")
 
 
 def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
@@ -79,21 +79,21 @@ def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
         vectors = blocks.vectors(number)
         run = vectors.run(blocks.codec.item)
         if vectors.unused_indices:
-            yield Fault(place, f"{vectors.unused_indices} indices that no row uses")
+            yield Fault(place, f"{vectors.unused_indices} indices are used by no row")
     if run.end < run.block.size:
-        yield Fault(place, f"{run.block.size - run.end} bytes after its values")
+        yield Fault(place, f"{run.block.size - run.end} bytes follow its values")
     if isinstance(run, Texts) and not run.is_utf8:
         yield Fault(place, "has text that is not UTF-8")
-    offset, length, _ = blocks.place(number)
+    offset, length, _ = blocks.locate(number)
     extent = Extent(blocks.file.source, offset, length)
     if blocks.compression == compression.DEFLATE:
         yield from _stream_faults(extent, run.block.size, place)
     elif length > run.block.size:
-        yield Fault(place, f"{length} bytes are stored, but {run.block.size} are declared")
+        yield Fault(place, f"stores {length} bytes, but declares {run.block.size}")
 
 
 def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
-    """What follows the first ``size`` bytes of a DEFLATE stream that gives as many."""
+    """Yield errors after the first ``size`` bytes of a DEFLATE stream."""
     decoder = deflate.inflater()
     given = taken = 0
     for piece in extent.pieces():
@@ -109,18 +109,18 @@ def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
         if decoder.eof or given > size:
             break
     if given > size:
-        yield Fault(place, f"its stream gives more than the declared {size} bytes")
+        yield Fault(place, f"its stream is longer than the declared {size} bytes")
     elif not decoder.eof:
         yield Fault(place, "its stream has no end")
     elif extent.size - taken + len(decoder.unused_data):
-        yield Fault(place, f"{extent.size - taken + len(decoder.unused_data)} bytes after its stream")
+        yield Fault(place, f"{extent.size - taken + len(decoder.unused_data)} bytes follow its stream")
 
 
 def _keys_above(blocks: Blocks, count: int) -> Iterator[int]:
     import numpy as np
 
     item = blocks.codec.item
-    # A key that is not stored is missing: stored ones are enough, where their number is known at all.
+    # Keys that are not stored are missing values, so checking the stored ones is enough.
     is_scalar = blocks.codec.dimensions is None
     for piece in (Values(blocks, item) if is_scalar else StoredValues(blocks, item)).pieces():
         yield int((np.frombuffer(piece, item.dtype) > count).sum())
@@ -139,7 +139,7 @@ def _metadata_faults(opened: IdvFile, column: Column, place: str) -> Iterator[Fa
 
 
 def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) -> Iterator[Fault]:
-    reason = opened.meaningless(entry)
+    reason = opened.unknown_codec(entry)
     if reason:
         yield Fault(place, reason)
         return
@@ -155,13 +155,13 @@ def _length_faults(codec: Codec, kind: bytes, value: Codec, place: str) -> Itera
     if value.dimensions is None or not value.size:
         return
     if kind == b"SlotNames" and codec.dimensions is not None and codec.size not in (0, value.size):
-        yield Fault(place, f"has names of {value.size} slots, but a vector has {codec.size}")
+        yield Fault(place, f"names {value.size} slots, but a vector has {codec.size}")
     if kind == b"KeyValues" and codec.item.count not in (None, value.size):
-        yield Fault(place, f"has {value.size} values, but the keys go up to {codec.item.count}")
+        yield Fault(place, f"has {value.size} values, but keys go up to {codec.item.count}")
 
 
 def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
-    """Parts that overlap without being the same, and bytes between them that belong to nothing."""
+    """Yield parts that overlap without being identical, and bytes between parts that belong to nothing."""
     import numpy as np
 
     header = opened.header
@@ -171,7 +171,7 @@ def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
         toc_end = column.end
         parts.append(_column_parts(opened, column))
         if sum(map(len, parts)) > MOST_EXTENTS:
-            yield Fault("file", "has too many blocks to look for holes and overlaps")
+            yield Fault("file", "has too many blocks to check for gaps and overlaps")
             return
     parts.append(np.array([(header.toc, toc_end)], np.int64).reshape(-1, 2))
     extents = np.unique(np.concatenate(parts), axis=0)
@@ -184,11 +184,11 @@ def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
         if start > end:
             yield Fault("file", f"{start - end} bytes at {end} belong to nothing")
         else:
-            yield Fault("file", f"what begins at {start} overlaps what ends at {end}")
+            yield Fault("file", f"the part starting at {start} overlaps the part ending at {end}")
 
 
 def _column_parts(opened: IdvFile, column: Column) -> Any:
-    """Where a column's blocks, lookup table and metadata are: pairs of start and end."""
+    """Return (start, end) pairs of a column's blocks, lookup table and metadata."""
     import numpy as np
 
     rows, source = opened.header.rows, opened.source

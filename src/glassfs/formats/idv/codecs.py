@@ -1,7 +1,7 @@
-"""Value codecs: what a column's type is (docs/formats/idv.md §7).
+"""Value codecs: the types of columns (docs/formats/idv.md §7).
 
-A codec is a name and parameters, and may be nested: a vector of keys of UInt32. What is unknown or malformed raises
-Damaged without a place: its reason follows the name of whatever has the codec.
+A codec is a name with parameters and may be nested, such as a vector of keys of UInt32. Unknown or malformed codecs
+raise Damaged without a part; the caller adds the name of the column.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from glassfs.formats.idv.wire import shown
 
 LARGEST_SIZE = (1 << 31) - 1
 DENSE_SLOTS = 65_536
-"""Vectors of known size that are larger are shown as what is stored of them."""
+"""Larger vectors of known size are shown as their stored elements."""
 MOST_DIMENSIONS = 1024
 
 
 class Form(Enum):
-    """How a run of values is stored."""
+    """The stored form of a run of values."""
 
     PLAIN = "plain"
-    """As they are shown."""
+    """Stored as shown."""
     BITS = "bits"
     OLD_BITS = "old bits"
     TIMES = "times"
     ZONED_TIMES = "zoned times"
     OFFSETS = "offsets"
-    """Zoned times, of which the offsets are shown."""
+    """The offsets of zoned times."""
     TEXTS = "texts"
 
 
 @dataclass(frozen=True)
 class Item:
-    """A primitive type: how ML.NET prints it, its NumPy dtype (``""``: text), and the form of its runs.
+    """A primitive type: its ML.NET name, NumPy dtype (``""`` for text), and stored form.
 
-    A value is ``tail`` items of the dtype, ``width`` bytes. ``parts`` are the items that show it, where one array
-    cannot; ``label`` is the name of such a part. ``count`` is the number of values of a key.
+    A value is ``width`` bytes: an array of shape ``tail`` of the dtype. ``parts`` are the items that show it where one
+    array cannot, each with its ``label``. ``count`` is the number of values of a key.
     """
 
     type_name: str
@@ -57,7 +57,7 @@ class Item:
 
     @property
     def unit(self) -> str:
-        """The dtype in which values are moved about, bit by bit."""
+        """The dtype for moving values unchanged."""
         if self.is_text:
             return "O"
         return "V16" if self.width == 16 else f"<i{self.width}"
@@ -105,19 +105,19 @@ _KEY_TYPES = (b"Byte", b"UInt16", b"UInt32", b"UInt64")
 
 @dataclass(frozen=True)
 class Codec:
-    """A column's type: single values (``dimensions`` is None), or vectors of which 0 marks an unknown dimension."""
+    """A column's type: single values (``dimensions`` is None) or vectors, in which dimension 0 is unknown."""
 
     item: Item
     dimensions: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
-        """The slots of a vector, 0 if rows differ; 1 for single values."""
+        """The slots of a vector, 0 if they vary by row; 1 for single values."""
         return 1 if self.dimensions is None else math.prod(self.dimensions)
 
     @property
     def type_name(self) -> str:
-        """As ML.NET prints it."""
+        """The type as ML.NET prints it."""
         name = self.item.type_name
         if self.dimensions is None:
             return name
@@ -127,13 +127,13 @@ class Codec:
 
 
 def describe(name: bytes, parameters: bytes) -> Codec:
-    """The codec of that name with these parameters. Raises Damaged if it is unknown or its parameters are wrong."""
+    """Return the codec with this name and parameters. Raises Damaged if it is unknown or its parameters are wrong."""
     if name != b"VBuffer":
         return Codec(_item(name, parameters))
     fields = _Fields(parameters)
     codec = Codec(_item(*fields.codec()), _dimensions(fields))
     if fields.rest():
-        raise Damaged(f"has parameters that its codec {shown(name)} does not know")
+        raise Damaged(f"has parameters that its codec {shown(name)} does not take")
     return codec
 
 
@@ -154,7 +154,7 @@ def _item(name: bytes, parameters: bytes) -> Item:
     if item is None:
         raise Damaged(f"has the unknown codec {shown(name)}")
     if parameters:
-        raise Damaged(f"has parameters that its codec {shown(name)} does not know")
+        raise Damaged(f"has parameters that its codec {shown(name)} does not take")
     return item
 
 
@@ -177,7 +177,7 @@ def _key(name: bytes, fields: _Fields) -> Item:
 
 
 class _Fields:
-    """The parameters of a codec, read one after another."""
+    """Reads the parameters of a codec in sequence."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -186,7 +186,7 @@ class _Fields:
     def take(self, size: int) -> bytes:
         taken = self.data[self._position : self._position + size]
         if len(taken) != size:
-            raise Damaged("has a codec whose parameters are cut short")
+            raise Damaged("has a codec with truncated parameters")
         self._position += size
         return taken
 
@@ -194,9 +194,9 @@ class _Fields:
         return int.from_bytes(self.take(size), "little", signed=signed)
 
     def codec(self) -> tuple[bytes, bytes]:
-        """A nested codec: its name and parameters."""
+        """Read a nested codec: its name and parameters."""
         return wire.codec(self.take)
 
     def rest(self) -> bytes:
-        """What is left; nothing is left afterwards."""
+        """Read all remaining bytes."""
         return self.take(len(self.data) - self._position)

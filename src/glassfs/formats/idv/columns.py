@@ -1,8 +1,8 @@
-"""The columns of a file as bytes in any range, and as rows of text.
+"""Columns as byte ranges and as rows of text.
 
-Where values are shown as they are stored and no vector is sparse, a range of the column is a range of a block, or of
-the file if that is not compressed. Other values are made for the range that is asked for, some at a time; texts in
-small groups of rows. What a group takes in memory is told, so that there can be room for it. Any thread may read.
+Where values are shown as stored and no vector is sparse, a column range maps to a block range, or to a file range if
+uncompressed. Other values are converted for the requested range, a limited number at a time, and texts in small groups
+of rows. Each group reports its memory cost, so that callers can reserve it. Any thread may read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
-from glassfs.cache.turns import WORKERS
+from glassfs.cache.cores import CORES
 from glassfs.content import Location, Made, Parted, Regular
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 VALUES_AT_ONCE = 1 << 17
 BYTES_AT_ONCE = 1 << 20
 LARGE = 64 << 10
-"""Whoever begins with so many bytes at once will read on."""
+"""A first read of at least this many bytes is taken for the start of a sequential read."""
 TEXT_ROWS = 128
 TEXT_SLOTS = 1 << 16
 MOST_TEXT_SLOTS = 1 << 20
-SLOT_COST = 32  # bytes of memory for each slot of a vector of texts
+SLOT_COST = 32  # bytes of memory per slot of a vector of texts
 
 Make = Callable[[int, int], "NDArray[Any]"]
 
 
 class _Array(Made):
-    """``count`` values of ``width`` bytes that ``give(first, count)`` makes."""
+    """``count`` values of ``width`` bytes, made by ``give(first, count)``."""
 
     __slots__ = ("_count", "_give", "_width")
 
@@ -63,7 +63,7 @@ class _Array(Made):
 
 
 class _Scaled(Sequence[int]):
-    """The bounds of parts in bytes, of those in values."""
+    """Bounds in bytes, computed from bounds in values."""
 
     __slots__ = ("_bounds", "_width")
 
@@ -78,7 +78,7 @@ class _Scaled(Sequence[int]):
 
 
 class _Parts(Parted):
-    """Values of a column, a part for each of its blocks. Subclasses say where the parts begin and how one is read."""
+    """Values of a column, one part per block. Subclasses define the bounds and read single parts."""
 
     def __init__(self, blocks: Blocks, item: Item) -> None:
         self._blocks = blocks
@@ -87,7 +87,7 @@ class _Parts(Parted):
 
     @abstractmethod
     def _part(self, number: int) -> tuple[Block, int] | Make:
-        """A part: the block and the place in it from which on it is shown as stored, or what makes its values."""
+        """Return (block, offset) for values shown as stored, or a function that makes the values."""
 
     def location(self) -> Location | None:
         return self._blocks.location()
@@ -96,8 +96,8 @@ class _Parts(Parted):
         # Requests come in parallel and out of order: one step back or forth is still sequential.
         is_begin = self._last < 0 and number == offset == 0 and len(buffer) >= LARGE
         if is_begin or (0 <= number - self._last <= 1 and self._last >= 0):
-            # Whoever begins makes the first one, and must not wait for cores that make what comes later.
-            most = WORKERS - 1 if is_begin else WORKERS + 1
+            # The reader itself decodes the first block and must not wait for cores that decode later ones.
+            most = CORES - 1 if is_begin else CORES + 1
             for ahead in range(max(number, self._ahead) + 1, number + self._distance(number, most) + 1):
                 if not self._blocks.ahead(ahead):
                     break
@@ -114,13 +114,13 @@ class _Parts(Parted):
         _Array(width, (bounds[number + 1] - bounds[number]) // width, part).read_into(buffer, offset)
 
     def _distance(self, number: int, most: int) -> int:
-        """How many blocks to decompress ahead, at least one: ``most``, or as many as take half of the cache."""
+        """Return how many blocks to decompress ahead: ``most``, or what fits half of the cache, but at least one."""
         size = max(1, self.bounds[number + 1] - self.bounds[number])
         return max(1, min(most, self._blocks.file.cache.budget // (2 * size) - 2))
 
 
 class Values(_Parts):
-    """Single values, and vectors with all their elements."""
+    """Single values, or vectors with all their elements."""
 
     @property
     def is_sized(self) -> bool:
@@ -143,7 +143,7 @@ class Values(_Parts):
 
 
 class StoredValues(_Parts):
-    """Of vectors only the elements that are stored."""
+    """Only the stored elements of vectors."""
 
     @property
     def is_sized(self) -> bool:
@@ -159,14 +159,14 @@ class StoredValues(_Parts):
 
 
 class Indices(StoredValues):
-    """The slots of the elements that are stored, as int32."""
+    """The slots of stored elements, as int32."""
 
     def _part(self, number: int) -> tuple[Block, int] | Make:
         return self._blocks.vectors(number).indices
 
 
 class RowEnds(Made):
-    """Where each row begins among all elements, or among those that are stored, and the end: rows + 1 of int64."""
+    """Offsets of rows among all (or all stored) elements, and the end: rows + 1 values of int64."""
 
     def __init__(self, blocks: Blocks, is_stored: bool) -> None:
         self._blocks = blocks

@@ -1,6 +1,6 @@
-"""An IDV file as a container: columns and their metadata as contents, and the schema (docs/formats/idv.md §2 to §7).
+"""An IDV file as a container: columns, metadata and schema as contents (docs/formats/idv.md §2 to §7).
 
-Opening goes through the table of contents once. Raises Refused, and Damaged or Changed like the source.
+Opening reads the table of contents once. Raises Refused, or Damaged or Changed from the source.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Name = tuple[bytes, ...]
 
 
 def open_idv(opening: Opening) -> Container:
-    """Reads header and table of contents. Raises Refused where they are wrong."""
+    """Read and check header and table of contents. Raises Refused if they are wrong."""
     source = opening.source
     header = read_header(source)
     opened = IdvFile(source, opening.cache, header)
     end, unreadable, reason = header.toc, 0, ""
     for column in opened.columns():
-        fault = opened.place_fault(column)
+        fault = opened.layout_fault(column)
         if fault:
             raise Refused(fault, source.name)
         fault = opened.unreadable(column)
@@ -47,7 +47,7 @@ def open_idv(opening: Opening) -> Container:
             unreadable += 1
         end = column.end
     if unreadable:
-        opening.warn(f"{unreadable} of {header.columns} columns cannot be read, such as {reason}")
+        opening.warn(f"{unreadable} of {header.columns} columns cannot be read, for example {reason}")
     version = version_text(header.version)
     facts = {
         "compatible_version": version_text(header.compatible_version), "rows": header.rows,
@@ -59,7 +59,7 @@ def open_idv(opening: Opening) -> Container:
 
 
 class _Listed:
-    """Metadata values that are listed: no more than can be, however many columns share a table of them."""
+    """Limits the number of listed metadata values, as many columns may share one table."""
 
     def __init__(self) -> None:
         self._count = self._bytes = 0
@@ -69,14 +69,14 @@ class _Listed:
         return self._count > MOST_METADATA or self._bytes > MOST_METADATA_BYTES
 
     def add(self, entry: Metadata) -> bool:
-        """Whether there is room for one more."""
+        """Count an entry. Returns whether it is within the limits."""
         self._count += 1
         self._bytes += len(entry.kind)
         return not self.is_full
 
 
 class _Contents:
-    """The contents of an opened file, whose table of contents has ``toc_size`` bytes."""
+    """The contents of an opened file with a table of contents of ``toc_size`` bytes."""
 
     def __init__(self, opened: IdvFile, opening: Opening, toc_size: int, has_columns: bool) -> None:
         self._opened = opened
@@ -114,7 +114,7 @@ class _Contents:
             try:
                 for entry in self._opened.metadata(column):
                     if not listed.add(entry):
-                        raise Damaged(f"has more than {MOST_METADATA} metadata values; the others are not shown")
+                        raise Damaged(f"has more than {MOST_METADATA} metadata values; the rest are not shown")
                     yield from self._value(column, name, entry)
             except Damaged as error:
                 faults.append(error)
@@ -122,10 +122,10 @@ class _Contents:
                     break
         if faults:
             first = faults[0]
-            self._opening.warn(f"{first.reason} (metadata tables that break off in all: {len(faults)})", first.part)
+            self._opening.warn(f"{first.reason} (incomplete metadata tables: {len(faults)})", first.part)
 
     def _value(self, column: Column, name: bytes, entry: Metadata) -> Iterator[Member]:
-        if self._opened.meaningless(entry):  # listed in the schema, and found by check
+        if self._opened.unknown_codec(entry):  # the schema lists it, and check reports it
             return
         blocks = self._opened.value(column, entry)
         codec, place = blocks.codec, (b"columns", name, entry.kind)
@@ -137,7 +137,7 @@ class _Contents:
 
     @property
     def _schema_cost(self) -> int:
-        """The memory that the schema takes: of names, kinds and types there may be many, and all may need escapes."""
+        """The memory needed for the schema: it may hold many names, kinds and types, all with escapes."""
         header, size = self._opened.header, self._opened.source.size
         kinds = min(MOST_METADATA_BYTES + 100 * MOST_METADATA, size * header.columns)
         return (1 << 20) + COLUMN_COST * header.columns + NAME_COST * (self._toc_size + kinds)
@@ -150,7 +150,7 @@ class _Contents:
         return {"version": version_text(opened.header.version), "rows": opened.header.rows, "columns": columns}
 
     def _described(self, column: Column, is_hidden: bool, listed: _Listed) -> dict[str, Any]:
-        """A column as the schema has it."""
+        """Return a column's entry in the schema."""
         try:
             codec = self._opened.describe(column.codec_name, column.parameters)
         except Damaged:
@@ -168,12 +168,12 @@ class _Contents:
         }
 
     def _kinds(self, column: Column, listed: _Listed) -> list[bytes]:
-        """The kinds of metadata that a column has, as far as its table can be read."""
+        """Return the metadata kinds of a column, as far as its table can be read."""
         kinds = []
         try:
             for entry in self._opened.metadata(column):
                 if not listed.add(entry):
-                    raise TooLarge("has more metadata than a schema can list", self._opened.source.name)
+                    raise TooLarge("has more metadata than the schema can list", self._opened.source.name)
                 kinds.append(entry.kind)
         except Damaged as error:
             log.info("%s", error)
@@ -181,7 +181,7 @@ class _Contents:
 
 
 def _arrays(name: Name, key: bytes, blocks: Blocks, shape: tuple[int, ...]) -> Iterator[Member]:
-    """All elements of a column, or of a metadata value; those of vectors of unknown size in one row."""
+    """Yield all elements of a column or metadata value; vectors of unknown size are flattened into one axis."""
     for item in blocks.codec.item.arrays:
         values = Values(blocks, item)
         tail = item.tail

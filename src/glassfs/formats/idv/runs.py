@@ -1,8 +1,7 @@
-"""The values of a block, as runs: any range of them, decoded in memory that follows from the range.
+"""Runs: values of one item codec in a block, decoded by range (docs/formats/idv.md §8.1 to §8.3, §8.5).
 
-A run is an unbroken row of values of one item codec: all of a block of single values, or all stored elements of a block
-of vectors. Only text has to be gone through once before the first of it is given (docs/formats/idv.md §8.1 to §8.3,
-§8.5). Any thread may use a run.
+A run is all values of a block of single values, or all stored elements of a block of vectors. Decoding a range takes
+memory in proportion to the range. Texts need one pass over the block before the first value. Any thread may use a run.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ TEXT_PIECE = 64 << 10
 TEXT_AT_ONCE = 1 << 20
 LONGEST_TEXT = 24 << 20
 ENDS_AT_ONCE = 1 << 16
-UNIT_COST = 16  # bytes of memory for each UTF-16 unit of text while that is taken apart
-TEXT_COST = 160  # and for each text
+UNIT_COST = 16  # bytes of memory per UTF-16 unit while text is split
+TEXT_COST = 160  # and per text
 
 
 class Block:
-    """The decompressed bytes of a block: ``size`` of them, in any range. Messages name ``source`` and ``part``."""
+    """The decompressed bytes of a block, readable in any range. Messages name ``source`` and ``part``."""
 
     __slots__ = ("_data", "part", "rows", "size", "source")
 
@@ -62,11 +61,11 @@ class Block:
         return np.frombuffer(self.read(offset, count * np.dtype(dtype).itemsize), dtype)
 
     def integer(self, offset: int) -> int:
-        """The signed 32-bit integer at ``offset``."""
+        """Return the signed 32-bit integer at ``offset``."""
         return int.from_bytes(self.read(offset, 4), "little", signed=True)
 
     def demand(self, end: int) -> None:
-        """Raises Damaged if the block ends before ``end``."""
+        """Raise Damaged if the block ends before ``end``."""
         if end > self.size:
             raise self.damage(f"has {self.size} bytes, but its values need {end}")
 
@@ -75,7 +74,7 @@ class Block:
 
 
 class Run:
-    """``total`` values of one item codec in a block, from ``base`` on. This one: values shown as they are stored."""
+    """``total`` values of one item codec at offset ``base`` of a block. This base class: values shown as stored."""
 
     fill: Any = 0
     is_plain = True
@@ -89,32 +88,32 @@ class Run:
 
     @staticmethod
     def stored_size(item: Item, count: int) -> int:
-        """The bytes of a run of ``count`` values, as far as that is known."""
+        """Return the bytes of a run of ``count`` values, or the least it can have."""
         return count * item.width
 
     @property
     def end(self) -> int:
-        """Where in the block the run ends."""
+        """The offset in the block after the run."""
         return self.base + self.stored_size(self.item, self.total)
 
     def values(self, first: int, count: int) -> NDArray[Any]:
-        """The values ``[first, first + count)``: units of ``item.width`` bytes as they are shown."""
+        """Return values ``[first, first + count)`` as shown, ``item.width`` bytes each."""
         return self.block.integers(self.base + first * self.item.width, count, self.item.unit)
 
     @property
     def weight(self) -> int:
-        """About the memory that it keeps."""
+        """The approximate bytes of memory used."""
         return 512
 
     def filled(self, count: int) -> NDArray[Any]:
-        """``count`` times what an element that is not stored stands for."""
+        """Return ``count`` copies of the value of elements that are not stored."""
         import numpy as np
 
         return np.zeros(count, self.item.unit) if self.fill == 0 else np.full(count, self.fill, self.item.unit)
 
 
 class Bits(Run):
-    """One bit a value, from bit 0 on."""
+    """One bit per value, lowest bit first."""
 
     is_plain = False
 
@@ -132,7 +131,7 @@ class Bits(Run):
 
 
 class OldBits(Run):
-    """Two bits a value, 16 values in a word of 32 bits: 0 false, 1 true, 2 missing, which ML.NET takes for false."""
+    """Two bits per value, 16 values per 32-bit word: 0 false, 1 true, 2 missing, which ML.NET reads as false."""
 
     is_plain = False
 
@@ -147,13 +146,13 @@ class OldBits(Run):
         packed = self.block.integers(self.base + start, -(-(skipped + count) // 4), "u1")
         pairs = (packed[:, None] >> np.array([0, 2, 4, 6], "u1") & 3).reshape(-1)[skipped : skipped + count]
         if (pairs == 3).any():
-            raise self.block.damage("has a boolean that is neither false nor true nor missing")
+            raise self.block.damage("has a boolean that is not false, true or missing")
         is_true: NDArray[Any] = pairs == 1
         return is_true
 
 
 class Times(Run):
-    """Ticks since the year 1, shown as ticks since 1970; the most negative integer is a missing one."""
+    """Ticks since the year 1, shown as ticks since 1970. The most negative integer is a missing value."""
 
     fill = -EPOCH
     is_plain = False
@@ -164,7 +163,7 @@ class Times(Run):
 
 
 class ZonedTimes(Run):
-    """Offsets in minutes, then local ticks, of which UTC is made here."""
+    """Offsets in minutes followed by local ticks, shown as UTC."""
 
     fill = -EPOCH
     is_plain = False
@@ -180,7 +179,7 @@ class ZonedTimes(Run):
         local = self.block.integers(self.base + 2 * self.total + 8 * first, count, "<i8")
         is_missing = (local == NO_TIME) | (minutes == NO_OFFSET)
         if (abs(minutes[~is_missing]) > LONGEST_OFFSET).any():
-            raise self.block.damage(f"has a time zone further than {LONGEST_OFFSET} minutes from UTC")
+            raise self.block.damage(f"has a time zone more than {LONGEST_OFFSET} minutes from UTC")
         _check_ticks(self.block, local, is_missing)
         utc = np.where(is_missing, 0, local) - np.where(is_missing, 0, minutes) * TICKS_PER_MINUTE
         return _since_1970(self.block, utc, is_missing)
@@ -190,7 +189,7 @@ class ZonedTimes(Run):
 
 
 class Offsets(ZonedTimes):
-    """The offsets alone, after the same checks."""
+    """The offsets of zoned times, after the same checks."""
 
     fill = 0
 
@@ -212,10 +211,10 @@ def _since_1970(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> 
 
 
 class Texts(Run):
-    """Where each text ends, and all of them in one string. Missing ones are None.
+    """The ends of texts, and one string with all of them. Missing texts are None.
 
-    The ends count UTF-16 units, so the string is gone through once, a piece at a time, to find where each piece starts
-    in units. A surrogate pair that two texts share leaves each a lone surrogate.
+    Ends count UTF-16 units, so one pass over the string, a piece at a time, records the unit at which each piece
+    starts. If two texts split a surrogate pair, each gets a lone surrogate.
     """
 
     fill = ""
@@ -224,7 +223,7 @@ class Texts(Run):
     def __init__(self, item: Item, block: Block, base: int, total: int) -> None:
         super().__init__(item, block, base, total)
         if block.integer(base) != total:
-            raise block.damage(f"says that it has {block.integer(base)} texts, but {total} are expected")
+            raise block.damage(f"declares {block.integer(base)} texts, but {total} are expected")
         position = base + 4 + 4 * total
 
         def take(size: int) -> bytes:
@@ -240,7 +239,7 @@ class Texts(Run):
         block.demand(self.end)
         self._piece_units, self._piece_bytes = array("q"), array("q")
         if self._check_ends() != self._measure():
-            raise block.damage("has texts that do not end where their string ends")
+            raise block.damage("has texts that do not end with their string")
 
     @staticmethod
     def stored_size(item: Item, count: int) -> int:
@@ -256,7 +255,7 @@ class Texts(Run):
 
     @property
     def is_utf8(self) -> bool:
-        """Whether the string is what it should be. What is not is shown as U+FFFD."""
+        """Whether the string is valid UTF-8. Invalid bytes are shown as U+FFFD."""
         for start, end in pairwise(self._piece_bytes):
             try:
                 self.block.read(self._start + start, end - start).decode()
@@ -277,7 +276,7 @@ class Texts(Run):
         return texts
 
     def cost(self, first: int, count: int) -> int:
-        """The memory that ``values`` takes at its peak. Raises TooLarge where it would give no texts."""
+        """Return the peak memory of ``values``. Raises TooLarge if the texts are too long."""
         units = self._start_of(first + count) - self._start_of(first)
         self._demand_short(units)
         return TEXT_COST * count + UNIT_COST * units
@@ -288,11 +287,11 @@ class Texts(Run):
             raise TooLarge(reason, self.block.source, self.block.part)
 
     def _start_of(self, number: int) -> int:
-        """Where the text begins, or the last one ends, in UTF-16 units."""
+        """Return where a text begins, or where the last one ends, in UTF-16 units."""
         return self.block.integer(self.base + 4 * number) & 0x7FFFFFFF if number else 0
 
     def _check_ends(self) -> int:
-        """The last end. Raises Damaged if the ends fall, or if a missing text is not empty."""
+        """Return the last end. Raises Damaged if ends decrease or a missing text is not empty."""
         import numpy as np
 
         last = 0
@@ -301,12 +300,12 @@ class Texts(Run):
             stored = self.block.integers(self.base + 4 + 4 * first, count, "<u4")
             lengths = np.diff((stored & 0x7FFFFFFF).astype(np.int64), prepend=last)
             if (lengths < 0).any() or lengths[stored >> 31 != 0].any():
-                raise self.block.damage("has texts whose ends do not rise, or a missing text that is not empty")
+                raise self.block.damage("has decreasing text ends, or a missing text that is not empty")
             last = int(stored[-1] & 0x7FFFFFFF)
         return last
 
     def _measure(self) -> int:
-        """The string's length in UTF-16 units. Remembers where each piece starts."""
+        """Return the string's length in UTF-16 units, and record where each piece starts."""
         position = units = 0
         while position < self._size:
             piece = self.block.read(self._start + position, min(TEXT_PIECE, self._size - position))
@@ -321,7 +320,7 @@ class Texts(Run):
         return units
 
     def _between(self, bounds: list[int]) -> list[str]:
-        """The texts between units ``bounds[0]`` and ``bounds[1]``, ``bounds[1]`` and ``bounds[2]`` …"""
+        """Return the texts between successive ``bounds``, in UTF-16 units."""
         if bounds[-1] - bounds[0] > TEXT_AT_ONCE and len(bounds) > 2:
             middle = len(bounds) // 2
             return self._between(bounds[: middle + 1]) + self._between(bounds[middle:])
@@ -345,7 +344,7 @@ def _utf16(text: str) -> bytes:
 
 
 def _character_border(piece: bytearray) -> int:
-    """Where to cut so that no character is divided."""
+    """Return where to cut ``piece`` without splitting a character."""
     for back in (1, 2, 3):
         if piece[-back] >= 0xC0:
             return len(piece) - back
@@ -361,10 +360,10 @@ _RUNS: dict[Form, type[Run]] = {
 
 
 def run_of(item: Item, block: Block, base: int, total: int) -> Run:
-    """``total`` values of ``item`` in a block, from ``base`` on."""
+    """Return ``total`` values of ``item`` at offset ``base`` of a block."""
     return _RUNS[item.form](item, block, base, total)
 
 
 def stored_size(item: Item, count: int) -> int:
-    """The bytes of a run of ``count`` values, as far as that is known."""
+    """Return the bytes of a run of ``count`` values, or the least it can have."""
     return _RUNS[item.form].stored_size(item, count)

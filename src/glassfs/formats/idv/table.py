@@ -1,7 +1,7 @@
-"""What a file says about itself: header, table of contents and metadata tables (docs/formats/idv.md §2, §3, §6).
+"""Header, table of contents and metadata tables (docs/formats/idv.md §2, §3, §6).
 
-The table of contents is kept nowhere; it is read again where columns are listed. Nothing changes after opening but what
-is remembered for speed, so any thread may use it.
+The table of contents is not kept in memory but read again for each listing. Opened files are immutable except for
+caches; any thread may use them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import codecs, wire
-from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, File, Lookup, Place
+from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, File, Lookup, StoredBlock
 from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.kept import Kept
 from glassfs.formats.idv.wire import shown
 from glassfs.source import Reader, Source
 from glassfs.source.reader import WINDOW
@@ -38,7 +37,7 @@ _HEADER = struct.Struct("<8sQQqqqi")
 
 
 class Header(NamedTuple):
-    """The fields of the header; offsets are from its first byte."""
+    """The header; offsets count from its first byte."""
 
     signature: bytes
     version: int
@@ -50,7 +49,7 @@ class Header(NamedTuple):
 
 
 class Column(NamedTuple):
-    """An entry of the table of contents, which ends at ``end``. ``compression`` is the stored code."""
+    """An entry of the table of contents, which ends at offset ``end``. ``compression`` is the stored code."""
 
     number: int
     name: bytes
@@ -64,7 +63,7 @@ class Column(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """An entry of a metadata table, which ends at ``end``. ``compression`` is the stored code."""
+    """An entry of a metadata table, which ends at offset ``end``. ``compression`` is the stored code."""
 
     number: int
     kind: bytes
@@ -77,7 +76,7 @@ class Metadata(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A readable column and the name it goes by; that of a hidden one ends in a number."""
+    """A readable column and its file name; names of hidden columns end in a number."""
 
     column: Column
     codec: Codec
@@ -91,7 +90,7 @@ def version_text(version: int) -> str:
 
 
 def read_header(source: Source) -> Header:
-    """The header of a file. Raises Refused where it is wrong."""
+    """Return the header. Raises Refused if it is wrong."""
     if source.size < FIRST_OFFSET:
         raise Refused(f"is cut short: it has {source.size} bytes, but an IDV header has {FIRST_OFFSET}", source.name)
     header = Header(*_HEADER.unpack(source.read(0, _HEADER.size)))
@@ -104,13 +103,13 @@ def read_header(source: Source) -> Header:
 def _header_fault(header: Header, source: Source) -> str | None:
     version, compatible = version_text(header.version), version_text(header.compatible_version)
     if header.compatible_version > header.version:
-        return f"says that it is of version {version}, but compatible only with {compatible}"
+        return f"declares version {version}, but needs a reader of version {compatible}"
     if header.version < OLDEST_VERSION or header.compatible_version < OLDEST_COMPATIBLE:
-        return f"is of version {compatible}, but 1.1.1.4 is the oldest that was released"
+        return f"has version {compatible}, but 1.1.1.4 is the oldest released version"
     if header.compatible_version > NEWEST_COMPATIBLE:
-        return f"needs a reader of version {compatible}, but this one reads up to 1.1.1.6"
+        return f"needs a reader of version {compatible}, but glassfs reads up to 1.1.1.6"
     if header.rows < 0 or header.columns < 0:
-        return f"says that it has {header.rows} rows and {header.columns} columns"
+        return f"declares {header.rows} rows and {header.columns} columns"
     if not FIRST_OFFSET <= header.tail <= source.size - len(TAIL):
         return f"has its tail outside the file (at {header.tail} of {source.size} bytes): it is cut short or damaged"
     if source.read(header.tail, len(TAIL)) != TAIL:
@@ -118,21 +117,21 @@ def _header_fault(header: Header, source: Source) -> str | None:
     if header.columns and not FIRST_OFFSET <= header.toc <= header.tail:
         return f"has its table of contents outside the file (at {header.toc} of {source.size} bytes)"
     if header.columns > min(MOST_COLUMNS, source.size):
-        return f"says that it has {header.columns} columns, which are too many to show"
+        return f"declares {header.columns} columns, which are too many to show"
     return None
 
 
 class IdvFile:
-    """An opened file. What is kept of it goes with this."""
+    """An opened file and its caches."""
 
     def __init__(self, source: Source, cache: BlockCache, header: Header) -> None:
         self.source = source
         self.header = header
-        self.file = File(source, cache, header.tail, Kept())
+        self.file = File(source, cache, header.tail)
         self._describe = lru_cache(CODECS_KEPT)(codecs.describe)
 
     def columns(self) -> Iterator[Column]:
-        """The table of contents. Raises Damaged."""
+        """Yield the entries of the table of contents. Raises Damaged."""
         if not self.header.columns:
             return
         reader = self._reader(self.header.toc, "the table of contents", TABLE_WINDOW)
@@ -151,17 +150,17 @@ class IdvFile:
         return Column(number, name, *codec, packing, rows_per_block, lookup, metadata, reader.position)
 
     def _reader(self, start: int, what: str, window: int) -> Reader:
-        """Reads a table, of which no more than LONGEST_TABLE is looked at."""
+        """Return a reader of a table, of which at most LONGEST_TABLE bytes are read."""
         return Reader(self.source, start, min(self.header.tail, max(start, 0) + LONGEST_TABLE), what, window)
 
     def describe(self, codec_name: bytes, parameters: bytes) -> Codec:
-        """The codec of a column or metadata value. Raises Damaged, without a place."""
+        """Return the codec of a column or metadata value. Raises Damaged without a part."""
         if len(codec_name) + len(parameters) > LONGEST_KEPT:
             return codecs.describe(codec_name, parameters)
         return self._describe(codec_name, parameters)
 
-    def place_fault(self, column: Column) -> str | None:
-        """What is wrong with the rows per block, or with the place of the lookup table."""
+    def layout_fault(self, column: Column) -> str | None:
+        """Return what is wrong with the rows per block or the offset of the lookup table, or None."""
         rows = self.header.rows
         if not rows:
             return None
@@ -173,7 +172,7 @@ class IdvFile:
         return None
 
     def unreadable(self, column: Column) -> str | None:
-        """Why a column has no file."""
+        """Return why a column has no file, or None."""
         try:
             codec = self.describe(column.codec_name, column.parameters)
         except Damaged as error:
@@ -181,11 +180,11 @@ class IdvFile:
         if column.compression not in COMPRESSIONS:
             return f"has the unknown compression {column.compression}"
         if self.header.rows * codec.size * max(codec.item.width, 1) > MOST_BYTES:
-            return "is larger than a file can be"
+            return "is larger than the largest file"
         return None
 
     def shown(self) -> list[Shown]:
-        """The readable columns: those that ML.NET shows, then those that a later one of the same name hides."""
+        """Return the readable columns: those that ML.NET shows, then those hidden by a later one with the same name."""
         columns = [column for column in self.columns() if self.unreadable(column) is None]
         last = {column.name: column.number for column in columns}
         visible, hidden, numbers = [], [], dict.fromkeys(last, 2)
@@ -207,7 +206,7 @@ class IdvFile:
         )
 
     def metadata(self, column: Column) -> Iterator[Metadata]:
-        """The metadata table of a column. Raises Damaged where it breaks off."""
+        """Yield the metadata table of a column. Raises Damaged where the table cannot be read further."""
         if column.metadata == 0:
             return
         what = f"the metadata table of column {shown(column.name)}"
@@ -217,7 +216,7 @@ class IdvFile:
         try:
             count = wire.varint(reader.take)
             if not 0 < count < (1 << 31) - 1:
-                raise reader.damage(f"says that it has {count} entries")
+                raise reader.damage(f"declares {count} entries")
             for number in range(count):
                 yield self._entry(reader, number)
         except Damaged as error:
@@ -231,17 +230,17 @@ class IdvFile:
         packing, offset = reader.unpack("<Bq")
         length = wire.varint(reader.take)
         entry = Metadata(number, kind, *codec, packing, offset, length, reader.position)
-        if not self.is_inside(entry) and self.meaningless(entry):
-            raise reader.damage(f"has an entry {shown(kind)} that makes no sense")
+        if not self.is_inside(entry) and self.unknown_codec(entry):
+            raise reader.damage(f"has an invalid entry {shown(kind)}")
         return entry
 
     def is_inside(self, entry: Metadata) -> bool:
-        """Whether a metadata value lies where values may be."""
+        """Return whether a metadata value lies where values are allowed."""
         offset, tail = entry.offset, self.header.tail
         return FIRST_OFFSET <= offset <= tail and 0 < entry.length <= tail - offset
 
-    def meaningless(self, entry: Metadata) -> str | None:
-        """Why a metadata value has no file: its codec or its compression is unknown."""
+    def unknown_codec(self, entry: Metadata) -> str | None:
+        """Return why a metadata value has no file (its codec or compression is unknown), or None."""
         try:
             self.describe(entry.codec_name, entry.parameters)
         except Damaged as error:
@@ -251,9 +250,9 @@ class IdvFile:
         return None
 
     def value(self, column: Column, entry: Metadata) -> Blocks:
-        """A metadata value that has a meaning: a block of one row."""
+        """Return a metadata value with a known codec: a block of one row."""
         codec = self.describe(entry.codec_name, entry.parameters)
-        place = Place(entry.offset, entry.length, None)
+        stored = StoredBlock(entry.offset, entry.length, None)
         name = f"metadata {shown(entry.kind)} of column {shown(column.name)}"
         key = (column.number, entry.number)
-        return Blocks(self.file, codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: place, name, key)
+        return Blocks(self.file, codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: stored, name, key)

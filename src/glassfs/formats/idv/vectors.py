@@ -1,7 +1,7 @@
-"""The vectors of a block, dense and sparse, row by row or spread out (docs/formats/idv.md §8.4).
+"""The vectors of a block, dense or sparse, by row or expanded (docs/formats/idv.md §8.4).
 
-Nothing is held decoded: elements are spread out for the range that is asked for and no more, so that a row of 2^31
-slots and one entry costs as little as any other. Any thread may use them.
+Nothing decoded is kept: elements are expanded only for the requested range, so a row of 2^31 slots with one entry costs
+no more than any other. Any thread may use this module.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 16384
 INDICES_AT_ONCE = 1 << 17
-ROW_WEIGHT, SUM_WEIGHT = 57, 192  # bytes of memory for each row, and for each sum
-TEXT_SHIFT = 12  # a run of texts remembers 16 bytes for each 64 KiB
+ROW_WEIGHT, SUM_WEIGHT = 57, 192  # bytes of memory per row, and per sum
+TEXT_SHIFT = 12  # a run of texts keeps 16 bytes per 64 KiB
 DENSE = b"\xff\xff\xff\xff"  # the count -1
 
 
 class Vectors:
-    """The vectors of a block: lengths and counts, indices, and one run of the elements that are stored.
+    """The vectors of a block: lengths and counts, indices, and one run of stored elements.
 
-    Only sums are kept, for every ROWS_AT_ONCE rows. With ``is_header``, the block may end after the counts, and only
-    the sums can be asked for.
+    Only running totals per ROWS_AT_ONCE rows are kept. With ``is_header``, the block may end after the counts and only
+    the totals may be used.
     """
 
     def __init__(self, block: Block, codec: Codec, is_header: bool = False) -> None:
@@ -35,9 +35,9 @@ class Vectors:
         self._codec = codec
         self._length = block.integer(4)
         if block.integer(0) != block.rows:
-            raise block.damage(f"says that it has {block.integer(0)} vectors, but it has {block.rows} rows")
+            raise block.damage(f"declares {block.integer(0)} vectors, but has {block.rows} rows")
         if self._length < 0 or (codec.size and self._length != codec.size):
-            raise block.damage(f"says that its vectors have {self._length} slots, but {codec.size} are declared")
+            raise block.damage(f"declares vectors of {self._length} slots, but its column declares {codec.size}")
         self._counts_at = 8 if self._length else 8 + 4 * block.rows
         self._indices_at = self._counts_at + 4 * block.rows + 4
         self._sums = [(0, 0, 0)]
@@ -55,7 +55,7 @@ class Vectors:
         self.elements, self.stored, indices = self._sums[-1]
         total = block.integer(self._indices_at - 4)
         if total < indices:
-            raise block.damage(f"says that it has {total} indices, but its rows use {indices}")
+            raise block.damage(f"declares {total} indices, but its rows use {indices}")
         self.unused_indices = total - indices
         self.base = self._indices_at + 4 * total
         block.demand(self.base + stored_size(codec.item, self.stored))
@@ -65,19 +65,20 @@ class Vectors:
 
     @property
     def weight(self) -> int:
-        """About the memory that they keep."""
+        """The approximate bytes of memory used."""
         rows = ROW_WEIGHT * min(self.block.rows, ROWS_AT_ONCE)
         return 2048 + rows + SUM_WEIGHT * len(self._sums) + (self.block.size >> TEXT_SHIFT)
 
     def run(self, item: Item) -> Run:
-        """The stored elements as values of ``item``."""
+        """Return the stored elements as values of ``item``."""
         run = self._runs.get(item.label)
         if run is None:
             run = self._runs[item.label] = run_of(item, self.block, self.base, self.stored)
         return run
 
     def _has_only_dense_counts(self) -> bool:
-        """Told from the bytes: most vectors are stored dense, and loading NumPy takes longer than decoding a block."""
+        """Compare bytes without NumPy: most vectors are dense, and importing NumPy takes longer than decoding a block.
+        """
         for first in range(0, self.block.rows, ROWS_AT_ONCE):
             size = 4 * min(ROWS_AT_ONCE, self.block.rows - first)
             if self.block.read(self._counts_at + 4 * first, size) != DENSE * (size // 4):
@@ -85,15 +86,15 @@ class Vectors:
         return True
 
     def elements_before(self, row: int, count: int) -> NDArray[Any]:
-        """For ``count`` rows from ``row`` on, the elements of the block before each."""
+        """Return the number of elements before each of ``count`` rows from ``row`` on."""
         return self._before(row, count, lambda rows: rows.starts)
 
     def stored_before(self, row: int, count: int) -> NDArray[Any]:
-        """The same of the stored elements."""
+        """Return the same for stored elements."""
         return self._before(row, count, lambda rows: rows.stored_ends - rows.stored)
 
     def stored_at(self, element: int) -> int:
-        """How many of the elements before this one are stored."""
+        """Return how many of the elements before this one are stored."""
         if self.is_dense or element == self.elements:
             return element if self.is_dense else self.stored
         rows = self._rows(bisect_right(self._sums, element, key=lambda sums: sums[0]) - 1)
@@ -107,7 +108,8 @@ class Vectors:
         return stored + bisect_left(range(end), slot, start, key=self._stored_index) - start
 
     def spread(self, run: Run, first: int, count: int) -> NDArray[Any]:
-        """The elements ``[first, first + count)`` of all rows of the block, those not stored filled in."""
+        """Return elements ``[first, first + count)`` of all rows of the block, with fill values where none is stored.
+        """
         shown = run.filled(count)
         end, position = first + count, first
         while position < end:
@@ -118,7 +120,7 @@ class Vectors:
         return shown
 
     def indices(self, first: int, count: int) -> NDArray[Any]:
-        """The slots of the stored elements ``[first, first + count)``, as int32."""
+        """Return the slots of stored elements ``[first, first + count)``, as int32."""
         import numpy as np
 
         shown = np.zeros(count, np.int32)
@@ -162,7 +164,7 @@ class Vectors:
         if (lengths < 0).any() or (counts < -1).any():
             raise self.block.damage("has a vector of negative length")
         if (counts >= lengths).any():
-            raise self.block.damage("has a sparse vector with as many entries as slots")
+            raise self.block.damage("has a sparse vector with no fewer entries than slots")
         is_sparse = counts >= 0
         stored = np.where(is_sparse, counts, lengths)
         indices = np.where(is_sparse, counts, 0)
@@ -173,7 +175,7 @@ class Vectors:
         )
 
     def _check_indices(self, rows: _Rows) -> None:
-        """Raises Damaged unless the indices of each row rise within its length."""
+        """Raise Damaged unless the indices of each row rise within its length."""
         import numpy as np
 
         has_indices = rows.indices > 0
@@ -214,7 +216,7 @@ class Vectors:
             self._spread_whole(rows, slice(row, last + 1), run, shown, first)
 
     def _spread_part(self, rows: _Rows, row: int, run: Run, shown: NDArray[Any], first: int, end: int) -> None:
-        """The elements ``[first, end)`` of the block, all in one row, into ``shown``."""
+        """Write elements ``[first, end)`` of the block, all in one row, into ``shown``."""
         first, end = first - int(rows.starts[row]), end - int(rows.starts[row])
         stored = int(rows.stored_ends[row] - rows.stored[row])
         if not rows.is_sparse[row]:
@@ -230,7 +232,7 @@ class Vectors:
         return self.block.integer(self._indices_at + 4 * position)
 
     def _spread_whole(self, rows: _Rows, taken: slice, run: Run, shown: NDArray[Any], first: int) -> None:
-        """Whole rows into the beginning of ``shown``, which is the element ``first`` of the block."""
+        """Write whole rows to the start of ``shown``, which begins at element ``first`` of the block."""
         import numpy as np
 
         stored, is_sparse, starts = rows.stored[taken], rows.is_sparse[taken], rows.starts[taken] - first

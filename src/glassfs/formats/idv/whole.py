@@ -1,7 +1,7 @@
-"""All columns of a file as one table, a row a row.
+"""All columns of a file as one table, one row per row of the file.
 
-Vectors of known size that are stored sparse become two columns of runs, their values and the slots of these; vectors
-of unknown size one. Making the columns goes through the table of contents and reads no block. Any thread.
+Sparse vectors of known size become two list columns, their values and their slots; vectors of unknown size become one.
+Making the columns reads the table of contents and no block. Any thread may use this module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = b"columns"
 
 
 def whole_table(opened: IdvFile) -> Table:
-    """The table of the readable columns, those that are hidden behind the others."""
+    """Return the table of all readable columns; hidden columns come last."""
     header = opened.header
     return Table(NAME, header.rows, lambda: list(islice(_columns(opened), WIDEST)), width=header.columns)
 
@@ -48,6 +48,6 @@ def _columns(opened: IdvFile) -> Iterator[Column]:
 
 
 def _runs(name: bytes, key: bytes, values: Data, item: Item, ends: RowEnds) -> Column:
-    """A value that is shown as several numbers, an id, is one of bytes here."""
+    """Return a list column. A value shown as several numbers, such as an id, is raw bytes here."""
     dtype = f"|V{item.width}" if item.tail else item.dtype
     return Column(name, Ragged(key, values, dtype, ends, "<i8", ends.rows))

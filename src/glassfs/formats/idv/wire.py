@@ -1,7 +1,7 @@
-"""Integers, strings and descriptions of codecs as tables and blocks have them (docs/formats/idv.md §1).
+"""Integers, strings and codec descriptions as stored in tables and blocks (docs/formats/idv.md §1).
 
-``take`` gives the next bytes, as many as it is asked for, or raises Damaged. What is wrong is Damaged without a place,
-which whoever knows it fills in.
+``take(size)`` must return the next ``size`` bytes or raise Damaged. Errors are Damaged without source and part, which
+the caller adds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Take = Callable[[int], bytes]
 
 
 def varint(take: Take, bits: int = 64) -> int:
-    """An unsigned integer of variable length."""
+    """Read an unsigned variable-length integer."""
     try:
         return leb128.read(lambda: take(1)[0], bits)
     except leb128.TooLong as error:
@@ -26,15 +26,15 @@ def varint(take: Take, bits: int = 64) -> int:
 
 
 def string(take: Take) -> bytes:
-    """A string: its length and its bytes, UTF-8 as a rule."""
+    """Read a length-prefixed string, normally UTF-8."""
     return take(varint(take, STRING_BITS))
 
 
 def codec(take: Take) -> tuple[bytes, bytes]:
-    """A codec: its name and its parameters."""
+    """Read a codec: its name and parameters."""
     return string(take), take(varint(take))
 
 
 def shown(name: bytes) -> str:
-    """A name as messages quote it."""
+    """Return a name as quoted in messages."""
     return repr(name[:_SHOWN].decode("utf-8", "replace"))

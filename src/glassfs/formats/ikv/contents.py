@@ -1,6 +1,6 @@
-"""Contents of nodes that were measured, and the listing of objects. Any thread.
+"""Contents of measured nodes, and listings of objects. Any thread may use this module.
 
-More than MOST_MEMBERS members are not listed, as each takes memory; the document as a whole has them all.
+At most MOST_MEMBERS members are listed, as each takes memory; the whole document has them all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 
 
 class Node(NamedTuple):
-    """A node's type, and where its payload starts and ends."""
+    """A node's type, and the start and end of its payload."""
 
     tag: int
     start: int
@@ -44,16 +44,16 @@ class Node(NamedTuple):
 
 
 class Contents:
-    """Makes the contents of nodes that were measured."""
+    """Makes contents of measured nodes."""
 
     def __init__(self, body: Body, opening: Opening) -> None:
         self.body = body
         self.opening = opening
 
     def content(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Content:
-        """Objects and arrays must have been measured, with ``marks``; any other node is checked here.
+        """Return the content of a node. Objects and arrays must have been measured, with ``marks``.
 
-        Raises Damaged where a node does not use its bytes exactly.
+        Raises Damaged if another node does not use its bytes exactly.
         """
         if node.tag == OBJECT:
             count = Cursor(self.body, node.start, node.end, what, window=16).varint()
@@ -75,7 +75,7 @@ class Contents:
         else:
             content = Scalar(key, cursor.u8() != 0)
         if cursor.position != node.end:
-            raise cursor.damage(f"has {node.end - cursor.position} bytes more than its value")
+            raise cursor.damage(f"has {node.end - cursor.position} bytes after its value")
         return content
 
     def document(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Document:
@@ -86,29 +86,29 @@ class Contents:
         return Document(key, value, cost(size, marks.deepest) if marks else cost(size))
 
     def members(self, node: Node, what: str, marks: Marks | None) -> Iterator[Member]:
-        """The members of an object."""
+        """Yield the members of an object."""
         for key, member in self.last_of_each(self._members(node, what, marks), what).items():
             yield Member((key,), self.content(key, member, f"{what}/{shown(key)}", marks))
 
     def last_of_each(self, pairs: Iterable[tuple[bytes, Value]], what: str) -> dict[bytes, Value]:
-        """The last value of each key, in the order of these values, as far as there is room for keys."""
+        """Return the last value of each key, in the order of these values, within the limits for keys."""
         found: dict[bytes, Value] = {}
-        room, left_out = MOST_NAME_BYTES, 0
+        bytes_left, left_out = MOST_NAME_BYTES, 0
         for key, value in pairs:
             if key in found:
                 del found[key]
             else:
-                room -= len(key)
-                if room < 0 or len(found) >= MOST_MEMBERS:
+                bytes_left -= len(key)
+                if bytes_left < 0 or len(found) >= MOST_MEMBERS:
                     left_out += 1
                     continue
             found[key] = value
         if left_out:
-            self.opening.warn(f"has too many members to list them all: {left_out} are left out", what)
+            self.opening.warn(f"has too many members to list: {left_out} are left out", what)
         return found
 
     def faults(self, node: Node, what: str) -> Iterator[Fault]:
-        """What is wrong below a node, except that it cannot be read."""
+        """Yield errors below a node, except those that reading reports."""
         cursor = Cursor(self.body, node.start, node.end, what, window=64 << 10)
         for place, repeats, first in repeated_keys(cursor, node.tag, what):
             yield Fault(place, repeated(repeats, first))
@@ -146,5 +146,5 @@ def unlisted(count: int) -> str | None:
 
 
 def repeated(repeats: int, first: bytes) -> str:
-    what = f"has the key {shown(first)!r} more than once, of which the last one counts"
-    return f"{what} (repeated keys in all: {repeats})"
+    what = f"has the key {shown(first)!r} more than once; the last value counts"
+    return f"{what} (repeated keys: {repeats})"

@@ -22,34 +22,34 @@ INDEXED_ROOT = 1
 
 
 def recognises(head: bytes) -> bool:
-    """True for a binary document of any version, and for what can only be an iKv text."""
+    """Return whether ``head`` starts a binary document of any version, or can only be an iKv text."""
     return head.startswith(MAGICS) or text.recognises(head)
 
 
 def hint(head: bytes) -> str | None:
-    """Why a file that starts much like an iKv document is not one."""
+    """Return why a file that starts much like an iKv document is not one, or None."""
     if head[:4].lower() in (b"ikv1", b"ikv2"):
-        return "starts like an iKv document, but is neither a binary one nor text that can be read as one"
+        return "starts like an iKv document, but is neither a binary nor a valid text document"
     return None
 
 
 def open_ikv(opening: Opening) -> Container:
-    """Opens any form. Raises Damaged or Refused."""
+    """Open a document of any form. Raises Damaged or Refused."""
     source = opening.source
     magic = source.read(0, min(4, source.size))
     if not magic.startswith(MAGIC):
         return _open_text(opening)
     if magic not in MAGICS[:2]:
         version = magic.decode("ascii", "replace")
-        raise Refused(f"is {version}, a newer version than the known ones, iKv1 and iKv2", source.name)
+        raise Refused(f"has version {version}, but glassfs reads only iKv1 and iKv2", source.name)
     body = Body(source.name, source.version, partial(Extent, source))
     cursor = Cursor(body, len(magic), source.size, "header")
     known = magic[3] - ord("0")
     kind, number = cursor.u8(), cursor.u32()
     if kind != KIND:
-        raise cursor.damage(f"has the kind {kind}, but {KIND} ('b') is expected")
+        raise cursor.damage(f"has kind {kind}, but {KIND} ('b') is expected")
     if number != known:
-        raise cursor.damage(f"has the version {number} after the magic iKv{known}")
+        raise cursor.damage(f"has version {number} after the magic iKv{known}")
     if known == 1:
         facts = {"version": 1, "form": "binary"}
         return _open_plain(opening, body, cursor.name(), cursor.position, source.size, facts)
@@ -59,7 +59,7 @@ def open_ikv(opening: Opening) -> Container:
 def _open_text(opening: Opening) -> Container:
     source = opening.source
     if source.size > text.LARGEST:
-        raise Refused(f"is an iKv text of more than {text.LARGEST >> 20} MiB", source.name)
+        raise Refused(f"is an iKv text larger than {text.LARGEST >> 20} MiB", source.name)
     document = text.encode(source.read(0, source.size))
     body = Body(source.name, source.version, partial(Slice, Memory(document.node)))
     facts = {"version": document.version, "form": "text"}
@@ -69,14 +69,14 @@ def _open_text(opening: Opening) -> Container:
 def _open_plain(
     opening: Opening, body: Body, root_name: bytes, start: int, end: int, facts: dict[str, Any],
 ) -> Container:
-    """A document whose root node is in ``[start, end)``."""
+    """Open a document whose root node is in ``[start, end)``."""
     cursor = Cursor(body, start, end, "root")
     tag = cursor.u8()
     marks = Marks()
     root = Node(tag, cursor.position, measure(body, tag, cursor.position, end, "root", marks))
     unused = end - root.end
     if unused:
-        opening.warn(f"{unused} bytes after the root are not used")
+        opening.warn(f"{unused} bytes after the root are unused")
     contents = Contents(body, opening)
     members = [
         Member((b"document",), contents.document(root_name, root, "document", marks)),
@@ -85,7 +85,7 @@ def _open_plain(
 
     def check() -> Iterator[Fault]:
         if unused:
-            yield Fault("root", f"{unused} bytes after the root are not used")
+            yield Fault("root", f"{unused} bytes after the root are unused")
         yield from contents.faults(root, "root")
 
     facts = facts | {"root_name": shown(root_name), "root_type": TYPE_NAMES[root.tag], "members": None}
@@ -98,7 +98,7 @@ def _open_plain(
 def _open_indexed(opening: Opening, body: Body, cursor: Cursor) -> Container:
     flags = cursor.u32()
     if not flags & INDEXED_ROOT:
-        raise cursor.damage(f"has the flags {flags:#x}, without the one for an indexed root")
+        raise cursor.damage(f"has flags {flags:#x}, without the flag for an indexed root")
     root_name = cursor.name()
     index = Index(body, cursor)
     root = IndexedRoot(Contents(body, opening), index)

@@ -1,6 +1,7 @@
-"""The root of an iKv2 document: keys and entries in an index, payloads anywhere behind it (§5). Any thread.
+"""The root of an iKv2 document: an index of keys and entries, with payloads anywhere behind it (§5).
 
-The index is checked when it is made, an entry's payload when somebody looks into the root or at the whole document.
+Opening checks the index; listing the root or reading the whole document checks the payloads. Any thread may use this
+module.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _ENTRIES_AT_ONCE = 4096
 
 
 class Index:
-    """The keys and entries of an iKv2 document. They stay in the file and are read again by whoever needs them."""
+    """The keys and entries of an iKv2 document. They stay in the file and are read again on each use."""
 
     def __init__(self, body: Body, cursor: Cursor) -> None:
-        """``cursor`` stands at the number of entries. Raises Damaged where any key or entry is wrong.
+        """Read the index; ``cursor`` must be at the number of entries. Raises Damaged for any bad key or entry.
 
-        ``stored`` are the bytes of the index and of all payloads, each as often as entries have it.
+        ``stored`` is the size of the index and all payloads; payloads shared by entries count once per entry.
         """
         self.body = body
         self.size = cursor.end
@@ -46,7 +47,7 @@ class Index:
             if end > self.size:
                 raise cursor.damage(f"has an entry that ends at {end}, outside the file (number {number})")
             if offset < self._end and offset != end:
-                raise cursor.damage(f"has an entry at {offset}, before the payloads begin (number {number})")
+                raise cursor.damage(f"has an entry at {offset}, before the payloads (number {number})")
             self.stored += end - offset
 
     def entries(self) -> Iterator[tuple[bytes, Node]]:
@@ -54,7 +55,7 @@ class Index:
         return ((keys.name(), node) for node in self._nodes())
 
     def faults(self) -> Iterator[Fault]:
-        """Keys that stand in it twice, and bytes of the file that belong to no entry or to several."""
+        """Yield repeated keys, and bytes of the file that belong to no entry or to several."""
         seen: set[bytes] = set()
         repeats, first = 0, b""
         for key, _ in self.entries():
@@ -77,7 +78,7 @@ class Index:
         if (gaps[:-1] < 0).any():
             yield Fault("root", f"{(gaps[:-1] < 0).sum()} entries share bytes with others")
         if (gaps > 0).any():
-            yield Fault("root", f"{gaps[gaps > 0].sum()} bytes between or after the payloads are not used")
+            yield Fault("root", f"{gaps[gaps > 0].sum()} bytes between or after the payloads are unused")
 
     def _nodes(self) -> Iterator[Node]:
         at_once = _ENTRY.size * _ENTRIES_AT_ONCE
@@ -95,12 +96,12 @@ class IndexedRoot:
         self._body = contents.body
         self._index = index
         self._verdicts: dict[Node, Marks | str] = {}
-        # Ranges may overlap: without a bound, measuring them all could cost as much as the file's size squared.
+        # Payloads may overlap: without a limit, measuring all could take quadratic time.
         self._left_to_measure = 4 * index.size + (1 << 20)
-        self._is_told = False
+        self._has_warned = False
 
     def members(self) -> Iterator[Member]:
-        """The entries; one whose payload is bad as a Blob."""
+        """Yield the entries; entries with bad payloads become Blobs."""
         first: Damaged | None = None
         bad = 0
         for key, node in self._contents.last_of_each(self._index.entries(), "root").items():
@@ -113,9 +114,9 @@ class IndexedRoot:
                 first, bad = first or error, bad + 1
                 content = Blob(key, self._body.part(node.start, node.end - node.start))
             yield Member((key,), content)
-        if first is not None and not self._is_told:
-            self._is_told = True
-            self._contents.opening.warn(f"{first.reason} (bad entries in all: {bad})", first.part)
+        if first is not None and not self._has_warned:
+            self._has_warned = True
+            self._contents.opening.warn(f"{first.reason} (bad entries: {bad})", first.part)
 
     @property
     def cost(self) -> int:
@@ -123,10 +124,10 @@ class IndexedRoot:
         return cost(self._index.stored)
 
     def value(self) -> dict[str | bytes, Any]:
-        """The document without its bad entries."""
+        """Return the document without its bad entries."""
         decoder = Decoder(self._body, "document")
         found: dict[str | bytes, Any] = {}
-        known: dict[Node, tuple[Any, int]] = {}  # of larger ones, as ranges may overlap
+        known: dict[Node, tuple[Any, int]] = {}  # values of larger payloads, which entries may share
         for raw, node in self._index.entries():
             key = decoder.key(raw)
             found.pop(key, None)
@@ -146,7 +147,7 @@ class IndexedRoot:
         return found
 
     def faults(self) -> Iterator[Fault]:
-        """Bad entries, and what is wrong in the others."""
+        """Yield bad entries, and errors inside good ones."""
         seen: set[Node] = set()
         for key, node in self._index.entries():
             what = f"root/{shown(key)}"
@@ -160,7 +161,7 @@ class IndexedRoot:
                     yield from self._contents.faults(node, what)
 
     def _measured(self, node: Node, what: str) -> Marks | None:
-        """The marks of an entry, of which there may be none. Raises Damaged if its payload is bad."""
+        """Return the marks of an entry, or None if it has none. Raises Damaged if its payload is bad."""
         if node.tag not in (OBJECT, ARRAY) or node.end - node.start < SMALL:
             self._measure(node, what, None)
             return None
@@ -172,10 +173,10 @@ class IndexedRoot:
         return verdict
 
     def _verdict(self, node: Node, what: str) -> Marks | str:
-        """The marks of a larger object or array, or what is wrong with it."""
+        """Return the marks of a larger object or array, or what is wrong with it."""
         size = node.end - node.start
         if size > self._left_to_measure:
-            return "shares bytes with too many other entries to be checked"
+            return "shares bytes with too many other entries to check it"
         self._left_to_measure -= size
         marks = Marks()
         try:
@@ -191,4 +192,4 @@ class IndexedRoot:
         else:
             found = measure(self._body, tag, start, end, what, marks, around=1)
         if found != end:
-            raise Damaged(f"has {end - found} bytes more than its value", self._body.name, what)
+            raise Damaged(f"has {end - found} bytes after its value", self._body.name, what)

@@ -1,8 +1,8 @@
 """Nodes of an iKv document: reading single fields, and checking whole nodes (§2, §3, §7).
 
-``measure`` goes through a node without building anything: everything that is shown was measured first. ``Cursor`` reads
-single fields and checks every bound again. Both are for one thread and hold one window of the file. What contradicts
-the format is Damaged.
+``measure`` checks a node without building values; every node is measured before it is shown. ``Cursor`` reads single
+fields and checks every bound again. Both are for one thread and hold one window of the file. Format errors raise
+Damaged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NULLS = re.compile(rb"\x00*")
 
 
 class Body(NamedTuple):
-    """The bytes that nodes are in: ``part(offset, size)`` of the container called ``name``, in this ``version``."""
+    """The bytes that contain the nodes: ``part(offset, size)`` of the container ``name`` in ``version``."""
 
     name: str
     version: Version
@@ -44,7 +44,7 @@ class Body(NamedTuple):
 
 
 class Marks:
-    """Where the larger objects and arrays end that are members of objects, by where their payloads start.
+    """Ends of the larger objects and arrays that are members of objects, by the start of their payload.
 
     ``deepest`` is the number of containers around the innermost value.
     """
@@ -64,7 +64,7 @@ class Marks:
 
 
 class Cursor:
-    """Reads fields one after another from ``start``, never past ``end``; ``what`` names the part in messages."""
+    """Reads consecutive fields in ``[start, end)``; ``what`` names the part in messages."""
 
     __slots__ = ("_base", "_data", "_index", "_window", "body", "end", "what")
 
@@ -80,7 +80,7 @@ class Cursor:
         return self._base + self._index
 
     def take(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
+        """Read the next ``size`` bytes."""
         if self._index + size > len(self._data):
             self._load(size)
         self._index += size
@@ -93,7 +93,7 @@ class Cursor:
         return self._data[self._index - 1]
 
     def peek(self) -> int:
-        """The next byte, without moving on."""
+        """Return the next byte without moving on."""
         byte = self.u8()
         self._index -= 1
         return byte
@@ -108,29 +108,29 @@ class Cursor:
             raise self.damage(f"{error} before {self.position}") from None
 
     def integer(self) -> int:
-        """A signed number of 64 bits."""
+        """Read a signed 64-bit integer."""
         value = self.varint(64)
         return value >> 1 ^ -(value & 1)
 
     def name(self) -> bytes:
-        """A key or the root's name."""
+        """Read a key or the root's name."""
         return self.take(self._name_size())
 
     def skip_name(self) -> None:
         self.skip(self._name_size())
 
     def count(self, smallest: int) -> int:
-        """A number of items, none of which takes less than ``smallest`` bytes."""
+        """Read a number of items, each of at least ``smallest`` bytes."""
         count = self.varint()
         if count * smallest > self.end - self.position:
-            raise self.damage(f"says that it has {count} items, which do not fit in it")
+            raise self.damage(f"declares {count} items, which do not fit in it")
         return count
 
     def skip(self, size: int) -> None:
         self.go_to(self.position + size)
 
     def go_to(self, position: int) -> None:
-        """Moves forward to ``position``."""
+        """Move forward to ``position``."""
         if position > self.end:
             raise self.damage(f"ends at {self.end}, inside something that ends at {position}")
         index = position - self._base
@@ -139,7 +139,7 @@ class Cursor:
         self._index = index
 
     def damage(self, reason: str) -> Damaged:
-        """An exception that names the container and the part."""
+        """Return an exception that names the container and the part."""
         return Damaged(reason, self.body.name, self.what)
 
     def _name_size(self) -> int:
@@ -158,10 +158,9 @@ class Cursor:
 
 
 def measure(body: Body, tag: int, start: int, end: int, what: str, marks: Marks | None = None, around: int = 0) -> int:
-    """Checks the whole node of type ``tag`` whose payload starts at ``start``; returns where the payload ends.
+    """Check the whole node of type ``tag`` with its payload at ``start``; return the payload's end, at most ``end``.
 
-    That is at ``end`` at the latest. ``around`` is the number of containers that the node is in. ``marks`` are filled.
-    Raises Damaged.
+    ``around`` is the number of containers around the node. ``marks`` are filled in. Raises Damaged.
     """
     try:
         return _Measure(body, end, marks, around).node(tag, start)
@@ -172,8 +171,8 @@ def measure(body: Body, tag: int, start: int, end: int, what: str, marks: Marks 
 class _Measure:
     """One pass over a node. Raises ValueError with the reason.
 
-    A window is followed by at least _MARGIN bytes (of the file, or zeros), so that no field that starts inside
-    ``limit`` needs a check of its own; what a field runs over is found when the next window is loaded.
+    At least _MARGIN bytes (of the file, or zeros) follow a window, so a field that starts before ``limit`` needs no
+    check of its own. Fields that leave the payload are found when the next window is loaded.
     """
 
     def __init__(self, body: Body, end: int, marks: Marks | None, around: int) -> None:
@@ -184,7 +183,7 @@ class _Measure:
         self._window = _FIRST_WINDOW
 
     def _load(self, position: int) -> tuple[bytes, int]:
-        """A window from ``position`` on, and the last index at which something may start."""
+        """Return a window from ``position`` on, and the last index at which a field may start."""
         left = self._end - position
         if left < 0:
             raise ValueError(f"ends at {self._end}, inside something that ends at {position} or later")
@@ -227,7 +226,7 @@ class _Measure:
                         raise ValueError(f"has an array of unknown type {element} at {begin}")
                 count, pos = read_at(data, pos, 32)
                 if count * (2 if tag == OBJECT else SMALLEST_ITEM[element]) > self._end - base - pos:
-                    raise ValueError(f"says at {begin} that {count} items follow, which do not fit")
+                    raise ValueError(f"declares {count} items at {begin}, which do not fit")
                 if tag == OBJECT or element in (NULL, OBJECT, ARRAY):
                     if count:
                         stack.append((left, kind, mark, marking))
@@ -259,7 +258,7 @@ class _Measure:
                         self._marks.deepest = deepest
                     return base + pos
                 if mark >= 0:
-                    if base + pos - starts[mark] < SMALL:  # then it is the last one
+                    if base + pos - starts[mark] < SMALL:  # it is the last mark
                         del starts[mark], ends[mark]
                     else:
                         ends[mark] = base + pos
@@ -292,7 +291,7 @@ class _Measure:
 
 
 def _pass_strings(data: bytes, pos: int, limit: int, count: int) -> tuple[int, int]:
-    """Passes strings as far as the window goes; how many are left, and from where."""
+    """Skip strings within the window; return how many are left, and the next index."""
     while count and pos <= limit:
         size = data[pos]
         pos += 1
@@ -304,10 +303,10 @@ def _pass_strings(data: bytes, pos: int, limit: int, count: int) -> tuple[int, i
 
 
 def _pass_integers(data: bytes, pos: int, limit: int, count: int) -> tuple[int, int]:
-    """Passes integers as far as the window goes; how many are left, and from where."""
+    """Skip integers within the window; return how many are left, and the next index."""
     first = pos
     while count > _SHORT and limit - pos > _SHORT:
-        # So many integers take at least so many bytes: the last of them does not end before these do.
+        # ``count`` integers take at least ``count`` bytes, so the piece cannot contain more of them.
         piece = data[pos : min(pos + count, limit)]
         pos += len(piece)
         count -= len(piece.translate(None, _CONTINUED))
@@ -323,6 +322,6 @@ def _pass_integers(data: bytes, pos: int, limit: int, count: int) -> tuple[int, 
 
 
 def shown(raw: bytes) -> str:
-    """A name as it appears in messages."""
+    """Return a name for messages."""
     text = raw[:60].decode("utf-8", "backslashreplace")
     return (text if text.isprintable() else repr(text)[1:-1]) + ("…" if len(raw) > 60 else "")

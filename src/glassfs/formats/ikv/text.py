@@ -1,10 +1,10 @@
-"""The text form of iKv documents, turned into the binary one (§9).
+"""The text form of iKv documents, converted to the binary form (§9).
 
-A text is parsed whole when it is opened and becomes a root node as in iKv1; what cannot be parsed is Refused, with its
-line. Pure functions, any thread. Memory: the text, and up to three times as much for its nodes; hence LARGEST.
+Opening parses the whole text into a root node as in iKv1. Errors raise Refused with the line number. Pure functions;
+any thread may call them. Memory: the text, plus up to three times its size for nodes; hence LARGEST.
 
-Where the description leaves it open: numbers are decimal, at most one comma follows a value, and an array that has a
-null in it has no element type.
+Where the description is ambiguous: numbers are decimal, at most one comma follows a value, and an array that contains a
+null has no element type.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _STRETCH = 64 << 10
 
 
 class TextDocument(NamedTuple):
-    """A parsed text: its version if it tells one, and its root object as a binary node, type included."""
+    """A parsed text: its version (None if not given), and its root object as a binary node including the type."""
 
     version: int | None
     root_name: bytes
@@ -59,12 +59,12 @@ class TextDocument(NamedTuple):
 
 
 def encode(text: bytes) -> TextDocument:
-    """Parses a whole text. Raises Refused."""
+    """Parse a whole text. Raises Refused."""
     parser = _Parser(text)
     try:
         parser.document()
     except _Ended:
-        raise Refused("is an iKv text that ends too early") from None
+        raise Refused("is a truncated iKv text") from None
     except ValueError as error:
         line = text.count(b"\n", 0, parser.position) + 1
         raise Refused(f"is not a valid iKv text: line {line} {error}") from None
@@ -72,12 +72,12 @@ def encode(text: bytes) -> TextDocument:
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file can only be an iKv text, by its first HEAD bytes (or all, if there are fewer).
+    """Return whether a file can only be an iKv text, by its first HEAD bytes (or all if it has fewer).
 
-    A version, a name and a brace are enough. Without them the text must have no fault as far as it goes, and not be
-    something else that looks the same: members in braces must have a value (``{}`` is JSON as well), and a colon or
-    an equals sign after a key is not. Members without braces must have an array, or both an object and a number,
-    boolean or null: quoted strings in pairs, with objects or without, are found in too many other files.
+    A version, a name and a brace are enough. Without them the text must be valid as far as ``head`` goes, and must not
+    look like another notation: braces must contain a value (``{}`` is also JSON), and no colon or equals sign may
+    follow a key. Without braces there must be an array, or both an object and a number, boolean or null, since quoted
+    strings in pairs occur in many other files.
     """
     parser = _Parser(head, is_strict=True)
     is_sound = True
@@ -98,14 +98,14 @@ def recognises(head: bytes) -> bool:
 
 
 class _Ended(Exception):
-    """The text ends where more is needed."""
+    """The text ends too early."""
 
 
 class _Parser:
-    """Goes through a text from its start. Raises ValueError with the rest of a sentence that names the line, or _Ended.
+    """Parses a text from its start. Raises _Ended, or ValueError with a reason to follow "line N".
 
-    With ``is_strict`` no bare word may begin like the sign that other notations have between key and value, unless the
-    text has a version.
+    With ``is_strict``, no bare word may begin with the key-value sign of other notations, unless the text has a
+    version.
     """
 
     def __init__(self, text: bytes, is_strict: bool = False) -> None:
@@ -119,7 +119,7 @@ class _Parser:
         self._is_strict = is_strict
 
     def document(self) -> None:
-        """The whole document."""
+        """Parse the whole document."""
         first = self._next()
         tag = _TAG.match(self._text, self.position)
         if tag:
@@ -135,17 +135,17 @@ class _Parser:
             if self._next() != ord("{"):
                 raise ValueError("has no brace after the root's name")
         elif first not in b'{"':
-            raise ValueError("starts with neither a version, a brace nor a quoted key")
+            raise ValueError("starts without a version, brace or quoted key")
         self.has_braces = self._next() == ord("{")
         self.position += self.has_braces
         self.is_begun = True
         self.nodes.open(OBJECT)
         self._members()
         if self._peek() is not None:
-            raise ValueError("goes on after the root")
+            raise ValueError("continues after the root")
 
     def _members(self) -> None:
-        """Everything up to the end of the root, its closing brace included."""
+        """Parse everything up to the end of the root, including its closing brace."""
         text, nodes, match = self._text, self.nodes, _TOKEN.match
         closing = [_CLOSING[OBJECT] if self.has_braces else None]
         wants_key, may_have_comma = True, False
@@ -153,7 +153,7 @@ class _Parser:
             found = match(text, self.position)
             if found:
                 kind, self.position = found.lastindex, found.end()
-                token = found[kind]  # type: ignore[index]  # there is one of the three in every match
+                token = found[kind]  # type: ignore[index]  # every match has one of the three
             else:
                 character = self._peek()
                 if character is None and closing[-1] is not None:
@@ -161,7 +161,7 @@ class _Parser:
                 kind, token = _SIGN, b""
                 if character == _QUOTE:
                     kind, token = _QUOTED, self._string()
-                elif character is not None:  # there was a comment
+                elif character is not None:  # a comment was skipped
                     continue
             if kind == _QUOTED:
                 if wants_key:
@@ -171,7 +171,7 @@ class _Parser:
                 nodes.scalar(STRING, leb128.encode(len(token)) + token)
             elif token == b",":
                 if not may_have_comma:
-                    raise ValueError("has a comma with no value before it")
+                    raise ValueError("has a comma without a value before it")
                 may_have_comma = False
                 continue
             elif kind == _SIGN and (token == closing[-1] or not token):
@@ -199,17 +199,17 @@ class _Parser:
             wants_key, may_have_comma = nodes.kind == OBJECT, True
 
     def _next(self) -> int:
-        """The next character that is neither white space nor in a comment. It is not passed."""
+        """Return the next character outside white space and comments, without consuming it."""
         character = self._peek()
         if character is None:
             raise _Ended
         return character
 
     def _peek(self) -> int | None:
-        """The same, or None at the end of the text."""
+        """Return the same, or None at the end of the text."""
         text, position = self._text, self.position
         while True:
-            position = _SPACE.match(text, position).end()  # type: ignore[union-attr]  # it matches everywhere
+            position = _SPACE.match(text, position).end()  # type: ignore[union-attr]  # always matches
             if not text.startswith((b"#", b"//"), position):
                 break
             position = text.find(b"\n", position)
@@ -222,7 +222,7 @@ class _Parser:
         text, start = self._text, self.position + 1
         end = start
         while True:
-            end = _PLAIN.match(text, end).end()  # type: ignore[union-attr]  # it matches everywhere
+            end = _PLAIN.match(text, end).end()  # type: ignore[union-attr]  # always matches
             if end >= len(text):
                 raise _Ended
             if text[end] == _QUOTE:
@@ -233,16 +233,16 @@ class _Parser:
 
 
 def _unescaped(raw: bytes) -> bytes:
-    """A string without its escapes, a stretch at a time as each is taken apart."""
+    """Return a string without its escapes, converted one stretch at a time."""
     if b"\\" not in raw:
         return raw
     done, start = bytearray(), 0
     while start < len(raw):
         stretch = raw[start : start + _STRETCH]
-        if (len(stretch) - len(stretch.rstrip(b"\\"))) % 2:  # do not end within an escape
+        if (len(stretch) - len(stretch.rstrip(b"\\"))) % 2:  # do not split an escape
             stretch = raw[start : start + _STRETCH + 1]
         start += len(stretch)
-        # Split at escaped backslashes: no other escape has a part of one in it.
+        # Split at escaped backslashes, as no other escape contains one.
         parts = stretch.split(b"\\\\")
         for escape, meant in _ESCAPES:
             parts = [part.replace(escape, meant) for part in parts]
@@ -252,16 +252,16 @@ def _unescaped(raw: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Frame:
-    """An object or array that is not closed: where its count stands, and of what types its items are (a bit each)."""
+    """An open object or array: the position of its count, and the types of its items as bits."""
 
     kind: int
-    place: int
+    position: int
     count: int = 0
     types: int = 0
 
 
 class _Nodes:
-    """Writes nodes one after another. ``kind`` is what is written to, OBJECT or ARRAY."""
+    """Writes consecutive nodes. ``kind`` is the type of the innermost open node, OBJECT or ARRAY."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -270,7 +270,7 @@ class _Nodes:
         self._open: list[_Frame] = []
 
     def seen(self, *types: int) -> bool:
-        """Whether a value of one of these types was begun inside the root."""
+        """Return whether the root contains a value of one of these types."""
         found = self._types
         for frame in self._open:
             found |= frame.types
@@ -291,15 +291,15 @@ class _Nodes:
         frame = self._open.pop()
         self.kind = self._open[-1].kind if self._open else NULL
         self._types |= frame.types
-        data, first = self.data, frame.place + _COUNT_SIZE
+        data, first = self.data, frame.position + _COUNT_SIZE
         for element in (STRING, INTEGER, DOUBLE, BOOLEAN):
             if frame.kind == ARRAY and frame.types == 1 << element:
-                data[frame.place - 1] = element
-                _take_tags_out(data, first, element)
+                data[frame.position - 1] = element
+                _remove_tags(data, first, element)
         count = leb128.encode(frame.count)
-        if len(data) - first > _MOVED:  # a padded number, instead of moving all that follows
+        if len(data) - first > _MOVED:  # pad the number rather than move all that follows
             count = bytes(frame.count >> 7 * place & 0x7F | 0x80 for place in range(_COUNT_SIZE - 1)) + b"\0"
-        data[frame.place : first] = count
+        data[frame.position : first] = count
 
     def key(self, raw: bytes) -> None:
         if len(raw) > LONGEST_NAME:
@@ -314,7 +314,7 @@ class _Nodes:
         self.data += payload
 
     def word(self, word: bytes) -> None:
-        """A value that was not quoted."""
+        """Write an unquoted value."""
         known = _WORDS.get(word)
         if known is not None:
             self.scalar(known[0], known[1:])
@@ -333,8 +333,8 @@ class _Nodes:
             self.scalar(STRING, leb128.encode(len(word)) + word)
 
 
-def _take_tags_out(data: bytearray, first: int, element: int) -> None:
-    """Removes the types of the nodes from ``first`` on, all of which are of the type ``element``."""
+def _remove_tags(data: bytearray, first: int, element: int) -> None:
+    """Remove the types of all nodes from ``first`` on, which all have the type ``element``."""
     if element in (DOUBLE, BOOLEAN):
         del data[first :: 9 if element == DOUBLE else 2]
         return

@@ -1,7 +1,7 @@
-"""Values of nodes that were measured: as Python objects for a whole document, as packed numbers for one array.
+"""Values of measured nodes: Python objects for a whole document, packed numbers for one array.
 
-A ``Decoder`` is for one thread; the rest may be used from any. Every bound is checked again, as files change: Damaged.
-A value that is too much to show at once is TooLarge, found before it is built.
+A ``Decoder`` is for one thread; any thread may use the rest. Every bound is checked again, as files may change:
+Damaged. A value that is too large to show raises TooLarge before it is built.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ MOST_KEYS_COMPARED = 1_000_000
 
 _WINDOW = 64 << 10
 _AT_ONCE = 64 << 10
-# Bytes that a stored byte can become as a value: in empty objects, or in levels of one member each.
+# Bytes of values per stored byte: in empty objects, or in nested objects of one member.
 _VALUE_RATIO = 80
-_INTEGER_RATIO = 80  # NumPy's intermediate results, of integers of one byte each
+_INTEGER_RATIO = 80  # for NumPy's intermediate results with one-byte integers
 _LEAST = 4 * _WINDOW
 
 
 def cost(stored: int, deepest: int = DEEPEST) -> int:
-    """The memory that the value of so many stored bytes, nested so deep, may take together with its text.
+    """Return the peak memory of the value of ``stored`` bytes, nested ``deepest`` levels, and of its text.
 
-    Beside the text there is what its buffer has to spare, and the piece that is being written. What becomes longest is
-    a null on a line of its own, or an escaped character.
+    Besides the text this counts the spare room of its buffer and the piece being written. The worst cases are a null on
+    a line of its own, and an escaped character.
     """
     text = min(LARGEST_RENDERING, stored * (2 * deepest + 8))
     return _LEAST + min(LARGEST_VALUE, stored * _VALUE_RATIO) + text + min(text, TEXT_SPARE)
 
 
 class Decoder:
-    """Builds the values of one document: dict, list, str, int, float, bool, None, and bytes for what is not UTF-8.
+    """Builds values of one document: dict, list, str, int, float, bool, None, and bytes for text that is not UTF-8.
 
-    Raises TooLarge before a value takes much more than LARGEST_VALUE bytes of memory, or would surely be longer than
-    LARGEST_RENDERING as JSON with indent 2.
+    Raises TooLarge before a value takes much more than LARGEST_VALUE bytes of memory, or would certainly exceed
+    LARGEST_RENDERING bytes as JSON with indent 2.
     """
 
     def __init__(self, body: Body, what: str) -> None:
@@ -69,18 +69,18 @@ class Decoder:
         self._keys: dict[bytes, str | bytes] = {}
 
     def value(self, tag: int, start: int, end: int, depth: int = 0) -> Any:
-        """The value of a node that was measured; ``depth`` is the number of containers around it."""
+        """Return the value of a measured node; ``depth`` is the number of containers around it."""
         return self._value(Cursor(self._body, start, end, self._what, _WINDOW), tag, depth)
 
     def spend(self, rendered: int, taken: int) -> None:
-        """Notes that so many bytes more will be rendered at least, and so many are taken in memory."""
+        """Count ``rendered`` more bytes of text (a lower bound) and ``taken`` more bytes of memory."""
         self.rendered += rendered
         self._taken += taken
         if self.rendered > LARGEST_RENDERING or self._taken > LARGEST_VALUE:
-            raise TooLarge("is too large to be shown as one JSON document", self._body.name, self._what)
+            raise TooLarge("is too large to show as one JSON document", self._body.name, self._what)
 
     def key(self, raw: bytes) -> str | bytes:
-        """A key; one that objects often have is the same object each time."""
+        """Return a key; frequent keys are the same object each time."""
         found = self._keys.get(raw)
         self.spend(len(raw), 0 if found is not None else len(raw) + 60)
         if found is None:
@@ -106,7 +106,7 @@ class Decoder:
             return cursor.u8() != 0
         if depth >= DEEPEST:
             raise cursor.damage(f"is nested more than {DEEPEST} deep")
-        item = 2 * depth + 5  # a line break, the indent, a comma, and one character at least
+        item = 2 * depth + 5  # line break, indent, comma, and at least one character
         if tag == OBJECT:
             count = cursor.count(2)
             self.spend(count * (item + 4), 64 + (100 + count * 50 if count else 0))
@@ -151,7 +151,7 @@ def _text(raw: bytes) -> str | bytes:
 
 
 def repeated_keys(cursor: Cursor, tag: int, what: str) -> Iterator[tuple[str, int, bytes]]:
-    """Goes through a node that was measured; objects that have a key more than once: where, how many, the first."""
+    """Yield objects of a measured node that have repeated keys: path, number of repeats, first repeated key."""
     if tag == OBJECT:
         seen: set[bytes] = set()
         repeats, first = 0, b""
@@ -173,7 +173,7 @@ def repeated_keys(cursor: Cursor, tag: int, what: str) -> Iterator[tuple[str, in
 
 
 class Integers(Data):
-    """The items of an array of integers as little-endian 64-bit numbers; ``start`` and ``end`` are where they stand."""
+    """The items of an array of integers as little-endian 64-bit numbers, stored in ``[start, end)``."""
 
     __slots__ = ("_body", "_cache", "_count", "_end", "_start", "_what", "key")
 
@@ -213,14 +213,14 @@ class Integers(Data):
                 chunk = self._body.part(position, size).read(0, size)
             values, used = leb128.unpack(chunk, left)
             if not used:
-                raise Damaged("its integers are not what they were", self._body.name, self._what)
+                raise Damaged("its integers have changed since it was opened", self._body.name, self._what)
             yield _signed(values)
             position += used
             left -= len(values)
 
 
 def _signed(values: Any) -> bytes:
-    """Numbers that were stored as ``value << 1 ^ value >> 63``, as 8 bytes each."""
+    """Decode zigzag numbers (``value << 1 ^ value >> 63``) to 8 bytes each."""
     import numpy as np
 
     signed = (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))

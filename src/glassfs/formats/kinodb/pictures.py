@@ -16,11 +16,11 @@ def decoded_size(
 ) -> tuple[int, int] | None:
     """Width and height of a picture, None where it does not decode. One of more pixels need not decode."""
     stored = pictures.COPIES * min(data.size, pictures.MOST_BYTES)
-    with cache.taken(stored):
+    with cache.reserved(stored):
         size, is_quick = _look(data, media, is_decoded=False)
     if size is None or not is_quick or size[0] * size[1] > min(most_pixels, pictures.MOST_PIXELS):
         return size
-    with cache.taken(stored + pictures.cost(media, *size)):
+    with cache.reserved(stored + pictures.cost(media, *size)):
         return _look(data, media, is_decoded=True)[0]
 
 

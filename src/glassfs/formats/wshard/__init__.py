@@ -1,9 +1,9 @@
-"""WShard: episodes of robot learning, one block a channel (docs/formats/wshard.md).
+"""WShard: episodes of robot learning, one block per channel (docs/formats/wshard.md).
 
-``index`` has the container, ``metadata`` what describes the blocks, ``episode`` the blocks as contents,
-``interleaved`` the repair of the streaming writers' fault, ``residual`` packed bits, ``steps`` the table of the steps,
-``table`` what is known of the episode as a whole, ``manifest`` episodes in several files, ``verification`` what reading
-would not reveal. Opening raises Damaged or Refused; everything opened may be used from any thread.
+``index`` reads the container, ``metadata`` the descriptions of blocks; ``episode`` makes contents of blocks,
+``interleaved`` repairs a fault of the streaming writers, ``residual`` unpacks bits, ``steps`` makes the table of steps,
+``table`` the record of the whole episode, ``manifest`` joins episodes in several files, and ``verification`` finds
+errors that reading does not reveal. Opening raises Damaged or Refused; any thread may use opened episodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glassfs.formats.registry import BUILT_IN, Format, Opening
 from glassfs.formats.wshard.episode import Episode
 from glassfs.formats.wshard.index import MAGIC, MANIFEST_ROLE, WSHARD_ROLE, Index
 from glassfs.formats.wshard.manifest import open_manifest
-from glassfs.formats.wshard.table import members, told_of
+from glassfs.formats.wshard.table import members, record_of
 from glassfs.formats.wshard.verification import facts, faults
 
 
@@ -25,10 +25,10 @@ def recognises(head: bytes) -> bool:
 
 
 def open_wshard(opening: Opening) -> Container:
-    """Opens an episode (role 5) or the manifest of one in several files (role 4).
+    """Open an episode (role 5) or the manifest of one in several files (role 4).
 
-    Raises Damaged or Refused where header or index are no good, for other roles, and where the parts that a manifest
-    lists are not the whole episode.
+    Raises Damaged or Refused for a bad header or index, for other roles, and if the parts listed by a manifest are not
+    the whole episode.
     """
     source = opening.source
     index = Index(source)
@@ -45,7 +45,7 @@ def open_wshard(opening: Opening) -> Container:
     root = Group(b"", partial(members, episode), error=episode.error)
     return Container(
         "wshard", str(header.version), root, [source], facts(episode), lambda: faults(episode),
-        lambda: told_of(episode).table(),
+        lambda: record_of(episode).table(),
     )
 
 

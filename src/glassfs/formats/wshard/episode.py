@@ -1,7 +1,7 @@
-"""One WShard file as contents: which block is an array of what, which is JSON, which only bytes.
+"""One WShard file as contents: each block is an array, JSON, or bytes.
 
-Reads header, index, names, meta/channels and meta/episode at opening, nothing else. Immutable after that; any thread.
-What is wrong with one block is found when it is read (Damaged), or known already and then raised by its data.
+Opening reads header, index, names, meta/channels and meta/episode. Episodes are immutable; any thread may use them.
+Damage of a single block is raised when the block is read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overl
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
-LARGEST_SHOWN = 1 << 60  # of a block that is not there: a file's size has 63 bits
+LARGEST_SHOWN = 1 << 60  # of an unreadable block: file sizes have 63 bits
 UNKNOWN_CODEC = "is compressed with an unknown codec"
 
 
 class Episode:
-    """The blocks of one container. ``damaged_metadata`` tells which of the blocks read at opening are unusable."""
+    """The blocks of one container. ``damaged_metadata`` gives the unusable metadata blocks and the reasons."""
 
     def __init__(self, index: Index, cache: BlockCache) -> None:
         self.index = index
@@ -40,24 +40,24 @@ class Episode:
 
     @property
     def error(self) -> str | None:
-        """What of the episode cannot be shown under a name of its own."""
+        """What part of the episode cannot be shown under its own name, or None."""
         unnamed = sum(entry.name is None for entry in self.index)
         return f"blocks without a usable name: {unnamed}" if unnamed else None
 
     @contextmanager
     def json(self, name: bytes) -> Iterator[Any]:
-        """The JSON value of a metadata block while it is looked at; None, and a note, where it is damaged."""
+        """Provide the JSON value of a metadata block within its memory budget. It is None, and noted, if damaged."""
         entry = self.index.find(name).get(name)
         with metadata.room_for(self.cache, entry.size if entry else 0):
             yield self._value(entry)
 
     @cached_property
     def overlaps(self) -> Overlaps:
-        """Which blocks share bytes, and what becomes of them."""
+        """Which blocks share bytes, and how each is handled."""
         return find_overlaps(self.index, self.cache, self._steps, self.metadata.length, self._is_streamed)
 
     def rate(self) -> float:
-        """Steps a second, 0 where nobody knows."""
+        """Return steps per second, 0 if unknown."""
         return self._rate
 
     @cached_property
@@ -68,23 +68,23 @@ class Episode:
             return metadata.rate(found) or 0.0
 
     def blocks(self) -> Iterator[Member]:
-        """All blocks under their names, in the order of the index."""
+        """Yield all blocks under their names, in the order of the index."""
         for entry in self.index:
             name = (UNNAMED, b"%d" % entry.number) if entry.name is None else tuple(entry.name.split(b"/"))
             yield Member(name, self.content(entry))
 
     def contents(self) -> Iterator[Content]:
-        """All blocks."""
+        """Return all blocks."""
         return map(self.content, self.index)
 
     def content(self, entry: Entry) -> Content:
-        """What a block is, by docs/formats/wshard.md §9. It need not be readable."""
+        """Return a block's content by docs/formats/wshard.md §9. It need not be readable."""
         key = entry.name or b""
         size, reason = entry.size, self.index.impossible(entry)
         fitted = None if entry.is_metadata else self.metadata.fit(key, size)
         if reason is not None and (fitted is None or fitted[1] != self.metadata.length or size > LARGEST_SHOWN):
-            # Nothing confirms the size that the index gives: the bytes that are there count. An empty file would
-            # read well, so there is one byte at least.
+            # Nothing confirms the size in the index, so use the available bytes; at least one, as an empty file
+            # would read without error.
             size = max(1, min(entry.stored, self._source.size - entry.offset))
             fitted = None
         data = self._data(entry, size)
@@ -99,7 +99,7 @@ class Episode:
         return Blob(key, data)
 
     def _residual(self, name: bytes, data: Data) -> residual.Layout | None:
-        """How the bits of a residual block lie, or None for other blocks and where that is not clear."""
+        """Return the layout of a residual block; None for other blocks, and if the layout is ambiguous."""
         channel = residual.channel_of(name)
         steps = None if channel is None else self._channel_steps(channel)
         if channel is None or steps is None:
@@ -110,7 +110,7 @@ class Episode:
             return None
 
     def raw(self, entry: Entry) -> Data:
-        """The bytes of a block, without what a view makes of them."""
+        """Return the stored values of a block, unconverted."""
         return self._data(entry, entry.size)
 
     def _data(self, entry: Entry, size: int) -> Data:
@@ -118,7 +118,7 @@ class Episode:
         if reason is None and entry.codec is None:
             reason = UNKNOWN_CODEC
         if reason is None and entry.number in self.overlaps.refused:
-            reason = "shares bytes with other blocks, and nothing tells whose they are"
+            reason = "shares bytes with other blocks, and the owner is unknown"
         if reason is not None:
             return Unreadable(size, self._source.damage(reason, entry.label))
         pieces = self.overlaps.repaired.get(entry.number)
@@ -127,15 +127,15 @@ class Episode:
         return self._block(entry)
 
     def _block(self, entry: Entry) -> Data:
-        """The block as its entry says."""
+        """Return the block as its entry describes it."""
         reason = self.index.impossible(entry)
         if reason is not None or entry.codec is None:
             raise self._source.damage(reason or UNKNOWN_CODEC, entry.label)
         extent = Extent(self._source, entry.offset, entry.stored)
         if entry.codec == compression.NONE and not entry.crc:
             return extent
-        # Some writers compute it over the raw bytes, some over the stored ones, and nothing tells which
-        # (docs/formats/wshard.md §6); 0 means that there is none.
+        # Some writers compute it over the raw bytes, others over the stored ones, without marking which
+        # (docs/formats/wshard.md §6); 0 means none.
         crc = Crc32c(entry.crc, Covers.RAW | Covers.STORED) if entry.crc else None
         return Decoded(self.cache, extent, entry.codec, entry.size, entry.label, crc)
 
@@ -157,13 +157,13 @@ class Episode:
         return {entry.name: entry for entry in reversed(list(self.index)) if entry.name is not None}
 
     def _channel_steps(self, channel: bytes) -> int | None:
-        """The steps of the channel itself, which are more to be believed than the episode's length."""
+        """Return the steps of the channel's signal, which is more reliable than the episode's length."""
         signal = self._signals.get(b"signal/" + channel)
         steps = None if signal is None else self._steps(signal)
         return self.metadata.length if steps is None else steps
 
     def _is_streamed(self) -> bool:
-        """True also where nothing tells."""
+        """Return whether a streaming writer made the file; True if unknown."""
         with self.json(WSHARD) as found:
             return not isinstance(found, dict) or bool(found.get("streaming"))
 
@@ -180,7 +180,7 @@ def _array(
 
 
 def _widened(raw: bytes) -> bytes:
-    """bfloat16 as float32: the stored halves are the upper ones."""
+    """Convert bfloat16 to float32: the stored halves are the upper ones."""
     import numpy as np
 
     halves = np.zeros((len(raw) // 2, 2), "<u2")

@@ -1,8 +1,7 @@
-"""Header, index and names of a Shard container, as WShard uses it (docs/formats/wshard.md §2, §3, §5).
+"""Header, index and names of a Shard container, as used by WShard (docs/formats/wshard.md §2, §3, §5).
 
-The index stays packed: an ``Entry`` is made when one is asked for. Immutable after opening; any thread. Opening
-raises Damaged or Refused where the index cannot be trusted as a whole; what is wrong with one block is told by
-``Index.impossible`` and costs that block.
+The index stays packed; ``Entry`` objects are made on demand. An index is immutable; any thread may use it. Opening
+raises Damaged or Refused if the whole index cannot be trusted; ``Index.impossible`` reports errors of single blocks.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ class Header(NamedTuple):
 
     @property
     def role_name(self) -> str:
-        return f"role {self.role} ({ROLES.get(self.role, 'not known')})"
+        return f"role {self.role} ({ROLES.get(self.role, 'unknown')})"
 
 
 class Entry(NamedTuple):
-    """One block: ``stored`` bytes at ``offset`` that give ``size`` raw bytes.
+    """One block: ``stored`` bytes at ``offset`` that decode to ``size`` raw bytes.
 
-    ``name`` is None where the index gives no usable one, ``codec`` where nobody knows it. ``original`` is the raw size
-    that the entry declares, which does not matter for blocks stored raw. ``crc`` 0 means that there is none.
+    ``name`` is None if unusable, ``codec`` if unknown. ``original`` is the declared raw size, which is ignored for
+    blocks stored raw. ``crc`` 0 means none.
     """
 
     number: int
@@ -101,21 +100,21 @@ class Index:
         if header.magic != MAGIC:
             raise Refused("is not a Shard container", source.name)
         if header.version != VERSION:
-            raise Refused(f"version {header.version} of the Shard container is not known, only {VERSION}", source.name)
+            raise Refused(f"has Shard version {header.version}, but only {VERSION} can be read", source.name)
         if header.entry_size != _ENTRY.size:
             raise Refused(
-                f"has index entries of {header.entry_size} bytes, and only {_ENTRY.size} are known", source.name,
+                f"has index entries of {header.entry_size} bytes, but {_ENTRY.size} are expected", source.name,
             )
         self.end = _HEADER.size + header.entry_count * _ENTRY.size
         if self.end > source.size:
-            raise source.damage(f"an index of {header.entry_count} blocks does not fit in the file")
+            raise source.damage(f"an index of {header.entry_count} blocks does not fit the file")
         if not self.end <= header.names_offset <= header.data_offset <= source.size:
             raise source.damage(
                 f"names at {header.names_offset} to {header.data_offset} do not lie between the end of "
                 f"the index at {self.end} and that of the file at {source.size}"
             )
         if header.entry_count > MOST_ENTRIES:
-            raise Refused(f"has {header.entry_count} blocks, and at most {MOST_ENTRIES} are read", source.name)
+            raise Refused(f"has {header.entry_count} blocks, more than {MOST_ENTRIES}", source.name)
         self._packed = source.read(_HEADER.size, self.end - _HEADER.size)
         self._names = self._read_names()
 
@@ -128,7 +127,7 @@ class Index:
                 total += length
         if max(used, total) > MOST_NAME_BYTES:
             raise Refused(
-                f"has names of {max(used, total)} bytes, and at most {MOST_NAME_BYTES} are read", self.source.name,
+                f"has names of {max(used, total)} bytes, more than {MOST_NAME_BYTES}", self.source.name,
             )
         names = self.source.read(self.header.names_offset, used)
         components = 0
@@ -137,7 +136,7 @@ class Index:
                 components += 1 + names.count(b"/", start, start + length)
         if components > MOST_COMPONENTS:
             raise Refused(
-                f"has names of {components} parts together, and at most {MOST_COMPONENTS} are read", self.source.name,
+                f"has names of {components} components in all, more than {MOST_COMPONENTS}", self.source.name,
             )
         return names
 
@@ -146,7 +145,7 @@ class Index:
 
     @property
     def name_bytes(self) -> int:
-        """Bytes of names that are kept."""
+        """The bytes of names kept in memory."""
         return len(self._names)
 
     def __getitem__(self, number: int) -> Entry:
@@ -177,7 +176,7 @@ class Index:
         return CODECS.get(self.header.compression)
 
     def find(self, *names: bytes) -> dict[bytes, Entry]:
-        """The first entry of each of these names that there is."""
+        """Return the first entry with each of these names."""
         found: dict[bytes, Entry] = {}
         for entry in self:
             if entry.name in names and entry.name not in found:
@@ -185,7 +184,7 @@ class Index:
         return found
 
     def impossible(self, entry: Entry) -> str | None:
-        """Why the block cannot be where or what its entry says, or None."""
+        """Return why a block cannot be what its entry says, or None."""
         if entry.stored and entry.end > self.source.size:
             return f"bytes {entry.offset} to {entry.end} lie outside the file of {self.source.size} bytes"
         if entry.stored and entry.offset < self.end:
@@ -200,6 +199,6 @@ class Index:
 
 
 def label(name: bytes) -> str:
-    """A name in a message: short, and on one line."""
+    """Return a name for messages: short, and on one line."""
     text = name.decode("utf-8", "backslashreplace")
     return (text if text.isprintable() else repr(text))[:200]

@@ -1,9 +1,8 @@
-"""Blocks whose extents overlap, and the streaming writers' known fault among them (docs/formats/wshard.md §13).
+"""Overlapping blocks, and a known fault of streaming writers that causes them (docs/formats/wshard.md §13).
 
-The streaming writers of April 2026 append a piece of every block at each flush, but index each block as one extent
-from its first piece on. Sizes and checksums fit, the values are those of the neighbours. Where every channel was
-given in every step the pieces follow from the index alone and are put together again; otherwise such blocks are
-refused.
+The streaming writers of April 2026 append a piece of every block at each flush, but index each block as one extent from
+its first piece. Sizes and checksums fit, but the bytes are those of other blocks. If every channel was written in every
+step, the pieces follow from the index alone and are reassembled; otherwise such blocks are refused.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class Pieces(NamedTuple):
 
 
 class Overlaps(NamedTuple):
-    """What becomes of the blocks that share bytes, by their numbers in the index.
+    """How blocks that share bytes are handled, by their numbers in the index.
 
-    ``repaired`` ones are read from their pieces, ``refused`` ones cannot be read, ``doubtful`` ones stand or fall
-    with their checksum. ``witnesses`` are the extents as indexed: their checksums cover most bytes of the pieces.
+    ``repaired`` blocks are read from their pieces, ``refused`` ones are unreadable, and ``doubtful`` ones depend on
+    their checksum. ``witnesses`` are the extents as indexed: their checksums cover most bytes of the pieces.
     """
 
     repaired: dict[int, Pieces]
@@ -52,10 +51,10 @@ def find_overlaps(
     index: Index, cache: BlockCache, steps_of: Callable[[Entry], int | None], length: int | None,
     is_streamed: Callable[[], bool],
 ) -> Overlaps:
-    """Compares all extents.
+    """Compare all extents.
 
-    ``steps_of`` tells the steps that a block has by its description, ``length`` those of the episode, ``is_streamed``
-    whether a streaming writer made the file; it is asked only where extents overlap.
+    ``steps_of`` returns the steps of a block by its description, ``length`` is the steps of the episode, and
+    ``is_streamed`` returns whether a streaming writer made the file; it is called only if extents overlap.
     """
     entries = [entry for entry in index if entry.stored and index.impossible(entry) is None]
     entries.sort(key=lambda entry: (entry.offset, entry.end, entry.number))
@@ -75,13 +74,13 @@ def find_overlaps(
     )
     if running_over > 1 or is_streamed():
         return Overlaps({}, sharing, set(), [])
-    # One block that runs over others is a wrong entry. Its checksum tells, and so do those of the others.
+    # One block that overlaps others is a wrong entry; checksums show which blocks are intact.
     unchecked = {entry.number for entry in entries if entry.number in sharing and not entry.crc}
     return Overlaps({}, unchecked, sharing - unchecked, [])
 
 
 def _sharing(entries: Sequence[Entry]) -> set[int]:
-    """The numbers of blocks that have some, but not all bytes in common with another."""
+    """Return the numbers of blocks that share some but not all bytes with another block."""
     found: set[int] = set()
     reaching: Entry | None = None
     for entry in entries:
@@ -99,7 +98,7 @@ def _is_same(one: Entry, other: Entry) -> bool:
 def _rounds(
     entries: Sequence[Entry], steps_of: Callable[[Entry], int | None], length: int | None,
 ) -> dict[int, Pieces]:
-    """Where the pieces of interleaved blocks are; empty if the index does not prove it."""
+    """Return the pieces of interleaved blocks, or none if the index does not prove them."""
     data = [entry for entry in entries if not entry.is_metadata]
     if [entry.name for entry in data[-3:]] != _LAST_OF_A_ROUND:
         return {}
@@ -130,16 +129,16 @@ def _rounds(
 
 
 class Interleaved(Parted):
-    """``size`` bytes in pieces. Given only after the extents that cover them, as indexed, were found undamaged."""
+    """``size`` bytes in pieces, readable after the extents that cover them, as indexed, pass their checksums."""
 
-    __slots__ = ("_bounds", "_is_vouched_for", "_lock", "_pieces", "_source", "_witnesses")
+    __slots__ = ("_bounds", "_is_verified", "_lock", "_pieces", "_source", "_witnesses")
 
     def __init__(self, source: Source, pieces: Pieces, size: int, witnesses: Sequence[Data]) -> None:
         self._source = source
         self._pieces = pieces
         self._bounds = Regular(pieces.width, size)
         self._witnesses = witnesses
-        self._is_vouched_for = False
+        self._is_verified = False
         self._lock = threading.Lock()
 
     @property
@@ -147,8 +146,8 @@ class Interleaved(Parted):
         return self._bounds
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        if not self._is_vouched_for:
-            self._ask_witnesses()
+        if not self._is_verified:
+            self._verify()
         super().read_into(buffer, offset)
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
@@ -156,8 +155,8 @@ class Interleaved(Parted):
         start = first + number * stride if number < rounds else last
         self._source.read_into(buffer, start + offset)
 
-    def _ask_witnesses(self) -> None:
+    def _verify(self) -> None:
         with self._lock:
             for witness in self._witnesses:
-                witness.read(witness.size - 1, 1)  # the end of a block is given only after the check of the whole
-            self._is_vouched_for = True
+                witness.read(witness.size - 1, 1)  # reading the end of a block checks the whole
+            self._is_verified = True

@@ -1,8 +1,8 @@
 """An episode in several files: a manifest (role 4) and its parts (docs/formats/wshard.md §14).
 
-The parts must be there, continuous, and as long as the manifest says; otherwise opening is refused with a reason that
-names the part. Their SHA-256 is checked at opening where they are small together, else before a part's first byte is
-given afterwards; a part that fails is Damaged from then on, and so are the joined blocks where they run through it.
+The parts must exist, be continuous, and have the lengths that the manifest gives; otherwise opening is refused with a
+reason that names the part. Small parts are checked by SHA-256 on opening, large ones before their first read. A part
+that fails is Damaged from then on, and so are joined blocks where they cross it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
 from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
 from glassfs.formats.wshard.steps import with_recording
-from glassfs.formats.wshard.table import Saying, Told, members
+from glassfs.formats.wshard.table import EpisodeRecord, MetadataBlock, members
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
 from glassfs.source import Kind, Source
@@ -32,7 +32,7 @@ HASHED_AT_OPENING = 32 << 20
 
 
 class PartRecord(NamedTuple):
-    """What the manifest says of a part. ``first`` and ``last`` are timesteps of the whole episode."""
+    """The manifest's description of a part. ``first`` and ``last`` are timesteps of the whole episode."""
 
     number: int
     uri: str
@@ -46,7 +46,7 @@ class PartRecord(NamedTuple):
 
 
 class Left(NamedTuple):
-    """How much the parts that are still to be opened may have together, of what is kept in memory."""
+    """The limits left for the parts still to be opened."""
 
     entries: int
     name_bytes: int
@@ -59,7 +59,7 @@ class Left(NamedTuple):
         )
 
     def check(self, episode: Episode) -> None:
-        """Raises Refused where a part has more than that."""
+        """Raise Refused if a part exceeds them."""
         if min(self.without(episode)) < 0:
             raise Refused(
                 f"the parts have more than {MOST_ENTRIES} blocks, {MOST_CHANNELS} channels or {MOST_NAME_BYTES} bytes "
@@ -74,7 +74,7 @@ class Part(NamedTuple):
 
 
 def open_manifest(opening: Opening, index: Index) -> Container:
-    """Opens the manifest and all its parts. Raises Refused, and Passing where it cannot be told now."""
+    """Open the manifest and all its parts. Raises Refused, or Passing if it cannot be determined now."""
     own = Episode(index, opening.cache)
     records, facts_of_manifest = _records(own)
     parts: list[Part] = []
@@ -96,23 +96,23 @@ def open_manifest(opening: Opening, index: Index) -> Container:
         raise
     root = Group(b"", whole.members, error=whole.error)
     sources = [index.source, *(part.source.file for part in parts)]
-    told = facts(own) | facts_of_manifest
+    found = facts(own) | facts_of_manifest
     if any(part.episode.overlaps.repaired for part in parts):
-        told["repaired"] = True
+        found["repaired"] = True
     return Container(
-        "wshard", str(index.header.version), root, sources, told, whole.faults, lambda: whole.told().table(),
+        "wshard", str(index.header.version), root, sources, found, whole.faults, lambda: whole.record().table(),
     )
 
 
 def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
-    """The parts in order, checked for continuity, and what there is to tell."""
+    """Return the parts in order, checked for continuity, and facts of the manifest."""
     with own.json(MANIFEST) as manifest:
         if not isinstance(manifest, dict):
             reason = own.damaged_metadata.get(MANIFEST, "is missing, or is not a JSON object")
             raise _refused(own, f"is a manifest, but {MANIFEST.decode()} cannot be used: {reason}")
         listed = manifest.get("chunks") or []
         if not isinstance(listed, list) or len(listed) > MOST_PARTS:
-            raise _refused(own, f"chunks in the manifest is not a list of at most {MOST_PARTS} parts")
+            raise _refused(own, f"the manifest's chunks are not a list of at most {MOST_PARTS} parts")
         records = []
         for position, entry in enumerate(listed):
             record = _record(entry)
@@ -123,12 +123,12 @@ def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
         gap = _discontinuity(records, manifest.get("total_chunks"), manifest.get("total_timesteps"))
         if gap is not None:
             raise _refused(own, gap)
-        told: dict[str, Any] = {
+        found: dict[str, Any] = {
             key: text(manifest[key]) for key in ("episode_id", "env_id") if isinstance(manifest.get(key), str)
         }
-    told["steps"] = sum(record.length for record in records)
-    told["parts"] = [text(record.uri) for record in records]
-    return records, told
+    found["steps"] = sum(record.length for record in records)
+    found["parts"] = [text(record.uri) for record in records]
+    return records, found
 
 
 def _refused(own: Episode, reason: str) -> Refused:
@@ -150,7 +150,7 @@ def _record(entry: Any) -> PartRecord | None:
 
 
 def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str | None:
-    """What is wrong with the sequence of the parts, or None."""
+    """Return what is wrong with the sequence of the parts, or None."""
     for position, record in enumerate(records):
         before = records[position - 1] if position else None
         if before is not None and record.number == before.number:
@@ -167,10 +167,10 @@ def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str
             return f"{record.uri!r} is named for two parts"
         uris.add(record.uri)
     if count is not None and count != len(records):
-        return f"the manifest lists {len(records)} parts, but says that there are {count!r:.40}"
+        return f"the manifest lists {len(records)} parts, but declares {count!r:.40}"
     total = sum(record.length for record in records)
     if steps is not None and steps != total:
-        return f"the parts have {total} timesteps together, but the manifest says {steps!r:.40}"
+        return f"the parts have {total} timesteps, but the manifest declares {steps!r:.40}"
     return None
 
 
@@ -185,11 +185,11 @@ def _open_part(opening: Opening, record: PartRecord, left: Left) -> Part:
             episode = Episode(index, opening.cache)
             left.check(episode)
             if episode.metadata.length not in (None, record.length):
-                raise Refused(f"has {episode.metadata.length} timesteps, but the manifest says {record.length}")
+                raise Refused(f"has {episode.metadata.length} timesteps, but the manifest declares {record.length}")
     except BaseException:
         file.close()
         raise
-    # There may be more parts than descriptors: each has one only while it is read, and until others need it.
+    # There may be more parts than descriptors: close each now and reopen it when it is read.
     file.park()
     file.keep()
     return Part(record, source, episode)
@@ -197,7 +197,7 @@ def _open_part(opening: Opening, record: PartRecord, left: Left) -> Part:
 
 @contextmanager
 def _blamed_on(record: PartRecord, manifest: str) -> Iterator[None]:
-    """Makes a fault of a part the reason why the manifest cannot be opened, for good or for now."""
+    """Convert an error of a part to the reason why the manifest cannot be opened, permanently or now."""
     try:
         yield
     except GlassfsError as error:
@@ -217,7 +217,7 @@ def _open_file(opening: Opening, record: PartRecord) -> Source:
         reason = "is a symbolic link, and links are not followed" if _is_link(opening, record.uri) else error.reason
         raise Refused(f"cannot be opened: {reason}", manifest, str(record)) from error
     except ValueError as error:
-        raise Refused("cannot be opened: no file can have this name", manifest, str(record)) from error
+        raise Refused("cannot be opened: its name is not a valid file name", manifest, str(record)) from error
 
 
 def _is_link(opening: Opening, name: str) -> bool:
@@ -254,17 +254,19 @@ class _Whole:
     def members(self) -> Iterator[Member]:
         yield from self._own.blocks()
         joined = (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
-        yield from with_recording(joined, self._steps, lambda: self._joined, self.told().record)
+        yield from with_recording(joined, self._steps, lambda: self._joined, self.record().record)
         for part in self._parts:
             uri = raw(part.record.uri)
             group = Group(uri, partial(members, part.episode), error=part.episode.error)
             yield Member((b"chunks", b"%04d" % part.record.number), group)
 
-    def told(self) -> Told:
-        """What the manifest tells of the episode, and where that does not, the first part."""
-        said = [Saying(self._own, MANIFEST)]
-        said += [Saying(part.episode, block) for part in self._parts[:1] for block in (EPISODE, WSHARD)]
-        return Told(said, self._steps, self._rate, lambda: (content.key for content in self._joined), OF_A_PART)
+    def record(self) -> EpisodeRecord:
+        """Return the record from the manifest, completed from the first part."""
+        blocks = [MetadataBlock(self._own, MANIFEST)]
+        blocks += [MetadataBlock(part.episode, block) for part in self._parts[:1] for block in (EPISODE, WSHARD)]
+        return EpisodeRecord(
+            blocks, self._steps, self._rate, lambda: (content.key for content in self._joined), OF_A_PART,
+        )
 
     @property
     def _steps(self) -> int:
@@ -287,7 +289,7 @@ class _Whole:
                 yield Fault(place, error.without_source)
                 continue
             if part.record.sha256 is None:
-                yield Fault(place, "the manifest has no SHA-256 of it")
+                yield Fault(place, "has no SHA-256 in the manifest")
             number = part.episode.metadata.chunk_index
             if number not in (None, part.record.number):
                 yield Fault(place, f"calls itself part {number}")
@@ -301,18 +303,18 @@ class _Whole:
                 if entry.name is None or entry.is_metadata:
                     continue
                 found = blocks.setdefault(entry.name, {})
-                if part.record.number not in found:  # of two blocks with one name the first counts
+                if part.record.number not in found:  # of blocks with equal names the first counts
                     found[part.record.number] = part.episode.content(entry)
         for name, contents in blocks.items():
             joined = _joined(list(contents.values())) if len(contents) == len(self._parts) else None
             if joined is None:
-                self._unjoined[name] = "is not the same kind of block in all parts, so it is not joined"
+                self._unjoined[name] = "is not joined: its type or shape differs between parts"
             else:
                 self._joined.append(joined)
 
 
 def _joined(contents: Sequence[Content]) -> Content | None:
-    """One content, or None if these are of different kinds."""
+    """Return one content, or None if these are of different kinds."""
     first = contents[0]
     data = Concatenated([content.data for content in contents if isinstance(content, (Array, Blob))])
     if all(isinstance(content, Blob) for content in contents):

@@ -1,7 +1,7 @@
-"""What meta/channels and meta/episode say about the blocks: dtype, shape, steps (docs/formats/wshard.md §8, §9).
+"""Block descriptions in meta/channels and meta/episode: dtype, shape, steps (docs/formats/wshard.md §8, §9).
 
-The JSON comes from an untrusted file: whatever in it has the wrong type is passed over and noted in ``faults``.
-Immutable after it is made; any thread.
+The JSON is untrusted: values of the wrong type are ignored and noted in ``faults``. Metadata are immutable; any thread
+may use them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from glassfs.content import Data
 from glassfs.errors import Damaged
 
 LARGEST_JSON = 4 << 20
-VALUE_COST = 48  # bytes of values that a byte of JSON may become, such as a list of empty objects
+VALUE_COST = 48  # bytes of values per byte of JSON, as in a list of empty objects
 MOST_CHANNELS = 1 << 17
 LARGEST = 1 << 63
 MOST_AXES = 31
-LONGEST_TOLD = 1000
+LONGEST_TEXT = 1000
 
 DTYPES = {
     "f64": ("<f8", 8), "f32": ("<f4", 4), "f16": ("<f2", 2), "bf16": ("<f4", 2),
     "i64": ("<i8", 8), "i32": ("<i4", 4), "i16": ("<i2", 2), "i8": ("|i1", 1),
     "u64": ("<u8", 8), "u32": ("<u4", 4), "u16": ("<u2", 2), "u8": ("|u1", 1), "bool": ("|b1", 1),
 }
-"""By WShard's word: the dtype to show, and the bytes of a stored item."""
+"""By WShard's type name: the dtype to show, and the bytes of a stored item."""
 
 _LONG_NAMES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u"}
 _IMAGE_MODALITIES = ("rgb", "depth")
@@ -44,7 +44,7 @@ class Description(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Stored bytes of a step."""
+        """The stored bytes of a step."""
         return DTYPES[self.type_name][1] * prod(self.shape)
 
 
@@ -57,31 +57,31 @@ _CONVENTIONS = {
 
 
 def room_for(cache: BlockCache, size: int) -> AbstractContextManager[None]:
-    """Around the parsing and the use of JSON of so many bytes."""
-    return cache.taken(VALUE_COST * min(size, LARGEST_JSON))
+    """Reserve memory for parsing and using ``size`` bytes of JSON."""
+    return cache.reserved(VALUE_COST * min(size, LARGEST_JSON))
 
 
 def parse(data: Data, is_strict: bool = False) -> Any:
-    """The JSON value in ``data``. Raises Damaged, if ``is_strict`` also for NaN and the infinities."""
+    """Return the JSON value in ``data``. Raises Damaged, with ``is_strict`` also for NaN and the infinities."""
     if data.size > LARGEST_JSON:
-        raise Damaged(f"is JSON of {data.size} bytes, and at most {LARGEST_JSON} are read")
+        raise Damaged(f"is JSON of {data.size} bytes, more than {LARGEST_JSON}")
     try:
         return json.loads(data.whole().decode(), parse_constant=_refused if is_strict else float)
     except RecursionError:
-        raise Damaged("is JSON that is nested too deeply") from None
+        raise Damaged("is JSON nested too deeply") from None
     except ValueError as error:
         raise Damaged(f"is not valid JSON: {error}") from error
 
 
 def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number in JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 class Metadata:
-    """What is kept of ``channels`` and ``episode``, the parsed blocks, or None where there is none.
+    """What is kept of the parsed blocks ``channels`` and ``episode``; either may be None.
 
-    ``told`` are the names of the episode and of its world, ``chunk_index`` is what a part takes itself for, ``rate``
-    the steps a second, None where it does not say.
+    ``names`` are the names of the episode and its environment, ``chunk_index`` is the part's own number, and ``rate``
+    is in steps per second, None if not given.
     """
 
     def __init__(self, channels: Any, episode: Any) -> None:
@@ -94,7 +94,7 @@ class Metadata:
             self._fault("meta/episode", "is not a JSON object")
         described: dict[str, Any] = episode if isinstance(episode, dict) else {}
         named = {"episode_id": described.get("episode_id", described.get("id")), "env_id": described.get("env_id")}
-        self.told = {key: text(value) for key, value in named.items() if isinstance(value, str)}
+        self.names = {key: text(value) for key, value in named.items() if isinstance(value, str)}
         number = described.get("chunk_index")
         self.chunk_index: int | str | None = number if number is None or _is_count(number) else repr(number)[:40]
         self.length = self._length(described)
@@ -109,10 +109,10 @@ class Metadata:
                 self._add(self._action_spaces, _name(space["name"]), space)
 
     def fit(self, name: bytes, size: int) -> tuple[Description, int] | None:
-        """How ``size`` raw bytes of the block are to be read, and the steps they make; None: nobody knows.
+        """Return the description that fits a block of ``size`` raw bytes, and its steps; None if there is none.
 
-        Of several descriptions the first that agrees with the episode's length counts, else the first that divides
-        the size.
+        Of several descriptions, the first that agrees with the episode's length wins, else the first that divides the
+        size.
         """
         found = None
         described, is_borrowed = self._candidates(name)
@@ -125,18 +125,18 @@ class Metadata:
                 continue
             if steps == self.length:
                 return description, steps
-            # A description of another block of the same id is believed only if it agrees.
+            # A description of another block with the same id must agree with the length.
             if found is None and not (is_borrowed and self.length is not None):
                 found = description, steps
         return found
 
     def width(self, channel: bytes) -> int | None:
-        """Values of a channel in one step."""
+        """Return the values per step of a channel, or None."""
         described = self.blocks.get(b"signal/" + channel) or self._by_id.get(channel)
         return prod(described[0].shape) if described else None
 
     def is_described(self, name: bytes) -> bool:
-        """Whether the block is meant to be an array."""
+        """Return whether the metadata describe the block as an array."""
         return name in self.blocks or bool(self._candidates(name)[0])
 
     def _candidates(self, name: bytes) -> tuple[list[Description], bool]:
@@ -156,7 +156,7 @@ class Metadata:
         return length
 
     def _channels(self, value: Any) -> Iterator[tuple[bytes, bytes | None, dict[str, Any]]]:
-        """Name of the block, id and definition of each channel."""
+        """Yield block name, id and definition of each channel."""
         if value is None:
             return
         if not isinstance(value, dict):
@@ -177,9 +177,9 @@ class Metadata:
                 self._fault("meta/channels", "has a channel without a name")
 
     def _first(self, listed: list[Any], place: str) -> Iterator[Any]:
-        """As many as are kept in memory."""
+        """Return as many items as may be kept in memory."""
         if len(listed) > MOST_CHANNELS:
-            self._fault(place, f"describes {len(listed)} channels, and only {MOST_CHANNELS} are looked at")
+            self._fault(place, f"describes {len(listed)} channels, more than {MOST_CHANNELS}")
         self.channel_count += min(len(listed), MOST_CHANNELS)
         return islice(listed, MOST_CHANNELS)
 
@@ -195,7 +195,7 @@ class Metadata:
 
 
 def rate(block: Any) -> float | None:
-    """Steps a second by the ``timebase`` of a metadata block (§10)."""
+    """Return steps per second by the ``timebase`` of a metadata block (§10), or None."""
     timebase = block.get("timebase") if isinstance(block, dict) else None
     if not isinstance(timebase, dict):
         return None
@@ -210,7 +210,7 @@ def _positive(value: Any) -> float | None:
 
 
 def _legacy(channels: dict[str, Any]) -> list[Any]:
-    """The map from block to definition that only the Go reader knows, as a list."""
+    """Return as a list the map from block to definition that only the Go reader supports."""
     return [
         {**channel, "signal_block": name} for name, channel in channels.items()
         if isinstance(channel, dict) and "dtype" in channel
@@ -235,8 +235,8 @@ def _description(channel: dict[str, Any]) -> Description | None:
 
 
 def text(value: str) -> str:
-    """A string of JSON as one that can be encoded, and that is not too long to be told."""
-    return value[:LONGEST_TOLD].encode("utf-8", "backslashreplace").decode()
+    """Return a JSON string truncated and made encodable."""
+    return value[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
 def _is_count(value: Any) -> bool:

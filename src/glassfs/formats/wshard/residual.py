@@ -1,7 +1,7 @@
-"""Residual blocks: one bit per value, column after column (docs/formats/wshard.md §12).
+"""Residual blocks: one bit per value, column by column (docs/formats/wshard.md §12).
 
-Nothing in the file says which of the three layouts a block has; its size decides, with the width of the channel where
-that is known, and at last the lengths that a prefixed block repeats.
+The file does not say which of three layouts a block has. Its size decides, with the channel's width if known, and
+finally the lengths that a prefixed block repeats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glassfs.errors import Damaged
 PREFIX, SUFFIX = b"residual/", b"/sign2nddiff"
 MOST_COLUMNS = 1 << 16
 _LENGTH_SIZE = 4
-_LOOKED_AT = 16
+_CHECKED_COLUMNS = 16
 
 
 class Layout(NamedTuple):
@@ -38,16 +38,16 @@ class Layout(NamedTuple):
 
 
 def channel_of(name: bytes) -> bytes | None:
-    """The channel of a residual block, or None for other blocks."""
+    """Return the channel of a residual block, or None for other blocks."""
     if name.startswith(PREFIX) and name.endswith(SUFFIX) and len(name) > len(PREFIX) + len(SUFFIX):
         return name[len(PREFIX) : -len(SUFFIX)]
     return None
 
 
 def layout_of(data: Data, steps: int, width: int | None) -> Layout | None:
-    """The layout of a block; None if none has its size.
+    """Return the layout of a block, or None if none fits its size.
 
-    Reads the first lengths only where both the plain and the prefixed layout have that size. Raises Damaged then.
+    Reads the first lengths only if both the plain and the prefixed layout fit; this may raise Damaged.
     """
     column_size = -(-steps // 8)
     fitting = [Layout(steps, 1, 0)] if data.size == column_size else []
@@ -62,9 +62,9 @@ def layout_of(data: Data, steps: int, width: int | None) -> Layout | None:
 
 
 def _has_lengths(data: Data, layout: Layout) -> bool:
-    """Whether the first columns have their length before them."""
+    """Return whether the first columns begin with their length."""
     size = layout.column_size
-    places = range(0, min(layout.columns, _LOOKED_AT) * (layout.prefix + size), layout.prefix + size)
+    places = range(0, min(layout.columns, _CHECKED_COLUMNS) * (layout.prefix + size), layout.prefix + size)
     return all(int.from_bytes(data.read(place, layout.prefix), "little") == size for place in places)
 
 

@@ -1,7 +1,7 @@
-"""An episode as a whole: the table of its steps, a row a step, a column a signal, and the films beside them.
+"""The table of an episode's steps (one row per step, one column per signal) and the videos beside it.
 
-Signals are arrays of one or two axes, of which the first is the steps; films and what has more axes are not in the
-table. Any thread.
+Signals are arrays of one or two axes with steps first; arrays with more axes, including videos, are not in the table.
+Any thread may use this module.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def with_recording(
     members: Iterable[Member], steps: int | None, contents: Callable[[], Iterable[Content]],
     record: Callable[[], dict[str, Any]],
 ) -> Iterator[Member]:
-    """The members, behind them the table of those that are signals, if there is one, and the episode that they are.
+    """Yield the members, then the table of steps if there are signals, and the episode.
 
-    ``contents`` gives the same contents again. Where nobody knows how many ``steps`` there are, the first signal tells.
-    ``record`` is what is known of the episode.
+    ``contents`` returns the same contents again, ``record`` what is known of the episode. If ``steps`` is None, the
+    first signal gives the number of steps.
     """
     signals, member = 0, None
     for member in members:
@@ -50,7 +50,7 @@ def _columns(contents: Callable[[], Iterable[Content]], steps: int) -> list[Colu
 
 
 def _steps(content: Content) -> int | None:
-    """The steps of a signal; None for what is not one."""
+    """Return the steps of a signal, or None if it is none."""
     if not isinstance(content, Array) or not isinstance(content.shape, tuple):
         return None
     shape = content.shape
@@ -58,7 +58,7 @@ def _steps(content: Content) -> int | None:
 
 
 def _cameras(contents: Callable[[], Iterable[Content]]) -> list[Member]:
-    """The first arrays that may be films: whether one is, its view tells."""
+    """Return the first arrays that may be videos; their view decides."""
     found: dict[bytes, Member] = {}
     for content in contents():
         if len(found) < MOST_CAMERAS and content.key not in found and _may_be_film(content):

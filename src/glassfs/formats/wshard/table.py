@@ -1,7 +1,7 @@
-"""What is known of an episode as a whole: the table of the one in a container, with the names of its channels.
+"""The record of an episode as a whole, and its table with the names of its channels.
 
-Any thread. The metadata are read again by each who asks, and nothing is kept; where they cannot be read, what they say
-is unknown.
+Any thread may use this module. Each use reads the metadata again; nothing is kept. Values of unreadable metadata are
+unknown.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from glassfs.formats.wshard.steps import with_recording
 NAME = b"episodes"
 CHANNELS = "channels"
 COST = 8 << 10
-TEXT_COST = 48  # of a byte of JSON or of a name, as text of wide characters that are all written as escapes
+TEXT_COST = 48  # per byte of JSON or name, as text of wide characters that all need escapes
 _CHANNEL_PREFIXES = (b"signal/", b"action/")
 _TEXTS = {
     "episode_name": ("episode_id", "id"), "embodiment": ("embodiment",), "env_id": ("env_id",),
     "language_instruction": ("language_instruction", "instruction", "task"),
 }
-"""What a record says in words, and the keys of the metadata that may have it."""
+"""Text fields of a record, and the metadata keys that may hold them."""
 _DTYPES = {
     "position": "<i8", "fps": "<f8", "success": "|b1", "total_reward": "<f8", "num_frames": "<i8", "state_dim": "<i8",
     "action_dim": "<i8",
@@ -41,22 +41,22 @@ _OWN_KEYS = {key for keys in _TEXTS.values() for key in keys} | {"length_T", "le
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Saying(NamedTuple):
-    """A metadata block that tells of the whole episode."""
+class MetadataBlock(NamedTuple):
+    """A metadata block that describes the whole episode."""
 
     episode: Episode
     block: bytes
 
 
-class Told:
-    """What the metadata tell of an episode of so many ``steps``, whose blocks are called ``names``.
+class EpisodeRecord:
+    """The record of an episode with ``steps`` steps and blocks called ``names``.
 
-    Of ``sources`` the first that has a key counts; ``left_out`` are keys that tell of something else.
+    Of ``sources``, the first that has a key counts. ``left_out`` are keys that do not describe the whole episode.
     """
 
     def __init__(
-        self, sources: list[Saying], steps: int | None, rate: Callable[[], float], names: Callable[[], Iterable[bytes]],
-        left_out: tuple[str, ...] = (),
+        self, sources: list[MetadataBlock], steps: int | None, rate: Callable[[], float],
+        names: Callable[[], Iterable[bytes]], left_out: tuple[str, ...] = (),
     ) -> None:
         self._sources = sources
         self._steps = steps
@@ -68,15 +68,15 @@ class Told:
         return Table(NAME, 1, self._columns, Records(NAME, 1, self._rows, cost=self._cost))
 
     def record(self) -> dict[str, Any]:
-        """The row of the table, and all else that the metadata say."""
+        """Return the row of the table, and all other values in the metadata."""
         with ExitStack() as stack:
-            said = self._said(stack)
-            found = self._row(said)
-            return found | {key: value for key, value in said.items() if key not in self._left_out | found.keys()}
+            values = self._merged(stack)
+            found = self._row(values)
+            return found | {key: value for key, value in values.items() if key not in self._left_out | found.keys()}
 
     def _rows(self, block: int) -> list[dict[str, Any]]:
         with ExitStack() as stack:
-            return [self._row(self._said(stack))]
+            return [self._row(self._merged(stack))]
 
     def _columns(self) -> list[Column]:
         return [Column(name.encode(), self._column(name), is_list=name == CHANNELS) for name in _ORDER]
@@ -90,8 +90,8 @@ class Told:
             return Records(name.encode(), 1, block, cost=self._cost)
         return Cells(name.encode(), 1, block, cost=self._cost, dtype=dtype)
 
-    def _said(self, stack: ExitStack) -> dict[str, Any]:
-        """What all sources say, while the stack is held."""
+    def _merged(self, stack: ExitStack) -> dict[str, Any]:
+        """Return the values of all sources; they stay reserved while the stack is held."""
         found: dict[str, Any] = {}
         for episode, block in self._sources:
             value = stack.enter_context(episode.json(block))
@@ -99,13 +99,13 @@ class Told:
                 found = value | found
         return found
 
-    def _row(self, said: dict[str, Any]) -> dict[str, Any]:
-        more = said.get("metadata")
-        places = [said, more] if isinstance(more, dict) else [said]
+    def _row(self, values: dict[str, Any]) -> dict[str, Any]:
+        nested = values.get("metadata")
+        objects = [values, nested] if isinstance(nested, dict) else [values]
 
-        def first(keys: Iterable[str], is_right: Callable[[Any], bool]) -> Any:
-            values = (place[key] for place in places for key in keys if key in place)
-            return next(filter(is_right, values), None)
+        def first(keys: Iterable[str], is_valid: Callable[[Any], bool]) -> Any:
+            candidates = (item[key] for item in objects for key in keys if key in item)
+            return next(filter(is_valid, candidates), None)
 
         found: dict[str, Any] = dict.fromkeys(_ORDER)
         for name, keys in _TEXTS.items():
@@ -132,16 +132,16 @@ class Told:
         return COST + TEXT_COST * (sum(sizes) + names)
 
 
-def told_of(episode: Episode) -> Told:
-    """Of an episode in one file."""
+def record_of(episode: Episode) -> EpisodeRecord:
+    """Return the record of an episode in one file."""
     names = partial(_names_of, episode)
-    sources = [Saying(episode, block) for block in (EPISODE, WSHARD)]
-    return Told(sources, episode.metadata.length, episode.rate, names)
+    sources = [MetadataBlock(episode, block) for block in (EPISODE, WSHARD)]
+    return EpisodeRecord(sources, episode.metadata.length, episode.rate, names)
 
 
 def members(episode: Episode) -> Iterator[Member]:
-    """All blocks, in the order of the index, the table of the steps, and the episode."""
-    return with_recording(episode.blocks(), episode.metadata.length, episode.contents, told_of(episode).record)
+    """Yield all blocks in the order of the index, the table of steps, and the episode."""
+    return with_recording(episode.blocks(), episode.metadata.length, episode.contents, record_of(episode).record)
 
 
 def _names_of(episode: Episode) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
-"""What is wrong in a container although every block reads well, and what there is to tell about it.
+"""Container facts, and errors that reading all blocks does not reveal.
 
-Names the traps of docs/formats/wshard.md §17 that no checksum covers: header against file, names, overlaps, holes,
+Covers the traps of docs/formats/wshard.md §17 without a checksum: header against file, names, overlaps, gaps,
 descriptions against sizes, and the identity block of later writers (§16).
 """
 
@@ -22,15 +22,15 @@ from glassfs.formats.wshard.index import CODECS, COMPRESSED, LZ4, ROLES, ZSTD, l
 IDENTITY = b"meta/identity"
 ALIGNMENTS = (0, 16, 32, 64)
 LARGEST_GAP = 64  # alignment
-MOST_MISSING = 1000  # blocks that are told one by one
+MOST_MISSING = 1000  # missing blocks that are reported singly
 CHUNKED, BIG_ENDIAN = 0x8, 0x4
 _KNOWN_FLAGS = COMPRESSED | ZSTD | LZ4 | CHUNKED
 
 
 def facts(episode: Episode) -> dict[str, Any]:
-    """Header, and what meta/episode says of the whole."""
+    """Return facts from the header and meta/episode."""
     header = episode.index.header
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "version": header.version,
         "role": ROLES[header.role],
         "flags": f"0x{header.flags:04x}",
@@ -39,16 +39,16 @@ def facts(episode: Episode) -> dict[str, Any]:
         "blocks": len(episode.index),
         "total_file_size": header.total_size,
     }
-    told |= episode.metadata.told
+    found |= episode.metadata.names
     if episode.metadata.length is not None:
-        told["length_T"] = episode.metadata.length
+        found["length_T"] = episode.metadata.length
     if episode.overlaps.repaired:
-        told["repaired"] = True
-    return told
+        found["repaired"] = True
+    return found
 
 
 def faults(episode: Episode) -> Iterator[Fault]:
-    """Everything wrong that reading all blocks does not reveal."""
+    """Yield every error that reading all blocks does not reveal."""
     return chain(
         _header_faults(episode), _name_faults(episode), _entry_faults(episode), _extent_faults(episode),
         _metadata_faults(episode), _block_faults(episode), _identity_faults(episode),
@@ -62,9 +62,9 @@ def _header_faults(episode: Episode) -> Iterator[Fault]:
     if header.alignment not in ALIGNMENTS:
         yield Fault("header", f"alignment is {header.alignment}")
     if header.compression not in (0, *CODECS):
-        yield Fault("header", f"compression_default {header.compression} is not known")
+        yield Fault("header", f"compression_default {header.compression} is unknown")
     if header.flags & BIG_ENDIAN:
-        yield Fault("header", "is flagged as big-endian, which no reader heeds")
+        yield Fault("header", "is flagged as big-endian, which readers ignore")
     if header.schema_offset > size or 0 < header.schema_offset < episode.index.end:
         yield Fault("header", f"schema_offset {header.schema_offset} lies outside the data")
 
@@ -75,7 +75,7 @@ def _name_faults(episode: Episode) -> Iterator[Fault]:
     numbers: Counter[bytes] = Counter()
     for entry in episode.index:
         if entry.name is None:
-            yield Fault(entry.label, "its name lies outside the names, or is too deep")
+            yield Fault(entry.label, "its name lies outside the names or is nested too deeply")
             continue
         numbers[entry.name] += 1
         if numbers[entry.name] == 2:
@@ -88,11 +88,11 @@ def _name_faults(episode: Episode) -> Iterator[Fault]:
             yield Fault(entry.label, "its name is not UTF-8")
             continue
         if entry.name_hash not in (xxhash.xxh64_intdigest(entry.name), _fnv1a(readable)):
-            yield Fault(entry.label, "name_hash is not that of its name")
+            yield Fault(entry.label, "name_hash does not match its name")
 
 
 def _fnv1a(name: str) -> int:
-    """The 64-bit hash that the TypeScript writer stores: FNV-1a over UTF-16 units."""
+    """Return the 64-bit hash that the TypeScript writer stores: FNV-1a over UTF-16 units."""
     value = 14695981039346656037
     units = name.encode("utf-16-le", "surrogatepass")
     for position in range(0, len(units), 2):
@@ -104,7 +104,7 @@ def _fnv1a(name: str) -> int:
 def _entry_faults(episode: Episode) -> Iterator[Fault]:
     for entry in episode.index:
         if entry.flags & ZSTD and entry.flags & LZ4:
-            yield Fault(entry.label, "is flagged both as zstd and as lz4")
+            yield Fault(entry.label, "is flagged as both zstd and lz4")
         if entry.flags & CHUNKED:
             yield Fault(entry.label, "is flagged as chunked, which no writer does")
         if entry.flags & ~_KNOWN_FLAGS:
@@ -122,7 +122,7 @@ def _extent_faults(episode: Episode) -> Iterator[Fault]:
         if (before.offset, before.end) == (after.offset, after.end):
             yield Fault(after.label, f"is stored in the same bytes as {before.label}")
     if overlaps.repaired or any(index.impossible(entry) for entry in entries):
-        return  # the bytes of these blocks would be taken for holes
+        return  # the bytes of these blocks would count as gaps
     end = entries[0].end if entries else 0
     for start, reached in [(entry.offset, entry.end) for entry in entries] + [(_end_of_data(episode, end), 0)]:
         if start - end > LARGEST_GAP:
@@ -131,7 +131,7 @@ def _extent_faults(episode: Episode) -> Iterator[Fault]:
 
 
 def _end_of_data(episode: Episode, start: int) -> int:
-    """Where the data end; ``start`` if there are none."""
+    """Return where the data end; ``start`` if there are none."""
     header = episode.index.header
     return (header.schema_offset or min(header.total_size, episode.index.source.size)) if start else 0
 
@@ -148,11 +148,11 @@ def _metadata_faults(episode: Episode) -> Iterator[Fault]:
         elif name not in present and action not in present and length != 0:
             yield Fault(label(name), "is described in meta/channels, but missing")
         elif len(set(descriptions)) > 1 and action not in present - {name}:
-            yield Fault(label(name), "is described in meta/channels more than once, and differently")
+            yield Fault(label(name), "has differing descriptions in meta/channels")
 
 
 def _block_faults(episode: Episode) -> Iterator[Fault]:
-    """Metadata that are not valid JSON, and blocks that do not fit their description."""
+    """Yield metadata that are not valid JSON, and blocks that do not fit their description."""
     for entry in episode.index:
         if entry.name is None or episode.index.impossible(entry) is not None:
             continue
@@ -171,19 +171,19 @@ def _block_faults(episode: Episode) -> Iterator[Fault]:
                 yield Fault(entry.label, f"has {content.shape[0]} steps, but the episode has {length}")
         elif episode.metadata.is_described(entry.name):
             known = episode.metadata.blocks.get(entry.name, [None])
-            told = f"{entry.size} bytes are not a number of whole steps" if known else "its dtype or shape is not known"
-            yield Fault(entry.label, told)
+            reason = f"{entry.size} bytes are not a whole number of steps" if known else "its dtype or shape is unknown"
+            yield Fault(entry.label, reason)
 
 
 class _Identity(NamedTuple):
-    """SHA-256 by block, as later writers have stored them (docs/formats/wshard.md §16), and names without a block."""
+    """SHA-256 by block, as stored by later writers (docs/formats/wshard.md §16), and names without a block."""
 
     digests: dict[bytes, str]
     missing: list[bytes]
 
 
 def _identity(episode: Episode) -> _Identity | None:
-    """None where there is no such list."""
+    """Return the stored list, or None if there is none."""
     present = {entry.name for entry in episode.index if entry.name is not None}
     found = _Identity({}, [])
     with episode.json(IDENTITY) as value:
@@ -220,8 +220,8 @@ def _identity_faults(episode: Episode) -> Iterator[Fault]:
         except Passing:
             raise
         except GlassfsError:
-            continue  # reading the block tells
+            continue  # reading the block reports it
         if digest.hexdigest() != identity.digests[entry.name]:
-            yield Fault(entry.label, "its SHA-256 is not the one in meta/identity")
+            yield Fault(entry.label, "its SHA-256 does not match meta/identity")
     for name in sorted(identity.missing):
         yield Fault(label(name), "is listed in meta/identity, but missing")

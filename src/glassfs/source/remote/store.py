@@ -256,9 +256,6 @@ class RemoteSource(Source):
             self._store.doubt(self._path)
             raise Changed(error.reason, self.name) from None
 
-    def current(self) -> Entry:
-        return self._store.entry(self._path)
-
     def keep(self) -> None:
         """There is nothing to hold on to: an object that was deleted is gone."""
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from glassfs.cache.budget import MemoryBudget
 from glassfs.cache.catalogued import Kept, looked_for
-from glassfs.cache.room import Room
 from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
@@ -82,7 +82,7 @@ class Rows:
             for number, (file, kept) in enumerate(pairs):
                 for ahead, (other, other_kept) in enumerate(pairs[number : number + ALONGSIDE], number):
                     if other_kept is None and other.location.store.is_remote and ahead not in begun:
-                        begun[ahead] = _Begun(self._read(other), self._cache.room)
+                        begun[ahead] = _Begun(self._read(other), self._cache.memory)
                 yield start, self._of(file, kept, begun.pop(number, None))
                 start += 1
 
@@ -131,15 +131,15 @@ class Rows:
         if self._helper is None:
             yield from pieces
             return
-        room = self._cache.room
+        memory = self._cache.memory
         probe = partial(file.location.store.entry, file.location.path)
 
         def take() -> Told | None:
-            with room.inside():
+            with memory.nested():
                 return next(pieces, None)
 
         while True:
-            with room.idle():  # or it would wait for what this thread holds
+            with memory.waiting():  # or it would wait for what this thread holds
                 told = self._helper.call(file.location, file.volume, take, probe)
             if told is None:
                 return
@@ -187,9 +187,9 @@ class _Begun:
     The next ones are read by who wants them.
     """
 
-    def __init__(self, pieces: Iterator[Told], room: Room) -> None:
+    def __init__(self, pieces: Iterator[Told], memory: MemoryBudget) -> None:
         self._pieces = pieces
-        self._room = room
+        self._memory = memory
         self._first: Future[Told | None] = Future()
         threading.Thread(target=self._run, name="glassfs-rows", daemon=True).start()
 
@@ -201,7 +201,7 @@ class _Begun:
 
     def _run(self) -> None:
         try:
-            with self._room.inside():
+            with self._memory.nested():
                 self._first.set_result(next(self._pieces, None))
         except BaseException as error:
             self._first.set_exception(error)
