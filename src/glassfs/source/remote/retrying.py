@@ -25,6 +25,8 @@ FIRST_PAUSE_SECONDS = 0.1
 GRACE_SECONDS = 0.5
 """Time that a waiting thread gives the event loop beyond the deadline."""
 MOST_HANGING = 32
+REPLACE_SECONDS = 0.05
+"""Time until a thread that hangs is replaced by another one."""
 
 Result = TypeVar("Result")
 Attempt = Callable[[], Coroutine[Any, Any, Result]]
@@ -120,7 +122,9 @@ class BlockingCalls:
             with self._lock:
                 call.is_abandoned = True
                 self._hanging += call.is_running
-            self._pool.abandon(future)
+            if not future.cancel():
+                # Not at once: the calls that a new thread would take may be about to be canceled, too.
+                asyncio.get_running_loop().call_later(REPLACE_SECONDS, self._pool.abandon, future)
             raise
 
     def _run(self, work: Callable[[Call], Result], call: Call) -> Result:
