@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote_plus
 
-from glassfs.errors import DeviceFailed, NotAllowed, NotFound, Refused, TooLarge
+from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.forks import PerProcess
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import believable_facts
@@ -66,6 +66,8 @@ class S3Lister:
                 if not token or token == request.get("ContinuationToken"):
                     raise DeviceFailed("the server says that its listing goes on, but not where", shown)
                 request["ContinuationToken"] = token
+        except GlassfsError:
+            raise
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))[:60]
             if code in _MISSING:
