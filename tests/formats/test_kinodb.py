@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.kinodb import KinoWriter
 
-from glassfs.content import Array, Blob, Content, Document, Fields, Image, Picture, Series, members_of
+from glassfs.content import Array, Blob, Content, Document, EncodedImage, Fields, Image, Series, members_of
 from glassfs.errors import Refused
 from glassfs.formats.kinodb import FORMAT, episode, file
 from glassfs.tree import Directory, File, Node, Tree
@@ -332,7 +332,7 @@ def test_samples(samples: Path, name: str) -> None:
 def expected_kind(image: dict[str, Any], stored: bytes) -> type[Content]:
     is_raw_sized = len(stored) == image["width"] * image["height"] * image["channels"]
     if image["format"] and stored.startswith((b"\xff\xd8\xff", b"\x89PNG")):
-        return Image if is_raw_sized and not image["decoded"]["ok"] else Picture
+        return Image if is_raw_sized and not image["decoded"]["ok"] else EncodedImage
     return Image if is_raw_sized and stored and image["channels"] <= 4 else Blob
 
 

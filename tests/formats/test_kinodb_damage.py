@@ -30,12 +30,12 @@ from tests.formats.kinodb_files import (
     faults,
     floats,
     frames,
+    image_contents,
     image_group,
     images_of,
     index_entry,
     one,
     patched,
-    pictures,
     three_episodes,
     written,
 )
@@ -161,7 +161,7 @@ def test_metadata_oddities_that_are_accepted(good: bytearray) -> None:
 
 def test_a_cut_image_section_shows_the_whole_images(good: bytearray) -> None:
     """Cut at every byte: what is listed is a beginning of what was there, and its bytes are right."""
-    whole = [(name, content.data.whole()) for name, content in pictures(good).items()]  # type: ignore[attr-defined]
+    whole = [(name, content.data.whole()) for name, content in image_contents(good).items()]  # type: ignore[attr-defined]
     entry = index_entry(good, 0)
     ends = []
     position = entry.images_offset

@@ -86,17 +86,14 @@ def channels(*described: dict[str, Any]) -> dict[str, Any]:
     return {"channels": list(described)}
 
 
-@pytest.mark.parametrize(
-    ("block", "described"),
-    [
-        ("signal/a", channels({"id": "a", "dtype": "f32", "shape": [2]})),
-        ("signal/a", channels({"id": "x", "dtype": "Float32", "shape": [2], "signal_block": "signal/a"})),
-        ("signal/a", {"signal/a": {"dtype": "float32", "shape": [2]}, "action/b": {"dtype": "f32"}}),
-        ("omen/a/m", channels({"id": "omen/a/m", "dtype": "f32", "shape": [2], "signal_block": "omen/a/m"})),
-        ("action/a", channels({"id": "a", "dtype": "f32", "shape": [2], "signal_block": "signal/a"})),
-        ("signal/a", channels({"id": "a", "dtype": "u8", "shape": [3]}, {"id": "a", "dtype": "f32", "shape": [2]})),
-    ],
-)
+@pytest.mark.parametrize(("block", "described"), [
+    ("signal/a", channels({"id": "a", "dtype": "f32", "shape": [2]})),
+    ("signal/a", channels({"id": "x", "dtype": "Float32", "shape": [2], "signal_block": "signal/a"})),
+    ("signal/a", {"signal/a": {"dtype": "float32", "shape": [2]}, "action/b": {"dtype": "f32"}}),
+    ("omen/a/m", channels({"id": "omen/a/m", "dtype": "f32", "shape": [2], "signal_block": "omen/a/m"})),
+    ("action/a", channels({"id": "a", "dtype": "f32", "shape": [2], "signal_block": "signal/a"})),
+    ("signal/a", channels({"id": "a", "dtype": "u8", "shape": [3]}, {"id": "a", "dtype": "f32", "shape": [2]})),
+])
 def test_all_ways_to_describe_a_channel(block: str, described: dict[str, Any]) -> None:
     array = ramp("f4", 2)
 
@@ -436,12 +433,12 @@ def test_opening_and_listing_read_the_index_and_the_metadata_only(tmp_path: Path
     found = contents_of(container.root)
     assert container.facts["length_T"] == 400
     assert source.bytes_read < AHEAD + 4096
-    film = found[b"signal/rgb"][0]
-    assert isinstance(film, Array) and film.data.size == 12_000_000
+    video = found[b"signal/rgb"][0]
+    assert isinstance(video, Array) and video.data.size == 12_000_000
     # The first read checks all of a block of this size; the second reads what it gives.
-    film.data.read(5000, 100)
+    video.data.read(5000, 100)
     before = source.bytes_read
-    film.data.read(7_000_000, 100)
+    video.data.read(7_000_000, 100)
     assert source.bytes_read - before == 100
 
 

@@ -134,8 +134,8 @@ def test_sdist_holds_the_repository(packages: Packages, folder: str) -> None:
 
 @pytest.mark.slow
 def test_sdist_can_be_worked_with(packages: Packages) -> None:
-    names = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "setup.py", ".ci/run"}
-    assert names <= packages.sdist.keys()
+    pages = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
+    assert pages | {"pyproject.toml", "setup.py", ".ci/run"} <= packages.sdist.keys()
     assert {".ci/run", "scripts/test", "scripts/demo"} <= packages.executable
 
 

@@ -21,6 +21,8 @@ from glassfs.source import Connection, Kind, Named, Path, locate
 from glassfs.source.remote.url import shown
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import shown_entries
+from glassfs.tree.sources.walk import Folder, Listed, walk
+from glassfs.tree.sources.walk import Unlisted as UnlistedFolder
 
 
 class Unlisted(NamedTuple):
@@ -28,15 +30,6 @@ class Unlisted(NamedTuple):
 
     name: str
     error: GlassfsError
-
-
-class _Below(NamedTuple):
-    """A folder that is gone through: ``inner`` in ``source``. ``shown`` is its path in a tree."""
-
-    source: str
-    named: Named
-    inner: Path
-    shown: str
 
 
 class Search:
@@ -68,7 +61,7 @@ class Search:
                 yield Unlisted(shown(name), error)
                 continue
             if entry.kind is Kind.FOLDER:
-                yield from self._below(_Below(name, named, (), "" if is_single else label))
+                yield from self._below(name, named, (), "" if is_single else label)
             else:
                 facts = Kind.FILE, str(entry.version), entry.size
                 yield Found(shown(name), name, (), label, named.name, *facts, is_named=True)
@@ -76,54 +69,36 @@ class Search:
     def below(self, inner: Path, path: str) -> Iterator[Found | Unlisted]:
         """What is in and below one folder of the first that was named, which is shown at ``path``."""
         name, named, _ = self._named[0]
-        return self._below(_Below(name, named, inner, path))
+        return self._below(name, named, inner, path)
 
     def inner(self, place: Location) -> Path:
         """Where a place is from the first that was named on."""
         return place.path[len(self._named[0][1].path) :]
 
-    def _below(self, folder: _Below) -> Iterator[Found | Unlisted]:
-        waiting = [self._in(folder)]
-        while waiting:
-            found = next(waiting[-1], None)
-            if found is None:
-                waiting.pop()
-            elif isinstance(found, _Below):
-                waiting.append(self._in(found))
-            else:
-                yield found
+    def _below(self, source: str, named: Named, inner: Path, path: str) -> Iterator[Found | Unlisted]:
+        start = Folder(path, Location(named.store, (*named.path, *inner)))
+        for found in walk(start, partial(self._listed, named)):
+            store, whole = found.folder.location if isinstance(found, UnlistedFolder) else found.location
+            below = whole[len(named.path) :]
+            if isinstance(found, UnlistedFolder):
+                yield Unlisted(store.shown(whole), found.error)
+            elif found.entry.kind is Kind.FILE or self._has_all:
+                facts = found.entry.kind, str(found.entry.version), found.entry.size
+                yield Found(store.shown(whole), source, below, found.path, "/".join(below), *facts)
 
-    def _in(self, folder: _Below) -> Iterator[Found | Unlisted | _Below]:
-        source, named, inner, path = folder
-        store = named.store
-        try:
-            listed = self._listed(folder)
-        except GlassfsError as error:
-            yield Unlisted(store.shown((*named.path, *inner)), error)
-            return
-        for name, original, kind, version, size in listed:
-            below = (*inner, original)
-            place = f"{path}/{name}" if path else name
-            if kind is Kind.FILE or self._has_all:
-                typed = store.shown((*named.path, *below))
-                yield Found(typed, source, below, place, "/".join(below), kind, version, size)
-            if kind is Kind.FOLDER:
-                yield _Below(source, named, below, place)
-
-    def _listed(self, folder: _Below) -> list[tuple[str, str, Kind, str, int]]:
-        """What is in a folder, in order, and of it only what is needed: there may be very many in one."""
-        place = Location(folder.named.store, (*folder.named.path, *folder.inner))
-        listed: list[tuple[str, str, Kind, str, int]] = [
-            (name, original, entry.kind, str(entry.version), entry.size)
-            for name, original, entry in shown_entries(place, not folder.inner)
-            if entry.kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and entry.kind is not Kind.OTHER)
+    def _listed(self, named: Named, folder: Folder) -> Listed:
+        """What is in a folder, in order."""
+        store, path = folder.location
+        listed = [
+            one for one in shown_entries(folder.location, path == named.path)
+            if one[2].kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and one[2].kind is not Kind.OTHER)
         ]
-        if place.store.is_remote and not self._has_all:
-            listed = [one for one in listed if one[2] is Kind.FOLDER or may_be_container(one[1])]
+        if store.is_remote and not self._has_all:
+            listed = [one for one in listed if one[2].kind is Kind.FOLDER or may_be_container(one[1])]
         if self._is_by_path:
-            listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2] is Kind.FOLDER else b""))
+            listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""))
         else:
-            listed.sort(key=lambda one: (one[2] is Kind.FOLDER, raw(one[0])))
+            listed.sort(key=lambda one: (one[2].kind is Kind.FOLDER, raw(one[0])))
         return listed
 
 

@@ -15,7 +15,7 @@ from glassfs.content import Container
 from glassfs.errors import Changed, Refused
 from glassfs.formats.registry import may_be_container
 from glassfs.source import Named, Version, is_url, locate
-from glassfs.tree import Containers, Sources, Tree
+from glassfs.tree import Containers, ContainerSettings, Sources, Tree
 from glassfs.tree.containers.lease import Location
 
 
@@ -56,7 +56,7 @@ class Opener:
     def opened(self, named: Named) -> Iterator[tuple[Tree, Container]]:
         """The tree of a container and the container behind it. Raises why it cannot be opened."""
         with self._noting():
-            sources = Sources([named], Containers(self.cache))
+            sources = Sources([named], ContainerSettings(self.cache))
         try:
             containers = sources.containers.all_open()
             if not containers:
@@ -73,7 +73,7 @@ class Opener:
         """This version of a container, without a tree of it. Raises why it cannot be opened."""
         with ExitStack() as stack:
             with self._noting():
-                glimpse = Containers(self.cache).glimpsed(Location(named.store, named.path), version)
+                glimpse = Containers(ContainerSettings(self.cache)).glimpsed(Location(named.store, named.path), version)
                 container, entries = stack.enter_context(glimpse)
             self.is_several = len(entries) > 1
             yield container

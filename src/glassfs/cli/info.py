@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, deque
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -18,25 +18,25 @@ from glassfs.content import (
     Container,
     Content,
     Document,
+    EncodedImage,
     Image,
     Json,
     Null,
-    Picture,
     RaggedText,
     Records,
     Scalar,
     Text,
 )
 from glassfs.errors import GlassfsError, Unrecognised
-from glassfs.formats.registry import may_be_container
 from glassfs.sizes import human_size
-from glassfs.source import Entry, Kind
+from glassfs.source import Kind
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
+from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
 KINDS: dict[type[Content], str] = {
-    Array: "arrays", Image: "pictures", Picture: "pictures", Json: "documents", Document: "documents",
+    Array: "arrays", Image: "pictures", EncodedImage: "pictures", Json: "documents", Document: "documents",
     Blob: "undescribed", RaggedText: "texts", Records: "texts", Text: "texts", Scalar: "scalars", Null: "scalars",
 }
 
@@ -103,36 +103,28 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     """The containers in a folder by their formats: how many, how large, and the sums of some of their facts."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
-    waiting = list(sources.locations.values())
-    while waiting:
-        folder = waiting.pop()
-        try:
-            found_in = folder.store.list(folder.path)
-        except GlassfsError as error:
-            unreadable.append(str(error.at(folder.store.shown(folder.path))))
+    starts = [Folder("", location) for location in sources.locations.values()]
+    for found_in in chain.from_iterable(walk(start, list_plainly) for start in starts):
+        if not isinstance(found_in, Found):
+            folder = found_in.folder.location
+            unreadable.append(str(found_in.error.at(folder.store.shown(folder.path))))
             continue
-        listed = [(folder._replace(path=(*folder.path, one)), entry) for one, entry in sorted(found_in, key=_by_name)]
-        waiting += [place for place, entry in reversed(listed) if entry.kind is Kind.FOLDER]
-        for place, entry in listed:
-            if entry.kind is not Kind.FILE or (place.store.is_remote and not may_be_container(place.path[-1])):
-                continue
-            try:
-                with sources.containers.glimpsed(place, entry.version) as (container, _):
-                    found = _told(container)
-            except Unrecognised:
-                continue
-            except (GlassfsError, OSError) as error:
-                shown = place.store.shown(place.path)
-                unreadable.append(f"{shown}: {reason_of(error, shown)}")
-                continue
-            sums = formats.setdefault(found["format"], Counter())
-            sums.update(containers=1, bytes=found["bytes"])
-            sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
+        _, place, entry, _ = found_in
+        if entry.kind is not Kind.FILE or not place.may_be_container:
+            continue
+        try:
+            with sources.containers.glimpsed(place, entry.version) as (container, _):
+                found = _told(container)
+        except Unrecognised:
+            continue
+        except (GlassfsError, OSError) as error:
+            shown = place.store.shown(place.path)
+            unreadable.append(f"{shown}: {reason_of(error, shown)}")
+            continue
+        sums = formats.setdefault(found["format"], Counter())
+        sums.update(containers=1, bytes=found["bytes"])
+        sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
     return {"source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable}
-
-
-def _by_name(found: tuple[str, Entry]) -> str:
-    return found[0]
 
 
 def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from glassfs.content.model import (
     Collection,
     Content,
     Document,
+    EncodedImage,
     Fields,
-    Film,
     Group,
     Image,
     Json,
@@ -24,18 +24,22 @@ from glassfs.content.model import (
     Null,
     Outline,
     Part,
-    Picture,
     RaggedText,
     Records,
     Scalar,
     Series,
     Stored,
     Text,
+    Video,
     members_of,
 )
 from glassfs.content.parts import Blocked, Concatenated, Converted, Counted, Gathered, Made, Parted, Regular, booleans
 from glassfs.content.recording import Recording
 from glassfs.content.table import Cells, Column, Documents, Ragged, Table
+
+# The names that these had until 0.2, for formats and views of other packages.
+Film = Video
+Picture = EncodedImage
 
 __all__ = [
     "Array",
@@ -54,6 +58,7 @@ __all__ = [
     "Decoded",
     "Document",
     "Documents",
+    "EncodedImage",
     "Extent",
     "Fault",
     "Fields",
@@ -85,6 +90,7 @@ __all__ = [
     "Table",
     "Text",
     "Unreadable",
+    "Video",
     "Zeros",
     "booleans",
     "members_of",

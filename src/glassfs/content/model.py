@@ -51,7 +51,7 @@ class Array(Stored):
     ``dtype`` is NumPy's descr string (``<f4``, ``|b1``, ``<M8[100ns]``), ``type_name`` what the container calls it.
     ``modality`` is ``rgb`` or ``depth`` where metadata say that it is an image. The shape may be a function where it
     takes a pass over the data to find out, as then does ``data.size``. ``label`` tells arrays of one name apart:
-    ``.offset_minutes``, for one. ``fps`` is that of a ``Film``, where rows of the array are frames.
+    ``.offset_minutes``, for one. ``fps`` is that of a ``Video``, where rows of the array are frames.
     """
 
     dtype: str
@@ -88,18 +88,18 @@ class Image(Stored):
 
 
 @dataclass(slots=True)
-class Picture(Stored):
+class EncodedImage(Stored):
     """A picture stored compressed; ``media`` is ``jpeg`` or ``png``."""
 
     media: str
 
 
 @dataclass(slots=True)
-class Film(Content):
+class Video(Content):
     """``count`` frames, ``fps`` of them a second, shown ``width`` x ``height`` pixels large.
 
     The rate may be a function where it takes reading to find out; 0 stands for one that nobody knows.
-    ``frame(number)`` is its Image or Picture, and may raise Damaged; one of another size is scaled, and any other
+    ``frame(number)`` is its Image or EncodedImage, and may raise Damaged; one of another size is scaled, and any other
     content is one that cannot be shown. ``present`` are the numbers of the frames that are there, rising: None if all
     are. What is seen at a frame that is missing is the one before.
     """

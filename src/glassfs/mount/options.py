@@ -14,7 +14,7 @@ from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.source.remote import options as remote
 from glassfs.source.remote.connection import Connection
 from glassfs.tree import views_named
-from glassfs.tree.containers.containers import KEPT_BYTES, OPEN_CONTAINERS
+from glassfs.tree.containers.containers import OPEN_CONTAINERS, PARSED_BYTES
 
 # Handled by mount(8), systemd or the kernel before or after us, or already so.
 _IGNORED = {
@@ -44,7 +44,7 @@ DESCRIPTIONS = {
     "umask=OCTAL": "permissions to take away, such as 077",
     "cache_size=SIZE": "memory for decoded blocks (256M)",
     "spool=DIR": "where blocks too large for memory are decoded to, in files without a name (TMPDIR or /tmp)",
-    "max_open=N": f"containers kept open at a time, as far as they fit into {KEPT_BYTES >> 20}M ({OPEN_CONTAINERS})",
+    "max_open=N": f"containers kept open at a time, as far as they fit into {PARSED_BYTES >> 20}M ({OPEN_CONTAINERS})",
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "nonempty": "mount over a directory that has something in it",
     "views=NAME+NAME…": "other forms of what is inside as well, such as mp4+parquet, or all",

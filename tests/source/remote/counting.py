@@ -11,7 +11,7 @@ import numpy as np
 
 from glassfs.errors import Changed, NotFound
 from glassfs.source.contract import Path
-from glassfs.source.remote.paging import PagedObject, PageCache
+from glassfs.source.remote.paging import PageCache, PagedObject
 from glassfs.source.remote.server import Facts, Listed, Server
 
 PERIOD = 1_000_003

@@ -9,7 +9,7 @@ import pytest
 
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotAllowed, Unavailable
 from glassfs.source.remote import paging
-from glassfs.source.remote.paging import PagedObject, PageCache
+from glassfs.source.remote.paging import PageCache, PagedObject
 from glassfs.source.remote.server import Facts
 from glassfs.source.scattered import Scattered, Spans
 from tests.source.remote.counting import (

@@ -19,7 +19,6 @@ from glassfs.content import (
     Extent,
     Fault,
     Fields,
-    Film,
     Gathered,
     Member,
     Memory,
@@ -27,6 +26,7 @@ from glassfs.content import (
     Recording,
     Table,
     Unreadable,
+    Video,
     booleans,
     members_of,
 )
@@ -212,7 +212,7 @@ class Episode:
         if not self.entry.has_images:
             return []
         members = members_of(self._images().group)
-        return [Member((b"images", *name), film) for name, film in members if isinstance(film, Film)]
+        return [Member((b"images", *name), video) for name, video in members if isinstance(video, Video)]
 
     def _steps(self) -> list[Column]:
         """Raises Damaged where the records are not those of so many frames, whose number is then a stranger's word."""

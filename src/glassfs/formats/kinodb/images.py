@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, overload
 
-from glassfs.content import Blob, Content, Extent, Fault, Film, Group, Image, Member, Picture, Series
+from glassfs.content import Blob, Content, EncodedImage, Extent, Fault, Group, Image, Member, Series, Video
+from glassfs.formats.kinodb.encoded_images import decoded_size
 from glassfs.formats.kinodb.foreseen import Foreseen
-from glassfs.formats.kinodb.pictures import decoded_size
 from glassfs.formats.registry import Opening
 from glassfs.source import Source
 
@@ -317,7 +317,7 @@ class Images:
         series = dict(_series(scan, paths))
         for look, images in series.items():
             yield Member(paths[look], self._numbered(scan, look, images))
-        yield from self._films(scan, paths)
+        yield from self._videos(scan, paths)
         if len(series) == len(paths):
             return
         pixels_left = DECODED_PIXELS
@@ -354,7 +354,7 @@ class Images:
             sizes=sizes, is_uniform=scan.is_raw_size(images[0]),
         )
 
-    def _films(self, scan: _Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[Member]:
+    def _videos(self, scan: _Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[Member]:
         """What each camera saw, as large as its first image says it is."""
         cameras: dict[bytes, int] = {}
         for index, look in enumerate(scan.looks):
@@ -362,7 +362,7 @@ class Images:
         for camera, index in cameras.items():
             look = scan.looks[index]
             seen = _Seen(scan, camera)
-            yield Member(paths[index], Film(
+            yield Member(paths[index], Video(
                 camera, self._num_frames, self._rate, look.width, look.height, partial(self._frame, seen), seen,
             ))
 
@@ -383,7 +383,7 @@ class Images:
     def _content(self, scan: _Scan, image: int, media: str | None) -> Content:
         look, data = scan.looks[scan.look_of[image]], self._data(scan, image)
         if media:
-            return Picture(look.camera, data, media)
+            return EncodedImage(look.camera, data, media)
         if 0 < data.size == look.raw_size and look.channels <= 4:
             return Image(look.camera, data, look.width, look.height, look.channels)
         return Blob(look.camera, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from glassfs.content import Image, Picture
+from glassfs.content import EncodedImage, Image
 from glassfs.errors import Damaged, Unavailable, Unsuited
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ _MODES = {(1, 8): "L", (2, 8): "LA", (3, 8): "RGB", (4, 8): "RGBA", (1, 16): "I;
 _AS_PIXELS = {"1": "L", "P": "RGBA", "PA": "RGBA"}
 
 
-def head(picture: Picture) -> Decoded:
+def head(picture: EncodedImage) -> Decoded:
     """A stored picture of which only the head was decoded. Raises Damaged."""
     return _opened(picture.data.whole(), (picture.media.upper(),))
 
 
-def decoded(picture: Picture) -> Decoded:
+def decoded(picture: EncodedImage) -> Decoded:
     """Raises Damaged."""
     return _loaded(head(picture))
 

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image as Pillow
 
 from glassfs.cache import BlockCache
-from glassfs.content import Content, Data, Film, Image, Memory, Picture
+from glassfs.content import Content, Data, EncodedImage, Image, Memory, Video
 from glassfs.view import mp4
 from tests.codec import h264_reader
 
@@ -22,13 +22,13 @@ PLACE = ("version", "place")
 CONTAINERS = {b"moov", b"trak", b"mdia", b"minf", b"dinf", b"stbl"}
 
 
-def film(frames: Sequence[Content], width: int, height: int, fps: float = 10, present: Sequence[int] | None = None,
-         count: int | None = None) -> Film:
+def video(frames: Sequence[Content], width: int, height: int, fps: float = 10, present: Sequence[int] | None = None,
+         count: int | None = None) -> Video:
     """A film of these contents; ``present`` are the numbers of their frames."""
     def frame(number: int) -> Content:
         return frames[number if present is None else list(present).index(number)]
 
-    return Film(KEY, len(frames) if count is None else count, fps, width, height, frame, present)
+    return Video(KEY, len(frames) if count is None else count, fps, width, height, frame, present)
 
 
 def raw(pixels: Pixels, is_planar: bool = False) -> Image:
@@ -39,11 +39,11 @@ def raw(pixels: Pixels, is_planar: bool = False) -> Image:
     return Image(KEY, data, width, height, channels, 8 * pixels.dtype.itemsize, is_planar)
 
 
-def stored(pixels: Pixels, media: str, **options: Any) -> Picture:
+def stored(pixels: Pixels, media: str, **options: Any) -> EncodedImage:
     """The same compressed."""
     made = io.BytesIO()
     Pillow.fromarray(pixels).save(made, media, **options)
-    return Picture(KEY, Memory(made.getvalue()), media)
+    return EncodedImage(KEY, Memory(made.getvalue()), media)
 
 
 def flat(width: int, height: int, *channels: int) -> Pixels:
@@ -56,7 +56,7 @@ def patches(width: int, height: int, seed: int) -> Pixels:
     return few.repeat(32, 0).repeat(32, 1)[:height, :width]
 
 
-def data_of(made: Film, cache: BlockCache | None = None) -> Data:
+def data_of(made: Video, cache: BlockCache | None = None) -> Data:
     ((data, suffix, _),) = mp4.show(made, cache or BlockCache(8 << 20), PLACE)
     assert suffix == ".mp4"
     return data
@@ -87,7 +87,7 @@ def boxes(file: bytes, start: int = 0, end: int | None = None) -> dict[bytes, by
 class Shown(NamedTuple):
     boxes: dict[bytes, bytes]
     sequence: h264_reader.Sequence
-    pictures: list[h264_reader.Picture]
+    images: list[h264_reader.EncodedImage]
 
 
 def shown(file: bytes) -> Shown:
@@ -101,18 +101,18 @@ def shown(file: bytes) -> Shown:
     assert chunks == 1
     assert struct.unpack(">5I", found[b"stsc"]) == (0, 1, 1, count, 1)
     assert start + count * sample == len(file)
-    pictures = [
+    images = [
         h264_reader.picture(file[start + number * sample :][:sample], sequence.columns, sequence.rows)
         for number in range(count)
     ]
-    return Shown(found, sequence, pictures)
+    return Shown(found, sequence, images)
 
 
-def rgb(picture: h264_reader.Picture, width: int, height: int) -> Pixels:
+def rgb(image: h264_reader.EncodedImage, width: int, height: int) -> Pixels:
     """By the matrix of BT.601 at full range, chroma of the nearest."""
-    luma = picture.luma[:height, :width].astype(float)
+    luma = image.luma[:height, :width].astype(float)
     blue, red = (
-        plane.repeat(2, 0).repeat(2, 1)[:height, :width].astype(float) - 128 for plane in (picture.blue, picture.red)
+        plane.repeat(2, 0).repeat(2, 1)[:height, :width].astype(float) - 128 for plane in (image.blue, image.red)
     )
     channels = luma + 1.402 * red, luma - 0.344136 * blue - 0.714136 * red, luma + 1.772 * blue
     return np.stack(channels, -1).round().clip(0, 255)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from glassfs.content import Array, Film, Image, Series, Slice
+from glassfs.content import Array, Image, Series, Slice, Video
 
 DIGITS = 6
 LARGEST_SIDE = (1 << 31) - 1
@@ -35,13 +35,13 @@ def frames(array: Array) -> Series | None:
     return Series(array.key, layout.length, partial(_frame, array, layout), DIGITS, is_uniform=True)
 
 
-def film_of(array: Array) -> Film | None:
+def video_of(array: Array) -> Video | None:
     """The same to be played."""
     layout = _layout(array)
     if layout is None:
         return None
     frame = partial(_frame, array, layout)
-    return Film(array.key, layout.length, array.fps, layout.width, layout.height, frame)
+    return Video(array.key, layout.length, array.fps, layout.width, layout.height, frame)
 
 
 def _frame(array: Array, layout: _Layout, number: int) -> Image:

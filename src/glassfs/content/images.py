@@ -47,10 +47,10 @@ def opened(stored: bytes, media: str) -> ImageFile:
         raise Damaged(f"is not a {media.upper()} that can be decoded") from error
 
 
-def decode(picture: ImageFile) -> None:
+def decode(image: ImageFile) -> None:
     """Makes its pixels. Raises Damaged."""
     try:
-        picture.load()
+        image.load()
     except MemoryError as error:
         raise Unavailable("there is not enough memory to decode a picture") from error
     except Exception as error:

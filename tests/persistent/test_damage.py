@@ -17,12 +17,14 @@ from pathlib import Path
 import pytest
 
 from glassfs.errors import Refused
-from glassfs.source.remote import disk, disk_files, disk_index
+from glassfs.persistent import cache as cache_module
+from glassfs.persistent import files as files_module
+from glassfs.persistent import index as index_module
+from glassfs.persistent.files import HEADER, NEW
 from glassfs.source.remote.disk import LEAST, DiskCache
-from glassfs.source.remote.disk_files import HEADER, NEW
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.source.remote.test_disk import BLOCK, BUDGET, LARGE, blocks, content, kept, opened, taken
+from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, LARGE, blocks, content, kept, opened, taken
 
 SMALL = content(1, 64)
 
@@ -43,7 +45,7 @@ def one(folder: Path) -> Path:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "PAUSE", 0.0)
+    monkeypatch.setattr(cache_module, "PAUSE_SECONDS", 0.0)
 
 
 def again(folder: Path) -> bytes | None:
@@ -88,7 +90,7 @@ def test_a_block_in_the_place_of_another_is_not_taken_for_it(one: Path, folder: 
         assert cache.get(*other, 64) is None
 
 
-@pytest.mark.parametrize("suffix", disk_index.SUFFIXES)
+@pytest.mark.parametrize("suffix", index_module.SUFFIXES)
 @pytest.mark.parametrize("garbage", [b"", b"garbage" * 1000, None], ids=["empty", "garbage", "half"])
 def test_a_damaged_index_costs_no_block_and_not_the_bound(folder: Path, suffix: str, garbage: bytes | None) -> None:
     cache = opened(folder, BUDGET)
@@ -96,7 +98,7 @@ def test_a_damaged_index_costs_no_block_and_not_the_bound(folder: Path, suffix: 
         cache.put("key", "tag", number, content(number))
         cache.note_facts("key", Facts(number, '"tag"', 0))
     cache.close()
-    index = folder / (disk_index.FILE + suffix)
+    index = folder / (INDEX + suffix)
     index.write_bytes(index.read_bytes()[:index.stat().st_size // 2] if garbage is None else garbage)
     cache = opened(folder, BUDGET)
     assert cache.facts("key") in (None, Facts(11, '"tag"', 0))
@@ -115,7 +117,7 @@ def test_an_index_that_is_damaged_anywhere_gives_no_wrong_bytes(folder: Path, sc
         cache.put("key", "tag", number, content(number))
         cache.note_facts(f"key {number}", Facts(number, '"tag"', 0))
     cache.close()
-    index = folder / disk_index.FILE
+    index = folder / INDEX
     whole = index.read_bytes()
     for seed in range(scale(20, 500)):
         chance = random.Random(seed)
@@ -191,7 +193,7 @@ def test_folders_that_are_not_to_be_trusted_are_refused(folder: Path) -> None:
 def test_a_folder_of_somebody_else_is_refused(folder: Path) -> None:
     folder.mkdir(0o700)
     os.chown(folder, 1234, 1234)
-    assert "belongs to somebody else" in refusal(folder)
+    assert "belongs to another user" in refusal(folder)
 
 
 def as_link(path: Path) -> None:
@@ -266,11 +268,11 @@ def test_nothing_is_written_where_a_link_leads(one: Path, folder: Path, tmp_path
     assert cache.get("key", "tag", 1, len(SMALL)) == SMALL
 
 
-@pytest.mark.parametrize("suffix", disk_index.SUFFIXES)
+@pytest.mark.parametrize("suffix", index_module.SUFFIXES)
 def test_a_planted_index_is_replaced(one: Path, folder: Path, tmp_path: Path, suffix: str) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"precious")
-    index = folder / (disk_index.FILE + suffix)
+    index = folder / (INDEX + suffix)
     for plant in (index.symlink_to, index.hardlink_to):
         index.unlink(missing_ok=True)
         plant(target)
@@ -297,10 +299,10 @@ def test_a_full_disk(small_disk: Path, caplog: pytest.LogCaptureFixture, monkeyp
     assert there == list(range(len(there))) and len(there) > 20
     assert not list(folder.glob(f"{NEW}*"))
     (line,) = warnings(caplog)
-    assert line == f"the disk cache {folder} is of no use for now, and done without: {os.strerror(errno.ENOSPC)}"
+    assert line == f"{folder}: cannot be used as a disk cache for now: {os.strerror(errno.ENOSPC)}"
     for path in blocks(folder)[:4]:
         path.unlink()
-    later = time.monotonic() + 2 * disk.PAUSE
+    later = time.monotonic() + 2 * cache_module.PAUSE_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later)
     cache.put("key", "tag", 100, content(100))
     assert kept(cache, range(100, 101)) == [100]
@@ -383,7 +385,7 @@ def test_a_disk_that_fails(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_files.os, call, fail)
+        patch.setattr(files_module.os, call, fail)
         for number in range(1, 4):
             cache.put("key", "tag", number, content(number))
             assert cache.get("key", "tag", 0, BLOCK) in (None, content(0))

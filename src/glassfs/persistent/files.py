@@ -1,8 +1,8 @@
-"""The files of a disk cache: a folder that is only this user's, and blocks in it that say whose they are.
+"""The files of a persistent cache: a folder of this user only, and blocks that say whose they are.
 
-A block's file has a header before its data. Its name, and the folder of 256 that it is in, are a hash of whose block it
-is and of its number. Nothing of a file is believed because it is there: it has to be this user's own, of the length
-that is wanted, and to have the header that belongs to its data. Any thread and several processes.
+The file of a block has a header before its data. Its name, and the one of 256 folders that it is in, are a hash of the
+block's owner and number. A file is trusted only if it belongs to this user, has the expected length, and has the header
+that belongs to its data. Any thread and several processes.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeAlias
 
 import xxhash
 
 from glassfs.errors import Refused
 
-TOUCH = 60 * 10**9
-"""Nanoseconds after which another use of a block is noted."""
+TOUCH_NS = 60 * 10**9
+"""Nanoseconds after which another use of a block updates its mtime."""
 UNIT = 4096
-"""What files take is counted in these."""
+"""Sizes of files are counted in multiples of this many bytes."""
 NEW = ".new-"
 TAG = "CACHEDIR.TAG"
-_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Blocks of remote objects, kept by glassfs: may be deleted.\n"
+_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Cache of glassfs: may be deleted.\n"
 MAGIC = b"glassfs\x01"
 CHECKSUM = 16
 HEADER = struct.Struct(f"<8s32sQQ{CHECKSUM}s")
-"""Magic with a version, whose block it is, its number, its length, and a checksum of all of that and the data."""
+"""Magic with a version, owner, block number, data length, and a checksum of all of that and the data."""
 NAME = 16
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,13 +41,7 @@ _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Data = bytes | bytearray | memoryview
-
-
-def owner_of(object_key: str, validator: str) -> bytes:
-    """Whose a block is: a hash that nobody can find another object for."""
-    key, told = (text.encode("utf-8", "surrogatepass") for text in (object_key, validator))
-    return hashlib.blake2b(struct.pack("<Q", len(key)) + key + told, digest_size=32).digest()
+Data: TypeAlias = bytes | bytearray | memoryview
 
 
 def name_of(owner: bytes, number: int) -> bytes:
@@ -54,68 +49,67 @@ def name_of(owner: bytes, number: int) -> bytes:
 
 
 def header_of(owner: bytes, number: int, data: Data) -> bytes:
-    told = HEADER.pack(MAGIC, owner, number, len(data), b"")[:-CHECKSUM]
-    checksum = xxhash.xxh3_128(told)
+    fields = HEADER.pack(MAGIC, owner, number, len(data), b"")[:-CHECKSUM]
+    checksum = xxhash.xxh3_128(fields)
     checksum.update(data)
-    return told + bytes(checksum.digest())
+    return fields + bytes(checksum.digest())
 
 
-def taken_by(size: int) -> int:
-    """What a file of that size takes."""
+def disk_size(size: int) -> int:
+    """Return the bytes that a file of ``size`` bytes counts for."""
     return -(-size // UNIT) * UNIT
 
 
 def is_own_file(status: os.stat_result) -> bool:
-    """Whether it is a file of this user, which nobody else can have open for writing or under another name."""
+    """Return whether it is a regular file of this user that no other user can write to, with no second name."""
     is_only = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     return is_only and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 class Files:
-    """The folder, opened once, and the files in it, which nobody else can have made.
+    """The folder, opened once, and its files.
 
-    Raises Refused where that is not sure, and OSError.
+    Raises Refused if another user owns the folder or can use it, and OSError.
     """
 
     def __init__(self, folder: str) -> None:
-        self._number = -1
-        status = os.lstat(folder)
-        if stat.S_ISLNK(status.st_mode):
+        self._descriptor = -1
+        if stat.S_ISLNK(os.lstat(folder).st_mode):
             raise Refused("is a link, and cannot be the folder of a disk cache", folder)
-        self._number = os.open(folder, _ROOT)
-        status = os.fstat(self._number)
+        self._descriptor = os.open(folder, _ROOT)
+        status = os.fstat(self._descriptor)
         if status.st_uid != os.geteuid():
-            raise Refused("belongs to somebody else, and cannot be the folder of a disk cache", folder)
+            raise Refused("belongs to another user, and cannot be the folder of a disk cache", folder)
         if status.st_mode & 0o077:
             raise Refused("is open to others (chmod 700), and cannot be the folder of a disk cache", folder)
 
     def __del__(self) -> None:
-        if self._number >= 0:
-            os.close(self._number)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def tag(self) -> None:
-        """Tells programs that make backups to leave this out."""
+        """Mark the folder for backup programs, which then leave it out."""
         with suppress(FileExistsError):
-            number = os.open(TAG, _CREATE, 0o600, dir_fd=self._number)
+            file = os.open(TAG, _CREATE, 0o600, dir_fd=self._descriptor)
             try:
-                os.write(number, _TAG)
+                os.write(file, _TAG)
             finally:
-                os.close(number)
+                os.close(file)
 
     def sweep(self) -> None:
-        """Removes what processes were writing that are not there any more: they have no lock on it."""
-        for name in os.listdir(self._number):
+        """Remove unfinished files of processes that have ended: those hold no lock on them."""
+        for name in os.listdir(self._descriptor):
             if name.startswith(NEW):
                 with suppress(OSError):
-                    number = os.open(name, _READ, dir_fd=self._number)
+                    file = os.open(name, _READ, dir_fd=self._descriptor)
                     try:
-                        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        os.unlink(name, dir_fd=self._number)
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        os.unlink(name, dir_fd=self._descriptor)
                     finally:
-                        os.close(number)
+                        os.close(file)
 
     def read(self, name: bytes, owner: bytes, number: int, size: int) -> bytes | None:
-        """The data of a block; None if it is not that. Raises FileNotFoundError and other errors of the system."""
+        """Return the data of a block; None if the file is not that block. Raises OSError, such as FileNotFoundError."""
         try:
             with self._inner(name) as folder:
                 file = os.open(name.hex(), _READ, dir_fd=folder)
@@ -132,8 +126,8 @@ class Files:
             if header != header_of(owner, number, data) or len(data) != size:
                 return None
             now = time.time_ns()
-            if not 0 <= now - status.st_mtime_ns < TOUCH:
-                with suppress(OSError):  # reading goes on where nothing is written
+            if not 0 <= now - status.st_mtime_ns < TOUCH_NS:
+                with suppress(OSError):  # a read-only disk can still be read
                     os.utime(file, ns=(now, now))
             return data
         finally:
@@ -141,8 +135,8 @@ class Files:
 
     @contextmanager
     def written(self, header: bytes, data: Data, now: int) -> Iterator[Callable[[bytes], None]]:
-        """Writes a block; what is given puts it into its place. Raises OSError."""
-        new, file = self._created()
+        """Write a block under a temporary name; yield the function that renames it. Raises OSError."""
+        new, file = self._create()
         try:
             rest = memoryview(data)
             done = os.writev(file, (header, rest)) - len(header)
@@ -153,86 +147,90 @@ class Files:
             yield lambda name: self._rename(new, name)
         finally:
             with suppress(OSError):
-                os.unlink(new, dir_fd=self._number)
+                os.unlink(new, dir_fd=self._descriptor)
             os.close(file)
 
-    def _created(self) -> tuple[str, int]:
-        """A file to be written, locked, so that ``sweep`` leaves it. Raises OSError."""
+    def _create(self) -> tuple[str, int]:
+        """Create a file and lock it, so that ``sweep`` leaves it. Raises OSError."""
         while True:
             new = f"{NEW}{secrets.token_hex(8)}"
-            file = os.open(new, _CREATE, 0o600, dir_fd=self._number)
+            file = os.open(new, _CREATE, 0o600, dir_fd=self._descriptor)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(file).st_nlink:
                     return new, file
-            except BlockingIOError:  # somebody sweeps just now
+            except BlockingIOError:  # another process sweeps just now
                 pass
             except OSError:  # a file system without locks
                 return new, file
             os.close(file)
 
+    def _status(self, name: bytes) -> os.stat_result:
+        with self._inner(name) as folder:
+            return os.stat(name.hex(), dir_fd=folder, follow_symlinks=False)
+
     def has(self, name: bytes, size: int) -> bool:
-        """Whether there is a file for that block, of that size with its header."""
+        """Return whether there is a file for that block with that size, header included."""
         try:
-            with self._inner(name) as folder:
-                return os.stat(name.hex(), dir_fd=folder, follow_symlinks=False).st_size == size
+            return self._status(name).st_size == size
         except OSError:
             return False
 
     def used(self, name: bytes) -> int | None:
-        """When a block was last used, in nanoseconds; None where it is not there."""
+        """Return when a block was last used, in nanoseconds since 1970; None if it has no file."""
         try:
-            with self._inner(name) as folder:
-                return os.stat(name.hex(), dir_fd=folder, follow_symlinks=False).st_mtime_ns
+            return self._status(name).st_mtime_ns
         except FileNotFoundError:
             return None
 
     def unlink(self, name: bytes) -> None:
-        """Also of one that is not there."""
+        """Remove the file of a block, if it has one."""
         with suppress(FileNotFoundError, IsADirectoryError), self._inner(name) as folder:
             os.unlink(name.hex(), dir_fd=folder)
 
     def all(self) -> Iterator[tuple[bytes, int, int]]:
-        """The names of all blocks, what each takes, and when it was last used."""
-        for inner in os.listdir(self._number):
+        """Yield name, disk size and time of last use (nanoseconds) of all blocks."""
+        for inner in os.listdir(self._descriptor):
             if len(inner) != 2 or not _is_hex(inner):
                 continue
             with suppress(NotADirectoryError, FileNotFoundError):
-                folder = os.open(inner, _ROOT, dir_fd=self._number)
+                folder = os.open(inner, _ROOT, dir_fd=self._descriptor)
                 try:
                     for name in os.listdir(folder):
                         if len(name) == 2 * NAME and name.startswith(inner) and _is_hex(name):
                             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                             if not stat.S_ISDIR(status.st_mode):
-                                yield bytes.fromhex(name), taken_by(status.st_size), status.st_mtime_ns
+                                yield bytes.fromhex(name), disk_size(status.st_size), status.st_mtime_ns
                 finally:
                     os.close(folder)
 
     def _rename(self, new: str, name: bytes) -> None:
         try:
-            with self._inner(name) as folder:
-                os.rename(new, name.hex(), src_dir_fd=self._number, dst_dir_fd=folder)
+            self._rename_into_folder(new, name)
         except FileNotFoundError:
             with suppress(FileExistsError):
-                os.mkdir(_inner_name(name), 0o700, dir_fd=self._number)
-            with self._inner(name) as folder:
-                os.rename(new, name.hex(), src_dir_fd=self._number, dst_dir_fd=folder)
+                os.mkdir(_inner_name(name), 0o700, dir_fd=self._descriptor)
+            self._rename_into_folder(new, name)
+
+    def _rename_into_folder(self, new: str, name: bytes) -> None:
+        with self._inner(name) as folder:
+            os.rename(new, name.hex(), src_dir_fd=self._descriptor, dst_dir_fd=folder)
 
     @contextmanager
     def _inner(self, name: bytes) -> Iterator[int]:
-        """The folder of a block. Raises FileNotFoundError also where a link is there."""
+        """Open the folder of a block. Raises FileNotFoundError also after removing a link in its place."""
         try:
-            number = os.open(_inner_name(name), _FOLDER, dir_fd=self._number)
+            folder = os.open(_inner_name(name), _FOLDER, dir_fd=self._descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
                 with suppress(OSError):
-                    os.unlink(_inner_name(name), dir_fd=self._number)
+                    os.unlink(_inner_name(name), dir_fd=self._descriptor)
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
             raise
         try:
-            yield number
+            yield folder
         finally:
-            os.close(number)
+            os.close(folder)
 
 
 def _inner_name(name: bytes) -> str:

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.source.remote import disk, disk_files, disk_index
-from glassfs.source.remote.disk_files import NEW
+from glassfs.persistent import cache as cache_module
+from glassfs.persistent import files as files_module
+from glassfs.persistent.files import NEW
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.source.remote.test_disk import BLOCK, BUDGET, blocks, content, kept, opened, taken, used
+from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, blocks, content, kept, opened, taken, used
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_killed_while_it_writes(folder: Path, scale: Scale) -> None:
 
 def test_what_a_living_process_writes_is_not_swept_away(folder: Path) -> None:
     opened(folder)
-    files = disk_files.Files(os.fspath(folder))
+    files = files_module.Files(os.fspath(folder))
     (folder / f"{NEW}dead").write_bytes(b"half of a")
     os.symlink("/etc/passwd", folder / f"{NEW}link")
     with files.written(b"header", b"data", 0):
@@ -107,7 +108,7 @@ def test_what_a_living_process_writes_is_not_swept_away(folder: Path) -> None:
 
 def test_sweeping_disturbs_no_writer(folder: Path, scale: Scale, caplog: pytest.LogCaptureFixture) -> None:
     cache = opened(folder)
-    files = disk_files.Files(os.fspath(folder))
+    files = files_module.Files(os.fspath(folder))
     numbers = range(scale(150, 2000))
     is_done = threading.Event()
 
@@ -141,7 +142,7 @@ def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, call: str, do: 
 
 def test_what_was_swept_before_it_was_locked_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = opened(folder)
-    before_first(monkeypatch, disk_files.fcntl, "flock", disk_files.Files(os.fspath(folder)).sweep)
+    before_first(monkeypatch, files_module.fcntl, "flock", files_module.Files(os.fspath(folder)).sweep)
     cache.put("key", "tag", 0, content(0))
     assert kept(cache, range(1)) == [0]
 
@@ -151,7 +152,7 @@ def test_a_block_that_was_given_up_while_it_was_written_is_not_left(
 ) -> None:
     """Nobody would count it any more."""
     def give_up() -> None:
-        connection = sqlite3.connect(folder / disk_index.FILE)
+        connection = sqlite3.connect(folder / INDEX)
         connection.executescript("DELETE FROM blocks; UPDATE totals SET bytes = 0")
         connection.close()
 
@@ -165,7 +166,7 @@ def test_nothing_is_left_that_only_an_index_knows_which_was_removed(
     folder: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cache = opened(folder)
-    before_first(monkeypatch, os, "writev", (folder / disk_index.FILE).unlink)
+    before_first(monkeypatch, os, "writev", (folder / INDEX).unlink)
     cache.put("key", "tag", 0, content(0))
     assert not blocks(folder) and not list(folder.glob(f"{NEW}*"))
 
@@ -188,8 +189,8 @@ def test_file_systems_without_locks(folder: Path, monkeypatch: pytest.MonkeyPatc
 
     cache = opened(folder)
     (folder / f"{NEW}other").write_bytes(b"half of a")
-    monkeypatch.setattr(disk_files.fcntl, "flock", fail)
-    disk_files.Files(os.fspath(folder)).sweep()
+    monkeypatch.setattr(files_module.fcntl, "flock", fail)
+    files_module.Files(os.fspath(folder)).sweep()
     assert (folder / f"{NEW}other").exists()  # nobody knows whose it is
     cache.put("key", "tag", 0, content(0))
     assert kept(cache, range(1)) == [0]
@@ -200,7 +201,7 @@ def test_room_of_the_dead_is_found_while_others_live(folder: Path) -> None:
     cache = opened(folder, BUDGET)
     cache.put("key", "tag", 0, content(0))
     (folder / f"{NEW}dead").write_bytes(bytes(BLOCK))
-    connection = sqlite3.connect(folder / disk_index.FILE)
+    connection = sqlite3.connect(folder / INDEX)
     connection.execute("INSERT INTO blocks VALUES (?, ?, 0)", (bytes(16), BLOCK))
     connection.execute("UPDATE totals SET bytes = bytes + ?", (BLOCK,))
     connection.commit()
@@ -229,7 +230,7 @@ def test_a_process_that_was_forked_off_goes_on_with_it(folder: Path) -> None:
 
 
 def test_forked_off_while_another_thread_changes_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "PATIENCE", 60)
+    monkeypatch.setattr(cache_module, "LOCK_TIMEOUT_SECONDS", 60)
     cache = opened(folder)
     is_inside = threading.Event()
 
@@ -258,7 +259,7 @@ def test_forked_off_while_another_thread_changes_the_index(folder: Path, monkeyp
 def test_an_index_that_another_process_holds_delays_no_reader(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = opened(folder)
     cache.put("key", "tag", 0, content(0))
-    other = sqlite3.connect(folder / disk_index.FILE, isolation_level=None)
+    other = sqlite3.connect(folder / INDEX, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     assert kept(cache, range(1)) == [0]
     cache.put("key", "tag", 1, content(1))

@@ -1,4 +1,4 @@
-"""What tests of remote stores share."""
+"""A small disk for the tests of the persistent cache."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() or subprocess.run(mount, check=False).returncode:
         pytest.skip("mounting takes root")
     yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)  # a mount namespace of somebody else may hold it
+    subprocess.run(["umount", "-l", str(place)], check=True)  # another mount namespace may hold it

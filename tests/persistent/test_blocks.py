@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassfs.source.remote import disk_files, disk_index
-from glassfs.source.remote.disk import LEAST, DiskCache
-from glassfs.source.remote.disk_files import NEW
+from glassfs.persistent import files as files_module
+from glassfs.persistent import index as index_module
+from glassfs.persistent.files import NEW
+from glassfs.source.remote.disk import FACTS_SHARE, LEAST, DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 
+INDEX = "index.sqlite"
 BLOCK = 64 << 10
 BUDGET = 1 << 20
 LARGE = 64 << 20
@@ -156,25 +158,24 @@ def test_facts_are_there_for_the_next_process_unless_they_tell_nothing_apart(fol
 
 def test_facts_have_a_share_and_no_more(folder: Path) -> None:
     cache = opened(folder, LEAST)
-    most = LEAST // 8 // disk_index.A_FACT
-    for number in range(2 * most):
+    for number in range(1500):
         cache.note_facts(f"key {number}", Facts(number, '"a"', 0))
-    found = [number for number in range(2 * most) if cache.facts(f"key {number}") is not None]
-    assert most // 2 < len(found) <= most
-    assert found[-1] == 2 * most - 1
-    assert taken(folder) < LEAST
+    found = [number for number in range(1500) if cache.facts(f"key {number}") is not None]
+    assert 100 < len(found) < 1000
+    assert found[-1] == 1499
+    assert (folder / INDEX).stat().st_size <= LEAST // FACTS_SHARE + 2 * files_module.UNIT
 
 
 def test_facts_that_were_damaged_are_not_believed(folder: Path) -> None:
     cache = opened(folder)
     cache.note_facts("key", Facts(10, '"a"', 5))
     cache.close()
-    connection = sqlite3.connect(folder / disk_index.FILE)
-    ((told,),) = connection.execute("SELECT told FROM facts").fetchall()
+    connection = sqlite3.connect(folder / INDEX)
+    ((told,),) = connection.execute("SELECT data FROM parts").fetchall()
     for place in range(len(told)):
         changed = bytearray(told)
         changed[place] ^= 1
-        connection.execute("UPDATE facts SET told = ?", (bytes(changed),))
+        connection.execute("UPDATE parts SET data = ?", (bytes(changed),))
         connection.commit()
         assert opened(folder).facts("key") is None
     connection.close()
@@ -194,13 +195,13 @@ def test_the_bound_is_kept_and_what_is_oldest_goes(sizes: list[int], tmp_path_fa
         first = there.index(True)
         assert all(there[first:])
         if first:  # what went last would not have had room
-            assert sum(sizes[first - 1:number + 1]) > BUDGET - disk_index.JOURNAL - (number + 12) * disk_files.UNIT
+            assert sum(sizes[first - 1:number + 1]) > BUDGET - index_module.JOURNAL - (number + 12) * files_module.UNIT
     cache.close()
     shutil.rmtree(folder)
 
 
 def test_what_was_read_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_files, "TOUCH", 0)
+    monkeypatch.setattr(files_module, "TOUCH_NS", 0)
     cache = opened(folder, BUDGET)
     for number in range(40):
         cache.put("key", "tag", number, content(number))
@@ -225,7 +226,7 @@ def test_use_is_noted_now_and_then(folder: Path) -> None:
     before = path.stat().st_mtime_ns
     assert kept(cache, range(1)) == [0]
     assert path.stat().st_mtime_ns == before
-    os.utime(path, ns=(before, before - disk_files.TOUCH))
+    os.utime(path, ns=(before, before - files_module.TOUCH_NS))
     assert kept(cache, range(1)) == [0]
     assert path.stat().st_mtime_ns >= before
 
@@ -286,12 +287,12 @@ def test_files_that_the_index_does_not_know_are_counted(
         cache.put("key", "tag", number, content(number))
     cache.close()
     if is_lost:
-        (folder / disk_index.FILE).unlink()
+        (folder / INDEX).unlink()
     else:
-        connection = sqlite3.connect(folder / disk_index.FILE)
+        connection = sqlite3.connect(folder / INDEX)
         connection.executescript("DELETE FROM blocks; UPDATE totals SET bytes = 0")
         connection.close()
-        monkeypatch.setattr(disk_index, "_boot", lambda: "the next one")
+        monkeypatch.setattr(index_module, "_boot", lambda: "the next one")
     (folder / "ab").mkdir(exist_ok=True)
     with (folder / "ab" / ("ab" * 16)).open("wb") as file:
         file.truncate(1 << 42)
