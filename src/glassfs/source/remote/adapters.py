@@ -263,16 +263,6 @@ class MemoryAdapter(Adapter):
         return _RangeReader(self, system, key)
 
 
-def adapter_for(url: Url, connection: Connection) -> Adapter:
-    """Return the adapter for a URL. Raises Refused."""
-    if url.scheme == "hf":
-        from glassfs.source.remote.hub import HubAdapter
-
-        return HubAdapter(url, connection)
-    adapters = {"ftp": FtpAdapter, "memory": MemoryAdapter, "sftp": SshAdapter, "ssh": SshAdapter}
-    return adapters.get(url.scheme, Adapter)(url, connection)
-
-
 def _class_of(url: Url) -> Any:
     """Import the file system's class."""
     try:

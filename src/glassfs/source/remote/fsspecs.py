@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 
 from glassfs.errors import Changed, DeviceFailed, NotFound
 from glassfs.source.contract import Path
-from glassfs.source.remote.adapters import Adapter, Reader, adapter_for
+from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, Reader, SshAdapter
 from glassfs.source.remote.answers import Unbelievable, are_same, is_retryable, translated
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.hub import HubAdapter
 from glassfs.source.remote.retrying import BlockingCalls, Call, Retryable, RetryingServer
 from glassfs.source.remote.server import Facts, Listed
 from glassfs.source.remote.url import Url
@@ -32,6 +33,9 @@ MOST_OPEN = 4
 MOST_CHANGES = 3
 """How often an object may change while its first bytes are read."""
 MOST_NAMES = 1_000_000
+ADAPTERS: dict[str, type[Adapter]] = {
+    "ftp": FtpAdapter, "hf": HubAdapter, "memory": MemoryAdapter, "sftp": SshAdapter, "ssh": SshAdapter,
+}
 IDLE_SECONDS = 30.0
 """Connections that were not used for so long are replaced, as a router may have dropped them silently."""
 
@@ -79,7 +83,7 @@ class FsspecServer(RetryingServer):
     """Raises Refused for an unknown protocol and for missing packages."""
 
     def __init__(self, url: Url, connection: Connection) -> None:
-        self._adapter = adapter_for(url, connection)
+        self._adapter = ADAPTERS.get(url.scheme, Adapter)(url, connection)
         self.name = self._adapter.name
         self.identity = self._adapter.identity
         self.has_lasting_versions = self._adapter.has_lasting_versions
