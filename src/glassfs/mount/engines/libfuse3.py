@@ -43,7 +43,7 @@ MAX_BACKGROUND = 4096
 """Requests that nobody waits for, such as reading ahead: more than can hang, as the kernel holds back what is above."""
 OPERATIONS = 42
 """Pointers in the oldest ``struct fuse_lowlevel_ops``; the first one is ``init``."""
-PATIENCE = 2.0
+INTERRUPT_SECONDS = 2.0
 """Seconds after which a request that was interrupted is answered, if it hangs. Sooner would break what only sleeps."""
 ENDS = (errno.ENODEV, errno.ECONNABORTED, errno.EBADF, errno.EPERM)
 AGAIN = (errno.EINTR, errno.EAGAIN, errno.ENOENT)
@@ -84,7 +84,7 @@ class _Version(ctypes.Structure):
 _Init = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_ConnectionInfo))
 
 
-class _Room:
+class _ThreadState:
     """What one thread works with."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Libfuse3(Engine):
         self._started = started
         self._answers = Answers(operations, self._failures, self._send)
         self._named_in_root = partial(operations.inodes.named, ROOT)
-        self._crew = Crew(self._take, self._answer, self._room, operations.inodes.volume, self._end)
+        self._crew = Crew(self._take, self._answer, self._thread_state, operations.inodes.volume, self._end)
         over, self._over = os.pipe()
         os.set_blocking(self._over, False)
         self._nobody = os.open(os.devnull, os.O_RDWR)  # at the end there may be no descriptor left
@@ -213,13 +213,13 @@ class Libfuse3(Engine):
             # this process that waits for one of the answers could never end. Other threads may still use the number.
             os.dup2(self._nobody, self._descriptor)
 
-    def _room(self) -> _Room:
-        room = _Room()
+    def _thread_state(self) -> _ThreadState:
+        state = _ThreadState()
         with self._counting:
-            self._counts.append(room.payload.counts)
+            self._counts.append(state.payload.counts)
         # With its thread its pages go: there may have been hundreds of them.
-        weakref.finalize(room, self._counted, room.payload.counts).atexit = False
-        return room
+        weakref.finalize(state, self._counted, state.payload.counts).atexit = False
+        return state
 
     def _counted(self, counts: list[int]) -> None:
         """A thread has ended."""
@@ -227,7 +227,7 @@ class Libfuse3(Engine):
             self._counts = [other for other in self._counts if other is not counts]
             self._counts[0] = [sum(both) for both in zip(self._counts[0], counts, strict=True)]
 
-    def _take(self, worker: Worker[_Room]) -> Task | None:
+    def _take(self, worker: Worker[_ThreadState]) -> Task | None:
         request = worker.state.request
         while True:
             try:
@@ -248,7 +248,7 @@ class Libfuse3(Engine):
             _, opcode, unique, ident, _, _, _, _ = wire.IN_HEADER.unpack_from(message)
             if opcode == Opcode.INTERRUPT:
                 (given_up,) = wire.INTERRUPT_IN.unpack_from(message, _REQUEST)
-                self._interrupted.append((time.monotonic() + PATIENCE, given_up))
+                self._interrupted.append((time.monotonic() + INTERRUPT_SECONDS, given_up))
                 continue
             if opcode == Opcode.IOCTL:  # isatty, by each open() of Python: at once, as the kernel asks again each time
                 worker.state.payload.counts[opcode] += 1
@@ -262,7 +262,7 @@ class Libfuse3(Engine):
                 task.within = self._named_in_root(wire.name_at(message)) or 0
             return task
 
-    def _answer(self, worker: Worker[_Room], task: Task) -> None:
+    def _answer(self, worker: Worker[_ThreadState], task: Task) -> None:
         if self._is_debugging:
             self._show(task)
         if task.opcode == Opcode.INIT:
