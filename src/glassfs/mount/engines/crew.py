@@ -74,7 +74,7 @@ class Worker(Generic[State]):
 class Crew(Generic[State]):
     """Threads that ``take`` requests and ``answer`` them.
 
-    ``take`` waits for a request and returns it, or None when there will be no more. Both callbacks get the worker, whose
+    ``take`` waits for a request and returns it, or None after the last one. Both callbacks get the worker, whose
     ``state`` was made by ``make_state`` on its thread. ``volume_of`` returns the volume of a node and must not wait.
     ``ended`` is called by each thread that got None.
     """
