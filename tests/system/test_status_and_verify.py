@@ -163,7 +163,7 @@ def test_a_mount_whose_daemon_is_gone(mountpoint: Path) -> None:
     pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_running(pid))
-    assert line_of(mountpoint).endswith(": its daemon is gone; 'glassfs umount' takes it away")
+    assert line_of(mountpoint).endswith(": its daemon is gone; 'glassfs umount' removes it")
 
 
 @pytest.mark.parametrize("said", [
