@@ -1,39 +1,40 @@
-# Sourced by the other scripts: a virtual environment in .venv with this checkout installed, and libfuse if that is possible.
+# Sourced by the other scripts. Makes a virtual environment in .venv with this checkout installed, and installs Debian packages.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${GLASSFS_VENV:-$root/.venv}
 
 say() { printf '%s\n' "$*" >&2; }
 
-# as_root COMMAND... : with root or with a sudo that does not ask.
+# as_root COMMAND... : run it as root, or through sudo if that asks for no password.
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 
-# install_packages PACKAGE... : Debian packages. Services among them are not started.
+# install_packages PACKAGE... : install Debian packages, without starting their services.
 install_packages() {
     if ! command -v apt-get >/dev/null || ! as_root true 2>/dev/null; then return 1; fi
     as_root apt-get -o DPkg::Lock::Timeout=120 update -qq >/dev/null 2>&1
     (
-        # Debian starts a service when it is installed, unless this says no.
+        # Debian starts a service when it is installed, unless this file forbids it.
         policy=/usr/sbin/policy-rc.d
         if [ ! -e $policy ]; then
             trap 'as_root rm -f $policy' EXIT
             printf '#!/bin/sh\nexit 101\n' | as_root tee $policy && as_root chmod 755 $policy || exit 1
         fi
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -y -qq "$@"
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -y -qq \
+            --no-install-recommends "$@"
     ) >/dev/null 2>&1
 }
 
-# disable_services UNIT... : they do not start with the machine either.
+# disable_services UNIT... : keep them from starting with the machine.
 disable_services() {
     if [ -d /run/systemd/system ]; then as_root systemctl disable --now "$@" >/dev/null 2>&1 || true; fi
 }
 
-# has_library NAME : whether the dynamic linker finds it.
-has_library() { "$venv/bin/python" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$1" 2>/dev/null; }
+# has_library NAME : succeed if the dynamic linker finds it.
+has_library() { "$(find_python)" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$1" 2>/dev/null; }
 
-# find_python : the interpreter to use, $GLASSFS_PYTHON if that is set.
+# find_python : print the interpreter to use, $GLASSFS_PYTHON if that is set.
 find_python() {
     local candidate
     for candidate in ${GLASSFS_PYTHON:-python3.14 python3.13 python3.12 python3.11 python3.10 python3}; do
@@ -50,29 +51,49 @@ find_python() {
     return 1
 }
 
-# make_environment [EXTRA] : .venv with glassfs, and with the optional dependencies EXTRA.
+# make_environment [EXTRAS] : make .venv with glassfs and its optional dependencies EXTRAS (test, dev, dev,torch …).
 make_environment() {
-    local stamp wanted python extra=${1:+[$1]}
-    stamp=$venv/.installed${1:+-$1}
+    local wanted python stamp stamps extras=${1:-}
     wanted="$(cksum <"$root/pyproject.toml") ${GLASSFS_PYTHON:-}"
-    if [ -x "$venv/bin/glassfs" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
-        compile_modules
-        return
-    fi
+    # An environment with more than what is asked for will do.
+    case $extras in
+        "") stamps=("$venv"/.installed*) ;;
+        test) stamps=("$venv/.installed-test" "$venv"/.installed-dev*) ;;
+        dev) stamps=("$venv"/.installed-dev*) ;;
+        *) stamps=("$venv/.installed-$extras") ;;
+    esac
+    for stamp in "${stamps[@]}"; do
+        if [ -x "$venv/bin/glassfs" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+            compile_modules
+            return
+        fi
+    done
     python=$(find_python) || return 1
-    say "setting up $venv …"
     if [ -n "${GLASSFS_PYTHON:-}" ] && [ "$("$venv/bin/python" -V 2>&1)" != "$("$python" -V)" ]; then rm -rf "$venv"; fi
-    if ! "$python" -m venv "$venv" 2>/dev/null; then
-        rm -rf "$venv"
-        if ! install_packages python3-venv || ! "$python" -m venv "$venv"; then
-            say "Python cannot make a virtual environment: 'apt install python3-venv'"
-            return 1
+    if [ ! -x "$venv/bin/pip" ]; then
+        say "making the virtual environment $venv …"
+        if ! "$python" -m venv "$venv" 2>/dev/null; then
+            rm -rf "$venv"
+            if ! install_packages python3-venv || ! "$python" -m venv "$venv"; then
+                say "Python cannot make a virtual environment: 'apt install python3-venv'"
+                return 1
+            fi
         fi
     fi
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --editable "$root$extra" || return 1
-    echo "$wanted" >"$stamp"
+    say "installing glassfs${extras:+[$extras]} with pip …"
+    pip_install --editable "$root${extras:+[$extras]}" || return 1
+    echo "$wanted" >"$venv/.installed${extras:+-$extras}"
     compile_modules
 }
 
-# compile_modules : once, or where PYTHONDONTWRITEBYTECODE is set each start of glassfs would do it.
-compile_modules() { "$venv/bin/python" -m compileall -q "$root/src" || say "not all modules can be compiled"; }
+# pip_install ARGUMENT... : run pip install, and show what it printed only if it fails.
+pip_install() {
+    local printed
+    if ! printed=$("$venv/bin/pip" install --quiet --no-input --disable-pip-version-check "$@" 2>&1); then
+        say "$printed"
+        return 1
+    fi
+}
+
+# compile_modules : compile src once. With PYTHONDONTWRITEBYTECODE set, each start of glassfs would compile it again.
+compile_modules() { "$venv/bin/python" -m compileall -q "$root/src" || say "some modules cannot be compiled"; }

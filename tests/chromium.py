@@ -20,8 +20,10 @@ from typing import Any
 
 import pytest
 
+from tests.optional import without
+
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_chromium = pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed")
+needs_chromium = pytest.mark.skipif(PROGRAM is None, reason=without("chromium"))
 FLAGS = (
     "--headless=new", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-default-apps", "--disable-dev-shm-usage", "--disable-extensions", "--disable-sync", "--hide-scrollbars",

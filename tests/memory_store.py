@@ -109,18 +109,18 @@ class MemoryStore(Store):
     def source(self, path: Path, entry: Entry) -> Source:
         return self._source(path, entry, is_parked=True)
 
-    def watch(self, path: Path, told: Callable[[Path, str], None]) -> bool:
+    def watch(self, path: Path, notify: Callable[[Path, str], None]) -> bool:
         with self._lock:
             if self.can_watch and path in self._folders():
-                self.watched.setdefault(path, told)
+                self.watched.setdefault(path, notify)
             return path in self.watched
 
     def end_watches(self) -> None:
         """As if they had been lost."""
         with self._lock:
             ended, self.watched = self.watched, {}
-        for path, told in ended.items():
-            told(path, "")
+        for path, notify in ended.items():
+            notify(path, "")
 
     def close(self) -> None:
         with self._lock:
@@ -153,7 +153,7 @@ class MemoryStore(Store):
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[None]:
-        """While what is called ``name`` changes, and folders come and go with it; then those who watch are told."""
+        """While what is called ``name`` changes, and folders come and go with it; then those who watch are notify."""
         path = _parts(name)
         with self._lock:
             before = self._folders()
@@ -162,8 +162,8 @@ class MemoryStore(Store):
             changed = {path, *(before ^ now)}
             calls = [(self.watched[one[:-1]], one[:-1], one[-1]) for one in changed if one[:-1] in self.watched]
             calls += [(self.watched.pop(one), one, "") for one in before - now if one in self.watched]
-        for told, folder, inner in calls:
-            told(folder, inner)
+        for notify, folder, inner in calls:
+            notify(folder, inner)
 
     def _folders(self) -> set[Path]:
         return {(), *(path[:length] for path in (*self._files, *self._links) for length in range(1, len(path)))}

@@ -88,7 +88,7 @@ def is_array(expected: np.ndarray[Any, Any], data: bytes) -> None:
     assert (array.dtype, array.shape, array.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
 
 
-def is_picture(width: int, height: int, mode: str, pixels: bytes, data: bytes) -> None:
+def is_image(width: int, height: int, mode: str, pixels: bytes, data: bytes) -> None:
     with Image.open(io.BytesIO(data)) as picture:
         assert (picture.format, picture.size, picture.mode) == ("PNG", (width, height), mode)
         assert picture.tobytes() == pixels
@@ -137,7 +137,7 @@ def _kinodb_image(image: Expected, stored: bytes) -> tuple[str, Check]:
             if data.startswith(signature):
                 return extension, partial(is_stored, image["data_sha256"])
     if is_raw_sized and data and image["channels"] in MODES:
-        return ".png", partial(is_picture, image["width"], image["height"], MODES[image["channels"]], data)
+        return ".png", partial(is_image, image["width"], image["height"], MODES[image["channels"]], data)
     return ".bin", partial(is_stored, image["data_sha256"])
 
 

@@ -22,9 +22,10 @@ BELOW_FORMATS = {"content", "codec", "source", "cache"}
 # What each room may import besides itself and what everybody may.
 MAY_IMPORT: dict[str, set[str]] = {
     **{module: set() for module in EVERYBODY},
-    "source": set(),
+    "persistent": set(),
+    "source": {"persistent"},
     "codec": {"source"},
-    "cache": {"codec", "source"},
+    "cache": {"codec", "persistent", "source"},
     "content": {"cache", "codec", "source"},
     "formats": BELOW_FORMATS,
     "view": BELOW_FORMATS,
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 FILES = {"os", "pathlib", "shutil", "tempfile", "mmap", "glob", "fcntl", "subprocess", "ctypes", "posix", "_io"}
 ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
 # Spool files, the number of cores, and what is kept in the user's cache.
-MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.turns", "cache.catalogue", "cache.catalogue_file"}
+MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.cores", "cache.catalogue"}
 # Kinds of stores and sources: what is above the room knows only that there are some.
 KINDS_OF_STORES = {"source.local", "source.descriptors", "source.foreign"}
 

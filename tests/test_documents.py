@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 LONGEST_README = 150
 
 FORMAT_OF_MODULE = {"kastore": "kastore", "tskit": "kastore"}
@@ -177,10 +177,10 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not wrong
 
 
-def test_the_architecture_names_modules_that_exist() -> None:
-    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["architecture.md", "security.md"])
+def test_pages_name_modules_that_exist(page: str) -> None:
     modules = {path.name for place in ("src", "tests") for path in (ROOT / place).rglob("*.py")}
-    named = set(re.findall(r"\b\w+\.py\b", text))
+    named = set(re.findall(r"\b\w+\.py\b", (DOCS / page).read_text(encoding="utf-8")))
     assert named and not named - modules
 
 

@@ -42,8 +42,8 @@ class Stored:
 
 
 Name = str | bytes
-Picture = npt.NDArray[np.uint8] | Stored
-Frame = Mapping[str, Picture] | Mapping[bytes, Picture] | Sequence[tuple[Name, Picture]] | None
+EncodedImage = npt.NDArray[np.uint8] | Stored
+Frame = Mapping[str, EncodedImage] | Mapping[bytes, EncodedImage] | Sequence[tuple[Name, EncodedImage]] | None
 """The cameras of one frame: uint8 [H, W] or [H, W, C]. As a sequence of pairs a camera may occur twice."""
 
 
@@ -160,7 +160,7 @@ class KinoWriter:
             raise ValueError(f"more than {count} frames of images")
 
     def _frame(self, frame: Frame) -> bytes:
-        cameras: list[tuple[Name, Picture]] = [*(frame.items() if isinstance(frame, Mapping) else frame or ())]
+        cameras: list[tuple[Name, EncodedImage]] = [*(frame.items() if isinstance(frame, Mapping) else frame or ())]
         parts = [struct.pack("<H", len(cameras))]
         for name, picture in cameras:
             stored = self._stored(picture)
@@ -170,7 +170,7 @@ class KinoWriter:
             parts += (struct.pack("<I", len(stored.data)), stored.data)
         return b"".join(parts)
 
-    def _stored(self, picture: Picture) -> Stored:
+    def _stored(self, picture: EncodedImage) -> Stored:
         if isinstance(picture, Stored):
             return picture
         height, width = picture.shape[:2]

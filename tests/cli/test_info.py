@@ -67,10 +67,10 @@ def test_a_folder_among_others(dataset: Path, store: Path, tmp_path: Path) -> No
 
 def test_cameras_and_success(tmp_path: Path) -> None:
     path = tmp_path / "robot.kdb"
-    picture = np.zeros((2, 2, 3), np.uint8)
+    image = np.zeros((2, 2, 3), np.uint8)
     with KinoWriter(path, created=0) as writer:
         for number, success in enumerate((True, True, False, None)):
-            cameras = {"front": picture} | ({"wrist": picture} if number == 1 else {})
+            cameras = {"front": image} | ({"wrist": image} if number == 1 else {})
             writer.add_episode(np.ones((1, 2)), np.zeros((1, 1)), images=[cameras], success=success)
     found = json.loads(glassfs("info", "--json", path).output)
     assert found["cameras"] == {"front": 4, "wrist": 1}
@@ -92,10 +92,10 @@ def test_a_source_that_is_nothing(tmp_path: Path) -> None:
 
 def test_views_are_told_with_where_they_appear(tmp_path: Path) -> None:
     path = tmp_path / "robot.kdb"
-    picture = np.zeros((2, 2, 3), np.uint8)
+    image = np.zeros((2, 2, 3), np.uint8)
     with KinoWriter(path, created=0) as writer:
         for _ in range(3):
-            writer.add_episode(np.ones((1, 2)), np.zeros((1, 1)), images=[{"front": picture, "a/b": picture}])
+            writer.add_episode(np.ones((1, 2)), np.zeros((1, 1)), images=[{"front": image, "a/b": image}])
     found = json.loads(glassfs("info", "--json", path).output)["views"]
     assert set(found[".mp4"]) == {"episodes/0/images/front.mp4", "episodes/0/images/a/b.mp4"}
     assert {"episodes.parquet", "episodes/0/steps.parquet"} <= set(found[".parquet"])

@@ -131,7 +131,7 @@ def picture_set(nal: bytes) -> int:
     return deblocking
 
 
-class Picture(NamedTuple):
+class EncodedImage(NamedTuple):
     number: int
     """idr_pic_id."""
     luma: Plane
@@ -139,7 +139,7 @@ class Picture(NamedTuple):
     red: Plane
 
 
-def picture(stored: bytes, columns: int, rows: int) -> Picture:
+def picture(stored: bytes, columns: int, rows: int) -> EncodedImage:
     """One picture with its length before it."""
     assert int.from_bytes(stored[:4], "big") == len(stored) - 4
     nal = stored[4:]
@@ -161,4 +161,4 @@ def picture(stored: bytes, columns: int, rows: int) -> Picture:
             for plane, side in ((luma, 16), (blue, 8), (red, 8)):
                 plane[row * side :, column * side :][:side, :side] = bits.samples(side)
     bits.trail()
-    return Picture(number, luma, blue, red)
+    return EncodedImage(number, luma, blue, red)

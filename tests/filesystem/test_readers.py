@@ -105,16 +105,16 @@ def test_zarr_and_xarray(place: Path, robot: GlassfsFileSystem, state: np.ndarra
     assert (group["state"][:] == state).all() and (group["action"].shape, group["reward"].shape) == ((24, 7), (24,))
     with xarray.open_zarr(f"glassfs://episodes/0/arrays.zarr{url}", consolidated=False) as found:
         assert (found["state"].values == state).all() and set(found) >= {"action", "reward", "is_terminal"}
-    film = zarr.open_array(f"glassfs://signal/rgb.zarr::{place}/episode.wshard", mode="r")
+    video = zarr.open_array(f"glassfs://signal/rgb.zarr::{place}/episode.wshard", mode="r")
     with glassfs.open(place / "episode.wshard") as data:
-        assert (film[5] == data["signal/rgb"].numpy()[5]).all()
+        assert (video[5] == data["signal/rgb"].numpy()[5]).all()
 
 
 def test_numpy_and_pillow(robot: GlassfsFileSystem, state: np.ndarray[Any, Any]) -> None:
     with robot.open(f"{STATE}.npy") as file:
         assert (np.load(file) == state).all()
-    with robot.open("episodes/0/images/front/000003.png") as file, Image.open(file) as picture:
-        assert picture.size == (128, 96)
+    with robot.open("episodes/0/images/front/000003.png") as file, Image.open(file) as image:
+        assert image.size == (128, 96)
 
 
 @pytest.mark.slow

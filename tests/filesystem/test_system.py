@@ -220,7 +220,7 @@ def test_a_file_holds_its_container_until_it_is_closed(tmp_path: Path) -> None:
 
 def test_what_is_read_by_its_path_is_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another version is written in the place of one just found, which is believed for a moment."""
-    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 1000.0)
+    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 1000.0)
     path = tmp_path / "a.kas"
     write_values(path, 1.0)
     fs = GlassfsFileSystem(path)
@@ -238,8 +238,8 @@ def test_what_is_read_by_its_path_is_what_is_there_now(tmp_path: Path, monkeypat
 
 def test_damage_costs_what_is_damaged(place: Path, tmp_path: Path) -> None:
     data = bytearray((place / "episode.wshard").read_bytes())
-    film = len(data) // 2  # compressed frames are most of it
-    data[film : film + 64] = bytes(64)
+    video = len(data) // 2  # compressed frames are most of it
+    data[video : video + 64] = bytes(64)
     (tmp_path / "episode.wshard").write_bytes(data)
     (tmp_path / "broken.wshard").write_bytes(data[:100])
     fs, sound = GlassfsFileSystem(tmp_path), GlassfsFileSystem(place)

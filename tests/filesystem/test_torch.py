@@ -10,8 +10,9 @@ import pytest
 
 from glassfs.filesystem import GlassfsFileSystem
 from tests.conftest import Scale
+from tests.optional import package
 
-torch = pytest.importorskip("torch")
+torch = package("torch", "torch")
 pytestmark = pytest.mark.slow
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from writers.kinodb import Entry, Frame, KinoWriter
 
-from glassfs.content import Array, Container, Content, Document, Fields, Film, Group, Member, Series, members_of
+from glassfs.content import Array, Container, Content, Document, Fields, Group, Member, Series, Video, members_of
 from tests.helpers import contents_of, open_bytes
 
 HEADER = {"major": (4, "<H"), "num_episodes": (8, "<Q"), "num_frames": (16, "<Q"), "index_offset": (24, "<Q"),
@@ -104,12 +104,12 @@ def images_of(group: Group) -> list[Member]:
             digits = content.digits
             numbered = [((*member.name, b"%0*d" % (digits, n)), content.item(n)) for n in range(content.count)]
             found += [Member(*pair) for pair in numbered]
-        elif not isinstance(content, Film):
+        elif not isinstance(content, Video):
             found.append(member)
-    return sorted(found, key=lambda member: member.content.data.offset)  # type: ignore[attr-defined]
+    return sorted(found, key=lambda member: member.content.data.offset)
 
 
-def pictures(data: bytes | bytearray, position: int = 0) -> dict[str, Content]:
+def image_contents(data: bytes | bytearray, position: int = 0) -> dict[str, Content]:
     """The images of an episode that has no two of one name."""
     listed = [(b"/".join(name), content) for name, content in images_of(image_group(open_bytes(bytes(data)), position))]
     assert len(dict(listed)) == len(listed)

@@ -16,14 +16,8 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import AHEAD, Opening, open_container
-from tests.formats.idv_files import EPOCH, array, made_in, only, records, same_bits, schema, two_columns
+from tests.formats.idv_files import EPOCH, array, only, records, same_bits, schema, two_columns
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, walk
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Path]:
-    return made_in(tmp_path)
-
 
 # -- names, schema and metadata ------------------------------------------------------------------
 
@@ -180,13 +174,6 @@ def test_a_wrong_header_is_refused(make: Callable[..., Path], field: str, value:
     place, layout = HEADER[field]
     struct.pack_into(layout, data, place, value)
     with pytest.raises(Refused, match=r"^/[^\n]*/made: [^\n]+$"):
-        open_bytes(bytes(data))
-
-
-def test_a_newer_version_is_refused(make: Callable[..., Path]) -> None:
-    data = bytearray(make(two_columns).read_bytes())
-    struct.pack_into("<QQ", data, 8, 0x1000100010007, 0x1000100010007)
-    with pytest.raises(Refused, match=r"needs a reader of version 1\.1\.1\.7"):
         open_bytes(bytes(data))
 
 

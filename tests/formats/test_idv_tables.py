@@ -19,20 +19,15 @@ from glassfs.errors import Damaged
 from glassfs.formats.registry import open_container
 from glassfs.library import open_tree
 from glassfs.source.local import LocalSource
-from tests.formats.idv_files import EPOCH, entry, made_in, raw_column
-from tests.formats.rows import assert_array, assert_runs, look_through, npy, shown_name, table_file, tables_of
-from tests.helpers import CountingSource, file_data, open_bytes, open_path, opening
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Path]:
-    return made_in(tmp_path)
+from tests.formats.idv_files import EPOCH, entry
+from tests.formats.rows import assert_array, assert_runs, npy, shown_name, table_file, tables_of
+from tests.helpers import CountingSource, file_data, open_path, opening
 
 
 def columns_of(container: Container) -> list[tuple[bytes, Content]]:
     """The contents under ``columns``, each with its name there."""
     groups = [content for name, content in members_of(container.root) if name == (b"columns",)]
-    return [(name[0], content) for name, content in members_of(groups[0])]  # type: ignore[arg-type]
+    return [(name[0], content) for name, content in members_of(groups[0])]
 
 
 def assert_is_all(path: Path) -> pa.Table:
@@ -59,7 +54,6 @@ def runs_of(table: pa.Table, name: str, group: Group) -> set[str]:
     seen = set()
     for part, content in parts:
         if part not in ("offsets", "indptr"):
-            assert isinstance(content, Array)
             column = name + ("" if part == "values" else f".{part}") + content.label
             assert_runs(table, column, npy(content), ends)
             seen.add(column)
@@ -89,8 +83,7 @@ def every_type(view: IdvWriter) -> None:
     view.add("zones", [[(EPOCH + row, 5)] * (row % 3) for row in range(20)], vector("DateTimeOffset"))
 
 
-@pytest.mark.parametrize("compression", ["none", "deflate"])
-@pytest.mark.parametrize("rows_per_block", [4, 8192])
+@pytest.mark.parametrize("compression, rows_per_block", [("none", 4), ("deflate", 4), ("deflate", 8192)])
 def test_every_type(make: Callable[..., Path], compression: str, rows_per_block: int) -> None:
     table = assert_is_all(make(every_type, rows_per_block=rows_per_block, compression=compression))
     types = dict(zip(table.column_names, map(str, table.schema.types), strict=True))
@@ -111,16 +104,6 @@ def test_the_hidden_come_last_and_the_unreadable_not_at_all(make: Callable[..., 
     table = assert_is_all(make(fill))
     assert table.to_pydict() == {"G": [3, 4], "F": [5.0, 6.0], "F~2": [1.0, 2.0], "F~3": ["a", "b"]}
     assert table.column_names == ["G", "F", "F~2", "F~3"]
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_few_rows(make: Callable[..., Path], rows: int) -> None:
-    def fill(view: IdvWriter) -> None:
-        view.add("A", np.zeros(rows))
-        view.add("B", ["x"] * rows, Codec("TextSpan"))
-        view.add("C", [np.zeros(2)] * rows, vector("Double"))
-
-    assert assert_is_all(make(fill)).num_rows == rows
 
 
 def test_a_table_reads_nothing_before_its_columns_are_asked_for(make: Callable[..., Path]) -> None:
@@ -160,17 +143,6 @@ def test_without_columns_or_with_very_many_there_is_no_table(make: Callable[...,
         assert b"columns is too wide to be shown, at most 5 are" in tree.root.xattrs()["user.glassfs.error"]
 
 
-def test_damage_costs_the_table_and_not_the_others(make: Callable[..., Path]) -> None:
-    def fill(view: IdvWriter) -> None:
-        view.rows_per_block = 3
-        view.add("A", np.arange(3.0))
-        raw_column(view, b"\x02\0\0\0", vector("Double"))
-
-    assert look_through(make(fill)) > 0
-    container = open_bytes(make(fill).read_bytes())
-    assert npy(dict(columns_of(container))[b"A"]).tolist() == [0, 1, 2]
-
-
 def test_a_damaged_block_costs_the_ranges_that_need_it(make: Callable[..., Path]) -> None:
     def fill(view: IdvWriter) -> None:
         view.add("A", np.arange(30_000.0))
@@ -197,8 +169,3 @@ def test_samples(samples: Path) -> None:
             assert_is_all(path)
             compared += 1
     assert compared > 0
-
-
-def test_malformed_samples_raise_nothing_else(samples: Path) -> None:
-    paths = sorted((samples / "idv" / "malformed").glob("*.idv"))
-    assert sum(look_through(path) for path in paths) > 0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import struct
-import time
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +33,10 @@ from writers.ikv import (
 from writers.ikv import node as node_bytes
 from writers.ikv import payload as payload_of
 
-from glassfs.content import Array, Blob, Document, Group, Null, Scalar, Text
+from glassfs.content import Array, Blob, Document, Null, Scalar, Text
 from glassfs.errors import Refused, Unrecognised
 from glassfs.formats.registry import open_container
+from tests.formats.exercise import peak_memory
 from tests.formats.ikv_files import (
     V1,
     document_of,
@@ -89,7 +88,7 @@ def test_rejected_samples_are_refused(samples: Path, name: str) -> None:
 
 def test_malformed_samples_are_refused_or_lose_one_entry(samples: Path) -> None:
     folder = samples / "ikv" / "malformed"
-    verdicts = expected_of_folder(folder)
+    verdicts = json.loads((folder / "expected.json").read_text())
     assert len(verdicts) > 60
     for name, verdict in verdicts.items():
         if verdict["scope"] == "document":
@@ -106,11 +105,6 @@ def test_malformed_samples_are_refused_or_lose_one_entry(samples: Path) -> None:
         for key, value in verdict.get("readable", {}).items():
             assert document[key] == value
         assert [fault.place for fault in container.check() if fault.place != "root"] == [f"root/{bad.decode()}"]
-
-
-def expected_of_folder(folder: Path) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = json.loads((folder / "expected.json").read_text())
-    return found
 
 
 @BOTH
@@ -142,7 +136,6 @@ def test_root_is_keyed_by_its_name_and_names_are_never_split(encode: Any) -> Non
     container = open_bytes(encode({"a/b": {"..": 1}, b"\xff": "x"}, "../etc"))
     root = root_of(container)
     assert root.key == b"../etc"
-    assert isinstance(root, Group)
     assert [member.name for member in root.members()] == [(b"a/b",), (b"\xff",)]
     assert document_of(container) == {"a/b": {"..": 1}, b"\xff": "x"}
 
@@ -159,16 +152,14 @@ def test_other_roots_than_objects_are_one_content(value: Any, kind: type) -> Non
     assert document_of(container) == expected
 
 
-@pytest.mark.parametrize("version", [3, 9])
-def test_newer_versions_are_named(version: int) -> None:
-    with pytest.raises(Refused, match=f"has version iKv{version}, but"):
-        open_bytes(b"iKv%db\3\0\0\0" % version)
-
-
-def test_files_that_only_look_alike_get_a_hint() -> None:
-    for head in (b"IKV1b\1\0\0\0", b"ikv2b\2\0\0\0\1\0\0\0"):
-        with pytest.raises(Unrecognised, match="neither a binary nor a valid text"):
-            open_bytes(head + b"\4root\5\0")
+@pytest.mark.parametrize(("head", "error", "reason"), [
+    (b"iKv3b\3\0\0\0", Refused, "has version iKv3, but"), (b"iKv9b\3\0\0\0", Refused, "has version iKv9, but"),
+    (b"IKV1b\1\0\0\0", Unrecognised, "neither a binary nor a valid text"),
+    (b"ikv2b\2\0\0\0\1\0\0\0", Unrecognised, "neither a binary nor a valid text"),
+])
+def test_other_versions_and_lookalikes_are_explained(head: bytes, error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        open_bytes(head + b"\4root\5\0")
 
 
 # Arrays
@@ -176,7 +167,6 @@ def test_files_that_only_look_alike_get_a_hint() -> None:
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_integers_are_decoded_as_packed(values: list[int]) -> None:
     array = members_of(root_of(opened_v1(node_bytes({"a": Typed(INTEGER, values)}))))[b"a"]
-    assert isinstance(array, Array)
     assert np.frombuffer(array.data.whole(), "<i8").tolist() == values
     assert document_of(opened_v1(node_bytes({"a": Typed(INTEGER, values)}))) == {"a": values}
 
@@ -186,7 +176,6 @@ def test_many_integers_in_ranges_and_beyond_what_the_cache_keeps(tmp_path: Path)
     values = chance.integers(-(2**62), 2**62, 400_000) >> chance.integers(0, 62, 400_000)
     write_ikv2(tmp_path / "many.ikv", {"a": values})
     array = members_of(root_of(open_path(tmp_path / "many.ikv", budget=1 << 20)))[b"a"]
-    assert isinstance(array, Array)
     assert array.data.size == values.nbytes > 1 << 20
     assert array.data.read(8 * 399_990, 80) == values[399_990:].tobytes()
     assert array.data.read(12_345, 54_321) == values.tobytes()[12_345:66_666]
@@ -201,12 +190,10 @@ def test_size_of_an_array_needs_no_decoding(tmp_path: Path) -> None:
     source.reads.clear()
     members = members_of(root)
     for array in members.values():
-        assert isinstance(array, Array)
         assert array.data.is_sized
         assert array.data.size == values.nbytes
     assert source.bytes_read < 100_000
     source.reads.clear()
-    assert isinstance(members[b"b"], Array)
     assert np.frombuffer(members[b"b"].data.read(8_000_000, 80)).tolist() == list(range(1_000_000, 1_000_010))
     assert source.bytes_read == 80
 
@@ -216,37 +203,24 @@ def test_doubles_keep_their_bits_and_booleans_become_zero_or_one() -> None:
     reals = struct.pack("<4Q", *bits)
     raw = b"\5\2" + b"\1d" + bytes((ARRAY, DOUBLE, 4)) + reals + b"\1b" + bytes((ARRAY, BOOLEAN, 3)) + b"\0\2\xff"
     members = members_of(root_of(opened_v1(raw)))
-    assert isinstance(members[b"d"], Array)
-    assert isinstance(members[b"b"], Array)
     assert members[b"d"].data.whole() == reals
     assert members[b"b"].data.whole() == b"\0\1\1"
 
 
-@pytest.mark.parametrize("element", range(7))
-def test_empty_arrays_of_every_type(element: int) -> None:
-    assert document_of(opened_v1(bytes((ARRAY, element, 0)))) == []
-
-
-@pytest.mark.parametrize(
-    ("element", "items", "expected"),
-    [
-        (OBJECT, b"\5\0\0\5\0", [{}, None, {}]),
-        (ARRAY, b"\6\0\0\0\6\1\1\1x", [[], None, ["x"]]),
-        (MIXED, b"\0\2\2\4\7", [None, 1, True]),
-    ],
-)
+@pytest.mark.parametrize(("element", "items", "expected"), [
+    (OBJECT, b"\5\0\0\5\0", [{}, None, {}]),
+    (ARRAY, b"\6\0\0\0\6\1\1\1x", [[], None, ["x"]]),
+    (MIXED, b"\0\2\2\4\7", [None, 1, True]),
+    *((element, b"", []) for element in range(7)),
+])
 def test_arrays_whose_items_have_their_own_types(element: int, items: bytes, expected: list[Any]) -> None:
-    assert document_of(opened_v1(bytes((ARRAY, element, 3)) + items)) == expected
+    assert document_of(opened_v1(bytes((ARRAY, element, len(expected))) + items)) == expected
 
 
-@pytest.mark.parametrize("node", ["060501 0202", "060501 00 00", "060601 0500", "060701 00", "0607 00", "0600 01 07"])
+@pytest.mark.parametrize("node", ["060501 0202", "060601 0500", "060701 00", "0607 00", "0600 01 07"])
 def test_arrays_with_items_of_another_type_are_refused(node: str) -> None:
-    container = bytes.fromhex(node)
-    if node == "060501 00 00":  # bytes after the root are tolerated
-        assert document_of(opened_v1(container)) == [None]
-    else:
-        with pytest.raises(Refused, match="type"):
-            opened_v1(container)
+    with pytest.raises(Refused, match="type"):
+        opened_v1(bytes.fromhex(node))
 
 
 # Numbers and limits
@@ -256,17 +230,14 @@ def test_padded_numbers_are_accepted_inside_their_limits() -> None:
     assert document_of(opened_v1(raw)) == {"k": 2}
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        b"\1\x81\x80\x80\x80\x10",  # a length of 33 bits
-        b"\1\x81\x80\x80\x80\x80\x00",  # six bytes
-        b"\2" + b"\xff" * 9 + b"\2",  # an integer of 65 bits
-        b"\2" + b"\x80" * 10 + b"\0",  # eleven bytes
-        b"\6\2\1" + b"\xff" * 9 + b"\2",
-        bytes((ARRAY, INTEGER)) + varint(1000) + b"\1" * 600 + b"\x80" * 10 + b"\0" + b"\1" * 399,
-    ],
-)
+@pytest.mark.parametrize("node", [
+    b"\1\x81\x80\x80\x80\x10",  # a length of 33 bits
+    b"\1\x81\x80\x80\x80\x80\x00",  # six bytes
+    b"\2" + b"\xff" * 9 + b"\2",  # an integer of 65 bits
+    b"\2" + b"\x80" * 10 + b"\0",  # eleven bytes
+    b"\6\2\1" + b"\xff" * 9 + b"\2",
+    bytes((ARRAY, INTEGER)) + varint(1000) + b"\1" * 600 + b"\x80" * 10 + b"\0" + b"\1" * 399,
+])
 def test_numbers_that_overflow_are_refused(node: bytes) -> None:
     with pytest.raises(Refused, match=r"more than (32|64) bits"):
         opened_v1(node + b"\0" * 40)
@@ -305,11 +276,12 @@ def test_depth_of_an_entry_counts_the_root() -> None:
 @pytest.mark.parametrize("tag", [OBJECT, *(bytes((ARRAY, element)) for element in range(7))])
 def test_counts_that_cannot_be_true_are_refused_at_once(tag: Any) -> None:
     tag = tag if isinstance(tag, bytes) else bytes((tag,))
-    tracemalloc.start()
-    with pytest.raises(Refused, match="fit"):
-        opened_v1(tag + b"\xff\xff\xff\xff\x0f" + b"\0" * 100)
-    assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    tracemalloc.stop()
+
+    def refuse() -> None:
+        with pytest.raises(Refused, match="fit"):
+            opened_v1(tag + b"\xff\xff\xff\xff\x0f" + b"\0" * 100)
+
+    assert peak_memory(refuse) < 1 << 20
 
 
 # iKv2: entries
@@ -333,26 +305,15 @@ def test_a_bad_entry_costs_itself_only(caplog: pytest.LogCaptureFixture) -> None
     assert "bad entries: 9" in caplog.text
 
 
-def test_an_entry_never_reads_over_its_range() -> None:
-    entries = [(b"a", STRING, b"\4ab"), (b"b", STRING, b"\2cd")]
-    assert document_of(open_bytes(ikv2_of(entries))) == {"b": "cd"}
-
-
-@pytest.mark.parametrize(
-    ("entry", "reason"),
-    [
-        ((7, 0, 0), "unknown type 7"), ((1, 40, 0xFFFFFFFF), "outside"), ((1, 0xFFFFFFF0, 0x20), "outside"),
-        ((1, 13, 2), "before the payloads"), ((0, 0xFFFF, 0), "outside"),
-    ],
-)
+@pytest.mark.parametrize(("entry", "reason"), [
+    ((7, 0, 0), "unknown type 7"), ((1, 40, 0xFFFFFFFF), "outside"), ((1, 0xFFFFFFF0, 0x20), "outside"),
+    ((1, 13, 2), "before the payloads"), ((0, 0xFFFF, 0), "outside"),
+])
 def test_a_bad_index_refuses_the_document(entry: tuple[int, int, int], reason: str) -> None:
     head = b"iKv2b\2\0\0\0\1\0\0\0\4root\1\1k"
     with pytest.raises(Refused, match=reason):
         open_bytes(head + struct.pack("<BII", *entry) + b"\3abc")
-
-
-def test_null_may_have_any_offset_inside_the_file() -> None:
-    head = b"iKv2b\2\0\0\0\1\0\0\0\4root\1\1k"
+    # Only the offset of null is free.
     assert document_of(open_bytes(head + struct.pack("<BII", NULL, 3, 0))) == {"k": None}
 
 
@@ -380,15 +341,6 @@ def test_opening_reads_the_index_and_nothing_else(tmp_path: Path) -> None:
     assert source.bytes_read < 50_000
 
 
-def test_20000_keys_open_and_list_fast(tmp_path: Path) -> None:
-    write_ikv2(tmp_path / "a.ikv", {f"key{number:05}": number for number in range(20_000)})
-    started = time.process_time()
-    members = members_of(root_of(open_path(tmp_path / "a.ikv")))
-    assert len(members) == 20_000
-    assert value_of(members[b"key12345"]) == 12_345
-    assert time.process_time() - started < 5
-
-
 def test_entries_that_share_a_large_payload_are_decoded_once() -> None:
     tag, payload = payload_of({"v": np.arange(500.0)})
     head = b"iKv2b\2\0\0\0\1\0\0\0\4root" + varint(2000) + b"".join(string(f"e{n:04}") for n in range(2000))
@@ -403,18 +355,20 @@ def test_entries_that_share_a_large_payload_are_decoded_once() -> None:
     assert ["share bytes" in fault.reason for fault in container.check()] == [True]
 
 
-def test_ranges_that_overlap_differently_do_not_cost_their_product() -> None:
+def test_overlapping_payloads_do_not_cost_their_product(tmp_path: Path) -> None:
     # Each entry begins one byte later in the same run of nulls, and is found bad only at its end.
     entries = 3000
     head = b"iKv2b\2\0\0\0\1\0\0\0\4root" + varint(entries) + b"".join(string(f"{n:04}") for n in range(entries))
     start = len(head) + 9 * entries
     run = (b"\6\0\x80\x80\x10") + b"\2\1" * 130_000
     index = b"".join(struct.pack("<BII", ARRAY, start + 1, len(run) - 1 - number) for number in range(entries))
-    started = time.process_time()
-    container = open_bytes(head + index + run)
+    path = tmp_path / "overlapping.ikv"
+    path.write_bytes(head + index + run)
+    source = CountingSource(path)
+    container = open_container(opening(source))
     members = members_of(root_of(container))
     assert sum(isinstance(content, Blob) for content in members.values()) == entries
-    assert time.process_time() - started < 20
+    assert source.bytes_read < 10 * source.size
     assert any("too many other entries" in fault.reason for fault in container.check())
 
 
@@ -443,16 +397,11 @@ def test_nested_objects_are_listed_when_looked_into(tmp_path: Path) -> None:
     assert value_of(members_of(nested[b"n1999"])[b"more"]) == {"deep": 1999}
 
 
-@BOTH
-def test_sound_documents_have_no_faults(encode: Any) -> None:
-    value = {"a": [1, {"b": None}], "c": {"d": {"e": np.arange(9)}, "f": ""}, "z": None, "s": ["a", "b"]}
-    assert faults_of(encode(value)) == []
-
-
 def test_faults_that_reading_does_not_reveal() -> None:
     twice = b"\5\2\1k\0\1k\0"
     assert [fault.place for fault in faults_of(V1 + b"\5\1\1o\6\0\2\0" + twice)] == ["root/o/1"]
     assert "3 bytes after the root" in faults_of(ikv1({}) + b"end")[0].reason
+    assert document_of(opened_v1(b"\6\5\1\0\0")) == [None]
     assert "4 bytes" in faults_of(ikv2({"a": 1}) + b"tail")[0].reason
     assert faults_of(ikv2([("k", 1), ("k", 2)]))[0].place == "root"
 

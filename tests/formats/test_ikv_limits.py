@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.ikv import (
     ARRAY,
@@ -26,11 +24,12 @@ from writers.ikv import (
 )
 from writers.ikv import node as node_bytes
 
-from glassfs.content import Array, Blob, Document, Group, Text
-from glassfs.errors import Damaged, GlassfsError, Refused
-from glassfs.formats.ikv.values import LARGEST_RENDERING, LARGEST_VALUE, TEXT_SPARE, Integers
+from glassfs.errors import GlassfsError, Refused
+from glassfs.formats.ikv.values import LARGEST_RENDERING, LARGEST_VALUE, TEXT_SPARE
 from glassfs.formats.registry import open_container
 from glassfs.view.json import render
+from tests.conftest import ROOT
+from tests.formats.exercise import exercise, peak_memory
 from tests.formats.ikv_files import (
     V1,
     document_of,
@@ -40,7 +39,7 @@ from tests.formats.ikv_files import (
     root_of,
     value_of,
 )
-from tests.helpers import local, open_bytes, open_path, opening, walk
+from tests.helpers import local, open_bytes, open_path, opening
 
 
 def test_a_wide_array_is_one_document() -> None:
@@ -49,22 +48,18 @@ def test_a_wide_array_is_one_document() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "node",
-    [
-        b"\6\0" + varint(10_000_000) + bytes(10_000_000),
-        b"\6\5" + varint(3_000_000) + b"\5\0" * 3_000_000,
-        b"\6\3" + varint(6_000_000) + bytes(48_000_000),
-        b"\1" + varint(70_000_000) + b"x" * 70_000_000,
-        b"\6\0\1" * 250 + b"\6\0" + varint(300_000) + bytes(300_000),  # mostly indent
-    ],
-    ids=["nulls", "objects", "doubles", "string", "indent"],
-)
+@pytest.mark.parametrize("node", [
+    b"\6\0" + varint(10_000_000) + bytes(10_000_000),
+    b"\6\5" + varint(3_000_000) + b"\5\0" * 3_000_000,
+    b"\6\3" + varint(6_000_000) + bytes(48_000_000),
+    b"\1" + varint(70_000_000) + b"x" * 70_000_000,
+    b"\6\0\1" * 250 + b"\6\0" + varint(300_000) + bytes(300_000),  # mostly indent
+], ids=["nulls", "objects", "doubles", "string", "indent"])
 def test_documents_too_large_to_show_are_refused_in_bounded_memory(node: bytes, tmp_path: Path) -> None:
     path = tmp_path / "large.ikv"
     path.write_bytes(V1 + node)
     script = r"""if True:
-        import re, sys, time
+        import re, sys
         from glassfs.errors import TooLarge
         from tests.formats.ikv_files import document_of
         from tests.helpers import open_path
@@ -72,15 +67,10 @@ def test_documents_too_large_to_show_are_refused_in_bounded_memory(node: bytes, 
             document_of(open_path(sys.argv[1]))
         except TooLarge:
             with open("/proc/self/status") as status:
-                print(int(re.search(r"VmHWM:\s+(\d+)", status.read())[1]) >> 10, time.process_time())
+                print(int(re.search(r"VmHWM:\s+(\d+)", status.read())[1]) >> 10)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(path)], cwd=Path(__file__).parents[2], capture_output=True, text=True,
-        check=True,
-    )
-    peak, seconds = done.stdout.split()
+    peak = subprocess.check_output([sys.executable, "-c", script, str(path)], cwd=ROOT, text=True)
     assert int(peak) < 250
-    assert float(seconds) < 30
 
 
 MANY = 3000
@@ -103,39 +93,23 @@ def test_a_document_takes_no_more_memory_than_it_says(name: str) -> None:
     """And says no more than the limits allow, however much is stored."""
     for data in (V1 + COSTLY[name], ikv2_of([(b"k", COSTLY[name][0], COSTLY[name][1:])])):
         document = members_of(open_bytes(data).root)[b"document"]
-        assert isinstance(document, Document)
-        tracemalloc.start()
-        try:
-            text = render(document.value())
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert len(text) < peak <= document.cost
+        peak = peak_memory(lambda document=document: render(document.value()))
+        assert len(render(document.value())) < peak <= document.cost
         assert document.cost <= LARGEST_VALUE + LARGEST_RENDERING + TEXT_SPARE + (1 << 20)
 
 
 def test_the_cost_of_a_small_document_is_small() -> None:
     document = members_of(opened_v1(node_bytes({"soil": {"ph": [6.5, None, 7]}})).root)[b"document"]
-    assert isinstance(document, Document)
     assert document.cost < 1 << 20
 
 
 @pytest.mark.parametrize("count", [1, 5000, 300_000])
 def test_integers_take_no_more_memory_than_they_say(count: int) -> None:
-    array = members_of(root_of(open_bytes(ikv1({"a": np.arange(count) % 100}))))[b"a"]
-    assert isinstance(array, Array)
-    integers = array.data
-    assert isinstance(integers, Integers)
+    integers = members_of(root_of(open_bytes(ikv1({"a": np.arange(count) % 100}))))[b"a"].data
     ways = ((integers.whole, integers.cost), (lambda: sum(map(len, integers.pieces())), integers.stream_cost))
-    for make, said in ways:
-        make()  # what is imported for it is not part of it
-        tracemalloc.start()
-        try:
-            make()
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert peak <= said <= 20 * 8 * count + (6 << 20)
+    for make, cost in ways:
+        make()  # imports are not part of the cost
+        assert peak_memory(make) <= cost <= 20 * 8 * count + (6 << 20)
 
 
 def test_what_is_kept_of_integers_goes_with_the_version_of_their_file(tmp_path: Path) -> None:
@@ -143,22 +117,19 @@ def test_what_is_kept_of_integers_goes_with_the_version_of_their_file(tmp_path: 
     write_ikv1(path, {"a": np.arange(1000)})
     source = local(path)
     array = members_of(root_of(open_container(opening(source))))[b"a"]
-    assert isinstance(array, Array)
-    assert isinstance(array.data, Integers)
     assert array.data.key[0] == source.version
     assert source not in array.data.key
 
 
 @pytest.mark.slow
-def test_ten_megabytes_of_small_members_open_in_bounded_time_and_memory() -> None:
+def test_ten_megabytes_of_small_members_open_in_bounded_memory() -> None:
     count = 1_300_000
     data = V1 + bytes((OBJECT, 1)) + b"\1o" + bytes((OBJECT,)) + varint(count)
     data += b"".join(b"\4%04x\2\2" % (number & 0xFFFF) for number in range(count))
-    started = time.process_time()
-    container = open_bytes(data)
-    members = members_of(members_of(root_of(container))[b"o"])
-    assert len(members) == 0x10000
-    assert time.process_time() - started < 30
+    found = []
+    peak = peak_memory(lambda: found.extend(members_of(members_of(root_of(open_bytes(data)))[b"o"])))
+    assert len(found) == 0x10000
+    assert peak < 500 << 20
 
 
 @pytest.mark.slow
@@ -166,32 +137,10 @@ def test_more_members_than_can_be_listed_are_said_to_be_left_out(caplog: pytest.
     count = 300_000
     container = open_bytes(ikv1({f"{number:x}": None for number in range(count)}))
     root = root_of(container)
-    assert isinstance(root, Group)
-    assert root.error is not None
     assert f"of {count}" in root.error
     assert sum(1 for _ in root.members()) == 250_000
     assert "50000 are left out" in caplog.text
     assert len(document_of(container)) == count
-
-
-def exercise(data: bytes) -> None:
-    """Opens bytes and reads whatever is shown; only GlassfsError may come out."""
-    started = time.process_time()
-    try:
-        container = open_bytes(data)
-        for _, content in walk(container.root):
-            try:
-                if isinstance(content, (Array, Blob, Text)):
-                    content.data.read(0, min(content.data.size, 10_000))
-                elif isinstance(content, Document):
-                    content.value()
-                content.attributes()
-            except GlassfsError:
-                continue
-        list(container.check())
-    except GlassfsError:
-        pass
-    assert time.process_time() - started < 20
 
 
 VALUES = st.recursive(
@@ -207,20 +156,6 @@ def test_what_is_written_is_read(value: dict[str, Any]) -> None:
     assert document_of(open_bytes(ikv2(value))) == value
     assert value_of(root_of(open_bytes(ikv2(value)))) == value
     assert faults_of(ikv1(value)) == faults_of(ikv2(value)) == []
-
-
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data())
-def test_mutated_documents(data: st.DataObject) -> None:
-    value = {
-        "a": {"b": [1, "x", None, {"c": 2.5}], "d": np.arange(40), "e": np.arange(3.0)}, "t": ["s"] * 20,
-        "f": "text" * 20, "g": {"h": {"i": None}}, "j": np.array([True]), "k": Typed(OBJECT, [{"l": 1}, {}]),
-    }
-    raw = bytearray(data.draw(st.sampled_from([ikv1(value), ikv2(value)])))
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(raw) - 1))
-        raw[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    exercise(bytes(raw))
 
 
 @settings(max_examples=200)
@@ -252,7 +187,6 @@ def test_damage_names_file_and_part() -> None:
     assert caught.value.part == "root"
     assert str(caught.value) == f"{caught.value.source}: root: {caught.value.reason}"
     container = open_bytes(ikv2_of([(b"soil", ARRAY, b"\0\2\0")]), "field.ikv")
-    assert issubclass(Damaged, OSError)
     (fault,) = container.check()
     assert fault.place == "root/soil"
     assert "soil" not in fault.reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.ikv import text
 
-from glassfs.content import Array, Document
 from glassfs.errors import GlassfsError, Refused, Unrecognised
 from glassfs.formats.ikv import FORMAT
 from glassfs.formats.ikv.text import LARGEST
@@ -27,13 +25,10 @@ def value(members: str | bytes) -> Any:
     return document_of(open_bytes(b'ikv2 "t" {' + (members if isinstance(members, bytes) else members.encode()) + b"}"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "station_v2", "bare_words_v2", "commas_one_line_v1", "comments_escapes_v2", "crlf_v2", "no_header",
-        "plain_members",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "station_v2", "bare_words_v2", "commas_one_line_v1", "comments_escapes_v2", "crlf_v2", "no_header",
+    "plain_members",
+])
 def test_samples_have_their_values(samples: Path, name: str) -> None:
     path = samples / "ikv" / "text" / f"{name}.ikv"
     expected = expected_of(path)
@@ -46,79 +41,73 @@ def test_samples_have_their_values(samples: Path, name: str) -> None:
     assert list(container.check()) == []
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("true", True), ("True", "True"), ("null", None), ("7", 7), ("+7", 7), ("-007", -7), ("1e3", 1000.0),
-        ("5.", 5.0), (".5", 0.5), ("-0.0", -0.0), ("1e999", math.inf), (".", "."), ("e", "e"), ("1.2.3", "1.2.3"),
-        ("1_0", "1_0"), ("nan", "nan"), ("inf", "inf"), ("0x1F", "0x1F"), ("-", "-"), ("a#b//c", "a#b//c"),
-        ("http://x", "http://x"),
-        (str(2**63 - 1), 2**63 - 1), (str(-(2**63)), -(2**63)), (str(2**63), str(2**63)), ("9" * 5000, "9" * 5000),
-        ("0" * 5000 + "1", 1), ("\u0663", "\u0663"),
-    ],
-)
+@pytest.mark.parametrize(("word", "expected"), [
+    ("true", True), ("True", "True"), ("null", None), ("7", 7), ("+7", 7), ("-007", -7), ("1e3", 1000.0),
+    ("5.", 5.0), (".5", 0.5), ("-0.0", -0.0), ("1e999", math.inf), (".", "."), ("e", "e"), ("1.2.3", "1.2.3"),
+    ("1_0", "1_0"), ("nan", "nan"), ("inf", "inf"), ("0x1F", "0x1F"), ("-", "-"), ("a#b//c", "a#b//c"),
+    ("http://x", "http://x"),
+    (str(2**63 - 1), 2**63 - 1), (str(-(2**63)), -(2**63)), (str(2**63), str(2**63)), ("9" * 5000, "9" * 5000),
+    ("0" * 5000 + "1", 1), ("\u0663", "\u0663"),
+])
 def test_bare_words(word: str, expected: Any) -> None:
     found = value(f'"k" {word}')["k"]
     assert type(found) is type(expected)
     assert repr(found) == repr(expected)
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        (rb"\\n", rb"\n"), (rb"\n\r\t\"", b'\n\r\t"'), (rb"\\\"", rb"\""), (rb"\q\u0041\x", rb"\q\u0041\x"),
-        (rb"\\\\\\", rb"\\" + b"\\"), (rb"\\\n", b"\\\n"), (b"#//", b"#//"), (b"line\nline", b"line\nline"),
-        (b"\\\\" * 70_000 + b"\\n", b"\\" * 70_000 + b"\n"),
-        (b"x" + b"\\\\" * 70_000 + b"\\n", b"x" + b"\\" * 70_000 + b"\n"),
-    ],
-)
+@pytest.mark.parametrize(("written", "expected"), [
+    (rb"\\n", rb"\n"), (rb"\n\r\t\"", b'\n\r\t"'), (rb"\\\"", rb"\""), (rb"\q\u0041\x", rb"\q\u0041\x"),
+    (rb"\\\\\\", rb"\\" + b"\\"), (rb"\\\n", b"\\\n"), (b"#//", b"#//"), (b"line\nline", b"line\nline"),
+    (b"\\\\" * 70_000 + b"\\n", b"\\" * 70_000 + b"\n"),
+    (b"x" + b"\\\\" * 70_000 + b"\\n", b"x" + b"\\" * 70_000 + b"\n"),
+])
 def test_escapes(written: bytes, expected: bytes) -> None:
     assert value(b'"k" "' + written + b'"') == {"k": expected.decode()}
 
 
-@pytest.mark.parametrize(
-    ("items", "dtype", "expected"),
-    [
-        ("1 2, -3,", "<i8", [1, 2, -3]), ("1.5 2e0", "<f8", [1.5, 2.0]), ("true false", "|b1", [True, False]),
-        (" ".join(map(str, range(5000))), "<i8", list(range(5000))),
-    ],
-)
+@pytest.mark.parametrize(("items", "dtype", "expected"), [
+    ("1 2, -3,", "<i8", [1, 2, -3]), ("1.5 2e0", "<f8", [1.5, 2.0]), ("true false", "|b1", [True, False]),
+    (" ".join(map(str, range(5000))), "<i8", list(range(5000))),
+])
 def test_arrays_of_one_type_of_number_are_arrays(items: str, dtype: str, expected: list[Any]) -> None:
     array = members_of(root_of(open_bytes(f'ikv1 t {{ "a" [{items}] "b" 1 }}'.encode())))[b"a"]
-    assert isinstance(array, Array)
     assert array.dtype == dtype
     assert value_of(array) == expected
 
 
-@pytest.mark.parametrize(
-    ("items", "expected"),
-    [
-        ("", []), ("1 2.0", [1, 2.0]), ("1 null", [1, None]), ('"a" b', ["a", "b"]), ("[1] []", [[1], []]),
-        ('{"k" [1 2]} {}', [{"k": [1, 2]}, {}]), ("null null", [None, None]), ('1 "1"', [1, "1"]),
-    ],
-)
+@pytest.mark.parametrize(("items", "expected"), [
+    ("", []), ("1 2.0", [1, 2.0]), ("1 null", [1, None]), ('"a" b', ["a", "b"]), ("[1] []", [[1], []]),
+    ('{"k" [1 2]} {}', [{"k": [1, 2]}, {}]), ("null null", [None, None]), ('1 "1"', [1, "1"]),
+])
 def test_other_arrays_are_documents(items: str, expected: list[Any]) -> None:
-    document = members_of(root_of(open_bytes(f'ikv1 t {{ "a" [{items}] }}'.encode())))[b"a"]
-    assert isinstance(document, Document)
-    assert document.value() == expected
-    assert [type(item) for item in document.value()] == [type(item) for item in expected]
+    found = members_of(root_of(open_bytes(f'ikv1 t {{ "a" [{items}] }}'.encode())))[b"a"].value()
+    assert (found, list(map(type, found))) == (expected, list(map(type, expected)))
 
 
 def test_comments_and_commas_may_stand_between_tokens() -> None:
     assert value('# one\n"a" // two\n 1 , # three\r\n "b"[ # four\n 1,//five\n2 ],') == {"a": 1, "b": [1, 2]}
 
 
-@pytest.mark.parametrize(
-    ("members", "line"),
-    [
-        ("\n,", 2), ('"a"\n,1', 2), ('"a" 1,,', 1), ('"a" [,]', 1), ('"a" \n\n}', 3), ("a 1", 1), ('"a" 1 2', 1),
-        ('"a" ]', 1), ('"a" [1}', 1), ('"a" {"b"}', 1), ("}", 1), ('"a" 1 }\n{', 2),
-    ],
-)
+@pytest.mark.parametrize(("members", "line"), [
+    ("\n,", 2), ('"a"\n,1', 2), ('"a" 1,,', 1), ('"a" [,]', 1), ('"a" \n\n}', 3), ("a 1", 1), ('"a" 1 2', 1),
+    ('"a" ]', 1), ('"a" [1}', 1), ('"a" {"b"}', 1), ("}", 1), ('"a" 1 }\n{', 2),
+])
 def test_what_is_no_document_is_refused_with_its_line(members: str, line: int) -> None:
     data = b'ikv2 "t" {' + members.encode() + b"}"
     with pytest.raises(Refused, match=rf"made: is not a valid iKv text: line {line} "):
         open_bytes(data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("members", [
+    b'"a" "' + b"\\" * 2_000_000, b'"a" "' + b'\\"' * 1_000_000 + b'"', b"# \n" * 500_000, b"//" * 1_000_000,
+    b'"a" ' + b"[" * 2_000_000, b'"a" ' + b"9" * 2_000_000 + b".5", b'"a" [' + b"{}" * 300_000 + b"]",
+    b'"a" [' + (b"[" * 250 + b"]" * 250) * 1000 + b"]", b" " * 2_000_000 + b'"',
+], ids=["backslashes", "quotes", "comments", "slashes", "brackets", "digits", "objects", "nested", "spaces"])
+def test_long_text_takes_linear_time(members: bytes) -> None:
+    """Quadratic time would run into the time limit of tests."""
+    with contextlib.suppress(Refused):
+        value(members)
 
 
 @pytest.mark.parametrize("tail", ["", '"a"', '"a" "b', '"a" [1 2', '"a" {', '"a" 1 # {'])
@@ -219,20 +208,3 @@ def test_hostile_text(pieces: list[int | bytes]) -> None:
             assert value_of(root_of(container)) == document_of(container)
         except GlassfsError:
             continue
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "members",
-    [
-        b'"a" "' + b"\\" * 2_000_000, b'"a" "' + b'\\"' * 1_000_000 + b'"', b"# \n" * 500_000, b"//" * 1_000_000,
-        b'"a" ' + b"[" * 2_000_000, b'"a" ' + b"9" * 2_000_000 + b".5", b'"a" [' + b"{}" * 300_000 + b"]",
-        b'"a" [' + (b"[" * 250 + b"]" * 250) * 1000 + b"]", b" " * 2_000_000 + b'"',
-    ],
-    ids=["backslashes", "quotes", "comments", "slashes", "brackets", "digits", "objects", "nested", "spaces"],
-)
-def test_bounded_time(members: bytes) -> None:
-    started = time.process_time()
-    with contextlib.suppress(Refused):
-        value(members)
-    assert time.process_time() - started < 10

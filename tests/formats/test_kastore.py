@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ import numpy as np
 import pytest
 from writers.kastore import TYPES, KastoreWriter
 
-from glassfs.content import Array, Container, Content, Fault, Group
+from glassfs.content import Array, Container, Content, Fault
 from glassfs.errors import Changed, Damaged, Refused, Unrecognised
 from glassfs.formats.registry import AHEAD, open_container
+from tests.formats.exercise import peak_memory
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, walk
 
 HEADER, DESCRIPTOR = 64, 64
@@ -38,7 +38,6 @@ def arrays_of(container: Container) -> dict[bytes, Array]:
 
 
 def values(content: Content) -> Any:
-    assert isinstance(content, Array)
     array = np.frombuffer(content.data.whole(), content.dtype)
     assert array.shape == content.shape
     return array
@@ -103,10 +102,8 @@ def faults_of(data: bytes) -> list[Fault]:
 
 
 def test_verify_finds_nonzero_padding(pair: Path) -> None:
-    data = bytearray(pair.read_bytes())
-    start = struct.unpack_from("<Q", data, HEADER + DESCRIPTOR + ARRAY_START)[0]
-    data[start - 1] = 1
-    assert faults_of(bytes(data)) == [Fault("bb", "the padding before the array is not zero")]
+    start = struct.unpack_from("<Q", pair.read_bytes(), HEADER + DESCRIPTOR + ARRAY_START)[0]
+    assert faults_of(patched(pair, start - 1, "B", 1)) == [Fault("bb", "the padding before the array is not zero")]
 
 
 @pytest.mark.parametrize(("place", "words"), [
@@ -156,41 +153,26 @@ def test_a_key_of_endless_depth_ends_in_one_component(tmp_path: Path) -> None:
     assert len(member.name) == 256
 
 
+@pytest.mark.parametrize(("keys", "reason"), [([b"", b"a"], "empty"), ([b"k" * (65 << 20)], "64 MiB")])
+def test_keys_that_cannot_be_names_are_refused(tmp_path: Path, keys: list[bytes], reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        open_path(store([(key, [1]) for key in keys], tmp_path))
+
+
 def test_of_equal_keys_the_last_comes_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    items = [("a", [1]), ("b", [2]), ("a", [3]), ("c", [4]), ("b", [5]), ("a", [6])]
+    items = [("a", [1]), ("a", [2]), ("b", [2]), ("a", [3]), ("c", [4]), ("b", [5]), ("a", [6])]
     container = open_path(store(items, tmp_path, sort=False))
     with caplog.at_level(logging.WARNING):
         found = {name: [values(content).tolist() for content in same]
                  for name, same in contents_of(container.root).items()}
         list(container.root.members())
-    assert found == {b"a": [[6], [1], [3]], b"b": [[5], [2]], b"c": [[4]]}
+    assert found == {b"a": [[6], [1], [2], [3]], b"b": [[5], [2]], b"c": [[4]]}
     assert len(caplog.records) == 1
     reasons = [fault for fault in container.check() if "same key" in fault.reason]
-    assert [(fault.place, fault.reason.split()[1]) for fault in reasons] == [("a", "0"), ("b", "1"), ("a", "2")]
-
-
-def test_many_equal_keys_keep_their_order(tmp_path: Path) -> None:
-    container = open_path(store([(f"k{number % 3}", [number]) for number in range(3000)], tmp_path, sort=False))
-    found = contents_of(container.root)
-    for number in range(3):
-        shown = [int(values(content)[0]) for content in found[b"k%d" % number]]
-        assert shown == [2997 + number, *range(number, 2997, 3)]
-
-
-def test_equal_neighbours_are_no_keys_out_of_order(tmp_path: Path) -> None:
-    container = open_path(store([("a", [1]), ("a", [2])], tmp_path, sort=False))
-    assert [values(content).tolist() for _, content in walk(container.root)] == [[2], [1]]
-    assert [fault.place for fault in container.check()] == ["a"]
-
-
-def test_empty_keys_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="empty"):
-        open_path(store({b"": [1], b"a": [2]}, tmp_path))
-
-
-def test_more_bytes_of_keys_than_names_should_take_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="64 MiB"):
-        open_path(store({b"k" * (65 << 20): [1]}, tmp_path))
+    assert [(fault.place, fault.reason.split()[1]) for fault in reasons] == [
+        ("a", "0"), ("a", "1"), ("b", "2"), ("a", "3"),
+    ]
+    assert [fault.place for fault in container.check() if fault not in reasons] == ["a"]  # out of order once
 
 
 @pytest.fixture
@@ -221,10 +203,8 @@ def test_an_appended_store_that_is_damaged_costs_itself_only(chain: Path) -> Non
     data[third + HEADER] = 99  # the element type
     container = open_bytes(bytes(data) + chain.read_bytes())
     members = {member.name: member.content for member in container.root.members()}
-    broken = members[b"appended", b"2"]
-    assert isinstance(broken, Group)
     with pytest.raises(Damaged, match="made: appended/2: item 0 has the unknown element type 99"):
-        list(broken.members())
+        list(members[b"appended", b"2"].members())
     assert list(contents_of(members[b"appended", b"5"])) == [b"y/z"]
     assert list(container.check()) == [Fault("appended/2", "item 0 has the unknown element type 99")]
 
@@ -260,50 +240,37 @@ def test_junk_behind_the_last_store_is_ignored_and_logged(
 
 def test_endlessly_many_stores_are_cut_off_with_a_word(tmp_path: Path) -> None:
     data = store({}, tmp_path).read_bytes()
-    begun = time.process_time()
     container = open_bytes(data * 100_000)
-    assert container.root.error is not None
     assert container.root.error.startswith("appended/65537: is not shown")
     assert sum(1 for _ in container.root.members()) == container.facts["appended_stores"] == 65_536
-    assert time.process_time() - begun < 10
-
-
-@pytest.mark.parametrize(("place", "layout", "value", "reason"), [
-    (12, "<I", 3, "the header declares 216 bytes, which do not fit 3 items"),
-    (16, "<Q", 2**63, "is cut short: the header declares 9223372036854775808 bytes, but only 216 exist"),
-    (HEADER + KEY_LENGTH, "<Q", 100, "the keys run past the end of the store"),
-    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the last array ends at 220, but the store at 216"),
-])
-def test_the_reason_of_a_refusal_says_what_is_wrong(
-    pair: Path, place: int, layout: str, value: int, reason: str,
-) -> None:
-    with pytest.raises(Refused) as caught:
-        open_bytes(patched(pair, place, layout, value))
-    assert caught.value.reason == reason
 
 
 FIELDS = [
-    (8, "<H", 0), (8, "<H", 2), (12, "<I", 3), (12, "<I", 2**32 - 1), (12, "<I", 0), (16, "<Q", 63),
-    (16, "<Q", 2**64 - 1),
-    (HEADER, "B", 10), (HEADER + KEY_START, "<Q", 193), (HEADER + KEY_START, "<Q", 2**64 - 1),
-    (HEADER + KEY_LENGTH, "<Q", 0), (HEADER + KEY_LENGTH, "<Q", 2), (HEADER + KEY_LENGTH, "<Q", 2**64 - 192),
-    (HEADER + ARRAY_START, "<Q", 192), (HEADER + ARRAY_START, "<Q", 208), (HEADER + ARRAY_START, "<Q", 2**64 - 8),
-    (HEADER + ARRAY_LENGTH, "<Q", 9), (HEADER + ARRAY_LENGTH, "<Q", 2**64 - 1),
-    (HEADER + DESCRIPTOR + ARRAY_START, "<Q", 201), (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 1),
-    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 2**62 + 2), (HEADER + DESCRIPTOR, "B", 0),
+    (8, "<H", 0, "version 0.0"), (8, "<H", 2, "version 2.0"), (12, "<I", 2**32 - 1, ""), (12, "<I", 0, ""),
+    (12, "<I", 3, "the header declares 216 bytes, which do not fit 3 items"), (16, "<Q", 63, ""),
+    (16, "<Q", 2**63, "is cut short: the header declares 9223372036854775808 bytes, but only 216 exist"),
+    (16, "<Q", 2**64 - 1, "is cut short"), (HEADER, "B", 10, "unknown element type 10"),
+    (HEADER + KEY_START, "<Q", 193, ""), (HEADER + KEY_START, "<Q", 2**64 - 1, ""), (HEADER + KEY_LENGTH, "<Q", 0, ""),
+    (HEADER + KEY_LENGTH, "<Q", 2, ""), (HEADER + KEY_LENGTH, "<Q", 2**64 - 192, ""),
+    (HEADER + KEY_LENGTH, "<Q", 100, "the keys run past the end of the store"),
+    (HEADER + ARRAY_START, "<Q", 192, ""), (HEADER + ARRAY_START, "<Q", 208, ""),
+    (HEADER + ARRAY_START, "<Q", 2**64 - 8, ""), (HEADER + ARRAY_LENGTH, "<Q", 9, ""),
+    (HEADER + ARRAY_LENGTH, "<Q", 2**64 - 1, ""), (HEADER + DESCRIPTOR + ARRAY_START, "<Q", 201, ""),
+    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 1, ""), (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 2**62 + 2, ""),
+    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the last array ends at 220, but the store at 216"),
+    (HEADER + DESCRIPTOR, "B", 0, ""),
 ]
 
 
-@pytest.mark.parametrize(("place", "layout", "value"), FIELDS)
-def test_an_index_that_contradicts_itself_is_refused_in_one_line(
-    pair: Path, place: int, layout: str, value: int,
+@pytest.mark.parametrize(("place", "layout", "value", "reason"), FIELDS)
+def test_an_index_that_contradicts_itself_is_refused(
+    pair: Path, place: int, layout: str, value: int, reason: str,
 ) -> None:
     with pytest.raises(Refused) as caught:
         open_bytes(patched(pair, place, layout, value), "made.kas")
-    assert caught.value.source.endswith("/made.kas")
-    assert str(caught.value) == f"{caught.value.source}: {caught.value.reason}"
-    assert "made.kas" not in caught.value.reason
-    assert "\n" not in str(caught.value)
+    error = caught.value
+    assert error.source.endswith("/made.kas") and str(error) == f"{error.source}: {error.reason}"
+    assert reason in error.reason and "made.kas" not in error.reason and "\n" not in str(error)
 
 
 def test_the_first_array_must_follow_the_keys(tmp_path: Path) -> None:
@@ -354,7 +321,6 @@ def test_nothing_but_the_index_is_read_before_an_array_is(tmp_path: Path) -> Non
     source.reads.clear()
     assert big.data.read(800, 16) == np.array([100, 101]).tobytes()
     place = big.data.location()
-    assert place is not None
     assert source.reads == [(place.offset + 800, 16)]
     assert place.stored == 8 << 20
 
@@ -366,15 +332,10 @@ def test_more_keys_than_kastore_can_write_cost_little(tmp_path: Path) -> None:
     with KastoreWriter(path, sort=False) as writer:
         for number in range(count):
             writer.add_chunks(b"group/%06d" % number, "int8", 0, ())
-    tracemalloc.start()
-    begun = time.process_time()
     container = open_path(path)
-    assert time.process_time() - begun < 10
-    assert sum(1 for _ in container.root.members()) == count
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 4 << 20
-    assert list(container.check()) == []
+    counted = []
+    assert peak_memory(lambda: counted.append(sum(1 for _ in open_path(path).root.members()))) < 4 << 20
+    assert counted == [count] and list(container.check()) == []
 
 
 def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None:
@@ -395,24 +356,19 @@ def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None
     assert kept < 500 * count
 
 
-def key_map(expected: dict[str, Any]) -> dict[bytes, dict[str, Any]]:
-    if "keys_by_hex" in expected:
-        return {bytes.fromhex(key): array for key, array in expected["keys_by_hex"].items()}
-    return {key.encode("utf-8", "surrogatepass"): array for key, array in expected["keys"].items()}
-
-
 def check_against(container: Container, expected: dict[str, Any]) -> None:
     # Of equal keys the first shown counts; appended stores have tests of their own.
     found: dict[bytes, Content] = {}
     for member in container.root.members():
         if isinstance(member.content, Array):
             found.setdefault(member.content.key, member.content)
-    keys = key_map(expected)
+    keys = {bytes.fromhex(key): array for key, array in expected.get("keys_by_hex", {}).items()} or {
+        key.encode("utf-8", "surrogatepass"): array for key, array in expected["keys"].items()
+    }
     assert set(found) == set(keys)
     for key, array in keys.items():
         content = found[key]
-        assert isinstance(content, Array)
-        assert (content.type_name, list(content.shape)) == (array["dtype"], array["shape"])  # type: ignore[arg-type]
+        assert (content.type_name, list(content.shape)) == (array["dtype"], array["shape"])
         assert hashlib.sha256(read_in_parts(content.data)).hexdigest() == array["sha256"]
 
 
@@ -427,19 +383,14 @@ def test_samples(samples: Path) -> None:
         assert container.facts["appended_stores"] == max(0, len(expected.get("stores", [])) - 1)
 
 
-def test_odd_samples_are_decided_as_agreed(samples: Path) -> None:
-    for place in samples.glob("kastore/odd/*.expected.json"):
-        expected, path = json.loads(place.read_text()), str(place).removesuffix(".expected.json")
-        if expected["decision"] == "reject":
+def test_odd_and_malformed_samples_are_decided_as_agreed(samples: Path) -> None:
+    expected = {str(place).removesuffix(".expected.json"): json.loads(place.read_text())
+                for place in samples.glob("kastore/odd/*.expected.json")}
+    malformed = list(samples.glob("kastore/malformed/*.kas"))
+    assert len(expected) > 5 and len(malformed) > 40
+    for path in [*expected, *malformed]:
+        if path in expected and expected[path]["decision"] != "reject":
+            check_against(open_path(path), expected[path])
+        else:
             with pytest.raises(Refused):
                 open_path(path)
-        else:
-            check_against(open_path(path), expected)
-
-
-def test_malformed_samples_are_refused(samples: Path) -> None:
-    places = list(samples.glob("kastore/malformed/*.kas"))
-    assert len(places) > 40
-    for place in places:
-        with pytest.raises(Refused):
-            open_path(place)

@@ -6,14 +6,14 @@ import itertools
 import struct
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.kastore import TYPES
 
 from glassfs.content import Array
 from glassfs.errors import GlassfsError
-from tests.formats.test_kastore import DESCRIPTOR, HEADER, store
+from tests.formats.exercise import NUMBERS
+from tests.formats.test_kastore import DESCRIPTOR, HEADER
 from tests.helpers import open_bytes, walk
 
 
@@ -29,36 +29,16 @@ def survives(data: bytes) -> None:
         return
     for fault in itertools.islice(container.check(), 500):
         assert fault.reason
-
-
-@pytest.fixture(scope="module")
-def victims(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    folder = tmp_path_factory.mktemp("victims")
-    plain = store({"a/b": np.arange(3, dtype="u1"), "c": np.arange(2.0), "d": np.array([], "i2")}, folder).read_bytes()
-    return [plain, plain + plain + b"junk"]
-
-
-EXTREME = st.sampled_from([2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 8, 2**64 - 1])
-NUMBERS = st.one_of(st.integers(0, 300), EXTREME, st.integers(0, 2**64 - 1))
-EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), NUMBERS, st.sampled_from("BHIQ")), max_size=4)
 KEYS = st.one_of(st.binary(max_size=12), st.sampled_from([b"a", b"format/name", b"uuid", b"nodes/time"]))
-
-
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(choice=st.integers(0, 1), edits=EDITS)
-def test_mutated_containers(victims: list[bytes], choice: int, edits: list[tuple[int, int, str]]) -> None:
-    data = bytearray(victims[choice])
-    for place, number, code in edits:
-        size = struct.calcsize(code)
-        struct.pack_into(f"<{code}", data, place % (len(data) - size), number & (256**size - 1))
-    survives(bytes(data))
 
 
 @settings(max_examples=300)
 @given(
     keys=st.lists(KEYS, max_size=6),
     kinds=st.lists(st.integers(0, 9), min_size=6, max_size=6),
-    lengths=st.lists(st.one_of(st.integers(0, 20), NUMBERS), min_size=6, max_size=6),
+    lengths=st.lists(
+        st.one_of(st.integers(0, 20), st.sampled_from(NUMBERS), st.integers(0, 2**64 - 1)), min_size=6, max_size=6,
+    ),
     tail=st.binary(max_size=300),
 )
 def test_generated_stores_with_lengths_that_lie(

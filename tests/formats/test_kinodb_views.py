@@ -11,11 +11,11 @@ import pytest
 from PIL import Image as Pillow
 from writers.kinodb import Frame, Stored, jpeg, png
 
-from glassfs.content import Film, Image, Picture
+from glassfs.content import EncodedImage, Image, Video
 from tests.formats.derived import shown_in, whole
 from tests.formats.kinodb_files import FRONT, floats, image_group, images_of, written
 from tests.helpers import open_bytes
-from tests.view.films import boxes, shown
+from tests.view.videos import boxes, shown
 
 
 def test_a_film_takes_each_frame_for_what_the_tree_does(tmp_path: Path) -> None:
@@ -29,10 +29,10 @@ def test_a_film_takes_each_frame_for_what_the_tree_does(tmp_path: Path) -> None:
     count = len(shots)
     data = bytes(written(tmp_path, {"state": floats(count, 1), "action": floats(count, 1), "images": shots}))
     group = image_group(open_bytes(data))
-    (film,) = [member.content for member in group.members() if isinstance(member.content, Film)]
+    (video,) = [member.content for member in group.members() if isinstance(member.content, Video)]
     frames = [(type(member.content), member.content.key) for member in images_of(group)]
-    assert [kind for kind, _ in frames] == [Image, Image, Image, Picture, Picture, Image, Picture]
-    assert [(type(film.frame(number)), film.frame(number).key) for number in range(count)] == frames
+    assert [kind for kind, _ in frames] == [Image, Image, Image, EncodedImage, EncodedImage, Image, EncodedImage]
+    assert [(type(video.frame(number)), video.frame(number).key) for number in range(count)] == frames
 
 
 @pytest.mark.parametrize("name", ["raw_looks_like_jpeg", "mixed_raw", "cli_images"])
@@ -40,9 +40,9 @@ def test_samples_as_films(samples: Path, name: str) -> None:
     files = shown_in(samples / f"kinodb/{name}.kdb")
     compared = 0
     for place in (place for place in files if place.endswith(".mp4")):
-        film = whole(files[place])
-        (_, _, count) = struct.unpack(">III", boxes(film)[b"stsz"])
-        pictures = shown(film).pictures
+        video = whole(files[place])
+        (_, _, count) = struct.unpack(">III", boxes(video)[b"stsz"])
+        images = shown(video).images
         frames = {one for one in files if one.startswith(place.removesuffix(".mp4") + "/") and one.endswith(".png")}
         for one in frames:
             number = int(Path(one).stem)
@@ -50,7 +50,7 @@ def test_samples_as_films(samples: Path, name: str) -> None:
             colours = np.asarray(Pillow.open(io.BytesIO(whole(files[one]))).convert("RGB")).astype(float)
             luma = colours @ np.array([0.299, 0.587, 0.114])
             height, width = luma.shape
-            if pictures[number].luma.shape == (-(-height // 16) * 16, -(-width // 16) * 16):  # not scaled
-                assert abs(pictures[number].luma[:height, :width] - luma).max() <= 3
+            if images[number].luma.shape == (-(-height // 16) * 16, -(-width // 16) * 16):  # not scaled
+                assert abs(images[number].luma[:height, :width] - luma).max() <= 3
                 compared += 1
     assert compared

@@ -139,8 +139,8 @@ def test_no_more_cameras_are_told_than_somebody_can_look_at() -> None:
 
 
 def test_an_episode_in_parts_is_one_and_each_part_is_one(tmp_path: Path) -> None:
-    film, state = np.zeros((STEPS, 4, 5, 3), np.uint8), np.arange(STEPS, dtype="<f4")
-    path = write_chunked(tmp_path, "pick", {"signal/rgb": film, "reward": state, "action/a": state}, 4)
+    video, state = np.zeros((STEPS, 4, 5, 3), np.uint8), np.arange(STEPS, dtype="<f4")
+    path = write_chunked(tmp_path, "pick", {"signal/rgb": video, "reward": state, "action/a": state}, 4)
     container = open_path(path)
     row = row_of(container)
     assert row["episode_name"] == "pick" and row["num_frames"] == STEPS

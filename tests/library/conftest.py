@@ -19,13 +19,13 @@ EPOCH = 621_355_968_000_000_000
 """1970 in ticks of .NET."""
 
 
-def film() -> np.ndarray:
+def video() -> np.ndarray:
     return np.random.default_rng(4).integers(0, 256, (FRAMES, 20, 30, 3), np.uint8)
 
 
 def write_wave(path: Path) -> None:
     with WShardWriter(path, episode={"episode_id": "demo", "length_T": FRAMES}) as writer:
-        writer.add_channel("rgb", film(), modality="rgb", codec="zstd")
+        writer.add_channel("rgb", video(), modality="rgb", codec="zstd")
         writer.add_channel("force", np.arange(FRAMES * 4000, dtype=np.float32).reshape(FRAMES, 4000))
 
 

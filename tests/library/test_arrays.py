@@ -19,7 +19,7 @@ from writers.wshard import WShardWriter
 
 import glassfs
 from glassfs.errors import Changed, Damaged, IsADirectory, Unavailable, Unsuited
-from tests.library.conftest import FRAMES, film, write_store
+from tests.library.conftest import FRAMES, video, write_store
 
 
 def bottom(array: np.ndarray) -> object:
@@ -133,9 +133,9 @@ def test_an_array_takes_its_own_memory_and_no_more(tmp_path: Path, codec: str) -
 def test_a_film_is_an_array_and_a_directory_of_frames(data: glassfs.Library) -> None:
     frames = data["wave.wshard/signal/rgb"]
     assert frames.shape == (FRAMES, 20, 30, 3) and frames.dtype == np.uint8
-    assert (frames.numpy() == film()).all() and (frames["000003"].numpy() == film()[3]).all()
+    assert (frames.numpy() == video()).all() and (frames["000003"].numpy() == video()[3]).all()
     picture = frames["000003"].image()
-    assert picture.mode == "RGB" and (np.asarray(picture) == film()[3]).all()
+    assert picture.mode == "RGB" and (np.asarray(picture) == video()[3]).all()
     with pytest.raises(IsADirectory):
         data["run1.kdb/episodes/0/images/front"].numpy()
     with pytest.raises(Unsuited):

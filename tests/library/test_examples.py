@@ -48,8 +48,8 @@ def test_the_dataset_gives_each_step_its_own(
     steps = module.Steps(str(tmp_path), "wrist")
     assert len(steps) == 72
     for number in (0, 23, 24, 47, 48, 71):
-        picture, state, action = steps[number]
+        image, state, action = steps[number]
         episode = steps.data[f"run.kdb/episodes/{number // 24}"]
-        assert (picture == episode[f"images/wrist/{number % 24:06d}"].numpy()).all()
+        assert (image == episode[f"images/wrist/{number % 24:06d}"].numpy()).all()
         assert (state == episode["state"].numpy()[number % 24]).all()
         assert (action == episode["action"].numpy()[number % 24]).all()

@@ -140,7 +140,7 @@ def test_threads_get_what_they_ask_for(data: glassfs.Library) -> None:
 
 
 def test_what_is_looked_up_is_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
+    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
     write_store(tmp_path / "a.kas")
     with glassfs.open(tmp_path) as folder, glassfs.open(tmp_path / "a.kas") as container:
         for value in (1.0, 2.0, 3.0):
@@ -155,7 +155,7 @@ def test_what_is_looked_up_is_what_is_there_now(tmp_path: Path, monkeypatch: pyt
 
 def aged(data: glassfs.Library) -> None:
     """Lets what was taken of a folder be as old as it gets."""
-    data._session._sources.joins._until = 0.0  # type: ignore[union-attr]
+    data._session.paths.sources.joins._until = 0.0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("views", ["", "by-task"])
@@ -183,30 +183,30 @@ def test_a_link_of_a_folder_leads_where_it_does_now(tmp_path: Path) -> None:
         assert data["latest/large"].numpy()[0] == 2
 
 
-def write_film(path: Path, value: int) -> None:
+def write_video(path: Path, value: int) -> None:
     with WShardWriter(path.with_suffix(".new")) as writer:
         writer.add_channel("rgb", np.full((4, 6, 8, 3), value, np.uint8), modality="rgb", codec="zstd")
     os.replace(path.with_suffix(".new"), path)
 
 
 def test_a_film_is_of_the_version_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
-    write_film(tmp_path / "w.wshard", 1)
+    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
+    write_video(tmp_path / "w.wshard", 1)
     with glassfs.open(tmp_path) as data:
-        film = data["w.wshard/signal/rgb"]
-        assert (film.numpy() == 1).all()
-        write_film(tmp_path / "w.wshard", 2)
-        for use in (film.numpy, lambda: film.shape, lambda: film.dtype):
+        video = data["w.wshard/signal/rgb"]
+        assert (video.numpy() == 1).all()
+        write_video(tmp_path / "w.wshard", 2)
+        for use in (video.numpy, lambda: video.shape, lambda: video.dtype):
             with pytest.raises(Changed, match=r"w\.wshard/signal/rgb: has been replaced"):
                 use()
         assert (data["w.wshard/signal/rgb"].numpy() == 2).all()
         (tmp_path / "w.wshard").unlink()
         with pytest.raises(Changed):
-            film.numpy()
+            video.numpy()
 
 
 def test_the_table_of_a_directory_is_of_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.PATIENCE", 0.0)
+    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
     make_samples.write_kinodb(tmp_path / "a.kdb")
     with glassfs.open(tmp_path) as data:
         episodes = data["a.kdb/episodes"]

@@ -50,7 +50,7 @@ class Gallery:
         """The files whose bytes are known."""
         return {path: expected for path, expected in self.files.items() if isinstance(expected, bytes)}
 
-    def pictures(self) -> dict[str, Pixels]:
+    def images(self) -> dict[str, Pixels]:
         return {path: expected for path, expected in self.files.items() if isinstance(expected, np.ndarray)}
 
 
@@ -62,9 +62,9 @@ def check(path: str, expected: Expected, data: bytes) -> None:
         value = json.loads(data, parse_constant=lambda word: pytest_fail(f"{path}: {word} is not JSON"))
         assert expected.value is ... or value == expected.value, path
     else:
-        with Image.open(io.BytesIO(data)) as picture:
-            assert picture.format == "PNG", path
-            np.testing.assert_array_equal(np.asarray(picture), expected, err_msg=path)
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.format == "PNG", path
+            np.testing.assert_array_equal(np.asarray(image), expected, err_msg=path)
 
 
 def pytest_fail(reason: str) -> None:
@@ -138,13 +138,13 @@ def _add_kinodb(gallery: Gallery, name: str) -> None:
 def _add_wshard(gallery: Gallery, name: str) -> None:
     """Compressed blocks, among them a film and one that is too large for the cache of the mount."""
     generator = np.random.default_rng(2)
-    film = generator.integers(0, 4, (STEPS, 16, 20, 3), np.uint8)
+    video = generator.integers(0, 4, (STEPS, 16, 20, 3), np.uint8)
     joints = generator.normal(size=(STEPS, 7)).astype("<f4")
     cloud = generator.integers(0, 9, (STEPS, 60_000)).astype("<f8")
     ticks = np.arange(STEPS, dtype="<i4")
     described = {"episode_id": "gallery", "length_T": STEPS}
     with WShardWriter(gallery.folder / name, codec="zstd", episode=described) as writer:
-        writer.add_channel("rgb", film, modality="rgb")
+        writer.add_channel("rgb", video, modality="rgb")
         writer.add_channel("joint_pos", joints, codec="none")
         writer.add_channel("cloud", cloud, codec="lz4")
         writer.add("reward", joints[:, 0])
@@ -154,9 +154,9 @@ def _add_wshard(gallery: Gallery, name: str) -> None:
     files[f"{name}/meta/wshard.json"] = Document({"format": "W-SHARD", "wshard_version": "0.1", "alignment": 32})
     files[f"{name}/meta/episode.json"] = Document(described)
     files[f"{name}/meta/channels.json"] = Document({"channels": writer.channels})
-    arrays = {"rgb": film, "joint_pos": joints, "cloud": cloud}
+    arrays = {"rgb": video, "joint_pos": joints, "cloud": cloud}
     files |= {f"{name}/signal/{key}.npy": npy(array) for key, array in arrays.items()}
-    files |= {f"{name}/signal/rgb/{t:06d}.png": film[t] for t in range(STEPS)}
+    files |= {f"{name}/signal/rgb/{t:06d}.png": video[t] for t in range(STEPS)}
     files[f"{name}/reward.npy"] = npy(np.ascontiguousarray(joints[:, 0]))
     files[f"{name}/time/ticks.npy"] = npy(ticks)
     files[f"{name}/signal/undescribed.bin"] = b"what is this?"

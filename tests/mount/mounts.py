@@ -19,6 +19,7 @@ import pytest
 from tests.waiting import wait_until
 
 LIBRARIES = {"3": ("libfuse3.so.4", "libfuse3.so.3"), "2": ("libfuse.so.2",)}
+PACKAGES = {"3": "fuse3", "2": "libfuse2"}
 PATIENCE = 60.0
 """Seconds for what takes a moment, on a machine that does other things as well."""
 COMMAND = (sys.executable, "-m", "glassfs")
@@ -36,7 +37,7 @@ def missing(generation: str) -> str | None:
         except OSError:
             continue
         return None
-    return f"libfuse {generation} is not installed"
+    return f"libfuse {generation} is not installed: apt install {PACKAGES[generation]}"
 
 
 def require(generation: str) -> None:

@@ -111,10 +111,10 @@ def test_a_container_cut_short_while_mounted(mounted: Mounted, tmp_path: Path) -
 def test_a_bad_section_costs_its_files_only(mounted: Mounted, tmp_path: Path) -> None:
     """The image section of the second episode ends in the middle of a header."""
     path = tmp_path / "run.kdb"
-    picture = np.full((4, 5, 3), 7, np.uint8)
+    image = np.full((4, 5, 3), 7, np.uint8)
     with KinoWriter(path) as writer:
         for _ in range(3):
-            writer.add_episode(np.ones((2, 2)), np.ones((2, 1)), images=[{"cam": picture}] * 2)
+            writer.add_episode(np.ones((2, 2)), np.ones((2, 1)), images=[{"cam": image}] * 2)
     container = bytearray(path.read_bytes())
     entry = writer.entries[1]
     (index,) = struct.unpack_from("<Q", container, 24)

@@ -26,15 +26,15 @@ from tests.waiting import wait_until
 READERS = 16
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT, errno.ENODEV, errno.EINTR)
 """What is said when a mount ends; ENOENT comes from the mount point, which is empty then."""
-FILM = np.random.default_rng(3).integers(0, 5, (400, 5_000), np.uint8)
+VIDEO = np.random.default_rng(3).integers(0, 5, (400, 5_000), np.uint8)
 
 
 @pytest.fixture(scope="module")
-def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ends") / "film.wshard"
     with WShardWriter(path, codec="zstd") as writer:
         for number in range(8):
-            writer.add_channel(f"c{number}", FILM + number)
+            writer.add_channel(f"c{number}", VIDEO + number)
     return path
 
 
@@ -64,7 +64,7 @@ class Load:
 
     def _run(self, seed: int) -> None:
         chance = np.random.default_rng(seed)
-        expected = npy(FILM + seed % 8)
+        expected = npy(VIDEO + seed % 8)
         try:
             descriptor = os.open(self._signal / f"c{seed % 8}.npy", os.O_RDONLY | (os.O_DIRECT if seed % 2 else 0))
             try:
@@ -111,11 +111,11 @@ def by_abort(mount: Mount) -> None:
     pytest.param(terminate, id="SIGTERM"), pytest.param(hang_up, id="SIGHUP"), pytest.param(kill, id="kill -9"),
     pytest.param(by_abort, id="abort"),
 ])
-def test_an_end_under_load(mounted: Mounted, film: Path, tmp_path: Path, end: Callable[[Mount], None]) -> None:
+def test_an_end_under_load(mounted: Mounted, video: Path, tmp_path: Path, end: Callable[[Mount], None]) -> None:
     """All readers get errors, the daemon is gone, and the next mount at the same place shows everything."""
     point = tmp_path / "mnt"
     point.mkdir()
-    with mounted(film, at=point, options=["cache_size=1M"]) as mount:
+    with mounted(video, at=point, options=["cache_size=1M"]) as mount:
         load = Load(mount)
         try:
             end(mount)
@@ -126,8 +126,8 @@ def test_an_end_under_load(mounted: Mounted, film: Path, tmp_path: Path, end: Ca
         if end is not kill:
             wait_until(lambda: not is_mounted(point))
             assert os.listdir(point) == []
-        with mounted(film, at=point):
-            assert (point / "signal/c3.npy").read_bytes() == npy(FILM + 3)
+        with mounted(video, at=point):
+            assert (point / "signal/c3.npy").read_bytes() == npy(VIDEO + 3)
         assert not is_mounted(point)
 
 
@@ -153,12 +153,12 @@ MountSession([sys.argv[1]], sys.argv[2], MountOptions.parse(())).run(ready)
 """
 
 
-def test_a_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, film: Path) -> None:
+def test_a_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, video: Path) -> None:
     """A process that the kernel cannot end, as the answer that it waits for would have been its own."""
     if fuse == "2":
         pytest.skip("libfuse 2 waits at its end for whoever answers")
     process = subprocess.Popen(
-        [sys.executable, "-c", WAITS_FOR_ITSELF, str(film), str(tmp_path)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", WAITS_FOR_ITSELF, str(video), str(tmp_path)], stdout=subprocess.PIPE, text=True,
         env=environment(fuse),
     )
     assert process.stdout is not None
@@ -168,11 +168,11 @@ def test_a_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, film: 
     assert not is_mounted(tmp_path)
 
 
-def test_an_end_at_once(fuse: str, film: Path, tmp_path: Path, scale: Scale) -> None:
+def test_an_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) -> None:
     """While libfuse and the kernel still agree, or just after that."""
     for number in range(scale(4, 40, 400)):
         process = subprocess.Popen(
-            [*COMMAND, "mount", "-f", str(film), str(tmp_path)], stderr=subprocess.PIPE, text=True,
+            [*COMMAND, "mount", "-f", str(video), str(tmp_path)], stderr=subprocess.PIPE, text=True,
             env=environment(fuse),
         )
         wait_until(lambda: is_mounted(tmp_path))
@@ -183,8 +183,8 @@ def test_an_end_at_once(fuse: str, film: Path, tmp_path: Path, scale: Scale) -> 
 
 
 @pytest.mark.parametrize("state", ["idle", "with a file open"])
-def test_a_connection_that_is_cut(mounted: Mounted, as_root: None, film: Path, state: str) -> None:
-    with mounted(film) as mount:
+def test_a_connection_that_is_cut(mounted: Mounted, as_root: None, video: Path, state: str) -> None:
+    with mounted(video) as mount:
         shown = mount.path / "signal/c1.npy"
         descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT) if state != "idle" else None
         Connection(mount.path).abort()
@@ -195,20 +195,20 @@ def test_a_connection_that_is_cut(mounted: Mounted, as_root: None, film: Path, s
                 os.pread(descriptor, 100, 0)
             os.close(descriptor)
             assert raised.value.errno in GONE
-        with mounted(film, at=mount.path):
-            assert shown.read_bytes() == npy(FILM + 1)
+        with mounted(video, at=mount.path):
+            assert shown.read_bytes() == npy(VIDEO + 1)
 
 
-def test_a_lazy_unmount_under_load(mounted: Mounted, film: Path) -> None:
+def test_a_lazy_unmount_under_load(mounted: Mounted, video: Path) -> None:
     """The mount point is free at once; who has a file open reads on to the end, after which the daemon goes."""
-    with mounted(film, options=["cache_size=1M"]) as mount:
+    with mounted(video, options=["cache_size=1M"]) as mount:
         with (mount.path / "signal/c2.npy").open("rb", buffering=0) as file:
             load = Load(mount)
             mount.unmount("--lazy")
             assert not is_mounted(mount.path)
             load.end()
             assert set(load.errors) <= {"ENOENT"}
-            assert file.read() == npy(FILM + 2)
+            assert file.read() == npy(VIDEO + 2)
             assert is_running(mount.pid)
         wait_until(lambda: not is_running(mount.pid))
 
@@ -228,7 +228,7 @@ def remains(folder: Path) -> tuple[int, list[str]]:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "daemon"])
 def test_mounts_leave_nothing(
-    mounted: Mounted, film: Path, tmp_path: Path, scale: Scale, foreground: bool,
+    mounted: Mounted, video: Path, tmp_path: Path, scale: Scale, foreground: bool,
 ) -> None:
     """One after another at the same place, ended by unmounting and by SIGTERM; what does not fit is in a spool."""
     point, spool = tmp_path / "mnt", tmp_path / "spool"
@@ -237,8 +237,8 @@ def test_mounts_leave_nothing(
     options = ["cache_size=0", f"spool={spool}"]
     before = remains(tmp_path)
     for number in range(scale(3, 20, 1000)):
-        with mounted(film, at=point, options=options, foreground=foreground) as mount:
-            assert (point / f"signal/c{number % 8}.npy").read_bytes() == npy(FILM + number % 8)
+        with mounted(video, at=point, options=options, foreground=foreground) as mount:
+            assert (point / f"signal/c{number % 8}.npy").read_bytes() == npy(VIDEO + number % 8)
             if number % 2:
                 os.kill(mount.pid, signal.SIGTERM)
                 wait_until(lambda: not is_mounted(point))

@@ -205,9 +205,9 @@ def test_spool_disk_full(mounted: Mounted, faults: Faults, scale: Scale, tmp_pat
     """A block that does not fit there can be read again as soon as there is room."""
     endings = scale(1, 10, 50)
     path = tmp_path / "large.wshard"
-    film = np.random.default_rng(5).integers(0, 4, (100, 50_000), np.uint8)
+    video = np.random.default_rng(5).integers(0, 4, (100, 50_000), np.uint8)
     with WShardWriter(path, codec="zstd") as writer:
-        writer.add_channel("film", film)
+        writer.add_channel("film", video)
     seen: Counter[str] = Counter()
     with mounted(path, options=["cache_size=4M", f"spool={small_disk}"]) as mount:
         shown = mount.path / "signal/film.npy"
@@ -218,7 +218,7 @@ def test_spool_disk_full(mounted: Mounted, faults: Faults, scale: Scale, tmp_pat
             seen["ENOSPC"] += 1
             wait_until(lambda: os.statvfs(small_disk).f_bfree > 250)  # of 256: others need the room
         subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
-        assert shown.read_bytes()[HEADER:] == film.tobytes()
+        assert shown.read_bytes()[HEADER:] == video.tobytes()
         seen["whole file once there was room"] += 1
         assert is_running(mount.pid)
         assert sum("cannot be written there: No space left on device" in line for line in mount.log_lines()) == 1

@@ -103,7 +103,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
             frames = 20 + episode
             writer.add_episode(
                 generator.normal(size=(frames, episode % 4)), generator.normal(size=(frames, 7)),
-                generator.normal(size=frames), images=_film(generator, frames, episode),
+                generator.normal(size=frames), images=_video(generator, frames, episode),
                 embodiment="widowx", task=f"task {episode} \"quoted\" ü", fps=10.0 + episode / 3,
                 success=(None, True, False)[episode % 3], total_reward=None if episode % 2 else episode / 7,
             )
@@ -111,7 +111,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _film(generator: np.random.Generator, frames: int, episode: int) -> Iterator[Frame]:
+def _video(generator: np.random.Generator, frames: int, episode: int) -> Iterator[Frame]:
     from writers.kinodb import Stored
 
     encode = (jpeg, png)[episode % 2]
@@ -180,11 +180,11 @@ def check_episode(folder: Path, path: str, episode: Decoded) -> set[str]:
         file = folder / f"images/{camera}/{frame:06d}.{ending}"
         found.add(f"{path}/images/{camera}/{frame:06d}.{ending}")
         if len(data) == width * height * channels:
-            with Image.open(file) as picture:
-                assert picture.size == (width, height)
-                assert picture.tobytes() == data
+            with Image.open(file) as image:
+                assert image.size == (width, height)
+                assert image.tobytes() == data
         else:
             assert file.read_bytes() == data
-            with Image.open(io.BytesIO(data)) as picture:
-                assert picture.size == (width, height)
+            with Image.open(io.BytesIO(data)) as image:
+                assert image.size == (width, height)
     return found

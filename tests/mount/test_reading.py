@@ -203,21 +203,21 @@ def test_arrays_open_as_memory_maps(shown: Mount, gallery: Gallery) -> None:
 
 
 def test_frames_open_as_pictures(shown: Mount, gallery: Gallery) -> None:
-    pictures = gallery.pictures()
-    assert len(pictures) > 20
-    for path, expected in pictures.items():
-        with Image.open(shown.path / path) as picture:
-            picture.verify()
-        with Image.open(shown.path / path) as picture:
-            assert picture.size == expected.shape[1::-1], path
-            np.testing.assert_array_equal(np.asarray(picture), expected, err_msg=path)
+    images = gallery.images()
+    assert len(images) > 20
+    for path, expected in images.items():
+        with Image.open(shown.path / path) as image:
+            image.verify()
+        with Image.open(shown.path / path) as image:
+            assert image.size == expected.shape[1::-1], path
+            np.testing.assert_array_equal(np.asarray(image), expected, err_msg=path)
 
 
 def test_stored_pictures_open_as_what_they_are(shown: Mount) -> None:
     for name, kind in (("000000.jpg", "JPEG"), ("000001.png", "PNG")):
-        with Image.open(shown.path / "run.kdb/episodes/1/images/cam" / name) as picture:
-            picture.load()
-            assert picture.format == kind
+        with Image.open(shown.path / "run.kdb/episodes/1/images/cam" / name) as image:
+            image.load()
+            assert image.format == kind
 
 
 def test_any_range_of_a_frame(shown: Mount, gallery: Gallery) -> None:

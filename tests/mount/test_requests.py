@@ -29,19 +29,19 @@ GIVEN_BACK = ("FORGET", "BATCH_FORGET")
 
 
 @pytest.fixture(scope="module")
-def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two containers of 200 pictures, each of some bytes of its own."""
     folder = tmp_path_factory.mktemp("film")
     for name in ("one.kdb", "two.kdb"):
         with KinoWriter(folder / name) as writer:
             writer.add_episode(
                 np.zeros((STEPS, 2), np.float32), np.zeros((STEPS, 1), np.float32),
-                images=({"cam": picture(name, number)} for number in range(STEPS)),
+                images=({"cam": image(name, number)} for number in range(STEPS)),
             )
     return folder
 
 
-def picture(name: str, number: int) -> np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]:
+def image(name: str, number: int) -> np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]:
     return np.full((8, 9, 3), (number + len(name)) % 256, np.uint8)
 
 
@@ -65,8 +65,8 @@ def once_in_some_tries(condition: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
-def test_a_picture_costs_one_read_and_no_opening(mounted: Mounted, film: Path, in_folder: bool) -> None:
-    with mounted(film if in_folder else film / "one.kdb") as mount:
+def test_a_picture_costs_one_read_and_no_opening(mounted: Mounted, video: Path, in_folder: bool) -> None:
+    with mounted(video if in_folder else video / "one.kdb") as mount:
         folder = (mount.path / "one.kdb" if in_folder else mount.path) / "episodes/0/images/cam"
         assert len(list(folder.iterdir())) == STEPS
         before = requests(mount)
@@ -85,9 +85,9 @@ def test_a_picture_costs_one_read_and_no_opening(mounted: Mounted, film: Path, i
 
 @pytest.mark.parametrize("command", [["ls", "-l"], ["ls", "-lR"], ["find"]], ids=" ".join)
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
-def test_a_container_is_listed_once(mounted: Mounted, film: Path, in_folder: bool, command: list[str]) -> None:
+def test_a_container_is_listed_once(mounted: Mounted, video: Path, in_folder: bool, command: list[str]) -> None:
     """The second time, the kernel asks for nothing in it, in a mirrored folder neither."""
-    with mounted(film if in_folder else film / "one.kdb") as mount:
+    with mounted(video if in_folder else video / "one.kdb") as mount:
         root = mount.path / "one.kdb" if in_folder else mount.path
         folder = root if command != ["ls", "-l"] else root / "episodes/0/images/cam"
         if not in_folder:
@@ -105,9 +105,9 @@ def test_a_container_is_listed_once(mounted: Mounted, film: Path, in_folder: boo
         assert once_in_some_tries(is_known), seen
 
 
-def test_names_in_a_container_stay_known_in_a_folder(mounted: Mounted, film: Path) -> None:
+def test_names_in_a_container_stay_known_in_a_folder(mounted: Mounted, video: Path) -> None:
     """Those of the folder itself are asked for again, the way below them is not."""
-    with mounted(film) as mount:
+    with mounted(video) as mount:
         deep = mount.path / "one.kdb/episodes/0/images/cam"
         places = [deep / f"{number:06d}.png" for number in range(0, STEPS, 20)]
         assert all(place.exists() for place in places)
@@ -123,8 +123,8 @@ def test_names_in_a_container_stay_known_in_a_folder(mounted: Mounted, film: Pat
         assert once_in_some_tries(is_known)
 
 
-def test_what_nobody_uses_is_given_back(mounted: Mounted, as_root: None, film: Path) -> None:
-    with mounted(film) as mount:
+def test_what_nobody_uses_is_given_back(mounted: Mounted, as_root: None, video: Path) -> None:
+    with mounted(video) as mount:
         empty = mount.status()["nodes"]
         files = sum(len(names) for _, _, names in os.walk(mount.path))
         assert mount.status()["nodes"]["references"] > files > 2 * STEPS
@@ -147,9 +147,9 @@ def nodes_after_forgetting(mount: Mount) -> dict[str, int]:
     return found
 
 
-def test_the_status_is_new_at_each_look_up_and_whole(mounted: Mounted, film: Path) -> None:
+def test_the_status_is_new_at_each_look_up_and_whole(mounted: Mounted, video: Path) -> None:
     """Its size is that of its bytes, whoever asks for it first, with ``stat`` or with ``open``."""
-    with mounted(film) as mount:
+    with mounted(video) as mount:
         path = mount.path / ".glassfs/status.json"
         seconds = [json.loads(path.read_bytes())["requests"]["LOOKUP"] for _ in range(5)]
         assert seconds == sorted(set(seconds))
@@ -172,8 +172,8 @@ def test_the_status_is_new_at_each_look_up_and_whole(mounted: Mounted, film: Pat
 
 
 @pytest.mark.slow
-def test_64_readers_of_the_status_at_once(mounted: Mounted, film: Path) -> None:
-    with mounted(film) as mount:
+def test_64_readers_of_the_status_at_once(mounted: Mounted, video: Path) -> None:
+    with mounted(video) as mount:
         path = mount.path / ".glassfs/status.json"
 
         def read(_number: int) -> int:

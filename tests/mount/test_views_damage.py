@@ -116,23 +116,23 @@ def test_a_damaged_picture_costs_the_frame_of_the_film(mounted: Mounted, tmp_pat
     pictures = [jpeg(np.full((64, 64, 3), 20 * number, np.uint8)) for number in range(6)]
     good, bad = tmp_path / "good.kdb", tmp_path / "bad.kdb"
     with KinoWriter(good, created=0) as writer:
-        shots = [{"front": Stored(picture, 64, 64)} for picture in pictures]
+        shots = [{"front": Stored(image, 64, 64)} for image in pictures]
         writer.add_episode(np.ones((6, 1)), np.ones((6, 1)), images=shots)
     data = bytearray(good.read_bytes())
     start = data.index(pictures[3])
     data[start + 3 : start + len(pictures[3])] = bytes(len(pictures[3]) - 3)
     bad.write_bytes(data)
     with mounted(good, bad, options=["views=all"]) as mount:
-        film = "episodes/0/images/front.mp4"
-        failed = lost(*(ranges_of(mount.path / path.name / film) for path in (good, bad)))
-        size = (mount.path / bad.name / film).stat().st_size
+        video = "episodes/0/images/front.mp4"
+        failed = lost(*(ranges_of(mount.path / path.name / video) for path in (good, bad)))
+        size = (mount.path / bad.name / video).stat().st_size
         frame = h264.size_of(64, 64)
         begin = size - 3 * frame
         assert failed == list(range(begin // PAGE * PAGE, begin + frame, PAGE))
         steps = "episodes/0/steps.parquet"
         assert (mount.path / bad.name / steps).read_bytes() == (mount.path / good.name / steps).read_bytes()
         with pytest.raises(OSError, match="Input/output error"):
-            (mount.path / bad.name / film).read_bytes()
+            (mount.path / bad.name / video).read_bytes()
         assert (mount.path / bad.name / "episodes/0/images/front/000004.jpg").read_bytes() == pictures[4]
 
 

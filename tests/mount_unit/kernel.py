@@ -12,6 +12,7 @@ from glassfs.mount.operations import Listing, Operations
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
 from glassfs.tree import Directory, File, Sources
+from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory
 from tests.memory_store import MemoryStore
 from tests.tree.trees import origin, sources_of
@@ -32,9 +33,7 @@ def operations_of(
     def own() -> OwnDirectory:
         return OwnDirectory(sources, status, OWNER)
 
-    operations = Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
-    sources.on_drop = operations.inodes.drop_nodes
-    return operations
+    return Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
 
 
 class Kernel:
@@ -82,10 +81,20 @@ def held_by(listing: Listing, start: int = 0) -> list[tuple[str, int]]:
     return found + [(os.fsdecode(name), ident) for ident, (name, *_) in enumerate(facts, first)]
 
 
-def served(store: MemoryStore, *names: str, options: tuple[str, ...] = (), limit: int = 64) -> tuple[Sources, Kernel]:
-    """The sources of these names in a store, and a kernel that looks at them."""
-    sources = sources_of(store, *names, limit=limit)
-    return sources, Kernel(operations_of(sources, *options))
+def served(
+    store: MemoryStore, *names: str, options: tuple[str, ...] = (), limit: int = 64,
+    on_change: Callable[[], None] = lambda: None,
+) -> tuple[Sources, Kernel]:
+    """Return the sources of these names in a store, and a kernel that looks at them."""
+    served_by: list[Operations] = []
+
+    def drop(lease: Lease) -> None:
+        for operations in served_by:
+            operations.inodes.drop_nodes(lease)
+
+    sources = sources_of(store, *names, limit=limit, on_change=on_change, on_drop=drop)
+    served_by.append(operations_of(sources, *options))
+    return sources, Kernel(served_by[0])
 
 
 def told(sources: Sources, kernel: Kernel) -> None:

@@ -129,7 +129,7 @@ class KernelAtWork(RuleBasedStateMachine):
         for path in data.draw(st.sets(st.sampled_from(PLAIN))):
             self.put_bytes(path)
         self.store.can_watch = data.draw(st.booleans())
-        self.sources = sources_of(self.store)
+        self.sources = sources_of(self.store, on_drop=lambda lease: self.operations.inodes.drop_nodes(lease))
         self.operations = operations_of(self.sources)
         self.inodes = self.operations.inodes
 

@@ -19,9 +19,8 @@ pytestmark = pytest.mark.usefixtures("made_format")
 
 def test_what_a_store_tells_is_told_to_the_kernel() -> None:
     store = MemoryStore({"c": made(a=b"a"), "sub/d": made(b=b"b"), "p": b"plain"})
-    sources, kernel = served(store)
     woken: list[int] = []
-    sources.on_change = lambda: woken.append(1)
+    sources, kernel = served(store, on_change=lambda: woken.append(1))
     container, inside, deep = kernel.find("/c"), kernel.find("/c/a.bin"), kernel.find("/sub/d")
     sources.refresh()
     woken.clear()

@@ -31,7 +31,7 @@ def write_each_format(folder: Path) -> dict[str, Path]:
         pictures = [chance.integers(0, 256, (37, 37, 3), np.uint8) for _ in range(50)]
         for number in range(10):
             episodes.add_episode(
-                chance.random((50, 14)), chance.random((50, 7)), images=({"front": picture} for picture in pictures),
+                chance.random((50, 14)), chance.random((50, 7)), images=({"front": image} for image in pictures),
                 task=f"task {number}", embodiment="arm",
             )
     with WShardWriter(paths["wshard"], codec="none") as shard:

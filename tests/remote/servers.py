@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 import pytest
 
+from tests.optional import without
 from tests.remote.ports import LOCALHOST, free_port
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def program(name: str) -> str:
     places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     found = shutil.which(name, path=os.pathsep.join(places))
     if found is None:
-        missing(f"{name} is not installed")
+        missing(without(name))
     return found
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.optional import package
 from tests.remote import servers
 from tests.remote.proxy import Proxy
 
@@ -73,7 +74,7 @@ def test_rclone_serves_s3_with_signatures(served: Path, tmp_path: Path, nothing_
 
 
 def test_rclone_serves_sftp(served: Path, tmp_path: Path, nothing_left: None) -> None:
-    import paramiko
+    paramiko = package("paramiko")
 
     user, password = (servers.CREDENTIALS[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
     with servers.rclone("sftp", served, tmp_path / "rclone") as port, paramiko.SSHClient() as client:
@@ -120,7 +121,7 @@ def test_nginx_asks_for_a_password_and_speaks_tls(
 
 
 def test_sshd_serves_files_to_whoever_has_the_key(served: Path, tmp_path: Path, nothing_left: None) -> None:
-    import paramiko
+    paramiko = package("paramiko")
 
     before = set(servers.descendants(os.getpid()))
     with servers.sshd(tmp_path / "sshd") as server:

@@ -1,4 +1,4 @@
-"""Small containers that are large when they are read. All that comes of them is zeros."""
+"""Small containers that expand to many zeros when they are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE = 1 << 20
 
 
 class Bombs(wshard.WShardWriter):
-    """A WShard of blocks that are given as they are stored: ``add(name, Stored)``."""
+    """A WShard writer that also takes stored blocks: ``add(name, Packed)``."""
 
     def _write_block(self, file: BinaryIO, name: bytes, place: tuple[int, int], block: Any, codec: str) -> bytes:
         if not isinstance(block, Packed):
@@ -28,7 +28,7 @@ class Bombs(wshard.WShardWriter):
 
 
 class Packed:
-    """``size`` zeros as they are stored."""
+    """``size`` zeros, compressed."""
 
     def __init__(self, codec: str, size: int) -> None:
         self.codec, self.size = codec, size
@@ -36,7 +36,7 @@ class Packed:
 
 
 def zstd_frame(size: int) -> bytes:
-    """Without the size of its content, and with a window of 128 MiB that a decoder is to keep."""
+    """Compress zeros into a frame without content size, with a window of 128 MiB that the decoder must hold."""
     parameters = zstandard.ZstdCompressionParameters(
         window_log=WINDOW, write_content_size=False, write_checksum=False, compression_level=1,
     )
@@ -46,7 +46,7 @@ def zstd_frame(size: int) -> bytes:
 
 
 def write_blocks(path: Path, codec: str, blocks: int, size: int) -> list[str]:
-    """Blocks of so many bytes each; their files, below the container."""
+    """Write blocks of ``size`` bytes each and return the paths of their files in the container."""
     packed = Packed(codec, size)
     with Bombs(path, has_metadata=False, codec=codec) as writer:
         for number in range(blocks):
@@ -54,8 +54,8 @@ def write_blocks(path: Path, codec: str, blocks: int, size: int) -> list[str]:
     return [f"signal/b{number:02d}.bin" for number in range(blocks)]
 
 
-def write_film(path: Path, frames: int, side: int) -> list[str]:
-    """A film whose frames are pictures of ``side`` × ``side``, in one block; their files."""
+def write_video(path: Path, frames: int, side: int) -> list[str]:
+    """Write a video of ``side`` × ``side`` images in one block and return the paths of its images."""
     packed = Packed("zstd", frames * side * side * 3)
     channel = {"id": "rgb", "dtype": "u8", "shape": [side, side, 3], "signal_block": "signal/rgb", "modality": "rgb"}
     with Bombs(path, codec="zstd", episode={"length_T": frames}) as writer:
@@ -65,7 +65,7 @@ def write_film(path: Path, frames: int, side: int) -> list[str]:
 
 
 def write_table(path: Path, columns: int, blocks: int, rows_per_block: int) -> list[str]:
-    """An IDV of doubles, of which deflate makes a thousandth; the columns' files."""
+    """Write an IDV of doubles, which deflate shrinks to a thousandth, and return the paths of its columns."""
     names = [f"c{number:02d}" for number in range(columns)]
     with IdvWriter(path, rows_per_block=rows_per_block) as writer:
         for name in names:

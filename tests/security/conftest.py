@@ -1,6 +1,6 @@
-"""Attacks on mounts that root made for others. They need root, as they become other users, and a /dev/fuse.
+"""Attacks on mounts that root made for other users. They need root, to become other users, and /dev/fuse.
 
-What is tested here is the same through both libfuses; libfuse 3 is taken where it is there.
+The results do not depend on the libfuse; libfuse 3 is preferred.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fuse() -> str:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that everybody may enter, which pytest's own are not. Mounts that are left in it are taken away."""
+    """A folder that every user may enter, unlike pytest's own. Mounts left in it are removed."""
     folder = Path(tempfile.mkdtemp(prefix="glassfs-security-")).resolve()
     folder.chmod(0o755)
     yield folder
@@ -50,7 +50,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def shared(fuse: str, place: Path) -> Iterator[Shared]:
-    """``shared(source, …)``: a mount for everybody, at ``at`` or at a new place, until the test ends."""
+    """``shared(source, …)``: a mount for all users, at ``at`` or at a new path, until the test ends."""
     daemons: list[Daemon] = []
 
     def mount(*sources: Path, options: Sequence[str] = (), at: Path | None = None, **more: object) -> Daemon:

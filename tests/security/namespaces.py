@@ -1,4 +1,4 @@
-"""A child in a mount namespace of its own: what it mounts is seen by nobody else, and gone when it has ended."""
+"""A child in a mount namespace of its own: its mounts are invisible to other processes and end with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def in_own_namespace(function: Callable[..., Any], *arguments: Any, patience: float = 200.0) -> Any:
-    """Runs the function there and waits for what it returns."""
+    """Call the function in a new mount namespace and return its result."""
     def inside() -> Any:
         _checked(_LIBC.unshare(CLONE_NEWNS))
         _mount("none", "/", MS_REC | MS_PRIVATE)

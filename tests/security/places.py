@@ -1,4 +1,4 @@
-"""Files for others to attack: small containers, owners, modes, access lists, and what a user can reach of them."""
+"""Files to attack: small containers, owners, modes, access lists, and what a user can read of them."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def give(path: Path, mode: int, owner: User | None = None) -> Path:
 
 
 def write_store(path: Path, word: bytes = b"harmless", mode: int = 0o644, owner: User | None = None) -> Path:
-    """A kastore container with the array ``word`` of these bytes."""
+    """Write a kastore container with the array ``word`` of these bytes."""
     with KastoreWriter(path) as writer:
         writer.add("word", np.frombuffer(word, "u1"))
     return give(path, mode, owner)
 
 
 def write_episode(folder: Path, name: str, word: bytes, parts: int = 2) -> tuple[Path, list[Path]]:
-    """A WShard manifest and its parts; each step of ``signal/word`` has the bytes of ``word``."""
+    """Write a WShard manifest and its parts; each step of ``signal/word`` has the bytes of ``word``."""
     steps = np.tile(np.frombuffer(word, "u1"), (parts, 1))
     manifest = write_chunked(folder, name, {"signal/word": steps}, 1)
     return manifest, sorted(folder.glob(f"{name}_chunk_*.wshard"))
 
 
 def access_list(entries: Iterable[tuple[int, int, int]]) -> bytes:
-    """The extended attribute of entries (tag, permissions, id) as the kernel takes it (linux/posix_acl_xattr.h)."""
+    """Return the extended attribute of entries (tag, permissions, id), as in linux/posix_acl_xattr.h."""
     head = struct.pack("<I", ACL_VERSION)
     return head + b"".join(struct.pack("<HHI", tag, allowed, number) for tag, allowed, number in sorted(entries))
 
 
 def set_access(path: Path, owner: int, group: int, others: int, users: Mapping[int, int], mask: int = 7) -> None:
-    """A POSIX access list with named users. Skips the test where the file system has none."""
+    """Set a POSIX access list with named users. Skips the test if the file system has none."""
     plain = [(tag, allowed, NOBODY_IN_PARTICULAR) for tag, allowed in
              ((USER_OBJ, owner), (GROUP_OBJ, group), (MASK, mask), (OTHER, others))]
     try:
@@ -68,7 +68,7 @@ def set_access(path: Path, owner: int, group: int, others: int, users: Mapping[i
 
 
 def read_or_refusal(path: str | Path) -> bytes | int:
-    """The bytes of a file, or the errno of what stood in the way."""
+    """Return the bytes of a file, or the errno of the failure."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -77,7 +77,7 @@ def read_or_refusal(path: str | Path) -> bytes | int:
 
 
 def can_open(path: str | Path) -> bool:
-    """Whether a file can be read, or a folder listed."""
+    """Return whether a file can be read, or a folder listed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -95,7 +95,7 @@ def can_open(path: str | Path) -> bool:
 
 
 def all_bytes_below(root: str | Path) -> dict[str, bytes]:
-    """What a walk finds that can be read: each file, and the target of each link, by path."""
+    """Walk a tree and return each readable file and each link's target, by path."""
     found: dict[str, bytes] = {}
     for folder, folders, names in os.walk(root):
         for name in [*folders, *names]:

@@ -31,7 +31,7 @@ DEPTH = 3
 
 @dataclass
 class Templates:
-    """Containers to copy: writing each of thousands anew would take a minute. What is in them, below their own name."""
+    """Containers to copy, as writing thousands would take a minute."""
 
     store: Path
     manifest: Path
@@ -50,8 +50,10 @@ INSIDE_MANIFEST = ("signal/word.npy", "chunks/0001/signal/word.npy", "meta/manif
 
 @dataclass
 class Grown:
-    """``plain``: files, folders and links, by path below the root. ``containers``: the files that each is made of, and
-    what is in it. ``listed``: what has an access list.
+    """Paths below the root.
+
+    ``plain``: files, folders and links. ``containers``: the files that each is made of, and paths inside it.
+    ``listed``: paths with an access list.
     """
 
     plain: list[str] = field(default_factory=list)
@@ -60,7 +62,7 @@ class Grown:
 
 
 class Gardener:
-    """Makes trees below ``root``, each from its own seed."""
+    """Make trees below ``root``, each from its own seed."""
 
     def __init__(self, root: Path, templates: Templates, has_access_lists: bool) -> None:
         self.grown = Grown()
@@ -109,7 +111,7 @@ class Gardener:
             self.grown.containers[path] = [path], INSIDE_PART
 
     def _finish(self, path: str, modes: tuple[int, ...], is_plain: bool = True) -> None:
-        """Owner, mode and perhaps an access list; a folder's after what is in it."""
+        """Set owner, mode and perhaps an access list; of a folder after its contents are written."""
         chosen, place = self._random, self._root / path
         owner = chosen.choice(OWNERS) if chosen.random() < 0.5 else OWNERS[0]
         os.chown(place, owner.uid, owner.gid)
@@ -123,7 +125,7 @@ class Gardener:
             self.grown.plain.append(path)
 
     def _target(self, folder: str) -> str:
-        """Something that is there, or may be, inside the tree or out of it, or one of a few odd things."""
+        """Return a link target: an existing or missing path inside or outside of the tree, or a special name."""
         chosen = self._random
         known = [*self.grown.plain[-12:], *list(self.grown.containers)[-8:]]
         if known and chosen.random() < 0.7:

@@ -1,4 +1,4 @@
-"""S5: a table over a folder tells everybody what everybody could read, and no more."""
+"""S5: a table over a folder shows what every user may read, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_take(path: Path, task: str, mode: int = 0o644, owner: User | None = No
 
 
 def made_source(place: Path) -> Path:
-    """Two containers for everybody, and four that not everybody can reach and read."""
+    """Make two containers that every user may read, and four that some users cannot read or reach."""
     source = make_folder(place / "source")
     write_take(source / "open.kdb", "open")
     write_take(make_folder(source / "folder") / "inner.kdb", "inner")
@@ -34,8 +34,8 @@ def made_source(place: Path) -> Path:
     return source
 
 
-def told(root: str) -> tuple[list[str], bytes, str]:
-    """What a user is told by joined files below a root: containers, how many are omitted, and all names and texts."""
+def shown(root: str) -> tuple[list[str], bytes, str]:
+    """Return what joined files below a root show: containers, the number omitted, and all names and texts."""
     with open(f"{root}/episodes.jsonl", encoding="utf-8") as file:
         text = file.read()
     rows = [json.loads(line) for line in text.splitlines()]
@@ -50,19 +50,19 @@ def told(root: str) -> tuple[list[str], bytes, str]:
     return [row["container"] for row in rows], os.getxattr(f"{root}/episodes.jsonl", "user.glassfs.omitted"), text
 
 
-def test_others_are_told_what_they_could_read(shared: Shared, place: Path) -> None:
+def test_joined_tables_omit_closed_containers(shared: Shared, place: Path) -> None:
     daemon = shared(made_source(place), options=["views=all"])
     for root in (daemon.path, daemon.path / ".glassfs/views"):
-        for names, omitted, text in (as_user(told, str(root)), told(str(root))):
+        for names, omitted, text in (as_user(shown, str(root)), shown(str(root))):
             assert names == ["folder/inner.kdb", "open.kdb"]
             assert omitted == b"4"
             assert SECRET not in text
 
 
-def test_a_root_that_others_cannot_enter_is_told_of_to_nobody(shared: Shared, place: Path) -> None:
+def test_joined_tables_of_a_closed_root_are_empty(shared: Shared, place: Path) -> None:
     source = made_source(place)
     source.chmod(0o750)
     daemon = shared(source, options=["views=all"])
     assert as_user(read_or_refusal, f"{daemon.path}/episodes.jsonl") != b""
-    names, omitted, text = told(str(daemon.path))
+    names, omitted, text = shown(str(daemon.path))
     assert (names, omitted) == ([], b"6") and SECRET not in text

@@ -1,8 +1,9 @@
-"""S3: links are shown as links, so that the kernel resolves them for whoever follows them; the daemon follows none."""
+"""S3: links are shown as links, and the kernel resolves them for each reader; the daemon follows none."""
 
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -25,7 +26,7 @@ SECRET, OPEN = b"of root alone, 0600!", b"for everybody to see"
 
 @pytest.fixture
 def source(place: Path) -> Path:
-    """Closed and open things inside and outside of the source, and a folder that is the stranger's."""
+    """Closed and open files inside and outside of the source, and a folder of STRANGER's."""
     root = make_folder(place / "source")
     for folder, mode in ((place / "outside", 0o755), (root / "private", 0o700), (root / "public", 0o755)):
         make_folder(folder, mode)
@@ -51,8 +52,7 @@ TARGETS = {
 OPEN_TARGETS = {"to a file": "../public/text", "to a folder": "../public", "to a container": "../public/store.kas"}
 
 
-def test_links_are_what_they_are_in_the_source(shared: Shared, source: Path) -> None:
-    """Not one is replaced by what it leads to, and its target is not changed: for root and for the stranger."""
+def test_links_are_shown_unchanged(shared: Shared, source: Path) -> None:
     incoming = source / "incoming"
     targets = TARGETS | OPEN_TARGETS | {
         "absolute": f"{source}/private/text", "to a link": "into a closed folder", "odd\x1b\n": "odd \x1b[31m\n target",
@@ -75,7 +75,7 @@ def test_links_are_what_they_are_in_the_source(shared: Shared, source: Path) -> 
     assert stat.S_ISLNK(os.lstat(shown / "public/up").st_mode)
 
 
-def test_nobody_gets_through_a_link_what_he_does_not_get_without_it(shared: Shared, place: Path, source: Path) -> None:
+def test_links_open_nothing_that_is_closed_without_them(shared: Shared, place: Path, source: Path) -> None:
     incoming = source / "incoming"
     for name, target in {**TARGETS, **OPEN_TARGETS}.items():
         (incoming / name).symlink_to(target)
@@ -103,8 +103,8 @@ def test_nobody_gets_through_a_link_what_he_does_not_get_without_it(shared: Shar
         assert OPEN in as_user(read_or_refusal, f"{shown}/incoming/{name}{path}"), name
 
 
-def test_a_closed_folder_is_closed_by_every_way_in(shared: Shared, source: Path) -> None:
-    """Also by its containers' own files and by their views, which are reached by the same names."""
+def test_closed_folder_is_closed_on_every_path(shared: Shared, source: Path) -> None:
+    """Paths include the containers' own files and their views."""
     daemon = shared(source)
     own = daemon.path / ".glassfs/source"
     assert (own / "private/store.kas").read_bytes() == (source / "private/store.kas").read_bytes()
@@ -115,8 +115,8 @@ def test_a_closed_folder_is_closed_by_every_way_in(shared: Shared, source: Path)
     assert as_user(read_or_refusal, f"{own}/public/store.kas") == (source / "public/store.kas").read_bytes()
 
 
-def test_links_in_place_of_parts(shared: Shared, place: Path, source: Path) -> None:
-    """A manifest of the stranger's names parts that are links to files of root's."""
+def test_links_do_not_replace_parts_of_a_manifest(shared: Shared, place: Path, source: Path) -> None:
+    """A manifest of STRANGER's names parts that are links to files of root's."""
     _, parts = write_episode(place / "outside", "long", SECRET)
     for part in parts:
         part.chmod(0o600)
@@ -130,7 +130,7 @@ def test_links_in_place_of_parts(shared: Shared, place: Path, source: Path) -> N
                 if SECRET in data]
 
 
-def test_hard_links_have_the_mode_of_the_file(shared: Shared, place: Path, source: Path) -> None:
+def test_hard_links_have_the_mode_of_their_file(shared: Shared, place: Path, source: Path) -> None:
     for name in ("text", "store.kas"):
         (source / "incoming" / name).hardlink_to(place / "outside" / name)
         (source / "incoming" / f"open {name}").hardlink_to(source / "public" / name)
@@ -142,10 +142,8 @@ def test_hard_links_have_the_mode_of_the_file(shared: Shared, place: Path, sourc
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
-def test_what_is_neither_file_nor_folder_is_not_opened(shared: Shared, source: Path, kind: str) -> None:
-    """A daemon that opened a FIFO would wait for its writer; that of others goes on."""
-    import socket
-
+def test_special_files_are_not_opened(shared: Shared, source: Path, kind: str) -> None:
+    """A daemon that opened a FIFO would wait for its writer and answer no request."""
     path = source / "incoming/odd"
     if kind == "fifo":
         os.mkfifo(path, 0o666)
@@ -159,7 +157,7 @@ def test_what_is_neither_file_nor_folder_is_not_opened(shared: Shared, source: P
     def look() -> tuple[list[str], bool, bytes | int]:
         return os.listdir(shown / "incoming"), can_open(shown / "incoming/odd"), read_or_refusal(shown / "public/text")
 
-    names, is_open, text = as_user(look, patience=20)
+    names, is_open, text = as_user(look)
     assert names in ([], ["odd"])
     assert not is_open
     assert text == OPEN

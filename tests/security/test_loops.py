@@ -1,6 +1,4 @@
-"""A3: a source in which the mount itself can be seen. Nothing is read through a mount of glassfs, so nothing waits for
-itself; where a daemon does, the test lets go of it by force.
-"""
+"""A3: a source that contains the mount itself. The daemon reads through no mount of glassfs and cannot deadlock."""
 
 from __future__ import annotations
 
@@ -17,13 +15,11 @@ from tests.security.namespaces import bind, in_own_namespace
 from tests.security.places import make_folder, write_file, write_store
 from tests.security.users import Child
 
-PATIENCE = 15.0
-
 
 @contextmanager
 def mount(source: Path, at: Path, generation: str) -> Iterator[Daemon]:
-    log = source.with_name(f"{source.name}.log")  # beside the mount point it would be in somebody's source
-    daemon = Daemon([source], at, options=["allow_other"], generation=generation, patience=PATIENCE, log=log)
+    log = source.with_name(f"{source.name}.log")  # not beside the mount point, which may be in a source
+    daemon = Daemon([source], at, options=["allow_other"], generation=generation, log=log)
     try:
         yield daemon
     finally:
@@ -31,7 +27,7 @@ def mount(source: Path, at: Path, generation: str) -> Iterator[Daemon]:
 
 
 def found_below(root: Path) -> list[str]:
-    """What find finds, below the root, in order; the mount's own directory left out."""
+    """Return what find(1) prints below the root, sorted, without the mount's own directory."""
     done = subprocess.run(["find", str(root), "-ls"], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     names = subprocess.run(["find", str(root), "-mindepth", "1", "-printf", "%P\n"], capture_output=True, text=True,
@@ -40,12 +36,12 @@ def found_below(root: Path) -> list[str]:
 
 
 def bounded(function: Callable[..., Any], *arguments: Any) -> Any:
-    """In a child, which the daemons' end sets free if it hangs."""
-    return Child(function, *arguments).result(PATIENCE)
+    """Call a function in a child, which is released when the daemons end if it hangs."""
+    return Child(function, *arguments).result()
 
 
-def test_a_mount_that_is_bound_into_its_own_source(fuse: str, place: Path) -> None:
-    """After it was mounted elsewhere, so that no look at the mount point could have told."""
+def test_mount_bound_into_its_own_source(fuse: str, place: Path) -> None:
+    """The bind mount comes after mounting, so checks of the mount point cannot find it."""
     source = make_folder(place / "source")
     write_file(source / "file", "text")
     make_folder(source / "m")
@@ -61,8 +57,8 @@ def test_a_mount_that_is_bound_into_its_own_source(fuse: str, place: Path) -> No
     assert in_own_namespace(inside) == ["file", "m"]
 
 
-def test_a_mount_point_in_the_source_by_another_name(fuse: str, place: Path) -> None:
-    """The mount point is in a bind mount of the source, and so in the source. Refused, or shown as an empty folder."""
+def test_mount_point_in_the_source_under_another_name(fuse: str, place: Path) -> None:
+    """The mount point is in a bind mount of the source. It is refused or shown as an empty folder."""
     source, other = make_folder(place / "source"), make_folder(place / "other")
     write_file(source / "file", "text")
     make_folder(source / "m")
@@ -82,7 +78,7 @@ def test_a_mount_point_in_the_source_by_another_name(fuse: str, place: Path) -> 
     assert in_own_namespace(inside) == ["file", "m"]
 
 
-def test_two_mounts_inside_each_other(fuse: str, place: Path) -> None:
+def test_two_mounts_in_the_source_of_each_other(fuse: str, place: Path) -> None:
     one, other = make_folder(place / "one"), make_folder(place / "other")
     for folder, point in ((one, "n"), (other, "m")):
         write_store(folder / "store.kas")
@@ -98,8 +94,8 @@ def test_two_mounts_inside_each_other(fuse: str, place: Path) -> None:
                                         ["m", "store.kas", "store.kas/word.npy"])
 
 
-def test_a_mount_of_another_is_an_empty_directory(fuse: str, place: Path) -> None:
-    """Whose daemon may hang, and may be somebody's who would like to see what root's daemon does. Binds of it too."""
+def test_another_glassfs_mount_is_an_empty_directory(fuse: str, place: Path) -> None:
+    """Its daemon may hang or belong to an attacker. Bind mounts of it are treated alike."""
     source, inner = make_folder(place / "source"), make_folder(place / "inner")
     write_store(inner / "store.kas")
     for name in ("mounted", "bound", "folder"):
@@ -123,7 +119,7 @@ def test_a_mount_of_another_is_an_empty_directory(fuse: str, place: Path) -> Non
 
 
 def test_other_mounts_in_a_source_are_shown(fuse: str, place: Path) -> None:
-    """A bind mount of what is not a glassfs mount is a folder like any other."""
+    """A bind mount of an ordinary folder is listed like any folder."""
     source, inner = make_folder(place / "source"), make_folder(place / "inner")
     write_store(inner / "store.kas")
     make_folder(source / "bound")

@@ -1,4 +1,4 @@
-"""D3, D8, D11: names that meet, names in errors, and inode numbers that every program can carry."""
+"""D3, D8, D11: names that collide, names in errors, and inode numbers that every program can represent."""
 
 from __future__ import annotations
 
@@ -13,44 +13,45 @@ from writers.wshard import WShardWriter
 from tests.mount.gallery import make_gallery
 from tests.security.conftest import Shared
 from tests.security.places import make_folder, read_or_refusal, write_file, write_store
-from tests.security.users import STRANGER, as_user
+from tests.security.users import as_user
 
 LONGEST = 255
 
 
 def cut(original: str) -> str:
-    """What a name that is too long with its escapes is shown as: as much as fits, and the XXH64 of the whole."""
+    """Return what a name that is too long with its escapes becomes: as much as fits, and the XXH64 of the whole."""
     mark = f"~{xxhash.xxh64_hexdigest(original.encode())}"
     return original[: LONGEST - len(mark)] + mark
 
 
-@pytest.mark.parametrize("kind", ["file", "container", "folder"])
-def test_names_that_are_equal_after_cutting_are_both_there(shared: Shared, place: Path, kind: str) -> None:
-    """Somebody gives a file the very name under which another one is shown: neither may hide the other."""
+def test_names_that_collide_after_cutting_are_both_shown(shared: Shared, place: Path) -> None:
+    """A file may have exactly the name under which another one is shown; neither may hide the other."""
     source = make_folder(place / "source")
     long = "a" * 240 + "\x01" * 10
-    for name, word in ((long, b"the long one"), (cut(long), b"the short one")):
-        path = source / name
-        if kind == "file":
-            write_file(path, word)
-        elif kind == "container":
-            write_store(path, word)
-        else:
-            write_file(make_folder(path) / "word.npy", word)
+    for kind in ("file", "container", "folder"):
+        make_folder(source / kind)
+        for name, word in ((long, b"the long one"), (cut(long), b"the short one")):
+            path = source / kind / name
+            if kind == "file":
+                write_file(path, word)
+            elif kind == "container":
+                write_store(path, word)
+            else:
+                write_file(make_folder(path) / "word.npy", word)
     shown = shared(source).path
-    names = [name for name in os.listdir(shown) if name != ".glassfs"]
-    assert cut(long) in names
-    assert len(set(names)) == 2, names
-    assert all(len(name.encode()) <= LONGEST for name in names)
-    assert [name for name in names if "~2" in name] == [name for name in names if name != cut(long)]
-    found = as_user(lambda: [read_or_refusal(shown / name if kind == "file" else shown / name / "word.npy")
-                             for name in names], user=STRANGER)
-    words = {word for data in found for word in (b"the long one", b"the short one") if word in data}
-    assert words == {b"the long one", b"the short one"}
+    for kind in ("file", "container", "folder"):
+        names = os.listdir(shown / kind)
+        assert cut(long) in names and len(set(names)) == 2, names
+        assert all(len(name.encode()) <= LONGEST for name in names)
+        assert [name for name in names if "~2" in name] == [name for name in names if name != cut(long)]
+        paths = [shown / kind / name / ("" if kind == "file" else "word.npy") for name in names]
+        found = as_user(lambda paths=paths: [read_or_refusal(path) for path in paths])
+        assert {word for data in found for word in (b"the long one", b"the short one") if word in data} == {
+            b"the long one", b"the short one",
+        }
 
 
-def test_errors_tell_files_of_one_name_apart(shared: Shared, place: Path) -> None:
-    """In the log and in the attribute: a header that is damaged, and a block that is."""
+def test_errors_name_the_folder_of_a_file(shared: Shared, place: Path) -> None:
     source = make_folder(place / "source")
     for folder in ("left", "right"):
         make_folder(source / folder)
@@ -72,7 +73,7 @@ def test_errors_tell_files_of_one_name_apart(shared: Shared, place: Path) -> Non
 
 
 def test_inode_numbers_have_63_bits(shared: Shared, place: Path) -> None:
-    """Programs that take them for signed numbers would show the others as negative ones. They stay distinct."""
+    """Programs that read them as signed numbers would show larger ones as negative."""
     gallery = make_gallery(make_folder(place / "source"))
     shown = shared(gallery.folder).path
     numbers = {}

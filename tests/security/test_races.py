@@ -1,8 +1,9 @@
-"""S1, S2: somebody who may write in the source swaps what he owns for a link while the daemon is looking at it."""
+"""S1, S2: a user with write access to the source swaps an own file for a link while the daemon reads it."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import time
 from collections.abc import Callable
@@ -14,89 +15,94 @@ from writers.wshard import write_manifest
 from tests.security.conftest import Shared
 from tests.security.places import make_folder, read_or_refusal, write_episode, write_file, write_store
 from tests.security.users import STRANGER, Child
+from tests.waiting import wait_until
 
 SECRET, OWN = b"of root alone, 0600!", b"this is my own text."
-SECONDS = 2.0
+LOOKS, SWAPS = 400, 4000
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Swaps two names in one step (renameat2)."""
+    """Swap two names atomically (renameat2)."""
     if _LIBC.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(one))
 
 
-def swap(one: Path, other: Path) -> int:
-    """Swaps for SECONDS, and how often. Ends with the two where they were.
+class Progress:
+    """The number of swaps so far and a flag to stop, in memory that child processes share."""
 
-    Some races are won by many swaps and some by swaps that last, so that both kinds take turns.
-    """
-    count, begin = 0, time.monotonic()
-    while (passed := time.monotonic() - begin) < SECONDS or count % 2:
-        exchange(one, other)
-        count += 1
-        if passed % 1.0 < 0.3:
-            time.sleep(0.003)
-    return count
+    def __init__(self) -> None:
+        self._memory = memoryview(mmap.mmap(-1, 16)).cast("q")
 
+    @property
+    def swaps(self) -> int:
+        return self._memory[0]
 
-def read_over_and_over(look: Callable[[], list[bytes | int]]) -> tuple[int, bool]:
-    """How often his own text came, and whether the secret ever did."""
-    own, end = 0, time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        for data in look():
-            if isinstance(data, bytes):
-                if SECRET in data:
-                    return own, True
-                own += OWN in data
-    return own, False
+    def swap(self, one: Path, other: Path) -> None:
+        """Swap until told to stop, and end with both names where they were.
+
+        Some races are won by many swaps and some by long ones, so fast and slow periods alternate.
+        """
+        while not self._memory[1] or self.swaps % 2:
+            exchange(one, other)
+            self._memory[0] += 1
+            if self.swaps % 400 < 40:
+                time.sleep(0.003)
+
+    def read(self, look: Callable[[], list[bytes | int]]) -> bool:
+        """Return whether the secret was read during at least LOOKS looks and SWAPS swaps, then stop the swapping."""
+        looks, was_secret = 0, False
+        while not was_secret and (looks < LOOKS or self.swaps < SWAPS):
+            was_secret = any(isinstance(data, bytes) and SECRET in data for data in look())
+            looks += 1
+        self._memory[1] = 1
+        return was_secret
 
 
 def attack(one: Path, other: Path, look: Callable[[], list[bytes | int]]) -> None:
-    """Swaps and looks, as the stranger. His own text has to come through before, and again when all is quiet: a mount
-    that shows nothing proves nothing.
-    """
-    assert any(isinstance(data, bytes) and OWN in data for data in look())
-    children = [Child(swap, one, other, user=STRANGER), Child(read_over_and_over, look, user=STRANGER)]
-    swaps, *readings = [child.result() for child in children]
-    assert swaps > 100
-    assert not any(was_secret for _, was_secret in readings), f"the secret was read; {swaps} swaps"
-    end = time.monotonic() + 20
-    while not any(isinstance(data, bytes) and OWN in data for data in look()):
-        assert time.monotonic() < end, "his own text does not come back"
+    """Swap and look as STRANGER. The user's own text must be readable before and after, or the test shows nothing."""
+
+    def is_own_shown() -> bool:
+        return any(isinstance(data, bytes) and OWN in data for data in look())
+
+    assert is_own_shown()
+    progress = Progress()
+    swapping = Child(progress.swap, one, other, user=STRANGER)
+    try:
+        was_secret = Child(progress.read, look, user=STRANGER).result(300)
+        swapping.result()
+    finally:
+        swapping.kill()
+    assert not was_secret, f"the secret was read; {progress.swaps} swaps"
+    wait_until(is_own_shown, what="the user's own text")
 
 
 @pytest.fixture
 def incoming(place: Path) -> Path:
-    """``source/incoming`` is the stranger's; ``outside`` and what is in it are root's."""
+    """A folder of STRANGER's in the source, beside a folder ``outside`` of root's."""
     make_folder(place / "source")
     make_folder(place / "outside")
     return make_folder(place / "source/incoming", owner=STRANGER)
 
 
 @pytest.mark.slow
-def test_a_file_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
-    write_file(place / "outside/secret.txt", SECRET, 0o600)
-    write_file(incoming / "text", OWN, owner=STRANGER)
-    (incoming / "link").symlink_to(place / "outside/secret.txt")
-    shown = shared(place / "source").path / "incoming/text"
-    attack(incoming / "text", incoming / "link", lambda: [read_or_refusal(shown)])
+@pytest.mark.parametrize("write", [write_file, write_store])
+def test_file_or_container_swapped_for_a_link(
+    shared: Shared, place: Path, incoming: Path, write: Callable[..., Path],
+) -> None:
+    write(place / "outside/secret", SECRET, 0o600)
+    write(incoming / "own", OWN, owner=STRANGER)
+    (incoming / "link").symlink_to(place / "outside/secret")
+    shown = shared(place / "source").path / "incoming/own"
+    shown = shown / "word.npy" if write is write_store else shown
+    attack(incoming / "own", incoming / "link", lambda: [read_or_refusal(shown)])
 
 
 @pytest.mark.slow
-def test_a_container_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
-    write_store(place / "outside/secret.kas", SECRET, 0o600)
-    write_store(incoming / "store.kas", OWN, owner=STRANGER)
-    (incoming / "link").symlink_to(place / "outside/secret.kas")
-    shown = shared(place / "source").path / "incoming/store.kas/word.npy"
-    attack(incoming / "store.kas", incoming / "link", lambda: [read_or_refusal(shown)])
-
-
-@pytest.mark.slow
-def test_a_part_of_a_manifest_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
-    """The parts are alike but for the word, and the manifest has no SHA-256 that would tell them apart."""
+def test_part_of_a_manifest_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
+    """The parts differ in the word only, and the manifest has no SHA-256 of them."""
     _, secret = write_episode(place / "outside", "long", SECRET)
     for part in secret:
         part.chmod(0o600)
@@ -115,7 +121,7 @@ def test_a_part_of_a_manifest_swapped_for_a_link(shared: Shared, place: Path, in
 
 
 @pytest.mark.slow
-def test_a_folder_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
+def test_folder_swapped_for_a_link(shared: Shared, place: Path, incoming: Path) -> None:
     write_file(place / "outside/text", SECRET, 0o600)
     write_store(place / "outside/store.kas", SECRET, 0o600)
     make_folder(incoming / "folder", owner=STRANGER)
@@ -128,8 +134,8 @@ def test_a_folder_swapped_for_a_link(shared: Shared, place: Path, incoming: Path
 
 
 @pytest.mark.slow
-def test_a_closed_folder_outside_is_not_listed(shared: Shared, place: Path, incoming: Path) -> None:
-    """The folder was looked at while it was one; then a link to a closed folder of root's takes its name."""
+def test_closed_folder_behind_a_link_is_not_listed(shared: Shared, place: Path, incoming: Path) -> None:
+    """A link to a closed folder of root's takes the name of a folder that was listed before."""
     make_folder(place / "outside/closed", 0o700)
     write_file(place / "outside/closed/who is going to be dismissed", SECRET)
     make_folder(incoming / "folder", owner=STRANGER)

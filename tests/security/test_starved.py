@@ -1,4 +1,4 @@
-"""A10: no more threads, and no folder for temporary files."""
+"""A10: the daemon works without further threads and without a folder for temporary files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from tests.security.conftest import Shared
 from tests.security.daemons import Daemon
 from tests.security.namespaces import bind, in_own_namespace
 from tests.security.places import make_folder, write_store
+from tests.waiting import SECONDS
 
 ALONE = 54399
 
 
 def write_table(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Many blocks, which a sequential reader has decoded ahead of it."""
+    """Write many blocks, which are decoded ahead of a sequential reader."""
     values = np.random.default_rng(5).normal(size=400_000)
     with IdvWriter(path, rows_per_block=8192) as writer:
         writer.add("Values", values)
@@ -31,26 +32,26 @@ def write_table(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return values
 
 
-def test_a_user_who_may_start_no_thread(place: Path) -> None:
-    """The command as a user whose only process it is: reading goes on without reading ahead.
+def test_command_reads_without_further_threads(place: Path) -> None:
+    """The user's limit is one process, so reading ahead fails.
 
-    He may read every file, as the checkout and its Python may lie where an ordinary user may not look.
+    The user may read every file, as the checkout and its Python may be in a folder that ordinary users cannot enter.
     """
     if os.geteuid() != 0:
         pytest.skip("only root can become other users")
     if shutil.which("setpriv") is None:
-        pytest.skip("setpriv is not installed")
+        pytest.skip("setpriv is not installed: apt install util-linux")
     values = write_table(place / "table.idv")
     allowed = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
     user = ("setpriv", "--reuid", str(ALONE), "--regid", str(ALONE), "--clear-groups", *allowed)
     command = ["prlimit", "--nproc=1", *user, *COMMAND, "cat", str(place / "table.idv"), "columns/Values.npy"]
-    done = subprocess.run(command, capture_output=True, check=False, cwd="/", timeout=60)
+    done = subprocess.run(command, capture_output=True, check=False, cwd="/", timeout=SECONDS)
     assert done.stderr.decode() == ""
     assert done.stdout == npy(values)
 
 
-def test_a_mount_that_may_start_no_thread(shared: Shared, place: Path) -> None:
-    """Its threads' stacks take a gigabyte of the address space each, of which a quarter is left: enough to read all."""
+def test_mount_reads_without_further_threads(shared: Shared, place: Path) -> None:
+    """Each thread's stack takes 1 GiB of address space, and 256 MiB are left: enough to read everything."""
     source = make_folder(place / "source")
     values = write_table(source / "table.idv")
     daemon = shared(source, before=["sh", "-c", 'ulimit -s 1048576; exec "$@"', "sh"])
@@ -61,8 +62,8 @@ def test_a_mount_that_may_start_no_thread(shared: Shared, place: Path) -> None:
     assert "Traceback" not in daemon.log_text()
 
 
-def test_without_any_folder_for_temporary_files(fuse: str, place: Path) -> None:
-    """Only what is too large for memory needs one. TMPDIR is not there, and the usual ones are read-only."""
+def test_mount_without_a_folder_for_temporary_files(fuse: str, place: Path) -> None:
+    """Only blocks too large for memory need one. TMPDIR does not exist, and the usual folders are read-only."""
     source = make_folder(place / "source")
     write_store(source / "store.kas", b"word")
     values = write_table(source / "table.idv")
@@ -74,7 +75,7 @@ def test_without_any_folder_for_temporary_files(fuse: str, place: Path) -> None:
                 bind(folder, folder, is_read_only=True)
         with Daemon(
             [source], point, variables={"TMPDIR": str(place / "nothing")}, cwd=place, generation=fuse,
-            log=Path("/dev/null"), patience=20.0,
+            log=Path("/dev/null"),
         ) as daemon:
             return ((daemon.path / "store.kas/word.npy").read_bytes(),
                     (daemon.path / "table.idv/columns/Values.npy").read_bytes())

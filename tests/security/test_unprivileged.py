@@ -28,14 +28,14 @@ GLASSFS = " ".join(COMMAND)
 
 @pytest.fixture
 def point(place: Path) -> Path:
-    """A mount point of a stranger's, beside a container that he may read."""
+    """A mount point of STRANGER's, beside a container that this user may read."""
     if os.geteuid() != 0:
         pytest.skip("only root can become other users")
     if reason := missing("3"):
         pytest.skip(reason)
     for tool in (AS_STRANGER[0], NAMESPACE[0]):
         if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed")
+            pytest.skip(f"{tool} is not installed: apt install util-linux")
     done = subprocess.run([*AS_STRANGER, *NAMESPACE, "true"], capture_output=True, text=True, check=False, cwd="/")
     if done.returncode != 0:
         pytest.skip(f"no user namespace for others: {done.stderr.strip()}")
@@ -44,7 +44,7 @@ def point(place: Path) -> Path:
 
 
 def make_reachable(*wanted: str | Path) -> None:
-    """Has everybody reach these folders, though one above them is closed. For a mount namespace of its own."""
+    """Make these folders reachable for all users although a parent is closed. Needs a mount namespace of its own."""
     held: dict[str, int] = {}
     closed: set[str] = set()
     for path in {os.path.realpath(path) for path in wanted}:
@@ -61,12 +61,12 @@ def make_reachable(*wanted: str | Path) -> None:
 
 
 def run_in_namespace(place: Path, script: str, *arguments: str | Path, mode: int = 0o666) -> tuple[int, str, str]:
-    """Exit status, output and errors of a shell script of the stranger's, with a /dev/fuse of this mode."""
+    """Run a shell script as STRANGER with a /dev/fuse of this mode; return exit status, output and errors."""
 
     devices = make_folder(place / "devices")
 
     def inside() -> tuple[int, str, str] | None:
-        # Not where the tests' files are: devices may be of no use there.
+        # The test's own file system may be mounted with nodev.
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", devices], check=True)
         node = devices / "fuse"
         try:
@@ -88,8 +88,8 @@ def run_in_namespace(place: Path, script: str, *arguments: str | Path, mode: int
     return found
 
 
-def test_a_mount_in_an_unprivileged_namespace(place: Path, point: Path) -> None:
-    """Mounted, read, unmounted, with no help of fusermount3; nobody outside sees it, and its daemon ends."""
+def test_mount_in_an_unprivileged_namespace(place: Path, point: Path) -> None:
+    """Mount, read and unmount without fusermount3; the mount is invisible outside, and its daemon ends."""
     script = f"""
         set -e
         {GLASSFS} mount "$1" "$2"
@@ -97,7 +97,7 @@ def test_a_mount_in_an_unprivileged_namespace(place: Path, point: Path) -> None:
         pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")
         {GLASSFS} umount "$2"
         ls "$2"
-        for _ in $(seq 300); do if ! kill -0 "$pid" 2>/dev/null; then echo ended; break; fi; sleep 0.1; done
+        for _ in $(seq 1200); do if ! kill -0 "$pid" 2>/dev/null; then echo ended; break; fi; sleep 0.1; done
     """
     status, output, errors = run_in_namespace(place, script, place / "store.kas", point)
     assert (status, errors) == (0, "")
@@ -107,8 +107,7 @@ def test_a_mount_in_an_unprivileged_namespace(place: Path, point: Path) -> None:
     assert not is_mounted(point)
 
 
-def test_a_device_that_may_not_be_opened_is_told(place: Path, point: Path) -> None:
-    """In one sentence that says what to do."""
+def test_device_that_cannot_be_opened_is_named(place: Path, point: Path) -> None:
     status, output, errors = run_in_namespace(
         place, f'{GLASSFS} mount "$1" "$2"', place / "store.kas", point, mode=0o600,
     )

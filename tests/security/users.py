@@ -1,7 +1,7 @@
-"""Ordinary users for tests that root runs: a function in a child process that has given up everything of root's.
+"""Ordinary users for tests that root runs: call a function in a child process that has dropped root's privileges.
 
-The child is forked, so it needs no interpreter that the user may read, and it must not import what is not loaded yet.
-What it returns or raises comes back through a pipe.
+The child is forked, so the user need not be able to read the interpreter, but the child must not import new modules.
+The result or exception comes back through a pipe.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.waiting import SECONDS
+
 
 @dataclass(frozen=True)
 class User:
-    """Numbers that need no entry in the system's tables."""
+    """A uid, gid and groups, which need not be in /etc/passwd."""
 
     uid: int
     gid: int
@@ -36,7 +38,7 @@ STRANGER = User(54321, 54321)
 
 
 class Child:
-    """``function(*arguments)`` in a process of its own, as ``user`` if there is one. Any function, also a closure."""
+    """Call ``function(*arguments)`` in a child process, as ``user`` if given. Closures are allowed."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, user: User | None = None) -> None:
         self._readable, writable = os.pipe()
@@ -47,8 +49,8 @@ class Child:
         os.close(writable)
         self._is_waited_for = False
 
-    def result(self, patience: float = 60.0) -> Any:
-        """What the function returned. Fails if it raised, or took longer, after which it is killed."""
+    def result(self, patience: float = SECONDS) -> Any:
+        """Return what the function returned. Raises AssertionError if it raised, or after ``patience`` seconds."""
         data, end = b"", time.monotonic() + patience
         while True:
             ready, _, _ = select.select([self._readable], [], [], max(0.0, end - time.monotonic()))
@@ -66,7 +68,7 @@ class Child:
         return value
 
     def kill(self) -> None:
-        """Ends it if it has not ended; one that hangs in the kernel is left to init."""
+        """Kill the child if it still runs. One that hangs in the kernel is not reaped."""
         if self._is_waited_for:
             return
         self._is_waited_for = True
@@ -78,13 +80,13 @@ class Child:
             time.sleep(0.02)
 
 
-def as_user(function: Callable[..., Any], *arguments: Any, user: User = STRANGER, patience: float = 60.0) -> Any:
-    """Runs the function as that user and waits for what it returns."""
+def as_user(function: Callable[..., Any], *arguments: Any, user: User = STRANGER, patience: float = SECONDS) -> Any:
+    """Call the function as that user and return its result."""
     return Child(function, *arguments, user=user).result(patience)
 
 
 def _answer(pipe: int, function: Callable[..., Any], arguments: tuple[Any, ...], user: User | None) -> None:
-    """Never returns: nothing of the test's own process may run twice."""
+    """Send the result and exit, so that nothing of the test's own process runs twice."""
     try:
         if user is not None:
             user.become()

@@ -12,7 +12,7 @@ import pytest
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
 from glassfs.source import Kind, Store, foreign, locate, mountinfo
-from glassfs.source.local import ACL, LocalStore, told
+from glassfs.source.local import ACL, LocalStore, translated
 from glassfs.source.mountinfo import Mount
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
 
@@ -386,6 +386,6 @@ def test_names_that_lead_nowhere(tmp_path: Path) -> None:
     (2, NotFound), (5, DeviceFailed), (13, NotAllowed), (24, Unavailable), (12, Unavailable), (116, Changed),
 ])
 def test_what_the_system_says(number: int, kind: type[GlassfsError]) -> None:
-    error = told(OSError(number, os.strerror(number)), "some/file")
+    error = translated(OSError(number, os.strerror(number)), "some/file")
     assert type(error) is kind
     assert str(error) == f"some/file: {os.strerror(number)}"

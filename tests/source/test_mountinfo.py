@@ -27,11 +27,11 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_lines_are_read(table: Path) -> None:
     assert list(mounts()) == [
-        Mount("/sys", "0:19", "sysfs", "sysfs"),
-        Mount("/mnt/a b", "0:50", "fuse.glassfs", "/data/run 1.kdb", 1000),
-        Mount("/mnt/stack", "0:51", "tmpfs", "tmpfs"),
-        Mount("/mnt/stack", "0:52", "fuse.glassfs", "glass\\fs", 0),
-        Mount("/mnt/café\n\t", "253:1", "ext4", "/dev/sda1"),
+        Mount("/sys", "0:19", "sysfs", "sysfs", None, "/", "21"),
+        Mount("/mnt/a b", "0:50", "fuse.glassfs", "/data/run 1.kdb", 1000, "/", "60"),
+        Mount("/mnt/stack", "0:51", "tmpfs", "tmpfs", None, "/", "61"),
+        Mount("/mnt/stack", "0:52", "fuse.glassfs", "glass\\fs", 0, "/", "62"),
+        Mount("/mnt/café\n\t", "253:1", "ext4", "/dev/sda1", None, "/sub", "63"),
     ]
 
 
@@ -39,7 +39,7 @@ def test_lines_are_read(table: Path) -> None:
 def test_names_are_whatever_stands_between_blanks(table: Path, name: str) -> None:
     """What Python takes for the end of a line, too: only blanks, tabs, newlines and backslashes are escaped there."""
     table.write_bytes(os.fsencode(f"60 26 0:50 / /mnt/{name}x rw - fuse.glassfs {name} ro,user_id=7\n") + TABLE)
-    assert next(mounts()) == Mount(f"/mnt/{name}x", "0:50", "fuse.glassfs", name, 7)
+    assert next(mounts()) == Mount(f"/mnt/{name}x", "0:50", "fuse.glassfs", name, 7, "/", "60")
     assert len(list(mounts())) == 6
 
 

@@ -56,7 +56,7 @@ def few(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
         (root / f"{number}").mkdir()
     way = len([name for name in str(root.resolve()).split("/") if name]) + 1
     monkeypatch.setattr(watching, "pool", watching.Watches(way + 5))
-    monkeypatch.setattr(watching, "REFUSED", 0.0)
+    monkeypatch.setattr(watching, "REFUSED_SECONDS", 0.0)
     yield store
     store.close()
     assert until(lambda: not threads())
@@ -76,7 +76,7 @@ def test_old_watches_that_nobody_uses_make_room(
 ) -> None:
     assert all(few.watch((f"{number}",), listener) for number in range(5))
     assert few.watch(("0",), listener)
-    monkeypatch.setattr(inotify, "YOUNG", 0.0)
+    monkeypatch.setattr(inotify, "YOUNG_SECONDS", 0.0)
     assert few.watch(("19",), listener)
     assert until(lambda: listener.heard == [(("1",), "")])
     (root / "0" / "new").touch()
@@ -90,7 +90,7 @@ def test_where_all_are_used_the_oldest_makes_room(
 ) -> None:
     for _ in range(2):
         assert all(few.watch((f"{number}",), listener) for number in range(5))
-    monkeypatch.setattr(inotify, "YOUNG", 0.0)
+    monkeypatch.setattr(inotify, "YOUNG_SECONDS", 0.0)
     assert few.watch(("19",), listener)
     assert until(lambda: listener.heard == [(("0",), "")])
 
@@ -116,7 +116,7 @@ def test_where_no_watch_can_be_had_nothing_is_left(
     assert until(lambda: not threads())
     with monkeypatch.context() as patch:
         patch.setattr(INotify, "add_watch", fail)
-        patch.setattr(watching, "REFUSED", 0.0)
+        patch.setattr(watching, "REFUSED_SECONDS", 0.0)
         assert not store.watch(("a",), listener)
         assert not threads()
     assert store.watch(("a",), listener)
@@ -152,7 +152,7 @@ def test_no_more_instances_descriptors_or_threads(
     def fail_to_start(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(watching, "REFUSED", 0.0)
+    monkeypatch.setattr(watching, "REFUSED_SECONDS", 0.0)
     assert until(lambda: not threads())
     before = instances()
     for where, name, way in (
@@ -176,7 +176,7 @@ def test_what_cannot_be_had_is_not_asked_for_again_at_once(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     assert until(lambda: not threads())
-    monkeypatch.setattr(watching, "REFUSED", 3600.0)
+    monkeypatch.setattr(watching, "REFUSED_SECONDS", 3600.0)
     monkeypatch.setattr(INotify, "__init__", fail)
     for _ in range(3):
         assert not store.watch(("a",), listener)
@@ -219,7 +219,7 @@ def test_when_events_were_lost_everything_is_told(
             return take(self)
 
         patch.setattr(inotify.Inotify, "take", overflow)
-        patch.setattr(inotify, "REFUSED", 0.0)
+        patch.setattr(inotify, "REFUSED_SECONDS", 0.0)
         (root / "new").touch()
         assert until(lambda: len(listener.heard) >= 2)
     assert sorted(listener.heard) == [((), ""), (("a", "b"), "")]
@@ -234,7 +234,7 @@ def test_a_queue_that_runs_over_is_told(
     if length > 100_000:
         pytest.skip("the kernel remembers too many events")
     may_go_on = threading.Event()
-    monkeypatch.setattr(inotify, "NOISE", 10 * length)
+    monkeypatch.setattr(inotify, "MAX_EVENTS_PER_SECOND", 10 * length)
 
     def wait(path: Path, name: str) -> None:
         may_go_on.wait()
@@ -254,7 +254,7 @@ def test_a_queue_that_runs_over_is_told(
 def test_after_a_loss_nobody_watches_for_a_while(
     store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inotify, "REFUSED", 3600.0)
+    monkeypatch.setattr(inotify, "REFUSED_SECONDS", 3600.0)
     assert store.watch((), listener)
     assert pool._inotify is not None
     with pool._held():
@@ -273,7 +273,7 @@ def test_where_events_cannot_be_read_they_are_lost(
     assert store.watch(("a",), listener)
     with monkeypatch.context() as patch:
         patch.setattr(inotify, "parse_events", fail)
-        patch.setattr(inotify, "REFUSED", 0.0)
+        patch.setattr(inotify, "REFUSED_SECONDS", 0.0)
         (root / "new").touch()
         assert until(lambda: len(listener.heard) >= 2)
     assert sorted(listener.heard) == [((), ""), (("a",), "")]
@@ -284,7 +284,7 @@ def test_a_folder_with_too_many_events_is_given_up(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The one that has them, and not its neighbour."""
-    monkeypatch.setattr(inotify, "NOISE", 100)
+    monkeypatch.setattr(inotify, "MAX_EVENTS_PER_SECOND", 100)
     (root / "quiet").mkdir()
     assert store.watch(("a",), listener)
     assert store.watch(("quiet",), listener)
@@ -319,7 +319,7 @@ def test_other_file_systems_are_refused(listener: Listener, pool: watching.Watch
     assert not store.watch(("task",), listener)
     assert not threads()
     store.close()
-    assert not watching.LOCAL & {b"nfs", b"nfs4", b"cifs", b"smb3", b"9p", b"fuse", b"fuse.glassfs", b"virtiofs"}
+    assert not watching.LOCAL & {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse", "fuse.glassfs", "virtiofs"}
 
 
 def test_a_mount_of_glassfs_is_not_entered(

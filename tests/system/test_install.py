@@ -124,7 +124,7 @@ def test_who_may_not_write_there_is_told_the_whole_command(user: int) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    said, has_advice, words = line.partition("; as root it may work: sudo ")
+    said, has_advice, words = line.partition("; run it as root: sudo ")
     assert said in [f"glassfs: /sys/mount.glassfs: {os.strerror(number)}" for number in (errno.EPERM, errno.EACCES)]
     assert bool(has_advice) is (user != 0)
     if has_advice:
@@ -143,7 +143,7 @@ def test_a_program_that_others_may_change_is_warned_of(sbin: Path, tmp_path: Pat
         [folder / "glassfs", "install", "--directory", sbin], capture_output=True, text=True, check=False,
     )
     assert done.returncode == 0
-    assert f"glassfs: warning: user 65534 may change {folder}, and root will run {folder}/glassfs" in done.stderr
+    assert f"glassfs: warning: user 65534 can change {folder}, and root will run {folder}/glassfs" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -175,7 +175,7 @@ def test_a_path_that_systemd_does_not_take(sbin: Path, tmp_path: Path, folder: s
     words = ["install", "--directory", sbin, "--prefix", tmp_path / "usr"]
     done = subprocess.run([place / "glassfs", *words, "--systemd"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "systemd does not start a program whose path has" in done.stderr and done.stderr.count("\n") == 1
+    assert "systemd cannot start a program whose path has" in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "usr").exists()
     assert list(sbin.iterdir()) == []
     # The helper for mount(8) may be anywhere.

@@ -17,6 +17,7 @@ import pytest
 
 from glassfs.cli.man import page
 from tests.conftest import ROOT
+from tests.optional import package
 
 LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info", "build", "dist", "crashes",
@@ -50,7 +51,7 @@ class Packages(NamedTuple):
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    pytest.importorskip("build")
+    package("build")
     folder = tmp_path_factory.mktemp("package")
     shutil.copytree(ROOT, folder / "tree", symlinks=True, ignore=LEFT_OUT)
     done = run("-m", "build", "--no-isolation", "--outdir", folder / "dist", folder / "tree")
@@ -115,7 +116,7 @@ def test_building_says_nothing_that_needs_doing(packages: Packages) -> None:
 
 @pytest.mark.slow
 def test_indexes_would_take_them(packages: Packages) -> None:
-    pytest.importorskip("twine")
+    package("twine")
     done = run("-m", "twine", "check", "--strict", *packages.place.iterdir())
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("PASSED") == 2 and "warning" not in done.stdout.lower()
@@ -133,8 +134,8 @@ def test_sdist_holds_the_repository(packages: Packages, folder: str) -> None:
 
 @pytest.mark.slow
 def test_sdist_can_be_worked_with(packages: Packages) -> None:
-    names = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "setup.py", ".ci/run"}
-    assert names <= packages.sdist.keys()
+    pages = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
+    assert pages | {"pyproject.toml", "setup.py", ".ci/run"} <= packages.sdist.keys()
     assert {".ci/run", "scripts/test", "scripts/demo"} <= packages.executable
 
 

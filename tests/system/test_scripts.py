@@ -23,6 +23,7 @@ from benchmarks import contents, counting, markdown
 from benchmarks.report import Report, row_text
 from benchmarks.sides import SIDES
 from benchmarks.workloads import WORKLOADS, Samples
+from PIL import Image
 from writers.kinodb import KinoWriter
 
 from glassfs.library import open_tree
@@ -354,3 +355,11 @@ def test_fuzzer_goes_on_from_what_reached_something_new() -> None:
         names.component(text)
         sys.settrace(None)
         assert (coverage.count > before) == grows
+
+
+def test_picture_of_the_readme_is_drawn(tmp_path: Path) -> None:
+    done = run(ROOT / "scripts/make_picture.py", tmp_path / "images/tree.png")
+    assert (done.returncode, done.stderr) == (0, "")
+    with Image.open(tmp_path / "images/tree.png") as drawn, Image.open(ROOT / "docs/images/tree.png") as kept:
+        assert drawn.size == kept.size
+    assert (ROOT / "docs/images/tree.png").stat().st_size < 200_000

@@ -11,7 +11,7 @@ from glassfs.content import Container, Group, Records, Table
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named
-from glassfs.tree import Audience, Containers, Sources
+from glassfs.tree import Audience, Containers, ContainerSettings, Sources
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.joined import Joins
 from glassfs.tree.sources.walk import Start
@@ -78,13 +78,13 @@ def tree_of(
 ) -> Sources:
     """The tree of what is in a store under these names, or of all of it."""
     named = [Named(store, tuple(name.split("/")), name.rpartition("/")[2]) for name in names]
-    containers = Containers(BlockCache(budget), views=chosen(views), has_catalogue=has_catalogue)
-    return Sources(named or [Named(store, (), "memory")], containers, audience)
+    settings = ContainerSettings(BlockCache(budget), views=chosen(views), has_catalogue=has_catalogue)
+    return Sources(named or [Named(store, (), "memory")], settings, audience)
 
 
-def joins_of(store: MemoryStore, patience: float = 60.0, **audience: Any) -> Joins:
-    containers = Containers(BlockCache(64 << 20))
-    return Joins(containers, [Start("", Location(store, ()), True)], Audience(**audience), patience)
+def joins_of(store: MemoryStore, timeout_seconds: float = 60.0, **audience: Any) -> Joins:
+    containers = Containers(ContainerSettings(BlockCache(64 << 20)))
+    return Joins(containers, [Start("", Location(store, ()), True)], Audience(**audience), timeout_seconds)
 
 
 def rows_of(sources: Sources) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ What the kernel has to do with it is tested through mounts; this is the same wit
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +13,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotADirectory, NotFound
+from glassfs.errors import Changed, Damaged, DeviceFailed, NotADirectory, NotFound
 from glassfs.source import Path, Source
 from glassfs.tree import Sources, Tree
-from glassfs.tree.turns import Turns
 from tests.memory_store import MemoryStore
 from tests.tree.made import made
 from tests.tree.trees import sources_of
+from tests.waiting import wait_until
 
 LENGTH = 40_000
 CHANGES = 40
@@ -84,12 +83,10 @@ def test_readers_of_what_changes_never_see_a_mix(name: str, change: str) -> None
                 sources.refresh()
             (store.rewrite if change == "rewrite" else store.put)("some", version(number))
             sources.refresh()
-            time.sleep(0.01)
-        until = time.monotonic() + 60
-        while not seen["right"] and time.monotonic() < until:
-            time.sleep(0.01)
+            before = sum(seen.values())
+            wait_until(lambda before=before: sum(seen.values()) > before, what="another read")  # type: ignore[misc]
+        wait_until(lambda: seen["right"], what="a whole read")
     assert seen["wrong"] == 0, seen
-    assert seen["right"] > 0
     sources.refresh()  # a reader may have been opening an old version until now
     for path in paths:
         assert sources.tree.file(path).size == LENGTH + CHANGES
@@ -167,25 +164,3 @@ def test_a_disk_that_stalls_holds_up_nobody_else(wait_for: Callable[[Sources], o
         for one in stalled:
             one.result()
     assert sources.tree.file("/slow/a.bin").read(0, 9) == b"slow"
-
-
-def test_turns_are_one_at_a_time_and_leave_nothing() -> None:
-    turns = Turns()
-    inside: Counter[int] = Counter()
-
-    def work(number: int) -> None:
-        key = number % 3
-        with turns.of(key):
-            inside[key] += 1
-            assert inside[key] == 1
-            time.sleep(0.0005)
-            inside[key] -= 1
-
-    with ThreadPoolExecutor(12) as threads:
-        list(threads.map(work, range(300)))
-    assert not turns._turns
-    with turns.of("a"), turns.of("b"):
-        pass
-    with pytest.raises(GlassfsError), turns.of("a"):
-        raise GlassfsError("goes through")
-    assert not turns._turns

@@ -14,6 +14,7 @@ from glassfs.content import (
     Content,
     Data,
     Document,
+    EncodedImage,
     Fields,
     Group,
     Image,
@@ -21,7 +22,6 @@ from glassfs.content import (
     Memory,
     Null,
     Outline,
-    Picture,
     Series,
     members_of,
 )
@@ -160,7 +160,7 @@ def test_names_that_an_outline_cannot_have(names: tuple[bytes, ...]) -> None:
 
 KINDS: dict[str, Callable[[Data], Content]] = {
     "blob": lambda data: Blob(b"", data),
-    "picture": lambda data: Picture(b"", data, "png"),
+    "picture": lambda data: EncodedImage(b"", data, "png"),
     "image": lambda data: Image(b"", data, 5, data.size // 5, 1),
     "array": lambda data: Array(b"", data, "|u1", (data.size,)),
 }

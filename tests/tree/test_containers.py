@@ -12,9 +12,9 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.formats import registry
 from glassfs.source import Path, Source
 from glassfs.tree import Directory, File, Sources, Tree
-from glassfs.tree.containers import containers as containers_module
-from glassfs.tree.containers import verdicts
+from glassfs.tree.containers import watcher
 from glassfs.tree.containers.lease import Location, OpenContainer
+from glassfs.tree.containers.verdicts import Finding, Verdicts
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import paths_of, sources_of
@@ -177,15 +177,15 @@ def test_a_fault_of_a_format_costs_its_container_alone(fault: str, caplog: pytes
     assert not {source for source in store.held if source.name.endswith("bad")}
 
 
-def test_verdicts_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "REMEMBERED_VERDICTS", 20)
-    store = many(50)
-    store.put("m", made(parts=[f"{number}" for number in range(15)]))
-    sources = sources_of(store)
-    for _ in range(2):
-        sources.tree.root.listing()
-    kept = sources.containers._verdicts
-    assert sum(1 + len(found.others) for found in kept._found.values()) == kept._weight <= 20
+def test_verdicts_are_kept_up_to_a_number_of_files() -> None:
+    store = many(30)
+    kept = Verdicts(20)
+    for number in range(30):
+        entry = store.entry((f"{number}",))
+        others = [((f"{number}",), entry)] * (10 if number == 29 else 0)
+        kept.put(Location(store, (f"{number}",)), Finding(entry.version, None, "made", others))
+    found = [number for number in range(30) if kept.get(Location(store, (f"{number}",))) is not None]
+    assert found == list(range(20, 30))
 
 
 # How many are open.
@@ -389,8 +389,8 @@ def test_a_part_that_changes_changes_the_container(change: str) -> None:
 
 def test_every_part_of_many_gets_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some in each round, of several containers side by side."""
-    monkeypatch.setattr(containers_module, "PARTS_AT_A_TIME", 8)
-    monkeypatch.setattr(containers_module, "LEAST_PARTS", 4)
+    monkeypatch.setattr(watcher, "COMPARED_PARTS", 8)
+    monkeypatch.setattr(watcher, "LEAST_PARTS", 4)
     numbers = [f"{name}{number}" for name in "ab" for number in range(12)]
     for number in numbers:
         store = MemoryStore(dict.fromkeys(numbers, b"1"))

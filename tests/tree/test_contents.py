@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,11 +20,11 @@ from glassfs.formats import registry
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
-from glassfs.tree import Containers, Sources
-from glassfs.tree.containers import containers as containers_module
+from glassfs.tree import ContainerSettings, Sources
 from glassfs.tree.containers import parsed as contents_module
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
-from glassfs.tree.containers.parsed import Contents
+from glassfs.tree.containers.leases import COMPARED
+from glassfs.tree.containers.parsed import ParsedContainers
 from glassfs.tree.containers.weight import weight_of
 from glassfs.tree.lease import Lease
 from glassfs.tree.sources.folder import ContainerDirectory
@@ -37,9 +38,9 @@ def many(count: int) -> MemoryStore:
     return MemoryStore({f"{number:04d}": made(a=b"%04d" % number) for number in range(count)})
 
 
-def sources_within(store: MemoryStore, budget: int, limit: int = 10_000) -> Sources:
+def sources_within(store: MemoryStore, budget: int, limit: int = 10_000, **listeners: Any) -> Sources:
     """The tree of a store whose parsed containers have so many bytes."""
-    return Sources([Named(store, (), "memory")], Containers(BlockCache(), limit, budget))
+    return Sources([Named(store, (), "memory")], ContainerSettings(BlockCache(), limit, budget), **listeners)
 
 
 def container_at(sources: Sources, path: str) -> ContainerDirectory:
@@ -49,7 +50,7 @@ def container_at(sources: Sources, path: str) -> ContainerDirectory:
 
 
 def weight(sources: Sources) -> int:
-    return sources.containers._contents.weight
+    return sources.containers._parsed.weight
 
 
 def test_what_is_parsed_stays_within_the_budget() -> None:
@@ -92,9 +93,9 @@ def test_others_are_still_found_after_an_eviction(monkeypatch: pytest.MonkeyPatc
     sources = sources_within(store, 1 << 20, limit=4)
     for number in range(4):
         sources.tree.file(f"/{number:04d}/a.bin")
-    kept = dict(sources.tree._directories)
+    kept = dict(sources.tree._directories._values)
     sources.tree.file("/0004/a.bin")
-    assert set(kept) - set(sources.tree._directories) == {"/0000"}
+    assert set(kept) - set(sources.tree._directories._values) == {"/0000"}
 
 
 def test_a_deleted_container_is_parsed_again_from_what_is_held() -> None:
@@ -150,19 +151,18 @@ def test_few_are_compared_at_a_time_and_all_in_turn(monkeypatch: pytest.MonkeyPa
     asked = []
     entry = store.entry
     monkeypatch.setattr(store, "entry", lambda path: asked.append(path) or entry(path))
-    rounds = -(-len(leases) // containers_module.COMPARED)
+    rounds = -(-len(leases) // COMPARED)
     for _ in range(rounds):
         before = len(asked)
         assert sources.containers.refresh() == []
-        assert len(asked) - before <= containers_module.COMPARED
+        assert len(asked) - before <= COMPARED
     assert len(set(asked)) == len(asked) == 1000
 
 
 def test_whoever_has_nodes_is_told_of_what_is_dropped_or_exchanged() -> None:
     store = many(3)
-    sources = sources_within(store, 1)
     told: list[Lease] = []
-    sources.on_drop = told.append
+    sources = sources_within(store, 1, on_drop=told.append)
     first = container_at(sources, "/0000").origin.lease
     assert told == []
     second = container_at(sources, "/0001").origin.lease
@@ -196,7 +196,7 @@ def test_thousands_of_leases_need_few_descriptors_and_little_memory(tmp_path: Pa
     """All of them held at once, as a kernel does that has looked at all; and each is read twice."""
     for number in range(2000):
         (tmp_path / f"{number:04d}").write_bytes(made(a=b"%04d" % number))
-    sources = Sources([Named(LocalStore(tmp_path), (), "local")], Containers(BlockCache(), budget=200_000))
+    sources = Sources([Named(LocalStore(tmp_path), (), "local")], ContainerSettings(BlockCache(), budget=200_000))
     nodes = {node.name: node for node in sources.tree.root.listing() if isinstance(node, ContainerDirectory)}
     assert len(nodes) == 2000
     with ExitStack() as held:
@@ -336,7 +336,7 @@ def test_what_is_kept_is_what_was_used_last_and_adds_up(steps: list[tuple[str, i
     dropped: list[ContainerLease] = []
     leases = {number: lease_of(number) for number in range(10)}
     numbers = {lease: number for number, lease in leases.items()}
-    contents = Contents(100, 7, dropped.append)
+    contents = ParsedContainers(100, 7, dropped.append)
 
     def reduced() -> None:
         while (sum(weights[number] for number in expected) > 100 or len(expected) > 7) and len(expected) > 1:
@@ -385,8 +385,8 @@ def test_measuring_is_not_repeated_all_the_time(monkeypatch: pytest.MonkeyPatch)
     for _ in range(30):
         sources.refresh()
     assert len(measured) == 20
-    monkeypatch.setattr(contents_module, "PAUSE", 0.0)
-    sources.containers._contents._next_round = 0.0
+    monkeypatch.setattr(contents_module, "PAUSE_SECONDS", 0.0)
+    sources.containers._parsed._next_round = 0.0
     for _ in range(3):
         sources.refresh()
     assert len(measured) == 80

@@ -11,11 +11,11 @@ import pytest
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.formats import registry
 from glassfs.tree import Directory, File, Sources, Tree
-from glassfs.tree.sources.helper import Helper
 from glassfs.tree.sources.own import OwnFiles
 from glassfs.tree.sources.sources import Start
+from glassfs.tree.sources.timed_calls import TimedCalls
 from glassfs.tree.sources.usage import Usage
-from glassfs.tree.sources.walk import Walk
+from glassfs.tree.sources.walk import FileSnapshot
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import files_of, paths_of, sources_of
@@ -131,9 +131,9 @@ def test_64_readers_of_what_is_none_open_it_once() -> None:
 
 def test_what_is_none_is_a_plain_file_once_somebody_has_entered() -> None:
     store = distant({"a.made": b"text", "sub/b.made": made(b=b"2")})
-    sources = sources_of(store)
-    tree, told = sources.tree, []
-    sources.on_change = lambda: told.append(1)
+    told: list[int] = []
+    sources = sources_of(store, on_change=lambda: told.append(1))
+    tree = sources.tree
     assert isinstance(tree.node("/a.made"), Directory)
     with pytest.raises(Changed, match=r"^memory/a\.made: is not a container of a known format$"):
         entered(tree, "/a.made")
@@ -345,12 +345,12 @@ def test_a_walk_goes_on_past_what_cannot_be_entered() -> None:
 
 def below(sources: Sources) -> list[str]:
     """The files that a table over the sources looks into."""
-    helper = Helper()
+    calls = TimedCalls()
     try:
         starts = [Start("", location, True) for location in sources.locations.values()]
-        return [one.path for one in Walk(starts, helper).files]
+        return [one.path for one in FileSnapshot(starts, calls).files]
     finally:
-        helper.close()
+        calls.close()
 
 
 def test_tables_over_folders_open_only_what_may_be_a_container() -> None:

@@ -194,7 +194,7 @@ def test_a_large_container_is_read_in_pieces() -> None:
 def test_a_snapshot_is_good_for_a_while_and_stays_what_it_is(
     store: LastingStore, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE", 3600.0)
+    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 3600.0)
     sources = tree_of(store)
     tree = sources.tree
     before = tree.file("/episodes.jsonl")
@@ -202,7 +202,7 @@ def test_a_snapshot_is_good_for_a_while_and_stays_what_it_is(
     store.put("new.take", takes(take("new")))
     store.remove("b.take")
     assert tree.file("/episodes.jsonl").origin.identity == before.origin.identity
-    monkeypatch.setattr(joined, "LEAST_AGE", 0.0)
+    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
     sources.joins.close()
     assert [row["container"] for row in rows_of(sources)] == ["a.take", "a/z.take", "new.take"]
     assert isinstance(tree.lookup("/by-task/new/new.take~0"), Symlink)
@@ -213,7 +213,7 @@ def test_a_snapshot_is_good_for_a_while_and_stays_what_it_is(
 
 
 def test_a_snapshot_ends_by_itself(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE", 0.0)
+    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
     monkeypatch.setattr(joined, "AGE", 0)
     sources = tree_of(store)
     identity = sources.tree.lookup("episodes.jsonl").origin.identity
@@ -224,7 +224,7 @@ def test_a_snapshot_ends_by_itself(store: LastingStore, monkeypatch: pytest.Monk
 
 
 def test_what_was_missing_for_a_moment_is_there_again(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE", 0.0)
+    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
     monkeypatch.setattr(joined, "AGE", 0)
     sources = tree_of(store)
     store.opening["b.take"] = Changed("is changing")
@@ -243,7 +243,7 @@ def test_several_who_ask_wait_for_one_walk(store: LastingStore, monkeypatch: pyt
             time.sleep(0.05)
             return super().list(path)
 
-    monkeypatch.setattr(joined, "LEAST_AGE", 3600.0)
+    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 3600.0)
     joins = joins_of(Slow({"a/b.take": takes(take())}))
     found: list[object] = []
     threads = [threading.Thread(target=lambda: found.append(joins.snapshot())) for _ in range(8)]
@@ -386,7 +386,7 @@ def test_the_table_of_whatever_there_is(store: LastingStore) -> None:
 
 
 def test_old_snapshots_leave_nothing_behind(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE", 0.0)
+    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
     monkeypatch.setattr(joined, "AGE", 0)
     sources = tree_of(store)
     snapshots = []

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from glassfs.cache import BlockCache, catalogue_file, catalogued
-from glassfs.cache.blocks import COUNTED
+from glassfs.cache import BlockCache, catalogue
+from glassfs.cache.blocks import RESERVED_FROM
 from glassfs.content import Records, Table
 from glassfs.content.join import BLOCK_BYTES, LONGEST, pieces_of
 from glassfs.errors import GlassfsError
 from glassfs.formats import registry
-from glassfs.tree import Containers, Directory
+from glassfs.tree import Containers, ContainerSettings, Directory
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources import joined, walk
-from glassfs.tree.sources.helper import MOST_OF_VOLUME
 from glassfs.tree.sources.joined import Joins
+from glassfs.tree.sources.timed_calls import MOST_OF_VOLUME
 from glassfs.tree.sources.walk import Start
 from tests.memory_store import MemoryStore
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
@@ -63,18 +63,18 @@ class Hanging(LastingStore):
 
 
 def test_what_hangs_costs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE", 0.0)
+    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
     monkeypatch.setattr(joined, "AGE", 0)
     store = Hanging({"a/x": takes(take()), "b/y": takes(take()), "c/z": takes(take())})
     store.hanging = ("a", "b/y")
-    joins = joins_of(store, patience=0.2)
+    joins = joins_of(store, timeout_seconds=0.2)
     for _ in range(3):  # what still hangs is not waited for again
         table = joins.snapshot().table
         assert table.rows == 1
         assert table.attributes()["error"] == "a: does not answer; b/y: does not answer"
 
     def helpers() -> int:
-        return len([thread for thread in threading.enumerate() if thread.name == "glassfs-helper"])
+        return len([thread for thread in threading.enumerate() if thread.name == "glassfs-timed-calls"])
 
     assert becomes(lambda: helpers() == 2), "those that hang, and no others"
     store.goes_on.set()
@@ -85,13 +85,13 @@ def test_what_hangs_costs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_few_containers_that_hang_cost_their_own_rows() -> None:
     class Patient(Hanging):
         def entry(self, path: Any) -> Any:
-            if len(joins._helper._hanging) >= MOST_OF_VOLUME:  # it is asked whether the disk hangs too
-                joins._helper._patience = 600.0
+            if len(joins.calls) >= MOST_OF_VOLUME:  # it is asked whether the disk hangs too
+                joins.calls.timeout_seconds = 600.0
             return super().entry(path)
 
     store = Patient({f"{number}": takes(take()) for number in range(MOST_OF_VOLUME + 4)})
     store.hanging = tuple(f"{number}" for number in range(MOST_OF_VOLUME))
-    joins = joins_of(store, patience=0.2)
+    joins = joins_of(store, timeout_seconds=0.2)
     table = joins.snapshot().table
     assert table.rows == 4
     assert table.attributes()["error"] == "; ".join(f"{name}: does not answer" for name in store.hanging)
@@ -105,7 +105,7 @@ def test_a_walk_keeps_nobody_from_anything_else() -> None:
     found: list[object] = []
     asker = threading.Thread(target=lambda: found.append(sources.tree.lookup("episodes.jsonl")))
     asker.start()
-    assert becomes(lambda: any(thread.name == "glassfs-helper" for thread in threading.enumerate()))
+    assert becomes(lambda: any(thread.name == "glassfs-timed-calls" for thread in threading.enumerate()))
     assert isinstance(sources.tree.lookup("/b"), Directory) and sources.tree.lookup("/a/x").name == "x"
     assert not found
     store.goes_on.set()
@@ -155,19 +155,19 @@ def test_rows_that_take_much_memory_are_made_in_room_for_them() -> None:
 
     class Noting(BlockCache):
         @contextmanager
-        def taken(self, size: int) -> Iterator[None]:
+        def reserved(self, size: int) -> Iterator[None]:
             taken.append(size)
             yield
             taken.append(-size)
 
     def block(number: int) -> list[dict[str, Any]]:
-        assert sum(taken) == (COUNTED + 1 if number else 0)
+        assert sum(taken) == (RESERVED_FROM + 1 if number else 0)
         return [take()] * 2000
 
-    table = Table(b"", 4000, list, Records(b"", 2, block, cost=lambda number: COUNTED + number))
+    table = Table(b"", 4000, list, Records(b"", 2, block, cost=lambda number: RESERVED_FROM + number))
     for _ in pieces_of(table, Noting()):
         assert not sum(taken)
-    assert taken == [COUNTED + 1, -COUNTED - 1]
+    assert taken == [RESERVED_FROM + 1, -RESERVED_FROM - 1]
 
 
 def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,16 +177,15 @@ def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.Monk
     rows = rows_of(before)
     before.tree.close()
     found: list[int] = []
-    find = catalogue_file.CatalogueFile.find
+    find = catalogue.Catalogue.find
 
     def found_by(*arguments: Any) -> Any:
         some = find(*arguments)
         found.append(len(some))
         return some
 
-    for module in (catalogued, catalogue_file):
-        monkeypatch.setattr(module, "MOST_FOUND", 400)
-    monkeypatch.setattr(catalogue_file.CatalogueFile, "find", found_by)
+    monkeypatch.setattr(catalogue, "MOST_FOUND", 400)
+    monkeypatch.setattr(catalogue.Catalogue, "find", found_by)
     opens = store.opens
     sources = tree_of(store, has_catalogue=True)
     sources.joins.snapshot().found()
@@ -213,7 +212,7 @@ class Slow(LastingStore):
 
 
 def slow_joins(store: Slow) -> Joins:
-    containers = Containers(BlockCache(64 << 20), has_catalogue=True)
+    containers = Containers(ContainerSettings(BlockCache(64 << 20), has_catalogue=True))
     return Joins(containers, [Start("", Location(store, ()), True)], clock=lambda: store.now)
 
 
@@ -225,7 +224,7 @@ def test_a_walk_ends() -> None:
 
 
 def test_a_pass_ends_and_the_next_gets_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LONGEST_PASS", 150.0)
+    monkeypatch.setattr(joined, "PASS_SECONDS", 150.0)
     store = Slow({f"{number}": takes(take()) for number in range(5)})
     joins = slow_joins(store)
     snapshot = joins.snapshot()

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 
 def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "PATIENCE", 60)
+    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 60)
     store = MemoryStore({"a": b"1", "folder/b": b"22", "folder/deep/c": b"333", "other/d": b"4444"})
     assert Usage([Location(store, ())])() == 10
     assert Usage([Location(store, ("a",)), Location(store, ("folder",)), Location(store, ("missing",))])() == 6
@@ -28,7 +28,7 @@ def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch
 
 def test_the_parts_of_a_container_that_was_named_alone_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder they are found there; beside a container they are no source of their own."""
-    monkeypatch.setattr(usage_module, "PATIENCE", 60)
+    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 60)
     manifest, parts = made(parts=["p", "q"]), {"x/p": bytes(1000), "x/q": bytes(20_000)}
     store = MemoryStore({"x/m": manifest, **parts, "x/other": bytes(300_000)})
     for names, expected in ((["x/m"], len(manifest) + 21_000), (["x"], len(manifest) + 321_000)):
@@ -65,7 +65,7 @@ def test_nobody_waits_for_the_sum() -> None:
 
 
 def test_the_sum_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "LEAST_PAUSE", 0.0)
+    monkeypatch.setattr(usage_module, "LEAST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(usage_module, "PAUSE", 0)
     store = MemoryStore({"a": b"1"})
     usage = Usage([Location(store, ())])
@@ -75,7 +75,7 @@ def test_the_sum_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_looked_at_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "PATIENCE", 60)
+    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 60)
     store = MemoryStore({"a": b"1", "bad/b": b"22"})
     list_all = store.list
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_looked_at_is_left_out(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_a_thread_the_last_sum_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 0.0)
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

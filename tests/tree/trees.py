@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Member
 from glassfs.source import Entry, Kind, Named, Version
-from glassfs.tree import Containers, Directory, File, Sources, Tree
+from glassfs.tree import ContainerSettings, Directory, File, Sources, Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
@@ -26,10 +27,10 @@ def tree_of(members: Iterable[Member], is_mount_root: bool = False, limit: int =
     return Tree(lambda: root)
 
 
-def sources_of(store: MemoryStore, *names: str, limit: int = 64, budget: int = 64 << 20) -> Sources:
+def sources_of(store: MemoryStore, *names: str, limit: int = 64, budget: int = 64 << 20, **listeners: Any) -> Sources:
     """The tree of what is in a store under these names, or of all of it."""
     named = [Named(store, tuple(name.split("/")), name.rpartition("/")[2]) for name in names]
-    return Sources(named or [Named(store, (), "memory")], Containers(BlockCache(budget), limit))
+    return Sources(named or [Named(store, (), "memory")], ContainerSettings(BlockCache(budget), limit), **listeners)
 
 
 def entry(permissions: int = 0o644, uid: int = 0, gid: int = 0) -> Entry:

@@ -13,12 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Blob, Content, Film, Member, Memory, Table
+from glassfs.content import Array, Blob, Content, Member, Memory, Table, Video
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
 from glassfs.view.html import episode, escape, listing, page
-from tests.view.films import film, flat, raw, stored
 from tests.view.pages import Page, files, listed, recording, table, whole
+from tests.view.videos import flat, raw, stored, video
 
 RED = raw(flat(8, 6, 200, 30, 60))
 PNG, JPEG = stored(flat(8, 6, 1, 2, 3), "png"), stored(flat(8, 6, 1, 2, 3), "jpeg")
@@ -77,7 +77,7 @@ def test_an_address_leads_to_the_file_and_nowhere_else(parts: list[bytes]) -> No
 @given(TEXTS, TEXTS, TEXTS)
 @settings(max_examples=60)
 def test_names_in_pages_make_no_tags(text: str, name: str, key: str) -> None:
-    camera = Member((b"images", name.encode("utf-8", "surrogatepass")), film([RED], 8, 6))
+    camera = Member((b"images", name.encode("utf-8", "surrogatepass")), video([RED], 8, 6))
     record = {"language_instruction": text, "embodiment": name, key: [text, {name: key}]}
     found = Page(bytes(files(recording(record, cameras=[camera]))["index.html"].whole()))
     expected = Page(bytes(files(recording(
@@ -137,7 +137,7 @@ def facts(*cameras: Content, **options: object) -> list[dict[str, object]]:
 
 def test_frames_are_told_by_runs() -> None:
     mixed: list[Content] = [RED, PNG, JPEG, JPEG, Blob(b"", Memory(b"x")), RED]
-    (camera,) = facts(film(mixed, 8, 6, present=[0, 1, 2, 5, 6, 9], count=20))
+    (camera,) = facts(video(mixed, 8, 6, present=[0, 1, 2, 5, 6, 9], count=20))
     assert (camera["name"], camera["folder"], camera["film"]) == (
         "camera 0", "./images/camera%200/", "./images/camera%200.mp4",
     )
@@ -154,11 +154,11 @@ def test_of_many_frames_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> No
         looked.append(number)
         return JPEG
 
-    (camera,) = facts(Film(b"", 1 << 32, 10, 8, 6, frame))
+    (camera,) = facts(Video(b"", 1 << 32, 10, 8, 6, frame))
     assert camera["runs"] == [0, 1 << 32, 0] and camera["suffixes"] == [".jpg"]
     assert len(looked) <= episode.AT_ONCE
     looked.clear()
-    (camera,) = facts(Film(b"", 1 << 32, 10, 8, 6, frame, range(0, 100_000, 50)))
+    (camera,) = facts(Video(b"", 1 << 32, 10, 8, 6, frame, range(0, 100_000, 50)))
     assert len(looked) == 10
     assert camera["runs"] == [0, 1, 0] + [49, 1, 0] * 1999
 
@@ -166,7 +166,7 @@ def test_of_many_frames_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> No
 def test_too_many_gaps_are_cut_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode, "MOST_RUNS", 100)
     monkeypatch.setattr(episode, "AT_ONCE", 64)
-    camera = Member((b"c",), Film(b"", 1000, 10, 8, 6, lambda number: RED, range(0, 1000, 2)))
+    camera = Member((b"c",), Video(b"", 1000, 10, 8, 6, lambda number: RED, range(0, 1000, 2)))
     found = Page(bytes(files(recording({}, cameras=[camera]))["index.html"].whole()))
     assert found.of("li") == ["Of c, only the frames before 255 are shown."]
 
@@ -174,8 +174,8 @@ def test_too_many_gaps_are_cut_and_told(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_array_that_is_a_film_is_a_camera() -> None:
     pixels = np.zeros((5, 6, 8, 3), np.uint8)
     array = Array(b"signal/rgb", Memory(pixels.tobytes()), "|u1", pixels.shape, fps=25.0)
-    not_a_film = Array(b"signal/x", Memory(bytes(5)), "|u1", (5,))
-    members = [Member((b"signal", b"x"), not_a_film), Member((b"signal", b"rgb"), array)]
+    not_a_video = Array(b"signal/x", Memory(bytes(5)), "|u1", (5,))
+    members = [Member((b"signal", b"x"), not_a_video), Member((b"signal", b"rgb"), array)]
     found = Page(bytes(files(recording({}, cameras=members))["index.html"].whole())).facts
     (camera,) = found["cameras"]
     assert (camera["name"], camera["folder"], camera["runs"]) == ("rgb", "./signal/rgb/", [0, 5, 0])
@@ -184,18 +184,18 @@ def test_an_array_that_is_a_film_is_a_camera() -> None:
 
 @pytest.mark.parametrize(("fps", "expected"), [(12.5, 12.5), (0, 10), (float("nan"), 10), ("7", 10), (None, 10)])
 def test_the_rate_of_the_record_or_the_usual_one(fps: object, expected: float) -> None:
-    camera = Member((b"c",), film([RED], 8, 6, fps=0))
+    camera = Member((b"c",), video([RED], 8, 6, fps=0))
     found = Page(bytes(files(recording({"fps": fps}, cameras=[camera]))["index.html"].whole()))
     assert found.facts["fps"] == expected
     assert len(found.of("li")) == (expected != fps)
 
 
 def test_the_poster_is_the_first_picture() -> None:
-    first = film([JPEG], 8, 6, present=[7], count=9)
-    cameras = [Member((b"none",), film([], 8, 6, present=[], count=9)), Member((b"c",), first)]
+    first = video([JPEG], 8, 6, present=[7], count=9)
+    cameras = [Member((b"none",), video([], 8, 6, present=[], count=9)), Member((b"c",), first)]
     assert whole(lambda: files(recording({}, cameras=cameras))["poster"]) == JPEG.data.whole()
     nothing = bytes(files(recording({}))["poster"].whole())
-    assert nothing == episode.NO_PICTURE and not files(recording({}))["poster"].is_sized
+    assert nothing == episode.NO_IMAGE and not files(recording({}))["poster"].is_sized
 
 
 def test_damage_is_told_on_the_page_and_costs_the_poster() -> None:

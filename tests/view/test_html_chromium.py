@@ -43,14 +43,14 @@ def colour(number: int) -> tuple[int, int, int]:
     return (number * 8, 255 - number * 8, number % 2 * 200)
 
 
-def picture(number: int) -> np.ndarray[Any, Any]:
+def image(number: int) -> np.ndarray[Any, Any]:
     return np.full((48, 64, 3), colour(number), np.uint8)
 
 
 def frames() -> Iterator[dict[str, Any]]:
     """Of one camera each frame is there, of the other every third."""
     for number in range(FRAMES):
-        yield {"front": picture(number), **({"wrist": picture(number)} if number % 3 == 0 else {})}
+        yield {"front": image(number), **({"wrist": image(number)} if number % 3 == 0 else {})}
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +282,7 @@ def test_frames_whose_kind_nobody_looked_at(
     monkeypatch.setattr(episode, "MOST_LOOKS", 1)
     with KinoWriter(tmp_path / "mixed.kdb") as writer:
         shots = [
-            {"c": picture(number) if number % 2 else Stored(jpeg(picture(number), 95), 64, 48)} for number in range(6)
+            {"c": image(number) if number % 2 else Stored(jpeg(image(number), 95), 64, 48)} for number in range(6)
         ]
         writer.add_episode(np.zeros((6, 1)), np.zeros((6, 1)), images=shots)
     chromium.open(exported(tmp_path / "mixed.kdb", tmp_path) / "episodes/0/index.html")

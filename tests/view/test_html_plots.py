@@ -130,9 +130,9 @@ def test_there_are_only_so_many_channels() -> None:
 
 
 def test_only_numbers_are_plotted() -> None:
-    film = np.zeros((4, 8, 8, 3), "u1")
+    video = np.zeros((4, 8, 8, 3), "u1")
     columns = [
-        Column(b"frame", Array(b"frame", Counted(4), "<i8", (4,))), column(b"film", film),
+        Column(b"frame", Array(b"frame", Counted(4), "<i8", (4,))), column(b"film", video),
         column(b"when", np.zeros(4, "<M8[s]")), column(b"complex", np.zeros(4, "<c8")),
         column(b"none", np.zeros((4, 0), "<f4")), column(b"other", np.zeros(5, "<f4")),
         column(b"good", np.zeros((4, 2, 3), "<f4")),

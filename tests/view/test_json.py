@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blob, Document, Json, Memory, Null, Picture, Scalar, Text
+from glassfs.content import Blob, Document, EncodedImage, Json, Memory, Null, Scalar, Text
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import data_of
 from glassfs.view.json import AT_ONCE, LIMIT, line, render
@@ -164,7 +164,7 @@ def test_stored_bytes_are_shown_unchanged() -> None:
     raw = b"\xff\xd8 anything \0\n"
     for content, suffix in (
         (Blob(KEY, Memory(raw)), ".bin"), (Text(KEY, Memory(raw)), ".txt"), (Json(KEY, Memory(raw)), ".json"),
-        (Picture(KEY, Memory(raw), "jpeg"), ".jpg"), (Picture(KEY, Memory(raw), "png"), ".png"),
+        (EncodedImage(KEY, Memory(raw), "jpeg"), ".jpg"), (EncodedImage(KEY, Memory(raw), "png"), ".png"),
     ):
         assert file_bytes(content, suffix) == raw
     assert file_bytes(Null(KEY), ".null") == b""

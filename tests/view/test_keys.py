@@ -86,17 +86,17 @@ def test_pictures_at_different_places_are_not_taken_for_each_other() -> None:
 
 
 def write_parts(path: Path) -> None:
-    film = np.zeros((6, 8, 9, 3), np.uint8)
-    write_chunked(path.parent, "parts", {"signal/rgb": film}, 2, codec="zstd").rename(path)
+    video = np.zeros((6, 8, 9, 3), np.uint8)
+    write_chunked(path.parent, "parts", {"signal/rgb": video}, 2, codec="zstd").rename(path)
 
 
-def write_streamed_film(path: Path) -> None:
+def write_streamed_video(path: Path) -> None:
     write_streamed(path, {"signal/rgb": np.zeros((20, 8, 9, 3), np.uint8)}, flush=7, codec="zstd")
 
 
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "kinodb": make_samples.write_kinodb, "wshard": make_samples.write_wshard, "wshard in parts": write_parts,
-    "wshard streamed": write_streamed_film, "idv": make_samples.write_idv,
+    "wshard streamed": write_streamed_video, "idv": make_samples.write_idv,
     "ikv": make_samples.write_ikv, "tree sequence": make_samples.write_tree_sequence,
 }
 

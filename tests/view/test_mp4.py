@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
-from glassfs.content import Blob, Content, Film, Image, Memory, Picture, Unreadable, pictures
+from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Unreadable, Video, images
 from glassfs.errors import Changed, Damaged, TooLarge
 from glassfs.view import mp4, planes
-from tests.view.films import KEY, PLACE, boxes, data_of, film, flat, patches, raw, rgb, shown, stored
+from tests.view.videos import KEY, PLACE, boxes, data_of, flat, patches, raw, rgb, shown, stored, video
 
 RED = (200, 30, 60)
 
@@ -35,7 +35,7 @@ def test_any_range_is_that_of_the_whole(
     width: int, height: int, count: int, channels: int, is_planar: bool, dtype: str, seed: int,
 ) -> None:
     frames = [raw(noise(width, height, channels, seed + number, dtype), is_planar) for number in range(count)]
-    made = film(frames, width, height)
+    made = video(frames, width, height)
     data = data_of(made)
     whole = data.read(0, data.size)
     head = len(whole) - count * h264.size_of(width, height)
@@ -43,7 +43,7 @@ def test_any_range_is_that_of_the_whole(
     assert data_of(made).whole() == whole
     found = shown(whole)
     assert found.sequence.size == (width + width % 2, height + height % 2)
-    assert [picture.number for picture in found.pictures] == [1 + number % 2 for number in range(count)]
+    assert [image.number for image in found.images] == [1 + number % 2 for number in range(count)]
     chance, cache = random.Random(seed), BlockCache(1 << 20)
     for _ in range(10):
         start = chance.randrange(len(whole))
@@ -59,7 +59,7 @@ def test_only_the_frames_of_a_range_are_made() -> None:
         asked.append(number)
         return frame
 
-    data = data_of(Film(KEY, 100, 10, 40, 40, counted))
+    data = data_of(Video(KEY, 100, 10, 40, 40, counted))
     size = h264.size_of(40, 40)
     head = data.size - 100 * size
     assert not asked
@@ -75,7 +75,7 @@ def test_only_the_frames_of_a_range_are_made() -> None:
 
 
 def test_boxes() -> None:
-    file = data_of(film([raw(flat(101, 84, *RED))] * 3, 101, 84, 29.97)).whole()
+    file = data_of(video([raw(flat(101, 84, *RED))] * 3, 101, 84, 29.97)).whole()
     found = boxes(bytes(file))
     assert list(found)[:2] == [b"ftyp", b"moov"]
     assert b"stss" not in found
@@ -95,7 +95,7 @@ def test_boxes() -> None:
 ])
 def test_rates(fps: float, expected: tuple[int, int]) -> None:
     assert mp4.rate(fps) == expected
-    found = boxes(bytes(data_of(film([raw(flat(2, 2, *RED))], 2, 2, fps)).whole()))
+    found = boxes(bytes(data_of(video([raw(flat(2, 2, *RED))], 2, 2, fps)).whole()))
     assert struct.unpack(">I", found[b"mvhd"][20:24])[0] == expected[0]
 
 
@@ -106,9 +106,9 @@ def test_flat_patches_keep_their_colours(kind: str) -> None:
     frame: Content = {
         "raw": lambda: raw(pixels), "planar": lambda: raw(pixels, True), "alpha": lambda: raw(alpha),
         "png": lambda: stored(pixels, "png"), "jpeg": lambda: stored(pixels, "jpeg", quality=100, subsampling=0),
-        "png of a palette": lambda: Picture(KEY, Memory(palette(pixels)), "png"),
+        "png of a palette": lambda: EncodedImage(KEY, Memory(palette(pixels)), "png"),
     }[kind]()
-    found = rgb(shown(bytes(data_of(film([frame], 96, 64)).whole())).pictures[0], 96, 64)
+    found = rgb(shown(bytes(data_of(video([frame], 96, 64)).whole())).images[0], 96, 64)
     assert abs(found - pixels).max() <= 3
 
 
@@ -126,8 +126,8 @@ def palette(pixels: np.ndarray) -> bytes:
 def test_kinds_of_jpeg(options: dict[str, object]) -> None:
     """Those that are stored as RGB are not taken for YCbCr."""
     pixels = patches(64, 64, 3)
-    made = film([stored(pixels, "jpeg", quality=98, **options)], 64, 64)
-    found = rgb(shown(bytes(data_of(made).whole())).pictures[0], 64, 64)
+    made = video([stored(pixels, "jpeg", quality=98, **options)], 64, 64)
+    found = rgb(shown(bytes(data_of(made).whole())).images[0], 64, 64)
     inside = (slice(8, 24), slice(8, 24))
     assert abs(found[inside] - pixels[inside]).max() <= 5
 
@@ -135,9 +135,9 @@ def test_kinds_of_jpeg(options: dict[str, object]) -> None:
 def test_grey() -> None:
     pixels = np.repeat(np.arange(64, dtype=np.uint8)[:, None, None] * 4, 32, 1)
     for frame in (raw(pixels), stored(pixels[..., 0], "png"), raw(np.concatenate((pixels, pixels // 2), 2), True)):
-        picture = shown(bytes(data_of(film([frame], 32, 64)).whole())).pictures[0]
-        assert np.array_equal(picture.luma, np.maximum(pixels[..., 0], 1))
-        assert (picture.blue == 128).all() and (picture.red == 128).all()
+        image = shown(bytes(data_of(video([frame], 32, 64)).whole())).images[0]
+        assert np.array_equal(image.luma, np.maximum(pixels[..., 0], 1))
+        assert (image.blue == 128).all() and (image.red == 128).all()
 
 
 @pytest.mark.parametrize("is_png", [False, True])
@@ -145,83 +145,83 @@ def test_16_bits_are_shown_by_the_range_of_the_first_frame(is_png: bool) -> None
     first = np.array([[1000, 2000], [3000, 1500]], "<u2")
     second = np.array([[0, 65535], [2000, 3100]], "<u2")
     frames = [stored(pixels, "png") if is_png else raw(pixels[..., None]) for pixels in (first, second)]
-    whole = bytes(data_of(film(frames, 2, 2)).whole())
-    one, two = (picture.luma[:2, :2] for picture in shown(whole).pictures)
+    whole = bytes(data_of(video(frames, 2, 2)).whole())
+    one, two = (image.luma[:2, :2] for image in shown(whole).images)
     assert one.tolist() == [[1, 128], [255, 64]]
     assert two.tolist() == [[1, 255], [128, 255]]
     # Nobody has to have read the first frame before.
-    alone = data_of(film(frames, 2, 2))
+    alone = data_of(video(frames, 2, 2))
     size = h264.size_of(2, 2)
     assert alone.read(alone.size - size, size) == whole[-size:]
 
 
 def test_depth_without_a_range() -> None:
     level = raw(np.full((4, 4, 1), 700, "<u2"))
-    assert shown(bytes(data_of(film([level], 4, 4)).whole())).pictures[0].luma[0, 0] == 1
+    assert shown(bytes(data_of(video([level], 4, 4)).whole())).images[0].luma[0, 0] == 1
 
 
 def test_a_damaged_first_frame_leaves_the_others_their_range() -> None:
     damaged = Image(KEY, Unreadable(8, Damaged("lost")), 2, 2, 1, 16)
     pixels = np.array([[10, 20], [30, 10]], "<u2")[..., None]
-    data = data_of(film([damaged, raw(pixels)], 2, 2))
+    data = data_of(video([damaged, raw(pixels)], 2, 2))
     size = h264.size_of(2, 2)
     with pytest.raises(Damaged, match="frame 0: lost"):
         data.read(data.size - 2 * size, 1)
-    picture = data.read(data.size - size, size)
-    assert [picture[9], picture[10], picture[25], picture[26]] == [1, 128, 255, 1]
+    image = data.read(data.size - size, size)
+    assert [image[9], image[10], image[25], image[26]] == [1, 128, 255, 1]
 
 
 def test_missing_frames_show_the_one_before() -> None:
     pixels = [patches(40, 40, seed) for seed in range(2)]
-    made = film([raw(pixels[0]), stored(pixels[1], "png")], 40, 40, present=[2, 5], count=8)
-    found = shown(bytes(data_of(made).whole())).pictures
+    made = video([raw(pixels[0]), stored(pixels[1], "png")], 40, 40, present=[2, 5], count=8)
+    found = shown(bytes(data_of(made).whole())).images
     for number in (0, 1):
         assert {int(value) for plane in found[number][1:] for value in plane.flat} == {planes.GREY}
     for number in range(2, 8):
         assert abs(rgb(found[number], 40, 40)[:32, :32] - pixels[number >= 5][:32, :32]).max() <= 3
-    assert [picture.number for picture in found] == [1, 2] * 4
+    assert [image.number for image in found] == [1, 2] * 4
 
 
 def test_a_film_of_which_no_frame_is_there_is_grey() -> None:
-    found = shown(bytes(data_of(film([], 20, 20, present=[], count=2)).whole())).pictures
-    assert all((picture.luma == planes.GREY).all() for picture in found)
+    found = shown(bytes(data_of(video([], 20, 20, present=[], count=2)).whole())).images
+    assert all((image.luma == planes.GREY).all() for image in found)
 
 
 @pytest.mark.parametrize("size", [(10, 7), (200, 100), (1, 1), (31, 900)])
 def test_frames_of_another_size_are_scaled(size: tuple[int, int]) -> None:
     other = flat(*size, *RED)
     frames = [raw(flat(61, 33, 0, 0, 0)), raw(other), raw(other, True), stored(other, "jpeg"), stored(other, "png")]
-    found = shown(bytes(data_of(film(frames, 61, 33)).whole())).pictures
-    for picture in found[1:]:
-        assert abs(rgb(picture, 61, 33) - RED).max() <= 3
+    found = shown(bytes(data_of(video(frames, 61, 33)).whole())).images
+    for image in found[1:]:
+        assert abs(rgb(image, 61, 33) - RED).max() <= 3
 
 
 def test_scaling_in_strips_has_no_seams(monkeypatch: pytest.MonkeyPatch) -> None:
     ramp = np.repeat(np.arange(100, dtype=np.uint8)[:, None, None] * 2, 30, 1)
     for frame in (raw(ramp), stored(ramp[..., 0], "png")):
         for size in ((50, 150), (30, 100)):
-            whole = data_of(film([frame], *size)).whole()
+            whole = data_of(video([frame], *size)).whole()
             with monkeypatch.context() as patched:
                 patched.setattr(planes, "STRIP", 1)
-                strips = data_of(film([frame], *size)).whole()
-            one, two = (shown(bytes(file)).pictures[0].luma.astype(int) for file in (whole, strips))
+                strips = data_of(video([frame], *size)).whole()
+            one, two = (shown(bytes(file)).images[0].luma.astype(int) for file in (whole, strips))
             assert abs(one - two).max() <= 1
 
 
 DAMAGES: dict[str, Content] = {
     "unreadable": Image(KEY, Unreadable(40 * 40 * 3, Damaged("lost")), 40, 40, 3),
     "no picture": Blob(KEY, Memory(b"hello")),
-    "no JPEG": Picture(KEY, Memory(b"\xff\xd8\xff\xe0hello"), "jpeg"),
-    "no PNG": Picture(KEY, Memory(b"\x89PNG"), "png"),
-    "cut PNG": Picture(KEY, Memory(stored(noise(40, 40, 3, 0), "png").data.read(0, 2000)), "png"),
-    "cut JPEG": Picture(KEY, Memory(stored(noise(40, 40, 3, 0), "jpeg").data.read(0, 900)), "jpeg"),
+    "no JPEG": EncodedImage(KEY, Memory(b"\xff\xd8\xff\xe0hello"), "jpeg"),
+    "no PNG": EncodedImage(KEY, Memory(b"\x89PNG"), "png"),
+    "cut PNG": EncodedImage(KEY, Memory(stored(noise(40, 40, 3, 0), "png").data.read(0, 2000)), "png"),
+    "cut JPEG": EncodedImage(KEY, Memory(stored(noise(40, 40, 3, 0), "jpeg").data.read(0, 900)), "jpeg"),
 }
 
 
 @pytest.mark.parametrize("damaged", DAMAGES.values(), ids=DAMAGES)
 def test_damage_costs_the_ranges_of_its_frame(damaged: Content) -> None:
     good = raw(flat(40, 40, *RED))
-    data, size = data_of(film([good, damaged, good], 40, 40)), h264.size_of(40, 40)
+    data, size = data_of(video([good, damaged, good], 40, 40)), h264.size_of(40, 40)
     first = data.size - 3 * size
     data.read(0, first + size)
     for start, length in ((first + size, 1), (first + size - 1, 2), (data.size - size - 1, 2), (0, data.size)):
@@ -240,10 +240,10 @@ def test_what_passes_is_not_remembered() -> None:
             raise answer
         return answer
 
-    data = data_of(Film(KEY, 1, 10, 40, 40, frame))
+    data = data_of(Video(KEY, 1, 10, 40, 40, frame))
     with pytest.raises(Changed):
         data.whole()
-    assert data.whole() == data_of(film([good], 40, 40)).whole()
+    assert data.whole() == data_of(video([good], 40, 40)).whole()
 
 
 def png_head(width: int, height: int) -> bytes:
@@ -258,13 +258,13 @@ def png_head(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("frame", [
-    Picture(KEY, Memory(png_head(100_000, 100_000)), "png"),
-    Picture(KEY, Unreadable(pictures.MOST_BYTES + 1, Damaged("never read")), "jpeg"),
-    Picture(KEY, Memory(stored(noise(8, 8, 3, 0), "jpeg").data.read(0, 600) + b"\xff\xda" * 200), "jpeg"),
+    EncodedImage(KEY, Memory(png_head(100_000, 100_000)), "png"),
+    EncodedImage(KEY, Unreadable(images.MOST_BYTES + 1, Damaged("never read")), "jpeg"),
+    EncodedImage(KEY, Memory(stored(noise(8, 8, 3, 0), "jpeg").data.read(0, 600) + b"\xff\xda" * 200), "jpeg"),
     Image(KEY, Unreadable(3 * 10**10, Damaged("never read")), 100_000, 100_000, 3),
 ], ids=["PNG bomb", "stored", "scans", "raw"])
 def test_frames_that_would_take_too_much_are_refused_unread(frame: Content) -> None:
-    data = data_of(film([raw(flat(40, 40, *RED)), frame], 40, 40))
+    data = data_of(video([raw(flat(40, 40, *RED)), frame], 40, 40))
     size = h264.size_of(40, 40)
     tracemalloc.start()
     try:
@@ -288,20 +288,20 @@ def never(number: int) -> Content:
 ])
 def test_films_that_are_refused(count: int, width: int, height: int, reason: str) -> None:
     with pytest.raises(TooLarge, match=reason):
-        mp4.made(Film(KEY, count, 10, width, height, never), BlockCache(), PLACE)
+        mp4.made(Video(KEY, count, 10, width, height, never), BlockCache(), PLACE)
 
 
 @pytest.mark.parametrize(("count", "width", "height"), [(0, 5, 5), (5, 0, 5), (5, 5, 0)])
 def test_films_of_nothing(count: int, width: int, height: int) -> None:
     with pytest.raises(Damaged, match="shows nothing"):
-        mp4.made(Film(KEY, count, 10, width, height, never), BlockCache(), PLACE)
+        mp4.made(Video(KEY, count, 10, width, height, never), BlockCache(), PLACE)
 
 
 def test_the_longest_film_takes_no_memory() -> None:
     frame = raw(flat(640, 480, *RED))
     tracemalloc.start()
     try:
-        data = data_of(Film(KEY, mp4.MOST_FRAMES, 30, 640, 480, lambda number: frame))
+        data = data_of(Video(KEY, mp4.MOST_FRAMES, 30, 640, 480, lambda number: frame))
         size = h264.size_of(640, 480)
         assert data.size // size == mp4.MOST_FRAMES
         assert data.read(data.size - size, 9) == h264.head(640, 480, mp4.MOST_FRAMES - 1)
@@ -316,7 +316,7 @@ def test_the_longest_film_takes_no_memory() -> None:
 def test_large_frames_are_made_in_strips(width: int, height: int) -> None:
     """What is read of the largest pictures at a time, and what it takes beside the picture itself."""
     zeros = Memory(bytes(width * height * 3))
-    data = data_of(film([Image(KEY, zeros, width, height, 3)], width, height), BlockCache(256 << 20))
+    data = data_of(video([Image(KEY, zeros, width, height, 3)], width, height), BlockCache(256 << 20))
     tracemalloc.start()
     try:
         data.read(data.size // 2, 1000)
@@ -331,8 +331,8 @@ def test_many_readers_share_a_small_budget(budget: int) -> None:
     """Pictures need room while they are decoded, inside of what needs room itself: nobody waits for ever."""
     frames: list[Content] = [stored(patches(320, 240, seed), "jpeg") for seed in range(4)]
     frames += [raw(patches(320, 240, seed)) for seed in range(4)] + [stored(patches(100, 80, 1), "png")] * 2
-    whole = data_of(film(frames, 320, 240)).whole()
-    data = data_of(film(frames, 320, 240), BlockCache(budget))
+    whole = data_of(video(frames, 320, 240)).whole()
+    data = data_of(video(frames, 320, 240), BlockCache(budget))
 
     def reader(number: int) -> bool:
         starts = range(number * 20_000, data.size, 100_000)

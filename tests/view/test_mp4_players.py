@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from glassfs.content import Content
-from tests.view.films import Pixels, data_of, film, patches, raw, shown, stored
+from tests.optional import without
+from tests.view.videos import Pixels, data_of, patches, raw, shown, stored, video
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("ffmpeg") is None or shutil.which("ffprobe") is None, reason="ffmpeg is not installed",
+    shutil.which("ffmpeg") is None or shutil.which("ffprobe") is None, reason=without("ffmpeg"),
 )
 QUIET = ("-hide_banner", "-nostdin", "-v", "warning")
 
@@ -35,7 +36,7 @@ def frames_of(path: Path, *options: str, before: Sequence[str] = ()) -> bytes:
 
 
 def written(path: Path, frames: Sequence[Content], width: int, height: int, fps: float) -> bytes:
-    file = bytes(data_of(film(frames, width, height, fps)).whole())
+    file = bytes(data_of(video(frames, width, height, fps)).whole())
     path.write_bytes(file)
     return file
 
@@ -52,8 +53,8 @@ def test_every_sample_is_given_back(tmp_path: Path, width: int, height: int, fps
     file = written(path, [raw(noise(width, height, seed)) for seed in range(5)], width, height, fps)
     played = np.frombuffer(frames_of(path), np.uint8).reshape(5, -1)
     wide, high = width + width % 2, height + height % 2
-    for picture, samples in zip(shown(file).pictures, played, strict=True):
-        planes = (plane[: high // part, : wide // part] for part, plane in zip((1, 2, 2), picture[1:], strict=True))
+    for image, samples in zip(shown(file).images, played, strict=True):
+        planes = (plane[: high // part, : wide // part] for part, plane in zip((1, 2, 2), image[1:], strict=True))
         assert samples.tobytes() == b"".join(plane.tobytes() for plane in planes)
 
 

@@ -296,14 +296,14 @@ def test_an_image_without_its_pixels_is_damage() -> None:
 
 # Films: arrays that are also a folder of frames.
 
-FILMS = {
+VIDEOS = {
     "grey": ("|u1", (3, 4, 5, 1), None), "rgb": ("|u1", (3, 4, 5, 3), None), "rgba": ("|u1", (3, 4, 5, 4), None),
     "planes": ("|u1", (3, 3, 4, 5), "rgb"), "flat": ("|u1", (3, 4, 5), "rgb"), "depth": ("<u2", (3, 4, 5), "depth"),
     "depth of 8 bits": ("|u1", (3, 4, 5), "depth"), "channels win": ("|u1", (3, 3, 5, 3), "rgb"),
 }
 
 
-@pytest.mark.parametrize(("dtype", "shape", "modality"), FILMS.values(), ids=FILMS)
+@pytest.mark.parametrize(("dtype", "shape", "modality"), VIDEOS.values(), ids=VIDEOS)
 def test_frames_of_a_film(dtype: str, shape: tuple[int, ...], modality: str | None) -> None:
     values = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape).astype(dtype)
     series = folder_of(Array(KEY, Memory(values.tobytes()), dtype, shape, modality=modality))

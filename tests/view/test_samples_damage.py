@@ -68,4 +68,4 @@ def test_a_film_of_four_billion_frames_is_left_out_and_says_why() -> None:
     with open_tree(DATA / "kinodb/malformed/num_frames_huge.kdb", views="all") as tree:
         folder = tree.directory("/episodes/0/images")
         assert {node.name for node in folder.listing()} == {"front", "wrist"}
-        assert b"a film of 4294967295 frames is too long" in folder.xattrs()["user.glassfs.error"]
+        assert b"a video of 4294967295 frames is too long" in folder.xattrs()["user.glassfs.error"]

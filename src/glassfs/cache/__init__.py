@@ -1,11 +1,11 @@
-"""Decoded blocks within a budget of memory: ``blocks`` keeps them, ``room`` counts bytes, ``spool`` has large ones.
+"""Decoded blocks within a memory budget.
 
-``turns`` shares the cores among those who make blocks. Every function may be called from any thread.
+``blocks`` caches them, ``budget`` counts bytes, ``spool`` holds blocks too large for memory, ``cores`` limits the
+threads that decode. Every function may be called from any thread.
 """
 
-from glassfs.cache.blocks import BlockCache
-from glassfs.cache.notes import Notes
+from glassfs.cache.blocks import BlockCache, Notes
+from glassfs.cache.budget import DEFAULT_BUDGET
 from glassfs.cache.recipe import Recipe
-from glassfs.cache.room import DEFAULT_BUDGET
 
 __all__ = ["DEFAULT_BUDGET", "BlockCache", "Notes", "Recipe"]

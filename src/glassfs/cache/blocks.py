@@ -1,9 +1,8 @@
-"""Decoded blocks, kept up to a budget of bytes.
+"""The cache of decoded blocks: up to a budget of bytes, and one decode however many readers wait for it.
 
-One decode however many readers wait for it. A block that is too large to keep goes through a spool file
-(``glassfs.cache.spool``). Room is taken before a block is made, and a block that somebody is reading is not given up:
-so the budget holds however many readers there are. Every function may be called from any thread. What a recipe raises
-reaches every reader of that block, and nobody else.
+A block too large to cache goes through a spool file (``glassfs.cache.spool``). Memory is reserved before a block is
+made, and a block is not evicted while it is read: so the budget holds however many readers there are. Every function
+may be called from any thread. What a recipe raises reaches every reader of that block, and no other reader.
 """
 
 from __future__ import annotations
@@ -14,65 +13,70 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeAlias
 
-from glassfs.cache.faults import again, bare
-from glassfs.cache.notes import Notes
-from glassfs.cache.recipe import Recipe
-from glassfs.cache.room import DEFAULT_BUDGET, Room, Ticket
-from glassfs.cache.spool import PATIENCE, Spool
-from glassfs.cache.turns import WORKERS, workers
+from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
+from glassfs.cache.cores import CORES, cores, run_ahead
+from glassfs.cache.recipe import Recipe, fresh, stored_error
+from glassfs.cache.spool import Spool
+from glassfs.lru import LRU
 
-LARGEST_KEPT = 64 << 20
-COUNTED = 4 << 20
-"""Rows that may take more memory than this are looked at in room that is taken for them."""
+LARGEST_CACHED = 64 << 20
+RESERVED_FROM = 4 << 20
+"""Rows that may take more memory than this many bytes are read only after reserving it."""
 SPOOLS = 16
-LARGEST_UNCOUNTED = 1 << 20
+NOTES = 8192
+LARGEST_UNRESERVED, UNRESERVED_SHARE = 1 << 20, 128
+"""Blocks that cost no more bytes, and no more than this part of the budget, are made without reserving memory."""
 TINY = 16 << 10
-"""Bytes of memory; what takes less is made by each who wants it first, as waiting for another would take longer."""
-UNCOUNTED_SHARE = 128
-"""What takes less of the budget than this part is made without taking room first: there are not so many threads."""
+"""Blocks that cost no more bytes are made by every reader that misses them: waiting would take longer."""
+STALE_SECONDS = 0.05
+"""A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
+
+Notes: TypeAlias = LRU[Hashable, tuple[int, ...]]
+"""A few integers per key, such as checksums of what is made repeatedly. Keys are like those of blocks."""
 
 
 class BlockCache:
-    """At most ``budget`` bytes of decoded blocks in memory; larger ones in files under ``spool_directory``."""
+    """At most ``budget`` bytes of decoded blocks in memory; larger blocks in files under ``spool_directory``."""
 
     def __init__(self, budget: int = DEFAULT_BUDGET, spool_directory: str | None = None) -> None:
         self.spool_directory = spool_directory
-        self.room = Room(budget, self._free)
-        self.notes = Notes()
+        self.memory = MemoryBudget(budget, self._evict)
+        self.notes: Notes = LRU(NOTES)
         self.hits = self.misses = 0
-        self._uncounted = min(LARGEST_UNCOUNTED, budget // UNCOUNTED_SHARE)
-        self._tiny = min(TINY, self._uncounted)
+        self._unreserved = min(LARGEST_UNRESERVED, budget // UNRESERVED_SHARE)
+        self._tiny = min(TINY, self._unreserved)
         self._lent = 0
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
-        self._spools: OrderedDict[Hashable, Spool] = OrderedDict()
+        self._spools: LRU[Hashable, Spool] = LRU(SPOOLS)
 
     @property
     def budget(self) -> int:
-        return self.room.budget
+        return self.memory.limit
 
     @property
     def used(self) -> int:
-        """Bytes of blocks in memory, and of what is needed to make some."""
-        return self.room.used
+        """Bytes of blocks in memory, and of memory reserved to make some."""
+        return self.memory.used
 
     @property
-    def largest_kept(self) -> int:
-        """Blocks up to this size are held in memory."""
-        return min(LARGEST_KEPT, self.budget // 2)
+    def largest_cached(self) -> int:
+        """Blocks up to this many bytes are cached in memory."""
+        return min(LARGEST_CACHED, self.budget // 2)
 
     def lend(self) -> int:
-        """Bytes of the budget that somebody else has from now on, for what is fetched from elsewhere: once one half."""
+        """Give half of the budget, once, to the cache of remote bytes; return its size in bytes."""
         if not self._lent:
             self._lent = self.budget // 2
-            self.room.budget -= self._lent
+            self.memory.limit -= self._lent
         return self._lent
 
     def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
-        """Fills ``buffer`` with the block's bytes from ``offset`` on."""
-        if recipe.size > self.largest_kept:
+        """Fill ``buffer`` with the block's bytes from ``offset`` on."""
+        if recipe.size > self.largest_cached:
             self._spool(recipe).read_into(buffer, offset)
             return
         block = self._pinned(recipe)
@@ -82,63 +86,63 @@ class BlockCache:
             self._unpin(block)
 
     def size_of(self, recipe: Recipe) -> int:
-        """The length of a block that is small enough to be kept, found by making it."""
+        """Return the length of a block whose ``size`` is only known to be small enough to cache, by making it."""
         block = self._pinned(recipe)
         self._unpin(block)
         size = len(block.raw)
-        if size > self.largest_kept:  # it will be read through a spool
+        if size > self.largest_cached:  # it will be read through a spool
             self._forget(lambda key: key == recipe.key)
         return size
 
     def clear(self) -> None:
-        """Drops everything that is kept."""
+        """Drop everything."""
         self._forget(lambda key: True)
 
     def forget(self, version: Hashable) -> None:
-        """Drops what was made of this version of a source."""
+        """Drop what was made from this version of a source."""
         self._forget(lambda key: isinstance(key, tuple) and key[:1] == (version,))
 
     @contextmanager
-    def taken(self, size: int) -> Iterator[None]:
-        """Around work outside of recipes that needs so many bytes for a while."""
-        self._take(size, Ticket())
+    def reserved(self, size: int) -> Iterator[None]:
+        """Reserve so many bytes for work outside of recipes."""
+        self._reserve(size, Ticket())
         try:
-            with self.room.inside():
+            with self.memory.nested():
                 yield
         finally:
-            self.room.settle(size, 0)
+            self.memory.release(size)
 
     def measuring(self, cost: int) -> AbstractContextManager[None]:
-        """Around a pass over rows that may need so many bytes for a while: what is little is not counted."""
-        return self.taken(cost) if cost > COUNTED else nullcontext()
+        """Reserve so many bytes for a pass over rows, unless they are few."""
+        return self.reserved(cost) if cost > RESERVED_FROM else nullcontext()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """For recipes, around what does not need a core, such as reading from a disk."""
-        return workers().turns.given_up()
+        """Release this thread's core for work that needs none, such as reading from a disk. For recipes."""
+        return cores().released()
 
     def prefetch(self, recipe: Recipe) -> bool:
-        """Starts making a block that somebody will soon ask for, unless the memory is busy.
+        """Start making a block that will be read soon, unless memory is short.
 
-        False where so many are being made that it is too early to ask for one more.
+        Returns False if so many blocks are being made that the caller should try again later.
         """
-        if recipe.size > self.largest_kept:
+        if recipe.size > self.largest_cached:
             return True
         key = recipe.key
         with self._lock:
             if key in self._blocks or key in self._pending:
                 return True
-            if len(self._pending) > WORKERS:
+            if len(self._pending) > CORES:
                 return False
             pending = self._pending[key] = _Pending(recipe)
         self.run(lambda: self._make_unclaimed(pending))
         return True
 
     def run(self, task: Callable[[], object]) -> None:
-        """Runs ``task``, which must not wait for another task, on one of the few threads that decode ahead."""
-        workers().run(task)
+        """Run ``task``, which must not wait for another task, on one of the few threads that decode ahead."""
+        run_ahead(task)
 
     def _pinned(self, recipe: Recipe) -> _Block:
-        """The block, made if need be. It is not given up before ``_unpin``."""
+        """Return the block, made if necessary. It is not evicted before ``_unpin``."""
         key = recipe.key
         is_tiny = recipe.cost <= self._tiny
         with self._lock:
@@ -164,14 +168,14 @@ class BlockCache:
             self._wait_for(pending)
         error = pending.future.exception()
         if error is not None:
-            raise again(error)
+            raise fresh(error)
         return pending.future.result()
 
     def _made_tiny(self, recipe: Recipe) -> _Block:
         try:
             raw = recipe.whole()
         except MemoryError as error:
-            raise again(bare(error)) from None
+            raise fresh(stored_error(error)) from None
         with self._lock:
             block = self._blocks.get(recipe.key)
             is_first = block is None
@@ -179,17 +183,17 @@ class BlockCache:
                 block = self._blocks[recipe.key] = _Block(raw, 0)
             block.pins += 1
         if is_first:
-            self.room.settle(0, len(raw))
+            self.memory.release(0, len(raw))
         return block
 
     def _wait_for(self, pending: _Pending) -> None:
-        """Returns when another thread has made the block, or has failed to."""
-        if self.room.is_inside:
-            self.room.hurry(pending.ticket)
+        """Wait until another thread has made the block or failed."""
+        if self.memory.is_nested:
+            self.memory.hurry(pending.ticket)
         try:
-            with workers().turns.given_up(), self.room.idle():
+            with cores().released(), self.memory.waiting():
                 wait((pending.future,))
-        except BaseException:  # a reader who is interrupted does not come for the block
+        except BaseException:  # an interrupted reader never reads the block
             pending.future.add_done_callback(self._unpin_made)
             raise
 
@@ -202,62 +206,61 @@ class BlockCache:
             block.pins -= 1
             is_unused = not block.pins
         if is_unused:
-            self.room.look_again()
+            self.memory.recheck()
 
     def _make_unclaimed(self, pending: _Pending) -> None:
         with self._lock:
             is_mine = pending.claim()
-            if is_mine and pending.is_late:
-                # Whoever was to read it has gone, or it would be claimed by now.
+            if is_mine and pending.is_stale:
                 del self._pending[pending.recipe.key]
                 is_mine = False
         if is_mine:
             self._make(pending, is_ahead=True)
 
     def _make(self, pending: _Pending, is_ahead: bool = False) -> None:
-        """Makes the block, or keeps what went wrong for the readers. Ahead of them only where there is room now."""
+        """Make the block, or store the error for its readers. Ahead of readers only if memory is free now."""
         recipe = pending.recipe
-        taken = kept = 0
+        reserved = cached = 0
         try:
             cost = recipe.cost
-            if cost > self._uncounted:
-                if not self.room.take_now(cost):
+            if cost > self._unreserved:
+                if not self.memory.reserve_now(cost):
                     if is_ahead and self._is_unwanted(pending):
                         return
-                    self._wait_for_room(cost, pending.ticket)
-                taken = cost
-            with workers().turns.taken(), self.room.inside():
+                    self._wait_for_memory(cost, pending.ticket)
+                reserved = cost
+            with cores().hold(), self.memory.nested():
                 raw = recipe.whole()
             with self._lock:
                 del self._pending[recipe.key]
                 block = self._blocks[recipe.key] = _Block(raw, pending.readers)
-            kept = len(raw)
+            cached = len(raw)
         except BaseException as error:
             with self._lock:
                 self._pending.pop(recipe.key, None)
-            self.room.settle(taken, 0)
-            pending.future.set_exception(bare(error))
+            self.memory.release(reserved)
+            pending.future.set_exception(stored_error(error))
         else:
-            self.room.settle(taken, kept)
+            self.memory.release(reserved, cached)
             pending.future.set_result(block)
 
     def _is_unwanted(self, pending: _Pending) -> bool:
-        """Whether nobody waits for the block. Then it is not pending any longer."""
+        """Return whether no reader waits for the block; it is then no longer pending."""
         with self._lock:
             if not pending.readers:
                 del self._pending[pending.recipe.key]
             return not pending.readers
 
-    def _take(self, size: int, ticket: Ticket) -> None:
-        if not self.room.take_now(size):
-            self._wait_for_room(size, ticket)
+    def _reserve(self, size: int, ticket: Ticket) -> None:
+        if not self.memory.reserve_now(size):
+            self._wait_for_memory(size, ticket)
 
-    def _wait_for_room(self, size: int, ticket: Ticket) -> None:
-        with workers().turns.given_up():
-            self.room.take(size, ticket)
+    def _wait_for_memory(self, size: int, ticket: Ticket) -> None:
+        with cores().released():
+            self.memory.reserve(size, ticket)
 
-    def _free(self, wanted: int) -> int:
-        """Gives up blocks that nobody reads, those used longest ago first; then what idle spools hold."""
+    def _evict(self, wanted: int) -> int:
+        """Evict blocks that are not being read, least recently used first, then the decoders of idle spools."""
         freed = 0
         with self._lock:
             while freed < wanted:
@@ -265,8 +268,7 @@ class BlockCache:
                 if key is self:
                     break
                 freed += len(self._blocks.pop(key).raw)
-            spools = list(self._spools.values())
-        for spool in spools:
+        for _, spool in self._spools.items():
             if freed >= wanted:
                 break
             freed += spool.suspend()
@@ -274,40 +276,37 @@ class BlockCache:
 
     def _forget(self, is_meant: Callable[[Hashable], bool]) -> None:
         freed = 0
-        self.notes.forget(is_meant)
+        self.notes.pop_where(is_meant)
         with self._lock:
             for key in [key for key, block in self._blocks.items() if not block.pins and is_meant(key)]:
                 freed += len(self._blocks.pop(key).raw)
-            spools = [self._spools.pop(key) for key in list(self._spools) if is_meant(key)]
-        self.room.drop(freed)
-        for spool in spools:
+        self.memory.drop_cached(freed)
+        for spool in self._spools.pop_where(is_meant):
             spool.close()
 
     def _spool(self, recipe: Recipe) -> Spool:
-        dropped = None
+        evicted = []
         with self._lock:
             spool = self._spools.get(recipe.key)
             if spool is None:
                 self.misses += 1
-                spool = self._spools[recipe.key] = Spool(recipe, self.room, self.spool_directory, self._drop)
-                if len(self._spools) > SPOOLS:
-                    _, dropped = self._spools.popitem(last=False)
+                spool = Spool(recipe, self.memory, self.spool_directory, self._drop)
+                evicted = self._spools.put(recipe.key, spool)
             else:
                 self.hits += 1
-                self._spools.move_to_end(recipe.key)
-        if dropped is not None:
-            dropped.close()
+        for _, old in evicted:
+            old.close()
         return spool
 
     def _drop(self, spool: Spool) -> None:
-        """The next reader of this block tries it again. The file goes with the last one who still reads it."""
+        """Have the next reader of this block try again. The file goes with its last reader."""
         with self._lock:
-            if self._spools.get(spool.key) is spool:
-                del self._spools[spool.key]
+            if self._spools.peek(spool.key) is spool:
+                self._spools.pop(spool.key)
 
 
 class _Block:
-    """A decoded block, and how many are reading it right now."""
+    """A decoded block, and the number of readers that are using it."""
 
     __slots__ = ("pins", "raw")
 
@@ -317,22 +316,22 @@ class _Block:
 
 
 class _Pending:
-    """A block to be made by whoever claims it first, so that one that is queued never holds up a reader."""
+    """A block to be made by the first thread that claims it, so that a queued block never delays a reader."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.future: Future[_Block] = Future()
         self.ticket = Ticket()
         self.readers = 0
-        """Who will read the block when it is there. Changed under the cache's lock."""
+        """Readers that wait for the block. Changed under the cache's lock."""
         self._is_claimed = False
-        self._begun = time.monotonic()
+        self._queued = time.monotonic()
 
     @property
-    def is_late(self) -> bool:
-        return time.monotonic() - self._begun > PATIENCE
+    def is_stale(self) -> bool:
+        return time.monotonic() - self._queued > STALE_SECONDS
 
     def claim(self) -> bool:
-        """True for the first caller. Called under the cache's lock."""
+        """Return True for the first caller. The caller must hold the cache's lock."""
         was_claimed, self._is_claimed = self._is_claimed, True
         return not was_claimed

@@ -1,9 +1,8 @@
-"""What was found out about containers, kept on disk for the next process: a file in the user's cache.
+"""The catalogue: rows of tables found in containers, kept on disk in the user's cache for the next process.
 
-It is a cache: whatever is in it can be found out again, so nothing here raises. One that is damaged is thrown away, and
-one that cannot be used (another user may have put it there, there is no room, somebody holds it) is done without. Only
-a thread of its own touches the file, as it may lie on a disk that hangs: who asks waits for a moment at most, and
-where that was in vain nobody does until the disk has answered.
+Everything in it can be found again, so nothing here raises: a damaged file is thrown away, and one that cannot be used
+is done without. Only a thread of its own touches the file, as it may be on a disk that hangs: callers wait up to
+``TIMEOUT_SECONDS``, and after one wait failed they do not wait again until the disk has answered.
 Any thread, and any process.
 """
 
@@ -11,131 +10,167 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
+import stat
+import struct
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from glassfs.cache.catalogued import Kept, Key
-
-if TYPE_CHECKING:
-    from glassfs.cache.catalogue_file import CatalogueFile
+from glassfs.errors import Refused, Unavailable
+from glassfs.forks import PerProcess
+from glassfs.persistent import PersistentCache
+from glassfs.threads import DaemonPool
 
 SWITCH = "GLASSFS_CATALOGUE"
-"""The variable of the environment that says ``no``."""
-FOLDER = "glassfs"
+"""The environment variable that switches the catalogue off with ``no``."""
+FOLDER, FILE = "glassfs", "catalogue.sqlite"
 BUDGET = 256 << 20
-PATIENCE = 2.0
-"""Seconds that somebody waits for the file, all in all, before it is done without."""
+TIMEOUT_SECONDS = 2.0
 MOST_WAITING, MOST_BYTES = 64, 32 << 20
-"""Things that wait to be written, and what they take; what comes on top of that is not kept."""
-A_PART = 512
-"""The memory that a part takes beside its data."""
+"""Puts that wait to be written, and the bytes that they hold; further ones are dropped."""
+PART_BYTES = 512
+"""Memory that a part takes beside its data."""
+MOST_FOUND = 8 << 20
+"""Bytes after which ``find`` returns no more at a time."""
+_HEAD = struct.Struct("<3qI")
+
+Key: TypeAlias = bytes
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
+
+class Part(NamedTuple):
+    """Part ``number`` of ``parts`` of what is stored under a key. Callers give the other fields their meaning.
+
+    ``head`` is the same in all parts.
+    """
+
+    number: int
+    parts: int
+    rows: int
+    block: int
+    head: bytes
+    data: bytes
+
+
+def searched(keys: Sequence[Key], found: Mapping[Key, Part]) -> int:
+    """Return how many of the keys, from the first on, ``find`` has searched for, given what it found."""
+    is_full = sum(_HEAD.size + len(part.head) + len(part.data) for part in found.values()) >= MOST_FOUND
+    return keys.index(list(found)[-1]) + 1 if is_full else len(keys)
 
 
 class Catalogue:
-    """The catalogue in ``folder``, which is made if need be, of up to ``budget`` bytes. None: there is none."""
+    """The catalogue in ``folder``, which is made if missing, of up to ``budget`` bytes. Without one it is empty."""
 
     def __init__(self, folder: str | None, budget: int = BUDGET) -> None:
         self._folder = folder
         self._budget = budget
-        self._lock = threading.Lock()
-        self._tasks = _Tasks()
-        self._process = 0
-        self._late: threading.Event | None = None
-        """Set when what somebody waited for in vain is done."""
+        self._pool = DaemonPool("catalogue", most=1)
+        self._cache: PersistentCache | None = None
+        self._pause_until = 0.0
+        self._state = PerProcess(_State)
 
-    def find(self, keys: Sequence[Key], number: int = 0) -> dict[Key, Kept]:
-        """Part ``number`` of each of these keys that is kept; of large ones only of those ``looked_for``."""
-        return self._asked(lambda file: file.find(keys, number), {})
+    def find(self, keys: Sequence[Key], number: int = 0) -> dict[Key, Part]:
+        """Return part ``number`` of each key that is stored; of large ones only of the keys ``searched``."""
+        state = self._state.get()
+        future = self._submit(lambda cache: cache.find(keys, number, MOST_FOUND))
+        if future is None:
+            return {}
+        try:
+            found = future.result(TIMEOUT_SECONDS) or {}
+        except FutureTimeout:
+            state.late = future
+            return {}
+        return {key: _unpacked(number, stored) for key, stored in found.items()}
 
-    def put(self, found: Mapping[Key, Sequence[Kept]]) -> None:
-        """Keeps these, soon or never."""
-        size = sum(len(part.head) + len(part.data) + A_PART for parts in found.values() for part in parts)
-        self._give(lambda file: file.put(found), size=size)
+    def put(self, parts: Mapping[Key, Sequence[Part]]) -> None:
+        """Store these soon, or never."""
+        state = self._state.get()
+        size = sum(len(part.head) + len(part.data) + PART_BYTES for some in parts.values() for part in some)
+        if not state.add(size):
+            return
+        future = self._submit(lambda cache: cache.store({key: list(map(_packed, some)) for key, some in parts.items()}))
+        if future is None:
+            state.remove(size)
+        else:
+            future.add_done_callback(lambda done: state.remove(size))
 
     def close(self) -> None:
-        """Waits a moment for what is to be written, and gives up the file until somebody asks again."""
-        with self._lock:
-            if self._process != os.getpid():
-                return
-            self._process = 0
-            tasks = self._tasks
-        done = threading.Event()
-        with suppress(queue.Full):
-            tasks.put((done, 0), timeout=PATIENCE)
-            done.wait(PATIENCE)
+        """Wait a moment for what is to be written, and close the file until the next call."""
+        if self._state.made is not None:
+            future = self._submit(lambda cache: self._close())
+            with suppress(FutureTimeout):
+                if future is not None:
+                    future.result(TIMEOUT_SECONDS)
+            self._pool.close()
 
-    def _asked(self, ask: Callable[[CatalogueFile], Result], otherwise: Result) -> Result:
-        done = threading.Event()
-        answers: list[Result] = []
+    def _submit(self, do: Callable[[PersistentCache], Result]) -> Future[Result | None] | None:
+        """Have the thread do this; None if the disk or the system does not let it."""
+        late = self._state.get().late
+        if self._folder is None or (late is not None and not late.done()):
+            return None
+        folder = self._folder
 
-        def task(file: CatalogueFile) -> None:
+        def task() -> Result | None:
             try:
-                answers.append(ask(file))
-            finally:
-                done.set()
+                cache = self._opened(folder)
+                return None if cache is None else do(cache)
+            except Exception as error:
+                log.warning("%s: the catalogue failed: %s: %s", folder, type(error).__name__, error)
+                return None
 
-        if not self._give(task, PATIENCE):
-            return otherwise
-        if not done.wait(PATIENCE):
-            self._late = done
-        return answers[0] if answers else otherwise
+        try:
+            return self._pool.submit(task)
+        except Unavailable:
+            return None
 
-    def _give(self, task: Callable[[CatalogueFile], object], patience: float = 0.0, size: int = 0) -> bool:
-        """Whether the thread will do this, which takes so many bytes until then."""
-        late = self._late
-        if self._folder is None or (late is not None and not late.is_set()):
-            return False
-        with self._lock:
-            if self._process != os.getpid():  # the first, or forked off since: a thread does not come along
-                self._tasks = _Tasks()
-                try:
-                    threading.Thread(
-                        target=_run, args=(self._folder, self._budget, self._tasks), name="glassfs-catalogue",
-                        daemon=True,
-                    ).start()
-                except RuntimeError:  # no thread can be started
-                    return False
-                self._process = os.getpid()
-                self._late = None
-            tasks = self._tasks
-        return tasks.offer(task, patience, size)
+    def _opened(self, folder: str) -> PersistentCache | None:
+        """Return the cache; None if its folder cannot be trusted or made. Called by the thread."""
+        if self._cache is None and time.monotonic() >= self._pause_until:
+            try:
+                _make_own_folder(folder)
+                self._cache = PersistentCache(folder, self._budget, self._budget, FILE, logging.DEBUG)
+            except (OSError, Refused) as error:
+                log.debug("no catalogue in %s: %s", folder, error)
+                self._pause_until = time.monotonic() + TIMEOUT_SECONDS
+        return self._cache
+
+    def _close(self) -> None:
+        cache, self._cache = self._cache, None
+        if cache is not None:
+            cache.close()
 
 
-class _Tasks(queue.Queue[Any]):
-    """What one thread is to do, each with the bytes that it takes until it is done."""
+class _State:
+    """The tasks of one process: what waits to be written, and the search that timed out last."""
 
     def __init__(self) -> None:
-        super().__init__(MOST_WAITING)
-        self._counting = threading.Lock()
-        self._bytes = 0
+        self.late: Future[dict[Key, bytes] | None] | None = None
+        self._lock = threading.Lock()
+        self._count = self._bytes = 0
 
-    def offer(self, task: Callable[[CatalogueFile], object], patience: float, size: int) -> bool:
-        """Whether there is room for it."""
-        with self._counting:
-            if size and self._bytes and self._bytes + size > MOST_BYTES:
+    def add(self, size: int) -> bool:
+        """Count a task that holds so many bytes; return False if it is too much. One alone never is."""
+        with self._lock:
+            if self._count >= MOST_WAITING or (self._count and self._bytes + size > MOST_BYTES):
                 return False
+            self._count += 1
             self._bytes += size
-        try:
-            self.put((task, size), block=patience > 0, timeout=patience or None)
-        except queue.Full:
-            self.done(size)
-            return False
-        return True
+            return True
 
-    def done(self, size: int) -> None:
-        with self._counting:
+    def remove(self, size: int) -> None:
+        with self._lock:
+            self._count -= 1
             self._bytes -= size
 
 
 def user_folder() -> str | None:
-    """Where the catalogue of the user belongs, if there is to be one and that can be told."""
+    """Return the folder of the user's catalogue; None if it is switched off or there is no home."""
     if os.environ.get(SWITCH, "").lower() in ("no", "0", "off"):
         return None
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -144,20 +179,24 @@ def user_folder() -> str | None:
     return os.path.join(base, FOLDER) if os.path.isabs(base) else None
 
 
-def _run(folder: str, budget: int, tasks: _Tasks) -> None:
-    """The thread that has the file: it ends with an event, which it sets."""
-    from glassfs.cache.catalogue_file import CatalogueFile  # SQLite is for those who need it
+def _make_own_folder(folder: str) -> None:
+    """Make the folder and its parent if missing. Raises OSError if another user could put files into it."""
+    parent = os.path.dirname(folder)
+    for path, status_of in ((parent, os.stat), (folder, os.lstat)):
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        status = status_of(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise PermissionError(f"{path}: other users may write to it")
+    if status.st_mode & 0o077:
+        os.chmod(folder, 0o700)
 
-    file = CatalogueFile(folder, budget)
-    while True:
-        task, size = tasks.get()
-        if isinstance(task, threading.Event):
-            file.close()
-            task.set()
-            return
-        try:
-            task(file)
-        except Exception as error:
-            log.warning("the catalogue failed: %s: %s", type(error).__name__, error)
-        del task  # what it refers to is not needed any more
-        tasks.done(size)
+
+def _packed(part: Part) -> bytes:
+    return _HEAD.pack(part.parts, part.rows, part.block, len(part.head)) + part.head + part.data
+
+
+def _unpacked(number: int, stored: bytes) -> Part:
+    parts, rows, block, size = _HEAD.unpack_from(stored)
+    start = _HEAD.size + size
+    return Part(number, parts, rows, block, stored[_HEAD.size : start], stored[start:])

@@ -1,8 +1,8 @@
 """Blocks too large for memory, decoded as a stream into an unlinked file and served from there while it grows.
 
 A block is decoded as far as its readers need it, and a stretch ahead on another thread. The kernel frees the file
-however the process ends. The decoder of a block that nobody reads is given up when its memory is needed, and made
-again, from the start of the block, for the next reader who wants more than is there.
+however the process ends. When the memory of an idle decoder is needed, the decoder is dropped; the next reader that
+needs more of the block restarts it from the start of the block.
 """
 
 from __future__ import annotations
@@ -13,34 +13,38 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import IO
 
-from glassfs.cache.faults import again, bare
-from glassfs.cache.recipe import Recipe
-from glassfs.cache.room import Room, Ticket
-from glassfs.cache.turns import workers
+from glassfs.cache.budget import MemoryBudget, Ticket
+from glassfs.cache.cores import cores, run_ahead
+from glassfs.cache.recipe import Recipe, fresh, stored_error
 from glassfs.errors import Damaged, NoSpool
 
 READ_AHEAD = 32 << 20
-PATIENCE = 0.05
-"""Seconds without a reader after which nothing more is made ahead for it."""
+IDLE_SECONDS = 0.05
+"""Time without a read after which nothing more is decoded ahead."""
 
 
 class Spool:
-    """One block. Raises NoSpool where there is no room for the file, and whatever the recipe raises."""
+    """One block. Raises NoSpool if its file cannot be written, and what the recipe raises.
 
-    def __init__(self, recipe: Recipe, room: Room, folder: str | None, failed: Callable[[Spool], None]) -> None:
+    ``failed`` is called with the spool after an error that may pass, so that the next reader gets a new one.
+    """
+
+    def __init__(
+        self, recipe: Recipe, memory: MemoryBudget, folder: str | None, failed: Callable[[Spool], None],
+    ) -> None:
         self.key: Hashable = recipe.key
         self._size = recipe.size
         self._cost = recipe.stream_cost
         self._recipe: Recipe | None = recipe
-        """Who knows how to make the block, until all of it is there."""
-        self._room = room
+        """None once the whole block is in the file."""
+        self._memory = memory
         self._folder = folder
         self._failed = failed
         self._file: IO[bytes] | None = None
         self._ticket = Ticket()
         self._pieces: Iterator[bytes | bytearray] | None = None
         self._position = 0
-        """Where in the block the next piece begins."""
+        """Offset in the block of the decoder's next piece."""
         self._written = 0
         self._is_busy = self._is_closed = False
         self._last_read = 0.0
@@ -48,12 +52,13 @@ class Spool:
         self._progress = threading.Condition()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill ``buffer`` with the block's bytes from ``offset`` on, decoding up to there if necessary."""
         end = offset + len(buffer)
         self._decode(end)
         self._last_read = time.monotonic()
         ahead = min(end + READ_AHEAD, self._size)
         if self._written < min(end + READ_AHEAD // 2, self._size) and not self._is_busy:
-            workers().run(lambda: self._decode_ahead(ahead))
+            run_ahead(lambda: self._decode_ahead(ahead))
         got = 0
         while got < len(buffer):
             more = os.preadv(self._opened().fileno(), (buffer[got:],), offset + got)
@@ -62,50 +67,47 @@ class Spool:
             got += more
 
     def suspend(self) -> int:
-        """Gives up the decoder unless somebody needs it now. The memory that this frees, still counted as kept."""
+        """Drop the decoder unless it is in use. Return the bytes that this frees, which still count as cached."""
         if not self._progress.acquire(blocking=False):
             return 0
         try:
-            return self._without_decoder()
+            return self._drop_decoder()
         finally:
             self._progress.release()
 
     def close(self) -> None:
-        """Gives back what is not needed by those who still read."""
+        """Release the memory that current readers do not need."""
         with self._progress:
             self._is_closed = True
-            freed = self._without_decoder()
-        self._room.drop(freed)
+            freed = self._drop_decoder()
+        self._memory.drop_cached(freed)
 
-    def _without_decoder(self) -> int:
-        """Drops an idle decoder; the memory that it had."""
+    def _drop_decoder(self) -> int:
+        """Drop an idle decoder; return the bytes of memory that it used."""
         if self._is_busy or self._pieces is None:
             return 0
         self._pieces = None
         return self._cost
 
     def _decode_ahead(self, end: int) -> None:
-        """As far as ``end``, but not for long when nobody reads any more, and not beside another thread.
-
-        A decoder that was given up for its memory is not made again for this.
-        """
+        """Decode up to ``end`` while the block is being read, no other thread decodes, and the decoder exists."""
         while (
             not self._is_busy and self._pieces is not None and self._written < end
-            and time.monotonic() - self._last_read < PATIENCE
+            and time.monotonic() - self._last_read < IDLE_SECONDS
         ):
             try:
                 self._decode(self._written + 1)
-            except Exception:  # kept in _error for the readers
+            except Exception:  # stored in _error for the readers
                 return
 
     def _decode(self, end: int) -> None:
-        """Returns when the block is there up to ``end``, decoded here if no other thread is at it."""
+        """Return when the block is in the file up to ``end``, decoded here unless another thread does it."""
         while True:
-            if not self._may_go_on(end):
+            if not self._is_settled(end):
                 self._wait(end)
             with self._progress:
                 if self._error is not None:
-                    raise again(self._error)
+                    raise fresh(self._error)
                 if self._written >= end:
                     return
                 if self._is_busy:
@@ -113,37 +115,37 @@ class Spool:
                 self._is_busy = True
                 has_decoder = self._pieces is not None
             error: BaseException | None = None
-            taken: int | None = None
+            reserved: int | None = None
             try:
-                self._take(has_decoder)
-                taken = self._cost
-                error = self._worked()
+                self._reserve(has_decoder)
+                reserved = self._cost
+                error = self._decode_some()
             finally:
-                self._finish(taken, error)
+                self._finish(reserved, error)
 
-    def _may_go_on(self, end: int) -> bool:
+    def _is_settled(self, end: int) -> bool:
         return self._written >= end or self._error is not None or not self._is_busy
 
     def _wait(self, end: int) -> None:
-        """Waits for the thread that decodes."""
-        if self._room.is_inside:
-            self._room.hurry(self._ticket)
-        with workers().turns.given_up(), self._room.idle(), self._progress:
-            self._progress.wait_for(lambda: self._may_go_on(end))
+        """Wait for the thread that decodes."""
+        if self._memory.is_nested:
+            self._memory.hurry(self._ticket)
+        with cores().released(), self._memory.waiting(), self._progress:
+            self._progress.wait_for(lambda: self._is_settled(end))
 
-    def _take(self, has_decoder: bool) -> None:
-        """Room for the decoder, which has some if it is there."""
+    def _reserve(self, has_decoder: bool) -> None:
+        """Reserve memory for the decoder. That of an existing one is already counted, as cached."""
         if has_decoder:
-            self._room.retake(self._cost)
-        elif not self._room.take_now(self._cost):
-            with workers().turns.given_up():
-                self._room.take(self._cost, self._ticket)
+            self._memory.reserve_cached(self._cost)
+        elif not self._memory.reserve_now(self._cost):
+            with cores().released():
+                self._memory.reserve(self._cost, self._ticket)
 
-    def _finish(self, taken: int | None, error: BaseException | None) -> None:
-        """What is left for the readers, and for whoever decodes next. Without ``taken`` nothing was done."""
+    def _finish(self, reserved: int | None, error: BaseException | None) -> None:
+        """Publish the result of ``_decode_some`` and release memory. ``reserved`` is None if it did not run."""
         with self._progress:
             self._is_busy = False
-            if taken is not None:
+            if reserved is not None:
                 self._error = error
                 is_whole = self._written >= self._size
                 is_over = is_whole or error is not None or self._is_closed
@@ -151,25 +153,25 @@ class Spool:
                     self._pieces = None
                 if is_whole:
                     self._recipe = None
-                self._room.settle(taken, 0 if is_over else taken)
+                self._memory.release(reserved, 0 if is_over else reserved)
             self._progress.notify_all()
 
-    def _worked(self) -> BaseException | None:
-        """Writes some more of the block; what came in between."""
+    def _decode_some(self) -> BaseException | None:
+        """Write some more of the block to the file; return the error that stopped it."""
         try:
-            with workers().turns.taken(), self._room.inside():
+            with cores().hold(), self._memory.nested():
                 goal = self._position
                 if self._pieces is None and self._recipe is not None:
-                    # One that was suspended gets on by as much as it has to repeat, or many readers would only repeat.
+                    # A restarted decoder must get further than it repeats, or many readers would only repeat.
                     goal = min(2 * self._written, self._size - 1)
                     self._pieces, self._position = self._recipe.pieces(), 0
                 while self._pieces is not None and self._position <= goal:
                     self._write_next_piece(self._pieces)
         except BaseException as caught:
-            error = bare(caught).with_traceback(None)  # tracebacks would keep this spool, and its file
+            error = stored_error(caught).with_traceback(None)  # tracebacks would keep this spool and its file alive
             error.__cause__ = error.__context__ = None
             if not isinstance(caught, Damaged):
-                # A full disk, or the like: that passes. Damage stays, as finding it costs.
+                # Such as a full disk, which passes. Damage is stored, as it is expensive to find.
                 self._failed(self)
             return error
         return None
@@ -193,7 +195,7 @@ class Spool:
             self._progress.notify_all()
 
     def _opened(self) -> IO[bytes]:
-        """The file, made by whoever writes first."""
+        """Return the file, created on first use."""
         if self._file is None:
             try:
                 import tempfile
@@ -204,5 +206,5 @@ class Spool:
         return self._file
 
     def _no_spool(self, error: OSError) -> NoSpool:
-        folder = self._folder or os.environ.get("TMPDIR", "/tmp")  # as tempfile may not know any
+        folder = self._folder or os.environ.get("TMPDIR", "/tmp")  # tempfile may have found no folder at all
         return NoSpool(f"a block of {self._size} bytes cannot be written there: {error.strerror}", folder)

@@ -1,7 +1,7 @@
-"""What a container holds: groups of arrays, images, documents and so on. No files, and no format.
+"""Contents of containers: groups, arrays, images, documents and so on. They know neither files nor formats.
 
-``model`` has the kinds of content; the bytes behind them are ``data``, put together by ``parts``, and in ``blocks`` of
-the cache.
+``model`` has the kinds of content, ``data`` and ``parts`` the bytes behind them, ``blocks`` the bytes that the cache
+keeps.
 """
 
 from glassfs.content.blocks import Decoded, Rendered
@@ -14,8 +14,8 @@ from glassfs.content.model import (
     Collection,
     Content,
     Document,
+    EncodedImage,
     Fields,
-    Film,
     Group,
     Image,
     Json,
@@ -24,18 +24,33 @@ from glassfs.content.model import (
     Null,
     Outline,
     Part,
-    Picture,
     RaggedText,
     Records,
     Scalar,
     Series,
     Stored,
     Text,
+    Video,
     members_of,
 )
-from glassfs.content.parts import Blocked, Concatenated, Converted, Counted, Gathered, Made, Parted, Regular, booleans
+from glassfs.content.parts import (
+    Blocked,
+    Computed,
+    Concatenated,
+    Converted,
+    Counted,
+    Gathered,
+    Made,
+    Parted,
+    Regular,
+    booleans,
+)
 from glassfs.content.recording import Recording
 from glassfs.content.table import Cells, Column, Documents, Ragged, Table
+
+# Former names, for formats and views of other packages.
+Film = Video
+Picture = EncodedImage
 
 __all__ = [
     "Array",
@@ -45,6 +60,7 @@ __all__ = [
     "Cells",
     "Collection",
     "Column",
+    "Computed",
     "Concatenated",
     "Container",
     "Content",
@@ -54,6 +70,7 @@ __all__ = [
     "Decoded",
     "Document",
     "Documents",
+    "EncodedImage",
     "Extent",
     "Fault",
     "Fields",
@@ -85,6 +102,7 @@ __all__ = [
     "Table",
     "Text",
     "Unreadable",
+    "Video",
     "Zeros",
     "booleans",
     "members_of",

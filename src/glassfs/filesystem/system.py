@@ -268,7 +268,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         results = self._ranges(ranges)
         replaced = {path for (path, _, _), result in zip(ranges, results, strict=True) if isinstance(result, Changed)}
         if replaced:
-            self._paths().doubt()
+            self._paths().expire()
             again = [number for number, (path, _, _) in enumerate(ranges) if path in replaced]
             for number, result in zip(again, self._ranges([ranges[number] for number in again]), strict=True):
                 results[number] = result
@@ -300,7 +300,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """What a path leads to, over links. Raises NoSuchEntry, NotADirectory, and what finding out raises."""
         paths = self._paths()
         try:
-            return paths.certain(normal(path), is_exact=True)
+            return paths.entered(normal(path), is_exact=True)
         except GlassfsError as error:
             raise self._located(error) from None
 
@@ -324,7 +324,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         try:
             return do()
         except Changed:
-            self._paths().doubt()
+            self._paths().expire()
         except GlassfsError as error:
             raise self._located(error) from None
         try:

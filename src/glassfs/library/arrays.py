@@ -6,9 +6,9 @@ import io
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
-from glassfs.content import Array, Content, Data, Image, Picture, Scalar
+from glassfs.content import Array, Content, Data, EncodedImage, Image, Scalar
 from glassfs.errors import Damaged, Unavailable
-from glassfs.library import pictures
+from glassfs.library import images
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,8 +32,8 @@ def dtype_of(content: Content) -> np.dtype[Any] | None:
         return np.dtype(f"<u{content.bits // 8}")
     if isinstance(content, Scalar):
         return np.asarray(content.value).dtype
-    if isinstance(content, Picture):
-        return np.dtype("<u2" if pictures.head(content).mode.startswith("I;16") else "|u1")
+    if isinstance(content, EncodedImage):
+        return np.dtype("<u2" if images.head(content).mode.startswith("I;16") else "|u1")
     return None
 
 
@@ -45,9 +45,9 @@ def shape_of(content: Content) -> tuple[int, ...] | None:
         return _pixels(content.height, content.width, content.channels)
     if isinstance(content, Scalar):
         return ()
-    if isinstance(content, Picture):
-        head = pictures.head(content)
-        return _pixels(head.height, head.width, pictures.channels(head.mode))
+    if isinstance(content, EncodedImage):
+        head = images.head(content)
+        return _pixels(head.height, head.width, images.channels(head.mode))
     return None
 
 
@@ -66,8 +66,8 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
         return _finished(_of_image(content, is_copy), is_copy)
     if isinstance(content, Scalar):
         return _finished(np.array(content.value), is_copy)
-    if isinstance(content, Picture):
-        return _finished(np.array(pictures.pixels(pictures.decoded(content))), is_copy)
+    if isinstance(content, EncodedImage):
+        return _finished(np.array(images.pixels(images.decoded(content))), is_copy)
     return None
 
 

@@ -28,7 +28,7 @@ from glassfs.errors import (
     TooLarge,
     Unsuited,
 )
-from glassfs.library import arrays, documents, pictures, shown
+from glassfs.library import arrays, documents, images, shown
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.session import Asked, LibrarySession, named
 from glassfs.library.stream import stream_of
@@ -198,10 +198,10 @@ class Entry:
             values = None if content is None else arrays.array_of(content, copy)
             if values is None and file.name.endswith(FIRST_EXTENSION):
                 values = arrays.loaded(stream_of(file, self.path), copy)
-            elif values is None and file.content is None and file.name.lower().endswith(pictures.SUFFIXES):
+            elif values is None and file.content is None and file.name.lower().endswith(images.SUFFIXES):
                 import numpy as np
 
-                values = np.array(pictures.pixels(pictures.of_file(documents.bytes_of(file))))
+                values = np.array(images.pixels(images.of_file(documents.bytes_of(file))))
                 values.flags.writeable = copy
         if values is None:
             raise self._unsuited("an array")
@@ -216,13 +216,13 @@ class Entry:
         file = self._file()
         with self._faults():
             content = _canonical(file)
-            if isinstance(content, contents.Picture):
-                return pictures.decoded(content)
+            if isinstance(content, contents.EncodedImage):
+                return images.decoded(content)
             if isinstance(content, contents.Image):
-                png = None if pictures.is_direct(content) else documents.bytes_of(file)
-                return pictures.of_raw(content, png)
-            if file.content is None and file.name.lower().endswith(pictures.SUFFIXES):
-                return pictures.of_file(documents.bytes_of(file))
+                png = None if images.is_direct(content) else documents.bytes_of(file)
+                return images.of_raw(content, png)
+            if file.content is None and file.name.lower().endswith(images.SUFFIXES):
+                return images.of_file(documents.bytes_of(file))
         raise self._unsuited("a picture")
 
     def bytes(self) -> builtins.bytes:
@@ -263,10 +263,10 @@ class Entry:
         return shown.page(self._shown_name(), self._shown_node())
 
     def _repr_png_(self) -> builtins.bytes | None:
-        return self._picture(".png")
+        return self._image_bytes(".png")
 
     def _repr_jpeg_(self) -> builtins.bytes | None:
-        return self._picture(".jpg")
+        return self._image_bytes(".jpg")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Entry):
@@ -349,7 +349,7 @@ class Entry:
     def _array_content(self) -> contents.Content | None:
         return _canonical(self._of_array())
 
-    def _picture(self, suffix: str) -> builtins.bytes | None:
+    def _image_bytes(self, suffix: str) -> builtins.bytes | None:
         node = self._shown_node()
         return self.bytes() if isinstance(node, File) and node.name.endswith(suffix) else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakSet, WeakValueDictionary
 
@@ -18,9 +18,8 @@ from glassfs.errors import Closed
 from glassfs.library.finding import Paths
 from glassfs.source import Connection, absolute
 from glassfs.source.remote.url import shown
-from glassfs.tree import Containers, Sources, Tree, open_sources
-from glassfs.tree.listings import Listings
-from glassfs.tree.nodes import Children
+from glassfs.tree import ContainerSettings, Sources, Tree, open_sources
+from glassfs.tree.lease import Lease
 from glassfs.view import chosen
 
 KEPT_SHARE = 4
@@ -46,14 +45,14 @@ class Asked:
         """The same for a process with another working directory."""
         return replace(self, sources=tuple(absolute(source) for source in self.sources))
 
-    def opened(self) -> Sources:
+    def opened(self, on_drop: Callable[[Lease], None]) -> Sources:
         budget = DEFAULT_BUDGET if self.cache_size is None else self.cache_size
         cache = BlockCache(budget, self.spool)
-        listings: Listings[Children] = Listings(max(1, budget // KEPT_SHARE))
-        containers = Containers(
-            cache, budget=budget // KEPT_SHARE, views=chosen(self.views), has_catalogue=True, listings=listings,
+        settings = ContainerSettings(
+            cache, budget=budget // KEPT_SHARE, views=chosen(self.views), has_catalogue=True,
+            listing_budget=max(1, budget // KEPT_SHARE),
         )
-        return open_sources(self.sources, containers, connection=self.connection)
+        return open_sources(self.sources, settings, connection=self.connection, on_drop=on_drop)
 
 
 def open_tree(
@@ -62,8 +61,8 @@ def open_tree(
 ) -> Tree:
     """The tree of what ``glassfs.open`` would open, for whoever works with nodes."""
     cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
-    containers = Containers(cache, views=chosen(views), has_catalogue=True)
-    return open_sources(named(sources), containers, connection=connection).tree
+    settings = ContainerSettings(cache, views=chosen(views), has_catalogue=True)
+    return open_sources(named(sources), settings, connection=connection).tree
 
 
 class LibrarySession:
@@ -79,7 +78,6 @@ class LibrarySession:
         self.is_closed = False
         self._away = asked.elsewhere()
         self._lock = threading.Lock()
-        self._sources: Sources | None = None
         self._paths: Paths | None = None
         with _lock:
             _sessions[self.token] = self
@@ -96,22 +94,21 @@ class LibrarySession:
                 paths = self._paths
                 if paths is None:
                     asked = self._away if self.era else self.asked
-                    self._sources = asked.opened()
-                    paths = self._paths = Paths(self._sources)
+                    paths = self._paths = Paths(asked.opened)
         return paths
 
     def close(self) -> None:
         """Gives back all at once. Whatever is asked of it later raises Closed."""
         with self._lock:
-            sources, self._sources, self._paths = self._sources, None, None
+            paths, self._paths = self._paths, None
             self.is_closed = True
             self.era += 1
-        if sources is not None:
-            sources.close()
+        if paths is not None:
+            paths.sources.close()
 
     def begin_after_fork(self) -> None:
-        _inherited.append((self._sources, self._paths))
-        self._sources = self._paths = None
+        _inherited.append(self._paths)
+        self._paths = None
         self._lock = threading.Lock()
         self.era += 1
 

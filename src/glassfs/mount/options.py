@@ -14,7 +14,7 @@ from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.source.remote import options as remote
 from glassfs.source.remote.connection import Connection
 from glassfs.tree import views_named
-from glassfs.tree.containers.containers import KEPT_BYTES, OPEN_CONTAINERS
+from glassfs.tree.containers.containers import OPEN_CONTAINERS, PARSED_BYTES
 
 # Handled by mount(8), systemd or the kernel, or always on.
 _IGNORED = {
@@ -44,7 +44,7 @@ DESCRIPTIONS = {
     "umask=OCTAL": "permission bits to clear, such as 077",
     "cache_size=SIZE": "memory for decoded blocks (256M)",
     "spool=DIR": "folder for blocks too large for memory, decoded to unnamed files (TMPDIR or /tmp)",
-    "max_open=N": f"containers kept open, within {KEPT_BYTES >> 20}M of memory ({OPEN_CONTAINERS})",
+    "max_open=N": f"containers kept open, within {PARSED_BYTES >> 20}M of memory ({OPEN_CONTAINERS})",
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "nonempty": "allow a mount point that is not empty",
     "views=NAME+NAME…": "derived views to show beside the files, such as mp4+parquet, or all",

@@ -28,7 +28,7 @@ from glassfs.mount.operations import SHORT_SECONDS, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
 from glassfs.source.remote.url import shown as shown_name
-from glassfs.tree import Audience, Containers, open_sources, views_named
+from glassfs.tree import Audience, ContainerSettings, open_sources, views_named
 from glassfs.tree.sources.usage import Usage
 
 log = logging.getLogger(__name__)
@@ -49,26 +49,28 @@ class MountSession:
         self.options = options
         self.started = time.time()
         self.cache = BlockCache(options.cache_size, options.spool)
-        containers = Containers(
+        settings = ContainerSettings(
             self.cache, options.max_open, views=views_named(options.views), has_catalogue=options.catalogue,
         )
         owner = os.geteuid(), os.getegid()
         audience = Audience("allow_other" in options.flags, owner)
-        self.sources = open_sources(sources, containers, audience, options.connection())
-        usage = Usage(self.sources.locations.values(), self.sources.made_of)
+        self._is_ending = threading.Event()
+        self._wake = threading.Event()
         self.operations = Operations(
-            self.sources.root, lambda: OwnDirectory(self.sources, self.status, owner), options, usage,
+            lambda: self.sources.root(), lambda: OwnDirectory(self.sources, self.status, owner), options,
+            lambda: self._usage(),
         )
+        self.sources = open_sources(
+            sources, settings, audience, options.connection(), on_change=self._wake.set,
+            on_drop=self.operations.inodes.drop_nodes,
+        )
+        self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations.has_presumed = self.sources.has_presumed
         if not self.engine.can_invalidate:
             self.operations.longest = SHORT_SECONDS
         self._memory = allocator.Memory()
         self._changed: set[str] = set()
         """Paths that changed according to ``_poll``, before the kernel is notified; replaced as a whole."""
-        self._is_ending = threading.Event()
-        self._wake = threading.Event()
-        self.sources.on_change = self._wake.set
-        self.sources.on_drop = self.operations.inodes.drop_nodes
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until the file system is unmounted; call ``ready`` once it answers. Raises MountError."""

@@ -1,4 +1,4 @@
-"""Where containers live: stores, and the sources that they open (``contract``); local, ``remote``, and in memory."""
+"""Stores of files and the sources that they open (``contract``); local and ``remote``."""
 
 from glassfs.source.contract import Entry, Kind, Named, Path, Source, Store, Version, distribute
 from glassfs.source.named import locate

@@ -1,11 +1,11 @@
-"""Where containers live: stores of files under paths, and the sources that they open.
+"""Stores of files under paths, and the sources that they open.
 
-A ``Store`` answers for names, a ``Source`` is a run of bytes of one version; reads are positional and complete. Every
-method may be called from any thread. Nothing above this room knows which kind of store it has before it.
+A ``Store`` looks up and lists names; a ``Source`` is the bytes of one version of a file. Reads are positional and
+complete. Every method may be called from any thread. Code above this package does not know the kind of a store.
 
-Errors: NotFound, NotAllowed and NotADirectory as their names say; Damaged where a source ends too early, DeviceFailed
-where a device does not give its bytes; Changed where a source is no longer what was opened; Unavailable where this
-process has no descriptors or no memory left, which says nothing about the source.
+Errors: NotFound, NotAllowed and NotADirectory; Damaged if a source ends too early; DeviceFailed if a device does not
+deliver bytes; Changed if a source is no longer what was opened; Unavailable if this process has run out of descriptors
+or memory, which says nothing about the source.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from glassfs.errors import Damaged
 from glassfs.source.scattered import total
 
 Version = NewType("Version", str)
-"""Opaque: equal for the same bytes of the same file, different after any change of them that can be noticed."""
+"""Opaque: equal for the same bytes of the same file, different after any change that can be detected."""
 
 Path = tuple[str, ...]
-"""The components of a name below the root of a store; empty for the root. Bytes that are not UTF-8 are surrogates."""
+"""The components of a path below the root of a store; empty for the root. Surrogates stand for bytes not in UTF-8."""
 
 
 class Kind(Enum):
@@ -31,20 +31,20 @@ class Kind(Enum):
     FOLDER = "folder"
     LINK = "link"
     MOUNT = "mount"
-    """A mount of glassfs, which is not looked into."""
+    """A mount of glassfs, which is never entered."""
     OTHER = "other"
-    """What has no bytes to show: devices, FIFOs, sockets."""
+    """Has no bytes to show: a device, FIFO or socket."""
 
 
 class Entry(NamedTuple):
-    """What a store says of a name. Times are nanoseconds since 1970, UTC.
+    """What a store reports about a path. Times are nanoseconds since 1970, UTC.
 
-    ``file_id`` identifies the file: it stays the same when the file is changed in place and differs after a
-    replacement.
-    ``stamp`` changes whenever bytes or attributes may have changed. ``permissions`` are those that everybody may rely
-    on, nine bits: never more than what the store itself grants. ``target`` is that of a link. ``volume`` is opaque: the
-    same for what lies on the same disk, so to speak, and may be slow or fail together. ``has_other_names``: a file may
-    be changed under another name, of which who watches its folder is not told.
+    - ``file_id`` identifies the file: equal when it is changed in place, different after a replacement.
+    - ``stamp`` changes whenever bytes or attributes may have changed.
+    - ``permissions``: nine mode bits that hold for every user, never more than the store itself grants.
+    - ``target`` is the target of a link.
+    - ``volume`` is opaque and equal for files on the same disk or server, which may be slow or fail together.
+    - ``has_other_names``: hard links exist; changes through them are not reported to watchers of this folder.
     """
 
     kind: Kind
@@ -62,14 +62,14 @@ class Entry(NamedTuple):
 
 
 class Source(ABC):
-    """A readable run of ``size`` bytes: one version of one file, called ``name`` in messages."""
+    """The bytes of one version of one file. ``name`` is used in messages."""
 
     name: str
     entry: Entry
     is_remote = False
-    """Whether each look at another place of it takes as long as reading much in one place."""
+    """Whether a read at another offset takes as long as reading many bytes at one offset."""
     is_needed = False
-    """Whether somebody has it in use: what it holds is given up last, if nobody could get it again."""
+    """Whether a reader has it open: its descriptor is released last if the file could not be opened again."""
     _head = b""
 
     @property
@@ -82,39 +82,39 @@ class Source(ABC):
 
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fills ``buffer`` (bytes, writable) from ``offset`` on."""
+        """Fill ``buffer`` (bytes, writable) from ``offset``."""
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Fills ``buffers``, one after another, from ``offset`` on, in one read where that can be."""
+        """Fill ``buffers``, one after another, from ``offset``, in one read if possible."""
         distribute(self.buffer(offset, total(buffers)), buffers)
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
-        """The bytes ``[offset, offset + size)`` as they are in memory, read-only, or None where they are not there.
+        """Return a read-only view of the bytes ``[offset, offset + size)`` mapped into memory, or None if impossible.
 
-        They stay those of this file whatever stands at its place later, for as long as somebody has the view. Where
-        somebody writes to the file itself they change with it, and where it is cut short, whoever touches what is gone
-        dies of it (SIGBUS): so nothing here works on them, and only who asks for them has them.
+        The view stays that of this file even if another file replaces it, but it changes when the file is written.
+        Touching a page beyond the end of a truncated file raises SIGBUS and kills the process: only callers that ask
+        for a mapping get one, and glassfs itself reads through none.
         """
         return None
 
     @abstractmethod
     def keep(self) -> None:
-        """Holds on to what the next read opens, until ``park``."""
+        """Keep what the next read opens, until ``park``."""
 
     @abstractmethod
     def park(self) -> None:
-        """Gives back what the source holds; a later read gets it again for itself, if it is still the same file."""
+        """Release what the source holds. A later read opens the file again if it is still the same version."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what the source holds; later reads raise Changed."""
+        """Release what the source holds. Later reads raise Changed."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes ``[offset, offset + size)``. Nothing is allocated for a range outside the source."""
+        """Return the bytes ``[offset, offset + size)``. Nothing is allocated for a range outside the source."""
         return bytes(self.buffer(offset, size))
 
     def buffer(self, offset: int, size: int) -> bytearray:
-        """The same for those who need no ``bytes``, with one copy less."""
+        """Return the same as ``read`` as a bytearray, with one copy less."""
         if offset < 0 or size < 0 or offset + size > self.size:
             raise self.outside(offset, size)
         head = self._head
@@ -126,7 +126,7 @@ class Source(ABC):
 
     @contextmanager
     def ahead(self, size: int) -> Iterator[bytes]:
-        """The first ``size`` bytes, or all. As long as the ``with`` lasts, ``read`` gives them again from memory."""
+        """Read the first ``size`` bytes, or all; inside the ``with``, ``read`` serves them from memory."""
         head = self._head = self.read(0, min(size, self.size))
         try:
             yield head
@@ -134,7 +134,7 @@ class Source(ABC):
             self._head = b""
 
     def damage(self, reason: str, part: str = "") -> Damaged:
-        """An exception that names this source."""
+        """Return an exception that names this source."""
         return Damaged(reason, self.name, part)
 
     def outside(self, offset: int, size: int) -> Damaged:
@@ -142,62 +142,59 @@ class Source(ABC):
 
 
 class Store(ABC):
-    """Files under paths. No method follows a link, and none reaches anything outside the store."""
+    """Files under paths. No method follows a link or reaches anything outside the store."""
 
     has_lasting_versions = False
-    """Whether what an entry says of a version tells it from all others for good, also in another process."""
+    """Whether the version in an entry is unique for good, also across processes."""
     is_remote = False
-    """Whether looking into a file costs so much that its name has to tell, until somebody wants what is in it, whether
-    it may be a container. Entries and listings cost little, once they were asked for."""
+    """Whether reading a file costs so much that its name decides, until its content is needed, whether it may be a
+    container. Repeated lookups and listings are cheap."""
 
     @abstractmethod
     def shown(self, path: Path) -> str:
-        """The name of what is at ``path``, as the person who named the store would say it."""
+        """Return the name of ``path`` for messages, based on the store's name as the user typed it."""
 
     @abstractmethod
     def entry(self, path: Path) -> Entry:
-        """What is at ``path`` now."""
+        """Return what is at ``path`` now."""
 
     @abstractmethod
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
-        """What is in the folder at ``path`` now, sorted by name as bytes. What vanishes meanwhile is left out."""
+        """List the folder at ``path``, sorted by name as bytes. Entries that vanish meanwhile are left out."""
 
     @abstractmethod
     def open(self, path: Path) -> Source:
-        """The file at ``path``, opened. Its facts are those of what was opened, whatever stood there before."""
+        """Open the file at ``path``. The source's entry describes what was opened, even if it was just replaced."""
 
     @abstractmethod
     def source(self, path: Path, entry: Entry) -> Source:
-        """The file at ``path`` in the version of ``entry``, parked: it is opened by the first read."""
+        """Return a parked source for the version ``entry`` of the file at ``path``; its first read opens the file."""
 
-    def watch(self, path: Path, told: Callable[[Path, str], None]) -> bool:
-        """From now on ``told`` is called when something changes in the folder at ``path``, and not below it.
+    def watch(self, path: Path, notify: Callable[[Path, str], None]) -> bool:
+        """Call ``notify`` from now on when something changes in the folder at ``path``, but not below it.
 
-        It gets ``path`` and the name of what was made, removed, renamed, written or changed its attributes, from a
-        thread of the store's own, which it must not keep waiting for a store. The name is empty when the folder itself
-        changed, is gone, or anything in it may have changed; the watch may be over then, and the next call makes a new
-        one. False where changes cannot be told, as other machines may make them or there are no means left; that may be
-        asked again at any time. It costs a look into a dictionary where the folder is watched; ``told`` is then the one
-        that was given first.
+        It gets ``path`` and the name of what was created, removed, renamed or written or changed its attributes. The
+        name is empty if the folder itself changed or is gone, or if anything in it may have changed; the watch may be
+        over then, and the next call starts a new one. The store calls ``notify`` on a thread of its own; ``notify``
+        must not block on a store.
 
-        What is never told: changes of a file made under a name that it has in another folder. Those through a mapping
-        are told when the writer closes it.
+        Returns False if changes cannot be reported: another machine may make them, or resources ran out; callers may
+        retry at any time. For a folder that is already watched the call is a dictionary lookup and keeps the first
+        ``notify``. Changes through a hard link in another folder are never reported; changes through a mapping are
+        reported when the writer closes it.
         """
         return False
 
     def finish(self) -> None:  # noqa: B027
-        """The process is about to end: waits for what is to stay of what was read, if it does not take long."""
+        """Wait, for a short time, until data read so far is stored. Called before the process ends."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what the store itself holds, until it is asked again, and ends all watches.
-
-        Sources belong to those who have them.
-        """
+        """Release what the store itself holds, until its next use, and end all watches. Sources stay usable."""
 
 
 class Named(NamedTuple):
-    """What a person named: ``path`` in ``store``, and the last component of what was typed."""
+    """What the user named: ``path`` in ``store``, and the last component of the name as typed."""
 
     store: Store
     path: Path
@@ -205,7 +202,7 @@ class Named(NamedTuple):
 
 
 def distribute(data: bytes | bytearray | memoryview, buffers: Sequence[memoryview]) -> None:
-    """Copies ``data`` into ``buffers``, which have as many bytes together, one after another."""
+    """Copy ``data`` into ``buffers``, one after another; they have as many bytes in total."""
     rest = memoryview(data)
     for buffer in buffers:
         size = len(buffer)

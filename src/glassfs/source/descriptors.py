@@ -1,4 +1,4 @@
-"""The descriptors of this process: how many sources may hold one, and what to do when there are none left."""
+"""The descriptors of this process: how many sources may hold one, and what to do when none is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glassfs.errors import Unavailable
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 MOST = 128
-"""Descriptors that sources hold together; opening one again costs little."""
+"""Descriptors that sources hold in total; reopening a file is cheap."""
 MOST_LOST = 4096
 LEAST = 8
 
@@ -26,12 +26,12 @@ class Holder(Protocol):
 
     was_read: bool
     is_lost: bool
-    """Whether its file is in use and has no name any more, so that nobody could open it again."""
+    """Whether its file is in use but deleted, so that it could not be opened again."""
 
     def evict(self, is_forced: bool = False) -> bool:
-        """Gives the descriptor back; whether it has none.
+        """Close the descriptor and return whether it is closed.
 
-        Not while it is being read, and that of a file without a name only if ``is_forced`` or nobody has it in use.
+        Not while it is being read, and that of a deleted file only if ``is_forced`` or no reader has it open.
         """
 
 
@@ -39,10 +39,10 @@ _Holders = OrderedDict[int, "ref[Holder]"]
 
 
 class Descriptors:
-    """The sources that hold a descriptor, oldest first. Those not read lately give theirs back when there are many.
+    """The sources that hold a descriptor, oldest first. When there are too many, those not read recently close theirs.
 
-    Those whose files have lost their names keep theirs for as long as there is room in the process. Without a lock, as
-    a source that nobody refers to any more may say so in the middle of anything: each step is one of a dictionary.
+    Descriptors of deleted files stay open as long as the process has room. There is no lock, as the garbage collector
+    may call ``discard`` at any point: each step is a single operation of a dictionary.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Descriptors:
         self._lost: _Holders = OrderedDict()
 
     def add(self, holder: Holder) -> None:
-        """Notes that a source has opened a descriptor, and takes one from another if these are too many."""
+        """Register a source that has opened a descriptor, and close others if there are too many."""
         self._holders[id(holder)] = ref(holder)
         most = limit()
         if len(self._holders) > most:
@@ -59,16 +59,16 @@ class Descriptors:
                 self._reduce_lost(room_for_lost())
 
     def discard(self, holder: Holder) -> None:
-        """Notes that it has none any more."""
+        """Unregister a source that has closed its descriptor."""
         self._holders.pop(id(holder), None)
         self._lost.pop(id(holder), None)
 
     def release_all(self) -> None:
-        """Takes the descriptors of all that do not read right now, but for those that could not be opened again."""
+        """Close all descriptors that are not being read, except those of deleted files."""
         self._reduce(0)
 
     def release_lost(self) -> None:
-        """Takes those of files without a name, too."""
+        """Close those of deleted files as well."""
         self._reduce_lost(0)
 
     def _reduce(self, most: int) -> None:
@@ -95,22 +95,22 @@ class Descriptors:
 
 
 def _oldest(holders: _Holders) -> tuple[int, ref[Holder], Holder] | None:
-    """Takes out the first one; None where it is not there any more."""
+    """Remove and return the first holder; None if it no longer exists."""
     try:
         number, weak = holders.popitem(last=False)
-    except KeyError:  # others were quicker
+    except KeyError:  # another thread removed it
         return None
     holder = weak()
     return None if holder is None else (number, weak, holder)
 
 
 def limit() -> int:
-    """How many descriptors sources may hold together: the rest is for folders, spool files, connections and users."""
+    """Return how many descriptors sources may hold; the rest is for folders, spool files, connections and users."""
     return max(LEAST, min(MOST, _half()))
 
 
 def room_for_lost() -> int:
-    """How many more are left to files without a name."""
+    """Return how many more deleted files may use."""
     return max(0, min(MOST_LOST, _half()) - limit())
 
 
@@ -120,24 +120,20 @@ def _half() -> int:
 
 
 def opened(open_one: Callable[[], Opened]) -> Opened:
-    """What ``open_one`` opens; where there is no descriptor left, sources give theirs back first.
+    """Return what ``open_one`` opens. If no descriptor is left, sources close theirs first.
 
-    Raises Unavailable where that does not help, and whatever else ``open_one`` raises.
+    Raises Unavailable if that does not help, and whatever else ``open_one`` raises.
     """
-    try:
-        return open_one()
-    except OSError as error:
-        if error.errno not in EXHAUSTED:
-            raise
-    for release in (pool.release_all, pool.release_lost):
-        release()
+    releases = [pool.release_lost, pool.release_all]
+    while True:
         try:
             return open_one()
         except OSError as error:
             if error.errno not in EXHAUSTED:
                 raise
-            last = error
-    raise Unavailable(os.strerror(last.errno or 0)) from last
+            if not releases:
+                raise Unavailable(os.strerror(error.errno or 0)) from error
+        releases.pop()()
 
 
 pool = Descriptors()

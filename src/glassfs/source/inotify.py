@@ -1,7 +1,7 @@
-"""One instance of inotify(7): the folders that it watches, each at its place, and what happened to them.
+"""One instance of inotify(7): the folders that it watches, by path, and the events that it reads.
 
-Each folder on the way to a watched one is watched, too, so that it is told when another takes the place of any of them,
-and so is the table of mounts. ``Watches`` (``watching``) lets one thread at a time in here. Linux only.
+Each folder on the way to a watched one is watched as well, to detect when any of them is replaced, and so is the mount
+table. ``Watches`` (``watching``) serializes all calls. Linux only.
 """
 
 from __future__ import annotations
@@ -14,69 +14,69 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
 
 from inotify_simple import INotify, flags, parse_events
 
 from glassfs.source import mountinfo
 
-YOUNG = 30.0
-"""Seconds for which a watch is not given up for another one: who walks through everything must not cost all of them."""
-NOISE = 10_000
-"""Events in a second above which the folder with the most of them is given up."""
-QUIET = 30.0
-"""Seconds for which it is not watched again, nor is what is below."""
-REFUSED = 5.0
-"""Seconds for which nobody asks again what was refused."""
+YOUNG_SECONDS = 30.0
+"""Age up to which a watch is not dropped for another one: a walk through a tree must not cost all other watches."""
+MAX_EVENTS_PER_SECOND = 10_000
+"""Above this, the folder with the most events is no longer watched."""
+QUIET_SECONDS = 30.0
+"""Time for which that folder and what is below it is not watched again."""
+REFUSED_SECONDS = 5.0
+"""Time for which a watch that failed is not tried again."""
 BUFFER = 1 << 16
 _LONGEST_EVENT = 16 + 256
 _MODES = flags.ONLYDIR | flags.EXCL_UNLINK | flags.MASK_ADD
-# A folder that somebody has open is not told to be gone itself: the one above it has to be asked for that.
+# inotify reports the deletion of an open folder only when it is closed; its parent reports it at once.
 ON_THE_WAY = flags.DELETE | flags.DELETE_SELF | flags.MOVE_SELF | _MODES
 ALL = ON_THE_WAY | flags.CREATE | flags.MOVED_FROM | flags.MOVED_TO | flags.MODIFY | flags.ATTRIB | flags.CLOSE_WRITE
 _GONE = flags.DELETE_SELF | flags.MOVE_SELF | flags.UNMOUNT | flags.IGNORED
 _TAKEN = flags.DELETE | flags.MOVED_FROM
 
-Told = Callable[[str, bool], None]
-"""Called with the name of what changed in a folder, empty for the folder, and with whether the watch is over."""
+Notify = Callable[[str, bool], None]
+"""Called with the name of what changed in a folder (empty: the folder itself) and whether the watch is over."""
 
 
 class Watch:
-    """That somebody is told of a folder, until ``is_over``. ``root`` is device and inode of one on the way to it.
+    """A request to be notified about ``folder``, until ``is_over``.
 
-    ``was_used`` is set by whoever relies on it, so that it is kept before others.
+    ``root`` is the (device, inode) of one folder on the way. Callers set ``was_used`` when they rely on the watch, so
+    that it outlives unused ones.
     """
 
-    __slots__ = ("_give_back", "folder", "is_over", "is_silent", "root", "since", "told", "was_used")
+    __slots__ = ("_release", "folder", "is_over", "is_silent", "notify", "root", "since", "was_used")
 
     def __init__(
-        self, folder: Folder, root: tuple[int, int], told: Told, give_back: Callable[[Watch], None],
+        self, folder: Folder, root: tuple[int, int], notify: Notify, release: Callable[[Watch], None],
     ) -> None:
         self.folder = folder
         self.root = root
-        self.told = told
+        self.notify = notify
         self.since = time.monotonic()
         self.is_over = self.is_silent = self.was_used = False
-        self._give_back = give_back
+        self._release = release
 
-    def give_back(self) -> None:
-        """Nobody is told any more. May be called in the middle of anything, as garbage is collected."""
+    def release(self) -> None:
+        """End the watch without notification. May be called at any point, also by the garbage collector."""
         self.is_over = self.is_silent = True
-        self._give_back(self)
+        self._release(self)
 
 
 class Folder:
-    """A folder that is watched, or on the way to one; ``number`` is what inotify calls it.
+    """A folder that is watched or on the way to one; ``wd`` is its watch descriptor.
 
-    It is there for as long as there are ``watches`` of it or folders ``below`` it, or somebody ``pins`` it.
+    It exists as long as it has ``watches``, folders ``below`` or ``pins``.
     """
 
-    __slots__ = ("above", "below", "device", "is_over", "name", "number", "pins", "watches")
+    __slots__ = ("above", "below", "device", "is_over", "name", "pins", "watches", "wd")
 
-    def __init__(self, above: Folder | None, name: str, number: int, device: int) -> None:
+    def __init__(self, above: Folder | None, name: str, wd: int, device: int) -> None:
         self.above = above
         self.name = name
-        self.number = number
+        self.wd = wd
         self.device = device
         self.below: dict[str, Folder] = {}
         self.watches: set[Watch] = set()
@@ -84,7 +84,7 @@ class Folder:
         self.is_over = False
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def path(self) -> tuple[str, ...]:
         names = []
         folder: Folder | None = self
         while folder is not None and folder.above is not None:
@@ -94,18 +94,19 @@ class Folder:
 
 
 class Inotify:
-    """One instance of inotify, and the folders that it watches. Whoever calls has the lock, but for ``wait``.
+    """One instance of inotify and the folders that it watches. Callers hold the lock, except for ``wait``.
 
-    ``tells`` are what is to be told, and whether that is the last. Raises OSError where there can be no instance.
+    ``pending`` has the notifications to send, and whether each is the last of its watch. Raises OSError if the system
+    grants no instance.
     """
 
     def __init__(self, most: int, refuse: Callable[[tuple[str, ...], float], None]) -> None:
         self.walkers = 0
-        self.tells: dict[tuple[Watch, str], bool] = {}
+        self.pending: dict[tuple[Watch, str], bool] = {}
         self._most = most
         self._refuse = refuse
         self._top: Folder | None = None
-        self._numbers: dict[int, list[Folder]] = {}
+        self._folders: dict[int, list[Folder]] = {}
         self._watches: dict[Watch, None] = {}
         self._counts: Counter[int] = Counter()
         self._counted_since = 0.0
@@ -137,7 +138,7 @@ class Inotify:
             try:
                 thread.start()
             except RuntimeError:
-                raise OSError(errno.ENOMEM, "there can be no more threads") from None
+                raise OSError(errno.ENOMEM, "no more threads") from None
             self._thread = thread
 
     def wake(self) -> None:
@@ -149,20 +150,20 @@ class Inotify:
     # Folders.
 
     def known(self, above: Folder | None, name: str) -> Folder | None:
-        """Raises OSError where ``above`` is no longer where it was."""
+        """Return the folder if it is watched. Raises OSError if ``above`` was replaced."""
         if above is None:
             return self._top
         if above.is_over:
-            raise moved()
+            raise replaced()
         return above.below.get(name)
 
-    def entered(self, above: Folder | None, name: str, number: int, device: int, mask: int) -> Folder:
-        """The folder that is open as ``number``, watched and pinned. Raises OSError."""
+    def entered(self, above: Folder | None, name: str, fd: int, device: int, mask: int) -> Folder:
+        """Return the folder that is open as ``fd``, watched and pinned. Raises OSError."""
         if self.known(above, name) is None and not self._has_room():
             raise OSError(errno.ENOSPC, "too many folders are watched")
-        watched = self._inotify.add_watch(f"/proc/self/fd/{number}", mask)
+        watched = self._inotify.add_watch(f"/proc/self/fd/{fd}", mask)
         found = self.known(above, name)
-        if found is not None and found.number != watched:  # it was exchanged, which nobody has told yet
+        if found is not None and found.wd != watched:  # replaced, and the event is still in the queue
             self._end(found)
             found = None
         if found is None:
@@ -171,7 +172,7 @@ class Inotify:
                 self._top = found
             else:
                 above.below[name] = found
-            self._numbers.setdefault(watched, []).append(found)
+            self._folders.setdefault(watched, []).append(found)
         found.pins += 1
         return found
 
@@ -190,18 +191,18 @@ class Inotify:
         self._watches[watch] = None
 
     def remove(self, watch: Watch) -> None:
-        """Of one that is over nothing is left to remove."""
+        """Remove a watch unless it is over already."""
         if watch in self._watches:
             del self._watches[watch]
             watch.folder.watches.discard(watch)
             self._prune(watch.folder)
 
     def _has_room(self) -> bool:
-        """Gives up the oldest watches that were not used again, until there is room for one more."""
+        """Drop the oldest watches that were not used again until there is room for one more."""
         now = time.monotonic()
-        while len(self._numbers) >= self._most:
+        while len(self._folders) >= self._most:
             watch = next(iter(self._watches), None)
-            if watch is None or now - watch.since < YOUNG:
+            if watch is None or now - watch.since < YOUNG_SECONDS:
                 return False
             if watch.was_used:
                 watch.was_used, watch.since = False, now
@@ -214,14 +215,11 @@ class Inotify:
 
     def _over(self, watch: Watch) -> None:
         watch.is_over = True
-        self.tells[watch, ""] = True
+        self.pending[watch, ""] = True
 
     def _end(self, folder: Folder) -> None:
-        """What was at that place is no longer watched, nor what is below it."""
-        if folder.above is None:
-            self._top = None
-        else:
-            folder.above.below.pop(folder.name, None)
+        """Stop watching the folder at that path and all below it."""
+        self._detach(folder)
         ending = [folder]
         while ending:
             one = ending.pop()
@@ -236,35 +234,38 @@ class Inotify:
         self.wake()
 
     def _prune(self, folder: Folder | None) -> None:
-        """Forgets folders that nobody needs any more."""
+        """Remove folders that have no users left."""
         while folder is not None and not (folder.is_over or folder.watches or folder.below or folder.pins):
             folder.is_over = True
             self._forget(folder)
-            if folder.above is None:
-                self._top = None
-            else:
-                folder.above.below.pop(folder.name, None)
+            self._detach(folder)
             folder = folder.above
 
-    def _forget(self, folder: Folder) -> None:
-        places = self._numbers.get(folder.number, [])
-        places.remove(folder)
-        if not places:
-            del self._numbers[folder.number]
-            with suppress(OSError):  # the kernel has forgotten it by itself
-                self._inotify.rm_watch(folder.number)
+    def _detach(self, folder: Folder) -> None:
+        if folder.above is None:
+            self._top = None
+        else:
+            folder.above.below.pop(folder.name, None)
 
-    # What happened.
+    def _forget(self, folder: Folder) -> None:
+        folders = self._folders.get(folder.wd, [])
+        folders.remove(folder)
+        if not folders:
+            del self._folders[folder.wd]
+            with suppress(OSError):  # the kernel has removed it already
+                self._inotify.rm_watch(folder.wd)
+
+    # Events.
 
     def wait(self) -> None:
         self._ready = {number for number, _ in self._poll.poll()}
 
     def take(self) -> bool:
-        """Notes what there is to tell of what happened; whether there may be more."""
+        """Read events and queue notifications; return whether there may be more events."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         if self._table.fileno() in self._ready:
-            self.look_at_mounts()
+            self.check_mounts()
         data = b""
         with suppress(BlockingIOError):
             data = os.read(self._inotify.fileno(), BUFFER)
@@ -274,84 +275,68 @@ class Inotify:
         self._quieten(number for number, *_ in events)
         return len(data) > BUFFER - _LONGEST_EVENT
 
-    def happened(self, number: int, mask: int, name: str) -> None:
-        """One event of inotify."""
+    def happened(self, wd: int, mask: int, name: str) -> None:
+        """Handle one event of inotify."""
         if mask & flags.Q_OVERFLOW:
             self.lose()
-        for folder in tuple(self._numbers.get(number, ())):
+        for folder in tuple(self._folders.get(wd, ())):
             if mask & _GONE:
                 self._end(folder)
                 continue
-            self._tell(folder, name)
+            self._notify(folder, name)
             if mask & _TAKEN and name in folder.below:
                 self._end(folder.below[name])
 
     def lose(self) -> None:
-        """Events were lost, perhaps also of what is on the way to a folder: nothing is watched any more."""
-        self._refuse((), REFUSED)
+        """Handle lost events, which may concern any folder on the way to another: stop watching everything."""
+        self._refuse((), REFUSED_SECONDS)
         if self._top is not None:
             self._end(self._top)
 
-    def _tell(self, folder: Folder, name: str) -> None:
+    def _notify(self, folder: Folder, name: str) -> None:
         for watch in folder.watches:
-            self.tells.setdefault((watch, name), False)
+            self.pending.setdefault((watch, name), False)
 
     def _quieten(self, numbers: Iterable[int]) -> None:
-        """Gives up the folder with the most events where there are too many."""
+        """Stop watching the folder with the most events if there are too many."""
         now = time.monotonic()
         if now - self._counted_since > 1:
             self._counted_since = now
             self._counts.clear()
-        self._counts.update(number for number in numbers if number in self._numbers)
-        if sum(self._counts.values()) > NOISE:
+        self._counts.update(number for number in numbers if number in self._folders)
+        if sum(self._counts.values()) > MAX_EVENTS_PER_SECOND:
             loudest, _ = self._counts.most_common(1)[0]
             del self._counts[loudest]
-            for folder in tuple(self._numbers.get(loudest, ())):
-                self._refuse(folder.place, QUIET)
+            for folder in tuple(self._folders.get(loudest, ())):
+                self._refuse(folder.path, QUIET_SECONDS)
                 self._end(folder)
 
-    def look_at_mounts(self) -> dict[bytes, bytes]:
-        """The file system of each mount by its number; what was mounted or unmounted is another folder now."""
+    def check_mounts(self) -> dict[str, str]:
+        """Return the file system of each mount by mount id; folders under new or removed mounts count as replaced."""
         before, self._mounts = self._mounts, self._read_mounts()
-        for line in before ^ self._mounts:
-            self._mounted(mountinfo.unescape(line.place))
-        return {line.number: line.file_system for line in self._mounts}
+        for mount in before ^ self._mounts:
+            self._remounted(mount.path)
+        return {mount.mount_id: mount.file_system for mount in self._mounts}
 
-    def _read_mounts(self) -> set[_Mount]:
+    def _read_mounts(self) -> set[mountinfo.Mount]:
         self._table.seek(0)
-        found = set()
-        for line in self._table.readall().split(b"\n"):
-            fields, _, rest = line.partition(b" - ")
-            if rest:
-                number, _, device, root, place, *_ = fields.split(b" ")
-                found.add(_Mount(number, device, root, place, rest.split(b" ")[0]))
-        return found
+        return set(mountinfo.parsed(self._table.readall()))
 
-    def _mounted(self, path: str) -> None:
-        """Something else stands at ``path`` than before."""
+    def _remounted(self, path: str) -> None:
+        """Handle that another folder than before is at ``path``."""
         folder = self._top
         *way, name = path.strip("/").split("/")
         for inner in way:
             folder = folder.below.get(inner) if folder is not None else None
         if folder is None:
             return
-        if not name:  # the root of all
+        if not name:  # the root directory
             self._end(folder)
             return
-        self._tell(folder, name)
+        self._notify(folder, name)
         if name in folder.below:
             self._end(folder.below[name])
 
 
-class _Mount(NamedTuple):
-    """A line of the table of mounts, without options, which change what is there for nobody."""
-
-    number: bytes
-    device: bytes
-    root: bytes
-    place: bytes
-    file_system: bytes
-
-
-def moved() -> OSError:
+def replaced() -> OSError:
     return OSError(errno.ESTALE, os.strerror(errno.ESTALE))

@@ -1,14 +1,13 @@
-"""Files of the local system: every open starts at a descriptor of the store's root and follows no link.
+"""Files of the local system. Every open starts at a descriptor of the store's root and follows no link.
 
-Nothing is read through ``mmap``: a page of a file that somebody truncates raises SIGBUS and kills the process, where
-``preadv`` returns fewer bytes. (Whoever asks for a mapping gets one: ``Source.mapped``.) ``preadv`` into the caller's
-buffer copies once and releases the GIL. After each read the file's size and mtime are compared with those at opening:
-the kernel sets the mtime before it copies new bytes in, so a read that finds the old mtime has seen old bytes only.
+Reads use ``preadv``, not ``mmap``: touching a page of a truncated file raises SIGBUS and kills the process. ``preadv``
+into the caller's buffer copies once and releases the GIL. After each read, size and mtime are compared with those at
+opening: the kernel sets the mtime before it copies new bytes in, so a read that finds the old mtime has old bytes only.
 
-What stands at a path may be exchanged at any moment by somebody who may write there. So a path is opened in one step
-in which the kernel follows no link and crosses no mount, or else walked component by component with O_NOFOLLOW; and
-size, owner, mode and version are those of the descriptor that was opened. Mounts of glassfs are never looked into, as
-their answers may depend on the one who asks: such an entry is an empty folder.
+Users with write access may replace any component of a path at any moment. A path is therefore opened in one call in
+which the kernel follows no link and crosses no mount, or component by component with O_NOFOLLOW; size, owner, mode and
+version are those of the opened descriptor. Mounts of glassfs are never entered, as their answers may depend on this
+process: such an entry is shown as an empty folder.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 
@@ -30,10 +29,10 @@ from glassfs.source.watched import Watched
 
 ACL = "system.posix_acl_access"
 REMEMBERED_ACLS = 100_000
-SETTLED = 2 * 10**9
-"""Nanoseconds after which a change of attributes is sure to have another ctime than the one before."""
-RENEWAL = 0.1
-"""Seconds between two looks at what stands where a store has its root, for those who ask for something in it."""
+SETTLED_NS = 2 * 10**9
+"""A later change of attributes is sure to have another ctime than one that is this old."""
+ROOT_CHECK_SECONDS = 0.1
+"""Interval between two checks whether the store's root was replaced, made when something below it is used."""
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,26 +48,26 @@ _FAILING = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ETIMEDOUT, errno.EREMOTE
 class LocalStore(Store):
     """The folder ``root``, called ``name`` in messages. Links in ``root`` itself are resolved once, now.
 
-    Raises OSError where the folder cannot be opened. When another folder takes its place, the store goes over to that;
-    where nothing or a link stands there, nothing is found until a folder does.
+    When another folder replaces the root, the store switches to it; while nothing or a link is there, nothing is found.
+    Raises OSError if the folder cannot be opened.
     """
 
     has_lasting_versions = True
 
     def __init__(self, root: str | os.PathLike[str], name: str | None = None) -> None:
-        self._place = os.path.realpath(root)
+        self._root_path = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name
         self._lock = threading.Lock()
-        self._watched = Watched(self._place)
+        self._watched = Watched(self._root_path)
         self._acls: dict[tuple[int, int, int], bool] = {}
         self._avoids_glassfs = False
         self._root: _Root | None = self._opened_root()
-        # A root on a mount of glassfs was named on purpose; in the path of any other, one that turns up is not entered.
+        # A root on a mount of glassfs was named on purpose. Mounts that appear on the way to any other are not entered.
         self._avoids_glassfs = not foreign.is_on_glassfs(self._root.device)
-        self._next_renewal = time.monotonic() + RENEWAL
+        self._next_root_check = time.monotonic() + ROOT_CHECK_SECONDS
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # one that could not be made
+        with suppress(AttributeError):  # __init__ failed
             self.close()
 
     def shown(self, path: Path) -> str:
@@ -79,7 +78,7 @@ class LocalStore(Store):
         with self._errors(path):
             if len(path) < 2:
                 root = self._current_root()
-                return self._entry(root.number, path[0] if path else ".", root.device)
+                return self._entry(root.fd, path[0] if path else ".", root.device)
             with self._folder(path[:-1]) as folder:
                 return self._entry(folder, path[-1], foreign.device_of(folder))
 
@@ -98,21 +97,21 @@ class LocalStore(Store):
                     found.append((name, self._entry(folder, name, device)))
                 except Unavailable:
                     raise
-                except OSError:  # gone meanwhile
+                except OSError:  # removed meanwhile
                     continue
         return iter(found)
 
     def open(self, path: Path) -> Source:
         self._renew_root(is_due=False)
         with self._errors(path):
-            number, entry = self.open_descriptor(path)
-        return LocalSource(self, path, entry, number)
+            fd, entry = self.open_descriptor(path)
+        return LocalSource(self, path, entry, fd)
 
     def source(self, path: Path, entry: Entry) -> Source:
         return LocalSource(self, path, entry)
 
-    def watch(self, path: Path, told: Callable[[Path, str], None]) -> bool:
-        return self._watched.watch(path, told, self._has_root)
+    def watch(self, path: Path, notify: Callable[[Path, str], None]) -> bool:
+        return self._watched.watch(path, notify, self._has_root)
 
     def close(self) -> None:
         self._watched.close()
@@ -120,23 +119,23 @@ class LocalStore(Store):
             self._root = None
 
     def open_descriptor(self, path: Path) -> tuple[int, Entry]:
-        """A descriptor of the regular file at ``path``, and what it is. Raises OSError and Unavailable."""
+        """Return a descriptor of the regular file at ``path`` and its entry. Raises OSError and Unavailable."""
         if not path:
             raise OSError(errno.EISDIR, "is a folder")
         root = self._current_root()
-        number = beneath.opened(root.number, path, _READ_BENEATH)
-        if number is None:
+        fd = beneath.opened(root.fd, path, _READ_BENEATH)
+        if fd is None:
             with self._folder(path[:-1]) as folder:
                 if foreign.is_glassfs(folder, path[-1], foreign.device_of(folder)):
                     raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
-                number = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder))
+                fd = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder))
         try:
-            status = os.fstat(number)
+            status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "is not a regular file")
-            return number, self._described(status, lambda: os.getxattr(number, ACL))
+            return fd, self._described(status, lambda: os.getxattr(fd, ACL))
         except BaseException:
-            os.close(number)
+            os.close(fd)
             raise
 
     def _entry(self, folder: int, name: str, device: int | None) -> Entry:
@@ -153,13 +152,13 @@ class LocalStore(Store):
         mode = status.st_mode
         kind = _KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
         permissions = mode & 0o777
-        # A list of further users takes rights away, too: nine bits cannot say who is in it.
+        # An ACL may deny what the mode grants: nine bits cannot express which users it names.
         if permissions & 0o077 and kind is not Kind.LINK and self._has_acl(status, acl):
             permissions &= 0o700
-        place = f"{status.st_dev}:{status.st_ino}"
-        version = Version(f"{place}:{status.st_size}:{status.st_mtime_ns}")
+        file_id = f"{status.st_dev}:{status.st_ino}"
+        version = Version(f"{file_id}:{status.st_size}:{status.st_mtime_ns}")
         return Entry(
-            kind, version, place, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
+            kind, version, file_id, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
             status.st_gid, status.st_mtime_ns, volume=_volume(status.st_dev),
             has_other_names=kind is Kind.FILE and status.st_nlink > 1,
         )
@@ -167,7 +166,7 @@ class LocalStore(Store):
     def _has_acl(self, status: os.stat_result, acl: Callable[[], bytes]) -> bool:
         if not hasattr(os, "getxattr"):
             return False
-        key = (status.st_dev, status.st_ino, status.st_ctime_ns)  # setting one moves the ctime
+        key = (status.st_dev, status.st_ino, status.st_ctime_ns)  # setting an ACL changes the ctime
         known = self._acls.get(key)
         if known is None:
             try:
@@ -176,9 +175,9 @@ class LocalStore(Store):
                 raise
             except OSError as error:
                 if error.errno not in (errno.ENODATA, errno.ENOTSUP):
-                    return True  # nobody can tell
+                    return True  # unknown: assume the stricter
                 known = False
-            if time.time_ns() - status.st_ctime_ns > SETTLED:
+            if time.time_ns() - status.st_ctime_ns > SETTLED_NS:
                 if len(self._acls) >= REMEMBERED_ACLS:
                     self._acls.clear()
                 self._acls[key] = known
@@ -186,38 +185,21 @@ class LocalStore(Store):
 
     @contextmanager
     def _folder(self, path: Path) -> Iterator[int]:
-        """A descriptor of the folder at ``path``, to start opening at. Raises OSError and Unavailable."""
+        """Open the folder at ``path`` as a starting point. Raises OSError and Unavailable."""
         root = self._current_root()
         if not path:
-            yield root.number
+            yield root.fd
             return
-        number = beneath.opened(root.number, path, _SEARCH_BENEATH)
-        if number is None:
-            number = self._walked(root.number, path)
+        fd = beneath.opened(root.fd, path, _SEARCH_BENEATH)
+        if fd is None:
+            fd = _walked(".", root.fd, path, FileNotFoundError(errno.ENOENT, "is a mount of glassfs"))
         try:
-            yield number
+            yield fd
         finally:
-            os.close(number)
-
-    def _walked(self, folder: int, path: Path) -> int:
-        """The same name by name, from a folder that is not the last one."""
-        held = []
-        try:
-            for name in path:
-                if foreign.is_glassfs(folder, name, foreign.device_of(folder)):
-                    raise FileNotFoundError(errno.ENOENT, "is a mount of glassfs")
-                folder = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=folder))
-                held.append(folder)
-                if len(held) > 1:
-                    os.close(held.pop(0))
-        except BaseException:
-            for number in held:
-                os.close(number)
-            raise
-        return folder
+            os.close(fd)
 
     def _current_root(self) -> _Root:
-        """The root, whose descriptor stays what it is as long as somebody refers to it."""
+        """Return the root. Its descriptor stays open as long as a caller refers to it."""
         root = self._root
         if root is None:
             with self._lock:
@@ -227,26 +209,16 @@ class LocalStore(Store):
         return root
 
     def _opened_root(self) -> _Root:
-        """What stands where the root is, or stood. Raises OSError and Unavailable."""
-        number = descriptors.opened(lambda: os.open("/", _SEARCH))
-        try:
-            for name in filter(None, self._place.split("/")):
-                if self._avoids_glassfs and foreign.is_glassfs(number, name, foreign.device_of(number)):
-                    raise OSError(errno.EBUSY, "is behind a mount of glassfs")
-                inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=number))
-                os.close(number)
-                number = inner
-        except BaseException:
-            os.close(number)
-            raise
-        return _Root(number)
+        """Open the folder that is now at the root's path. Raises OSError and Unavailable."""
+        refusal = OSError(errno.EBUSY, "is behind a mount of glassfs") if self._avoids_glassfs else None
+        return _Root(_walked("/", None, filter(None, self._root_path.split("/")), refusal))
 
     def _renew_root(self, is_due: bool) -> None:
-        """Goes over to what is where the root was. Where that cannot be found out, the root stays what it is."""
-        if not (is_due or self._watched.has_ended) and time.monotonic() < self._next_renewal:
+        """Switch to the folder that replaced the root. If that cannot be determined, keep the root."""
+        if not (is_due or self._watched.has_ended) and time.monotonic() < self._next_root_check:
             return
         self._watched.has_ended = False
-        self._next_renewal = time.monotonic() + RENEWAL
+        self._next_root_check = time.monotonic() + ROOT_CHECK_SECONDS
         now = None
         try:
             now = self._opened_root()
@@ -255,49 +227,65 @@ class LocalStore(Store):
                 return
         with self._lock:
             root = self._root
-            if now is None or root is None or not os.path.samestat(os.fstat(now.number), os.fstat(root.number)):
+            if now is None or root is None or not os.path.samestat(os.fstat(now.fd), os.fstat(root.fd)):
                 self._root = now
 
     def _has_root(self, identity: tuple[int, int]) -> bool:
-        """Whether the root is that folder, if need be after going over to what is there now."""
+        """Return whether the root is that folder, after switching to a replacement if necessary."""
         for is_due in (False, True):
             if is_due:
                 self._renew_root(is_due=True)
             with self._lock:
                 if self._root is not None:
-                    status = os.fstat(self._root.number)
+                    status = os.fstat(self._root.fd)
                     if (status.st_dev, status.st_ino) == identity:
                         return True
         return False
 
     @contextmanager
     def _errors(self, path: Path) -> Iterator[None]:
-        """Turns what the system says about ``path`` into errors of glassfs."""
+        """Translate errors of the system about ``path`` into errors of glassfs."""
         try:
             yield
         except GlassfsError as error:
             raise error.at(self.shown(path)) from None
         except OSError as error:
-            raise told(error, self.shown(path)) from None
+            raise translated(error, self.shown(path)) from None
         except ValueError:  # a NUL, or a surrogate that stands for no byte
-            raise NotFound("is not a name that a file can have", self.shown(path)) from None
+            raise NotFound("is not a valid file name", self.shown(path)) from None
 
 
 class _Root:
-    """A descriptor of a store's root, closed when nobody refers to it any more; ``device`` is what it is on."""
+    """A descriptor of a store's root on ``device``, closed with the last reference to it."""
 
-    __slots__ = ("device", "number")
+    __slots__ = ("device", "fd")
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.device = foreign.device_of(number)
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.device = foreign.device_of(fd)
 
     def __del__(self) -> None:
-        os.close(self.number)
+        os.close(self.fd)
 
 
-def told(error: OSError, name: str) -> GlassfsError:
-    """What the system said about the file called ``name``."""
+def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSError | None) -> int:
+    """Open the folder to which ``names`` lead from ``start``, one by one. Raises ``refusal`` at a mount of glassfs."""
+    fd = descriptors.opened(lambda: os.open(start, _SEARCH, dir_fd=folder))
+    try:
+        for name in names:
+            if refusal is not None and foreign.is_glassfs(fd, name, foreign.device_of(fd)):
+                raise refusal
+            inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=fd))
+            os.close(fd)
+            fd = inner
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def translated(error: OSError, name: str) -> GlassfsError:
+    """Return the error of glassfs for what the system reported about the file called ``name``."""
     reason = error.strerror or str(error)
     if error.errno in _MISSING:
         return NotFound(reason, name)
@@ -313,40 +301,40 @@ def told(error: OSError, name: str) -> GlassfsError:
 
 
 class LocalSource(Source):
-    """A regular file of a store, in the version that ``entry`` tells; ``number`` is a descriptor of it, if open."""
+    """A regular file of a store in the version ``entry``; ``fd`` is its descriptor if it is open."""
 
-    def __init__(self, store: LocalStore, path: Path, entry: Entry, number: int | None = None) -> None:
+    def __init__(self, store: LocalStore, path: Path, entry: Entry, fd: int | None = None) -> None:
         self.name = store.shown(path)
         self.entry = entry
         self._store = store
         self._path = path
         self._checked = (entry.size, entry.mtime_ns)
         self._lock = threading.Lock()
-        self._number = number
+        self._fd = fd
         self._readers = 0
-        self._is_parked = number is None
+        self._is_parked = fd is None
         self._is_closed = False
-        self._is_pooled = number is not None
+        self._is_pooled = fd is not None
         self.was_read = True
-        """Set by each read; the pool clears it when it looks for descriptors that nobody needs."""
+        """Set by each read, cleared by the descriptor pool when it looks for idle sources."""
         self.is_lost = False
-        if number is not None:
+        if fd is not None:
             descriptors.pool.add(self)
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # one that could not be made
-            self._give_back()  # without the lock: after a fork, a thread that is not there may have it
+        with suppress(AttributeError):  # __init__ failed
+            self._give_back()  # without the lock: in a forked child, a thread that does not exist may hold it
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.scatter((buffer,), offset)
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         wanted = total(buffers)
-        number = self._begin()
+        fd = self._begin()
         try:
-            got = fill(number, buffers, offset, wanted)
-            status = os.fstat(number)
-        except OverflowError:  # further than any file can reach
+            got = fill(fd, buffers, offset, wanted)
+            status = os.fstat(fd)
+        except OverflowError:  # beyond any file
             raise self.outside(offset, wanted) from None
         except OSError as error:
             raise DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name) from error
@@ -357,10 +345,10 @@ class LocalSource(Source):
             raise self.outside(offset, wanted)
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
-        number = self._begin()
+        fd = self._begin()
         try:
-            self._demand_unchanged(os.fstat(number))
-            return mappings.mapped(number, offset, size)
+            self._demand_unchanged(os.fstat(fd))
+            return mappings.mapped(fd, offset, size)
         finally:
             self._end()
 
@@ -379,19 +367,19 @@ class LocalSource(Source):
             self._give_back()
 
     def evict(self, is_forced: bool = False) -> bool:
-        """Closes the descriptor, to be opened again by the next read, unless somebody reads right now.
+        """Close the descriptor, unless it is being read; the next read opens it again. Return whether it is closed.
 
-        That of a file that is in use and was deleted, or has another one in its place, only if ``is_forced``.
+        The descriptor of a deleted or replaced file that is in use is closed only if ``is_forced``.
         """
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._number is not None and self.is_needed and not is_forced:
-                self.is_lost = os.fstat(self._number).st_nlink == 0
+            if self._fd is not None and self.is_needed and not is_forced:
+                self.is_lost = os.fstat(self._fd).st_nlink == 0
                 if self.is_lost:
                     return False
             self._give_back()
-            return self._number is None
+            return self._fd is None
         finally:
             self._lock.release()
 
@@ -400,15 +388,15 @@ class LocalSource(Source):
             raise Changed("was changed while it was open", self.name)
 
     def _begin(self) -> int:
-        """The descriptor, which stays what it is until ``_end``. Raises Changed and Unavailable."""
+        """Return the descriptor, which stays valid until ``_end``. Raises Changed and Unavailable."""
         with self._lock:
             if self._is_closed:
                 raise Changed("was closed", self.name)
-            if self._number is None:
-                self._number = self._opened_again()
+            if self._fd is None:
+                self._fd = self._opened_again()
             self._readers += 1
             self.was_read = True
-            return self._number
+            return self._fd
 
     def _end(self) -> None:
         with self._lock:
@@ -422,50 +410,50 @@ class LocalSource(Source):
         descriptors.pool.add(self)
 
     def _give_back(self) -> None:
-        if self._readers == 0 and self._number is not None:
-            number, self._number = self._number, None
+        if self._readers == 0 and self._fd is not None:
+            fd, self._fd = self._fd, None
             self._is_pooled = False
             descriptors.pool.discard(self)
-            os.close(number)
+            os.close(fd)
 
     def _opened_again(self) -> int:
         try:
-            number, entry = self._store.open_descriptor(self._path)
+            fd, entry = self._store.open_descriptor(self._path)
         except Unavailable as error:
             raise error.at(self.name) from None
         except OSError as error:
             if error.errno in (*_FORBIDDEN, *_FAILING):
-                raise told(error, self.name) from None
+                raise translated(error, self.name) from None
             raise Changed(f"cannot be opened again: {error.strerror or error}", self.name) from error
         if entry.version != self.version:
-            os.close(number)
+            os.close(fd)
             raise Changed("has been replaced by another file", self.name)
-        return number
+        return fd
 
 
 def _acl_of(folder: int, name: str, status: os.stat_result) -> bytes:
-    """The access list of what ``status`` is of. Raises OSError; ESTALE where ``name`` is something else by now."""
-    number = descriptors.opened(lambda: os.open(name, _NAME, dir_fd=folder))
+    """Return the ACL of the file that ``status`` describes. Raises OSError; ESTALE if ``name`` was replaced."""
+    fd = descriptors.opened(lambda: os.open(name, _NAME, dir_fd=folder))
     try:
-        found = os.fstat(number)
+        found = os.fstat(fd)
         if (found.st_dev, found.st_ino, found.st_ctime_ns) != (status.st_dev, status.st_ino, status.st_ctime_ns):
-            raise OSError(errno.ESTALE, "was exchanged")
-        return os.getxattr(f"/proc/self/fd/{number}", ACL)
+            raise OSError(errno.ESTALE, "was replaced")
+        return os.getxattr(f"/proc/self/fd/{fd}", ACL)
     finally:
-        os.close(number)
+        os.close(fd)
 
 
 def _hidden(parent: os.stat_result) -> Entry:
-    """What a mount of glassfs looks like from here: an empty folder of the one that has the folder around it."""
-    place = f"{parent.st_dev}:{parent.st_ino}:hidden"
+    """Return the entry of a mount of glassfs: an empty folder with the owner of the folder that contains it."""
+    file_id = f"{parent.st_dev}:{parent.st_ino}:hidden"
     return Entry(
-        Kind.MOUNT, Version(place), place, place, 0, parent.st_mode & 0o555, parent.st_uid, parent.st_gid,
+        Kind.MOUNT, Version(file_id), file_id, file_id, 0, parent.st_mode & 0o555, parent.st_uid, parent.st_gid,
         parent.st_mtime_ns, volume=_volume(parent.st_dev),
     )
 
 
 @lru_cache(256)
 def _volume(device: int) -> str:
-    """One string for all that is there: there may be many entries."""
+    """Return one string object per device: there may be many entries."""
     return f"{device}"
 

@@ -1,6 +1,6 @@
-"""Files mapped into memory, for those who ask for it: see ``Source.mapped``. Any thread.
+"""Map files into memory for callers of ``Source.mapped``. Any thread.
 
-Before Python 3.13 a mapping keeps a descriptor of its own, so that there are only some of them at a time.
+Before Python 3.13 each mapping keeps a descriptor, so their number is limited.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ _HAS_DESCRIPTORS = sys.version_info < (3, 13)
 _mappings: WeakSet[mmap.mmap] = WeakSet()
 
 
-def mapped(number: int, offset: int, size: int) -> memoryview | None:
-    """These bytes of a descriptor's file; None where they are not all in it, or cannot be mapped, or not now."""
+def mapped(fd: int, offset: int, size: int) -> memoryview | None:
+    """Return these bytes of an open file; None if they are not all in it or cannot be mapped now."""
     if not size or (_HAS_DESCRIPTORS and len(_mappings) >= MOST):
         return None
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     length = offset + size - start
     try:
         if sys.version_info >= (3, 13):
-            pages = mmap.mmap(number, length, access=mmap.ACCESS_READ, offset=start, trackfd=False)
+            pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start, trackfd=False)
         else:
-            pages = mmap.mmap(number, length, access=mmap.ACCESS_READ, offset=start)
+            pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start)
             _mappings.add(pages)
     except (OSError, ValueError, OverflowError):  # a file system that cannot, no descriptor, no room for it
         return None

@@ -1,7 +1,7 @@
-"""The system's table of mounts, mountinfo (proc(5)), of this process's mount namespace.
+"""The mount table of this process's mount namespace: mountinfo, see proc(5).
 
-Reading it touches no mount, so that one which hangs cannot hang whoever asks. Any thread may; nothing is kept. Where
-there is no such table, as on other systems than Linux, nothing is mounted.
+Reading it touches no mount, so a hanging one cannot block the caller. Any thread; nothing is cached. Without such a
+table, as on systems other than Linux, nothing is mounted.
 """
 
 from __future__ import annotations
@@ -21,44 +21,52 @@ _OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
 
 @dataclass(frozen=True)
 class Mount:
-    """A line of mountinfo. ``device`` is ``major:minor``, ``user`` who mounted it as far as the table says so."""
+    """A line of mountinfo. ``device`` is ``major:minor``; ``user`` mounted it, if the table says so."""
 
     path: str
     device: str
     file_system: str
     source: str
     user: int | None = None
+    root: str = "/"
+    mount_id: str = ""
 
     @property
     def number(self) -> int:
-        """The device as ``st_dev`` has it."""
+        """The device number as in ``st_dev``."""
         major, minor = self.device.split(":")
         return os.makedev(int(major), int(minor))
 
 
 def mounts() -> Iterator[Mount]:
-    """All mounts of this namespace, later ones over earlier ones. Raises Unavailable where that cannot be read now."""
+    """Return all mounts, later ones on top of earlier ones. Raises Unavailable if the table cannot be read now."""
     try:
         with descriptors.opened(lambda: open(MOUNTS, "rb")) as file:
-            lines = file.read().split(b"\n")
+            return parsed(file.read())
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
-    # As bytes and at newlines only: the other characters that end a line for Python may stand in a name.
-    for line in lines:
+        return iter(())
+
+
+def parsed(table: bytes) -> Iterator[Mount]:
+    # As bytes and at newlines only: names may contain the other characters that end a line for Python.
+    for line in table.split(b"\n"):
         fields, _, rest = line.partition(b" - ")
-        if not rest:
-            continue
-        words, (file_system, source, *options) = fields.split(b" "), rest.split(b" ")
-        yield Mount(unescape(words[4]), words[2].decode(), os.fsdecode(file_system), unescape(source), _user(options))
+        if rest:
+            mount_id, _, device, root, path, *_ = fields.split(b" ")
+            file_system, source, *options = rest.split(b" ")
+            yield Mount(
+                unescape(path), device.decode(), os.fsdecode(file_system), unescape(source), _user(options),
+                unescape(root), mount_id.decode(),
+            )
 
 
 def glassfs_devices() -> set[int]:
-    """The ``st_dev`` of everything that is mounted with glassfs in this namespace."""
+    """Return the ``st_dev`` of every mount of glassfs in this namespace."""
     return {mount.number for mount in mounts() if mount.file_system == FILE_SYSTEM}
 
 
 def unescape(field: bytes) -> str:
-    """A field as a path: mountinfo writes blanks, tabs, newlines and backslashes in octal."""
+    """Decode a field: mountinfo writes spaces, tabs, newlines and backslashes in octal."""
     return os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field))
 
 

@@ -1,4 +1,4 @@
-"""From what a person types to a store and a path in it."""
+"""From what the user typed to a store and a path in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from glassfs.errors import GlassfsError
 from glassfs.source.contract import Named, Store
-from glassfs.source.local import LocalStore, told
+from glassfs.source.local import LocalStore, translated
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name
 
@@ -16,10 +16,10 @@ def locate(
     names: Sequence[str], connection: Connection = Connection(),  # noqa: B008
     is_file: Callable[[str], bool] = lambda name: True,
 ) -> list[Named]:
-    """The stores of files and folders, of this system or named by URLs. Links in names are followed now, and not again.
+    """Return the stores of files and folders, local or named by URLs. Links in names are resolved now, once.
 
-    A folder is a store of its own; files of one folder share one. ``is_file`` tells what an object is rather than a
-    folder, by its name. Raises NotFound, NotAllowed and their like.
+    A folder gets a store of its own; files of one folder share one. ``is_file`` tells by the name whether an object is
+    a file or a folder. Raises NotFound, NotAllowed and similar.
     """
     urls = [name for name in names if is_url(name)]
     local = iter(_local([name for name in names if not is_url(name)]))
@@ -48,11 +48,11 @@ def _local(names: Sequence[str]) -> list[Named]:
                 found.append(Named(store(real, name), (), last))
             else:
                 folder, file = os.path.split(real)
-                # A name that is a link is shown as what it leads to.
+                # Show a name that is a link as its target.
                 shown = os.path.dirname(name) if file == os.path.basename(name) else folder
                 found.append(Named(store(folder, shown), (file,), last))
         except GlassfsError as error:
             raise error.at(name) from None
         except OSError as error:
-            raise told(error, name) from None
+            raise translated(error, name) from None
     return found

@@ -1,7 +1,6 @@
-"""A bounded cursor for parsing. Not for the hot path, and for one thread.
+"""A bounded cursor for parsing, not for the hot path. One thread.
 
-It reads a window at a time, so that a chain of small fields costs one read of the source, and a long skip
-costs none.
+It reads a window at a time, so that a chain of small fields costs one read of the source and a long skip costs none.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ _structs = lru_cache(struct.Struct)
 
 
 class Reader:
-    """Reads ``source`` from ``start`` up to ``end``; ``what`` names that part in messages.
+    """Reads ``source`` from ``start`` to ``end``; ``what`` names that part in messages.
 
-    Every method raises Damaged, naming ``what``, when the part is too short. Nothing larger than the part is
-    ever allocated.
+    Every method raises Damaged, naming ``what``, if the part is too short. Nothing larger than the part is ever
+    allocated.
     """
 
     def __init__(self, source: Source, start: int, end: int, what: str, window: int = WINDOW) -> None:
@@ -40,7 +39,7 @@ class Reader:
         return self.end - self.position
 
     def take(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
+        """Return the next ``size`` bytes."""
         start = self.position
         self.skip(size)
         first = start - self._data_start
@@ -50,7 +49,7 @@ class Reader:
         return self._data[first : first + size]
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, at most ``size`` and fewer at the end, without moving on."""
+        """Return up to ``size`` next bytes without moving on; fewer at the end."""
         start = self.position
         data = self.take(min(size, self.remaining))
         self.position = start
@@ -62,7 +61,7 @@ class Reader:
         self.position += size
 
     def unpack(self, layout: str) -> tuple[Any, ...]:
-        """The fields of a ``struct`` layout."""
+        """Return the fields of a ``struct`` layout."""
         compiled = _structs(layout)
         return compiled.unpack(self.take(compiled.size))
 
@@ -70,9 +69,9 @@ class Reader:
         return self.take(1)[0]
 
     def integer(self, size: int, signed: bool = False) -> int:
-        """A little-endian integer of ``size`` bytes."""
+        """Return a little-endian integer of ``size`` bytes."""
         return int.from_bytes(self.take(size), "little", signed=signed)
 
     def damage(self, reason: str) -> Damaged:
-        """An exception that names the source and the part."""
+        """Return an exception that names the source and the part."""
         return self.source.damage(reason, self.what)

@@ -1,4 +1,4 @@
-"""A source whose bytes are given only if its SHA-256 is the expected one."""
+"""A source that delivers bytes only if its SHA-256 is the expected one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PIECE = 1 << 20
 
 
 class SealedSource(Source):
-    """``file``, of which nothing is given unverified once ``seal`` was called. Without ``sha256`` nothing is checked.
+    """``file``, whose bytes are verified before the first read after ``seal``. Without ``sha256`` nothing is checked.
 
-    The hash is computed by the first reader, over the whole file. Where it is another, every read raises Damaged.
+    The first reader hashes the whole file. If the hash differs, every read raises Damaged.
     """
 
     def __init__(self, file: Source, sha256: str | None) -> None:
@@ -27,11 +27,11 @@ class SealedSource(Source):
         self._lock = threading.Lock()
 
     def seal(self) -> None:
-        """From now on the bytes are verified before the first of them is given."""
+        """Require verification before the next read."""
         self._is_open = self._sha256 is None
 
     def verify(self) -> None:
-        """Reads the whole file, once. Raises Damaged if it is not the one that was meant."""
+        """Hash the whole file, at most once. Raises Damaged if the hash is not the expected one."""
         with self._lock:
             if self._is_right is None:
                 self._is_right = self._sha256 is None or self._digest() == self._sha256
@@ -40,19 +40,13 @@ class SealedSource(Source):
             self._is_open = True
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        if not self._is_open:
-            self.verify()
-        self.file.read_into(buffer, offset)
+        self._verified().read_into(buffer, offset)
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        if not self._is_open:
-            self.verify()
-        self.file.scatter(buffers, offset)
+        self._verified().scatter(buffers, offset)
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
-        if not self._is_open:
-            self.verify()
-        return self.file.mapped(offset, size)
+        return self._verified().mapped(offset, size)
 
     def keep(self) -> None:
         self.file.keep()
@@ -62,6 +56,11 @@ class SealedSource(Source):
 
     def close(self) -> None:
         self.file.close()
+
+    def _verified(self) -> Source:
+        if not self._is_open:
+            self.verify()
+        return self.file
 
     def _digest(self) -> str:
         digest = hashlib.sha256()

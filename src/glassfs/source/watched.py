@@ -1,6 +1,6 @@
-"""The folders that one store of this system watches (``watching``), by their paths. Any thread.
+"""The folders that one local store watches, by path. Any thread.
 
-Nothing of inotify is loaded before the first is asked for; where there is none, nothing can be watched.
+inotify is loaded on the first request; without it nothing can be watched.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """Of the store whose root is at ``place``, which it does not keep: one that nobody has any more watches nothing.
+    """The watched folders of the store with its root at ``root``. It holds no reference to the store.
 
-    ``has_ended`` is set when a watch has, as another folder may be where the root was.
+    ``has_ended`` is set when a watch has ended: another folder may have replaced the root.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, root: str) -> None:
         self.has_ended = False
-        self._root = tuple(filter(None, place.split("/")))
+        self._root = tuple(filter(None, root.split("/")))
         self._lock = threading.Lock()
         self._watches: dict[Path, Watch] = {}
 
     def watch(
-        self, path: Path, told: Callable[[Path, str], None], has_root: Callable[[tuple[int, int]], bool],
+        self, path: Path, notify: Callable[[Path, str], None], has_root: Callable[[tuple[int, int]], bool],
     ) -> bool:
-        """As a store's ``watch``. ``has_root`` is asked whether the store's root is the folder that was found there.
+        """Implement ``Store.watch``. ``has_root`` tells whether the store's root is the folder found at its path.
 
-        What is watched is what is there now; what the store reads could still be what was there before.
+        The folder watched is the one there now, while the store might still read from a replaced one.
         """
         known = self._watches.get(path)
         if known is not None and not known.is_over:
@@ -43,11 +43,11 @@ class Watched:
         if sys.platform != "linux":
             return False
         try:
-            # Not the module: while another thread finds out that it cannot be loaded, there is half of one.
+            # Import the name, not the module: while another thread's import fails, a partial module is visible.
             from glassfs.source.watching import pool
         except ImportError:
             return False
-        watch = pool.watch((*self._root, *path), len(self._root), partial(self._heard, path, told))
+        watch = pool.watch((*self._root, *path), len(self._root), partial(self._notified, path, notify))
         if watch is None:
             return False
         is_right = has_root(watch.root)
@@ -57,19 +57,19 @@ class Watched:
             if is_right and is_first:
                 self._watches[path] = watch
         if not (is_right and is_first):
-            watch.give_back()
+            watch.release()
         return is_right and not (is_first and watch.is_over)
 
     def close(self) -> None:
         with self._lock:
             watches, self._watches = self._watches, {}
         for watch in watches.values():
-            watch.give_back()
+            watch.release()
 
-    def _heard(self, path: Path, told: Callable[[Path, str], None], name: str, is_over: bool) -> None:
+    def _notified(self, path: Path, notify: Callable[[Path, str], None], name: str, is_over: bool) -> None:
         if is_over:
             self.has_ended = True
             with self._lock:
                 if path in self._watches and self._watches[path].is_over:
                     del self._watches[path]
-        told(path, name)
+        notify(path, name)

@@ -1,14 +1,14 @@
-"""Folders of this system that are watched with inotify(7): a change is told within some hundredths of a second.
+"""Watch local folders with inotify(7). Changes are reported within some hundredths of a second.
 
-One instance of inotify and one thread serve all stores of the process; both are there as long as something is watched.
-A folder is watched at its place: each folder on the way to it is, too, so that it is told when another takes the place
-of any of them, and so is the table of mounts. What inotify cannot know is refused: file systems that other machines
-change, and folders that may not be read. Nothing is told of stores through a mapping and of asynchronous writes until
-the writer closes the file, and nothing at all of changes that are made under a name in another folder (hard links).
+One instance of inotify and one thread serve all stores of the process, as long as anything is watched. A folder is
+watched at its path: each folder on the way to it is watched too, and so is the mount table, to detect replacements.
+Requests for changes that inotify cannot see are refused: file systems that other machines change, and folders that may
+not be read. Stores through a mapping and asynchronous writes are reported when the writer closes the file; changes
+through a hard link in another folder are never reported.
 
-Whoever may write in a folder can cause events without end, and folders without number: the watches are limited, and a
-folder with too many events is given up for a while. Any thread may call; those who are told are called by the thread of
-this module, without a lock.
+Users with write access to a folder can cause any fd of events and folders: watches are limited, and a folder with
+too many events is not watched for a while. Any thread may call; notifications are sent by this module's thread, without
+a lock.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from functools import partial
 
 from glassfs.errors import GlassfsError
 from glassfs.source import descriptors, foreign
-from glassfs.source.inotify import ALL, ON_THE_WAY, REFUSED, Folder, Inotify, Told, Watch, moved
+from glassfs.source.inotify import ALL, ON_THE_WAY, REFUSED_SECONDS, Folder, Inotify, Notify, Watch, replaced
 
 log = logging.getLogger(__name__)
 
-LOCAL = frozenset(
-    b"bcachefs btrfs cramfs erofs ext2 ext3 ext4 f2fs iso9660 jfs nilfs2 overlay ramfs reiserfs romfs rootfs squashfs "
-    b"tmpfs ubifs udf xfs".split()
-)
-"""File systems that only this kernel changes, and only by calls that it tells of. ZFS is none, as a dataset can be
-received or rolled back under its mount; nor are those where names differ in case from what was opened."""
+LOCAL = frozenset([
+    "bcachefs", "btrfs", "cramfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "iso9660", "jfs", "nilfs2", "overlay",
+    "ramfs", "reiserfs", "romfs", "rootfs", "squashfs", "tmpfs", "ubifs", "udf", "xfs",
+])
+"""File systems that only this kernel changes, through calls that inotify reports. Not ZFS, as a dataset can be received
+or rolled back under its mount, and no file system whose names are not case-sensitive."""
 MOST = 8192
 SHARE = 8
-"""A process takes at most this part of what its user may watch."""
+"""A process takes at most this fraction of the watches of its user."""
 LIMIT_FILE = "/proc/sys/fs/inotify/max_user_watches"
-PAUSE = 0.02
-"""Seconds from one look at what happened to the next, as one file may be written thousands of times a second."""
+PAUSE_SECONDS = 0.02
+"""Pause between two batches of events, as one file may be written thousands of times a second."""
 REMEMBERED = 1024
 _SEARCH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _USED_UP = (errno.ENOSPC, *descriptors.EXHAUSTED)
@@ -48,22 +48,22 @@ _LASTING = (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
 
 
 class Watches:
-    """All watches of a process: at most ``most``, and not more than its share of what the user may have."""
+    """All watches of a process: at most ``most``, and at most its share of the user's limit."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._given_back: deque[Watch] = deque()
+        self._released: deque[Watch] = deque()
         self._refused: dict[tuple[str, ...], float] = {}
         self._inotify: Inotify | None = None
 
-    def watch(self, place: Sequence[str], depth: int, told: Told) -> Watch | None:
-        """Watches the folder that these names lead to from ``/``, through no link; None where that cannot be had.
+    def watch(self, path: Sequence[str], depth: int, notify: Notify) -> Watch | None:
+        """Watch the folder to which these names lead from ``/`` without following links; None if that is impossible.
 
-        The folder after ``depth`` names is the watch's ``root``. Who reads what is in the folder from now on, and
-        starts at that root, sees nothing of which a change is not told.
+        The folder after ``depth`` names becomes the watch's ``root``. A caller that reads the folder from now on,
+        starting at that root, is notified of every change to what it sees.
         """
-        if self._is_refused(place):
+        if self._is_refused(path):
             return None
         reached: list[str] = []
         try:
@@ -71,16 +71,16 @@ class Watches:
                 inotify = self._inotify = self._inotify or self._made()
                 inotify.walkers += 1
             try:
-                return self._walked(inotify, place, depth, told, reached)
+                return self._walked(inotify, path, depth, notify, reached)
             finally:
                 with self._held():
                     inotify.walkers -= 1
                     self._leave(inotify)
         except OSError as error:
             if error.errno in _USED_UP:
-                self._refuse((), REFUSED)
+                self._refuse((), REFUSED_SECONDS)
             elif error.errno in _LASTING:
-                self._refuse(tuple(reached), REFUSED)
+                self._refuse(tuple(reached), REFUSED_SECONDS)
         except (GlassfsError, ValueError):
             pass
         return None
@@ -89,56 +89,56 @@ class Watches:
         try:
             return Inotify(min(self._most, _share()), self._refuse)
         except OSError:
-            self._refuse((), REFUSED)
+            self._refuse((), REFUSED_SECONDS)
             raise
 
-    def _give_back(self, watch: Watch) -> None:
-        self._given_back.append(watch)
+    def _release(self, watch: Watch) -> None:
+        self._released.append(watch)
         self._drain()
 
     def _walked(
-        self, inotify: Inotify, place: Sequence[str], depth: int, told: Told, reached: list[str],
+        self, inotify: Inotify, path: Sequence[str], depth: int, notify: Notify, reached: list[str],
     ) -> Watch:
-        """Raises OSError, GlassfsError, and ValueError for what cannot be a name."""
+        """Raises OSError, GlassfsError, and ValueError for an invalid name."""
         above = None
-        number = descriptors.opened(lambda: os.open("/", _SEARCH))
+        fd = descriptors.opened(lambda: os.open("/", _SEARCH))
         try:
-            above = self._entered(inotify, None, "", number, number, foreign.device_of(number), not place)
-            root = _identity(number)
-            for step, name in enumerate(place, 1):
+            above = self._entered(inotify, None, "", fd, fd, foreign.device_of(fd), not path)
+            root = _identity(fd)
+            for step, name in enumerate(path, 1):
                 reached.append(name)
-                device = foreign.device_of(number, name)
+                device = foreign.device_of(fd, name)
                 if device != above.device and foreign.is_on_glassfs(device):
                     raise _refused()
-                inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=number))
+                inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=fd))
                 try:
-                    above = self._entered(inotify, above, name, number, inner, device, step == len(place))
+                    above = self._entered(inotify, above, name, fd, inner, device, step == len(path))
                 finally:
-                    os.close(number)
-                    number = inner
+                    os.close(fd)
+                    fd = inner
                 if step == depth:
-                    root = _identity(number)
+                    root = _identity(fd)
             with self._held():
                 if above.is_over:
-                    raise moved()
+                    raise replaced()
                 inotify.start(self._run)
-                watch = Watch(above, root, told, self._give_back)
+                watch = Watch(above, root, notify, self._release)
                 inotify.add(watch)
                 return watch
         finally:
-            os.close(number)
+            os.close(fd)
             if above is not None:
                 with self._held():
                     inotify.unpin(above)
 
     def _entered(
-        self, inotify: Inotify, above: Folder | None, name: str, outer: int, number: int, device: int | None,
+        self, inotify: Inotify, above: Folder | None, name: str, outer: int, fd: int, device: int | None,
         is_last: bool,
     ) -> Folder:
-        """The folder that is open as ``number``, called ``name`` in the one open as ``outer``: watched and pinned.
+        """Return the folder open as ``fd``, called ``name`` in the one open as ``outer``, watched and pinned.
 
-        One that is known is not looked at again: if it is no longer what is there, that is about to be told. ``above``
-        is unpinned, unless this raises.
+        A known folder is not checked again: if it was replaced, an event about that is pending. Unpins ``above`` unless
+        it raises.
         """
         with self._held():
             found = None if is_last else inotify.known(above, name)
@@ -147,28 +147,28 @@ class Watches:
                 return found
         if device is None:
             raise _refused()
-        if (above is None or device != above.device) and self._file_system(inotify, number) not in LOCAL:
+        if (above is None or device != above.device) and self._file_system(inotify, fd) not in LOCAL:
             raise _refused()
         with self._held():
-            found = inotify.entered(above, name, number, device, ALL if is_last else ON_THE_WAY)
-        # It may have been taken away before it was watched. From here on, that would be told.
-        is_there = above is None or _identity(outer, name) == _identity(number)
+            found = inotify.entered(above, name, fd, device, ALL if is_last else ON_THE_WAY)
+        # It may have been replaced before it was watched. From here on, an event would report that.
+        is_there = above is None or _identity(outer, name) == _identity(fd)
         with self._held():
             if not is_there:
                 inotify.unpin(found)
-                raise moved()
+                raise replaced()
             inotify.move_pin(above, None)
         return found
 
-    def _file_system(self, inotify: Inotify, number: int) -> bytes:
-        """The type of the file system that an open folder is on, found out without asking that."""
-        with descriptors.opened(lambda: open(f"/proc/self/fdinfo/{number}", "rb")) as file:
-            words = file.read().split()
+    def _file_system(self, inotify: Inotify, fd: int) -> str:
+        """Return the type of the file system of an open folder without a request to that file system."""
+        with descriptors.opened(lambda: open(f"/proc/self/fdinfo/{fd}", "rb")) as file:
+            words = file.read().decode().split()
         with self._held():
-            return inotify.look_at_mounts().get(words[words.index(b"mnt_id:") + 1], b"")
+            return inotify.check_mounts().get(words[words.index("mnt_id:") + 1], "")
 
     def _run(self, inotify: Inotify) -> None:
-        """What the thread does, until nothing is watched any more."""
+        """Read events and send notifications until nothing is watched any more (the thread)."""
         is_over = False
         while not is_over:
             inotify.wait()
@@ -176,22 +176,22 @@ class Watches:
                 try:
                     may_have_more = inotify.take()
                 except Exception:
-                    log.exception("Changes could not be read")
+                    log.exception("cannot read inotify events")
                     may_have_more = False
                     inotify.lose()
-                tells, inotify.tells = inotify.tells, {}
+                pending, inotify.pending = inotify.pending, {}
                 is_over = self._is_finished(inotify)
-            for (watch, name), is_last in tells.items():
+            for (watch, name), is_last in pending.items():
                 try:
                     if not watch.is_silent:
-                        watch.told(name, is_last)
+                        watch.notify(name, is_last)
                 except Exception:
-                    log.exception("A change could not be told")
-            if tells and not may_have_more:
-                time.sleep(PAUSE)
+                    log.exception("a notification failed")
+            if pending and not may_have_more:
+                time.sleep(PAUSE_SECONDS)
 
     def _is_finished(self, inotify: Inotify) -> bool:
-        """Whether nothing is watched any more; what that took is given back."""
+        """Release the instance if nothing is watched any more; return whether that is so."""
         if inotify.walkers or not inotify.is_empty:
             return False
         if self._inotify is inotify:
@@ -201,7 +201,7 @@ class Watches:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """The lock. Whoever gives back while it is held leaves that to the one who holds it."""
+        """Hold the lock. Watches released meanwhile are removed by the thread that holds it."""
         try:
             with self._lock:
                 yield
@@ -209,10 +209,10 @@ class Watches:
             self._drain()
 
     def _drain(self) -> None:
-        while self._given_back and self._lock.acquire(blocking=False):
+        while self._released and self._lock.acquire(blocking=False):
             try:
-                while self._given_back:
-                    watch = self._given_back.popleft()
+                while self._released:
+                    watch = self._released.popleft()
                     if self._inotify is not None:
                         self._inotify.remove(watch)
                         self._leave(self._inotify)
@@ -220,7 +220,7 @@ class Watches:
                 self._lock.release()
 
     def _leave(self, inotify: Inotify) -> None:
-        """Sees to it that an end comes where nothing is watched any more."""
+        """End the instance if nothing is watched any more."""
         if inotify.walkers or not inotify.is_empty:
             return
         if inotify.has_thread:
@@ -228,17 +228,17 @@ class Watches:
         else:
             self._is_finished(inotify)
 
-    def _is_refused(self, place: Sequence[str]) -> bool:
+    def _is_refused(self, path: Sequence[str]) -> bool:
         if not self._refused:
             return False
         now = time.monotonic()
-        return any(self._refused.get(tuple(place[:length]), now) > now for length in range(len(place) + 1))
+        return any(self._refused.get(tuple(path[:length]), now) > now for length in range(len(path) + 1))
 
-    def _refuse(self, place: tuple[str, ...], seconds: float) -> None:
-        """Nobody asks for a place and what is below it for a while."""
+    def _refuse(self, path: tuple[str, ...], seconds: float) -> None:
+        """Refuse watches of a path and of what is below it for some time."""
         if len(self._refused) >= REMEMBERED:
             self._refused.clear()
-        self._refused[place] = time.monotonic() + seconds
+        self._refused[path] = time.monotonic() + seconds
 
 
 def _share() -> int:
@@ -249,14 +249,14 @@ def _share() -> int:
         return 0
 
 
-def _identity(number: int, name: str = "") -> tuple[int, int]:
-    """Device and inode of an open folder, or of what is called ``name`` in it. Raises OSError."""
-    status = os.stat(name, dir_fd=number, follow_symlinks=False) if name else os.fstat(number)
+def _identity(fd: int, name: str = "") -> tuple[int, int]:
+    """Return device and inode of an open folder, or of ``name`` in it. Raises OSError."""
+    status = os.stat(name, dir_fd=fd, follow_symlinks=False) if name else os.fstat(fd)
     return status.st_dev, status.st_ino
 
 
 def _refused() -> OSError:
-    return OSError(errno.EOPNOTSUPP, "is not told of by this system alone")
+    return OSError(errno.EOPNOTSUPP, "changes cannot be observed here")
 
 
 pool = Watches()

@@ -1,13 +1,14 @@
-"""Directories and files that exist nowhere: names, sizes, inode numbers, attributes. No FUSE here."""
+"""Directories and files shown for containers: names, sizes, inode numbers, attributes. Nothing here knows FUSE."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from glassfs.cache import BlockCache
 from glassfs.formats.registry import may_be_container
 from glassfs.source import Connection, is_url, locate
-from glassfs.tree.containers.containers import Containers
+from glassfs.tree.containers.containers import Containers, ContainerSettings
+from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.sources.joined import Audience
 from glassfs.tree.sources.sources import Sources
@@ -16,6 +17,7 @@ from glassfs.view import chosen as views_named
 
 __all__ = [
     "Audience",
+    "ContainerSettings",
     "Containers",
     "Directory",
     "File",
@@ -32,14 +34,16 @@ __all__ = [
 
 
 def open_sources(
-    names: Sequence[str], containers: Containers | None = None, audience: Audience = Audience(),  # noqa: B008
+    names: Sequence[str], settings: ContainerSettings | None = None, audience: Audience = Audience(),  # noqa: B008
     connection: Connection = Connection(),  # noqa: B008
+    on_change: Callable[[], None] = lambda: None, on_drop: Callable[[Lease], None] = lambda lease: None,
 ) -> Sources:
-    """What a person named, opened. Raises Refused for what is not a container or a broken one, and others.
+    """Open what a user named. Raises Refused for what is not a container, and read errors.
 
-    What is elsewhere is reached by ``connection``, and its blocks have a share of the memory that containers have.
+    Remote sources are opened with ``connection``; their blocks share the memory budget of the cache. For the other
+    arguments see ``Sources``.
     """
-    containers = containers or Containers(BlockCache())
+    settings = settings or ContainerSettings(BlockCache())
     if any(map(is_url, names)):
-        connection = connection.within(containers.services.cache.lend())
-    return Sources(locate(names, connection, may_be_container), containers, audience)
+        connection = connection.within(settings.cache.lend())
+    return Sources(locate(names, connection, may_be_container), settings, audience, on_change, on_drop)

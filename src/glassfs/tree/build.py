@@ -1,7 +1,7 @@
-"""From contents to nodes, through the views: paths, collisions, lazy directories (docs/manual/contents.md, "Names").
+"""Make nodes of contents: lazy directories, files of views, name collisions (docs/manual/contents.md, "Names").
 
-Names that still meet after escaping are settled within one directory: directories merge; of files the first in the
-container's order keeps the name, and the others get ``~2``, ``~3`` … before the extension.
+Where names collide after escaping, directories merge. Of files the first in the container's order keeps the name; the
+others get ``~2``, ``~3`` … before the extension.
 """
 
 from __future__ import annotations
@@ -46,24 +46,23 @@ from glassfs.tree.nodes import (
 from glassfs.view import Key, data_of, file_of, folder_of, has_file
 
 DEEPEST = 256
-"""Names are split into so many directories at most; what is left is one component."""
-
+"""The most directories that a name is split into; the rest of the name becomes one component."""
 
 LISTING_COST, NODE_COST = 512, 640
-"""The memory that remembering a directory takes, and each of its children with the content behind it."""
+"""Approximate bytes of a cached directory, and of each child with its content."""
 MEMBER_COST, REFERENCE_COST = 400, 8
-"""The same for each content that belongs further down: where a group has just named it, and where it is handed on."""
+"""Approximate bytes of each member for deeper directories: named first by a group here, or only referred to."""
 
 
 def container_root(
     root: Collection, origin: Origin, name: str = "", is_mount_root: bool = False, number: int = 0,
 ) -> Settled:
-    """The directory that shows a container's contents; ``number`` tells it from others that show the same."""
+    """Return the directory of a container's contents; ``number`` tells it from others with the same contents."""
     return directory(name, inode(origin.identity, number), origin, root, is_mount_root)
 
 
 def directory(name: str, ino: int, origin: Origin, content: Collection, is_mount_root: bool = False) -> Settled:
-    """The directory that shows this collection and nothing else."""
+    """Return the directory of one collection."""
     if isinstance(content, Fields) and not origin.services.views:
         return FieldsDirectory(name, ino, origin, content)
     if isinstance(content, Series):
@@ -73,14 +72,14 @@ def directory(name: str, ino: int, origin: Origin, content: Collection, is_mount
 
 _Waiting = tuple[bytes, str, "Data | Collection | Link", Content]
 _Run = tuple[int, list[Member]]
-"""Members whose names lead through a directory, and the number of the component right below it."""
+"""Members below a directory, and how many components of their names lead to it."""
 
 
 class Draft:
-    """What a directory is made of: groups to be opened, and members of groups further up that belong below it.
+    """The contents of a directory to be made: groups, and members of groups further up that belong below it.
 
-    Names are taken apart one level at a time, when somebody looks inside: what a name costs does not grow with the
-    number of its components. The draft of a node does not change any more.
+    Names are split one level at a time, when a directory is listed, so that the cost of a name does not grow with the
+    number of its components. The draft of a node never changes.
     """
 
     __slots__ = ("groups", "runs")
@@ -96,11 +95,11 @@ class Draft:
 
     @property
     def error(self) -> str:
-        """What of the groups could not be shown."""
+        """What of the groups cannot be shown."""
         return "; ".join(group.error for group in self.groups if isinstance(group, Group) and group.error)
 
     def cost(self, below: Iterable[Draft]) -> int:
-        """The memory that the drafts below it take beside their nodes."""
+        """Return the approximate bytes that the drafts below take beside their nodes."""
         kept = waiting = 0
         for draft in below:
             kept += sum(group.kept for group in draft.groups if isinstance(group, Series))
@@ -110,7 +109,7 @@ class Draft:
         return kept + waiting * (MEMBER_COST if self.groups else REFERENCE_COST)
 
     def opened(self) -> tuple[dict[str, Draft], list[Member]]:
-        """What is right below: directories, and the members that become files, under the last component of each."""
+        """Return the directories right below, and the members that become files here."""
         if len(self.runs) == 1 and not self.groups:
             passage = self._passage(*self.runs[0])
             if passage is not None:
@@ -127,7 +126,7 @@ class Draft:
                 name, content = member
                 if len(name) != depth + 1:
                     if depth < DEEPEST:
-                        if name[depth] != last:  # mostly a member lies beside the one before it
+                        if name[depth] != last:  # mostly the same as of the previous member
                             last = name[depth]
                             onward = _below(directories, last).onward(depth + 1)
                         onward.append(member)
@@ -145,7 +144,7 @@ class Draft:
 
     @staticmethod
     def _passage(depth: int, members: list[Member]) -> dict[str, Draft] | None:
-        """The only directory below, if all members lead into it: they are handed on as they are."""
+        """Return the only directory below, if all members are in it: it gets the same list."""
         first = members[0].name
         if len(first) == depth + 1 or depth >= DEEPEST:
             return None
@@ -157,14 +156,14 @@ class Draft:
         return {component(part): below}
 
     def onward(self, depth: int) -> list[Member]:
-        """A list for members to come, behind all that came before."""
+        """Return the list to which further members are appended."""
         if not self.runs or self.runs[-1][0] != depth:
             self.runs.append((depth, []))
         return self.runs[-1][1]
 
 
 def _below(directories: dict[str, Draft], part: bytes) -> Draft:
-    """The draft of the directory of this name, made where it is not there yet."""
+    """Return the draft of the directory of this name, adding it if needed."""
     name = component(part)
     found = directories.get(name)
     if found is None:
@@ -252,7 +251,7 @@ class ContentDirectory(Settled):
         return Children(tuple(children.values()), numbers, "; ".join(errors), cost)
 
     def _derived(self, name: bytes, content: Content, key: Key, errors: list[str]) -> list[_Waiting]:
-        """What derived views make of a content; where one fails, the reason."""
+        """Return what derived views make of a content, and append the reasons of those that fail."""
         def on_error(error: GlassfsError) -> None:
             errors.append(f"{component(name)}: {error}")
 
@@ -261,7 +260,7 @@ class ContentDirectory(Settled):
         return [(shown.name or name, shown.suffix, shown.thing, content) for shown in made]
 
     def _put_beside(self, children: dict[str, Node], waiting: Iterable[_Waiting]) -> None:
-        """Adds what has to leave its name to those that are there."""
+        """Add nodes to the children, under other names where theirs are taken."""
         numbers: defaultdict[tuple[bytes, str], Iterator[int]] = defaultdict(lambda: count(2))
         for original, suffix, thing, content in waiting:
             name = component(original, suffix)
@@ -277,7 +276,7 @@ class ContentDirectory(Settled):
                 target = "/".join(part.decode() if part == b".." else component(part) for part in thing.target)
                 children[name] = Symlink(name, ino, self.origin, thing.shown or target)
             else:
-                # What a view makes has no further views: they might never end.
+                # Collections made by a view have no further views, or there might be no end to them.
                 services = self.origin.services._replace(views=NO_VIEWS)
                 children[name] = directory(name, ino, replace(self.origin, services=services), thing)
 
@@ -287,7 +286,7 @@ def _numbered(original: bytes, suffix: str, number: str) -> str:
 
 
 class FieldsDirectory(Settled):
-    """A directory of contents whose names are known before they are made, none of which is kept."""
+    """A directory of contents whose names are known before the contents are made. Nothing is cached."""
 
     __slots__ = ("_fields",)
 
@@ -303,21 +302,23 @@ class FieldsDirectory(Settled):
         return self.found(name)[0]
 
     def found(self, name: str) -> tuple[int, Node]:
-        # What is a file has to be made before its extension is known.
-        number = self._fields.outline.numbers.get(name.partition(".")[0].encode("ascii", "replace"))
-        if number is not None:
-            node = self.at(number)
-            if node.name == name:
-                return number, node
-        raise not_found(name)
+        number, node = self._with_stem(name)
+        if node.name != name:
+            raise not_found(name)
+        return number, node
 
     def named(self, name: str) -> Node:
+        node = self._with_stem(name)[1]
+        if name not in (node.name, stem(node.name)):
+            raise not_found(name)
+        return node
+
+    def _with_stem(self, name: str) -> tuple[int, Node]:
+        """Return the only child that may have this name: the extension of a file is known once it is made."""
         number = self._fields.outline.numbers.get(name.partition(".")[0].encode("ascii", "replace"))
-        if number is not None:
-            node = self.at(number)
-            if name in (node.name, stem(node.name)):
-                return node
-        raise not_found(name)
+        if number is None:
+            raise not_found(name)
+        return number, self.at(number)
 
     def at(self, number: int) -> Node:
         original, origin = self._fields.outline.names[number], self.origin
@@ -344,7 +345,7 @@ class FieldsDirectory(Settled):
 
 
 class SeriesDirectory(Settled):
-    """A directory of numbered contents, none of which is kept."""
+    """A directory of numbered contents. Nothing is cached."""
 
     __slots__ = ("_pattern", "_series", "_suffix")
 
@@ -372,7 +373,7 @@ class SeriesDirectory(Settled):
         return self.child(name if not self._suffix or name.endswith(self._suffix) else name + self._suffix)
 
     def at(self, number: int) -> Node:
-        # As fast as can be: a listing asks for all.
+        # Kept fast: a listing asks for all children.
         name, content, origin = self._pattern % number, self._series.item(number), self.origin
         if isinstance(content, Collection):
             return directory(name, inode(name, self.ino), origin, content)
@@ -385,7 +386,7 @@ class SeriesDirectory(Settled):
         if sizes is None:
             yield from super().facts(start, stop)
             return
-        # The same without making contents and nodes, which takes several times as long.
+        # Making contents and nodes would take several times as long.
         pattern, parent = self._pattern.encode(), self.ino
         mode = origin.directory_mode if series.has_groups else origin.file_mode
         for number, size in zip(range(series.count)[start:stop], sizes, strict=False):
@@ -393,7 +394,7 @@ class SeriesDirectory(Settled):
             yield name, inode_of_bytes(name, parent), mode, size
 
     def _sizes(self, start: int, stop: int) -> Iterable[int] | None:
-        """The sizes of these files, if they are known without making any but the first."""
+        """Return the sizes of these files, if they are known without making any but the first."""
         series, origin = self._series, self.origin
         if not series.count or not (series.is_uniform or series.sizes):
             return None
@@ -401,6 +402,6 @@ class SeriesDirectory(Settled):
         data = data_of(first, origin.services.cache, (origin.identity, self.ino, 0))
         if series.is_uniform:
             return repeat(data.size) if data.is_sized else None
-        # How many bytes a content has is the size of a file that shows just these.
+        # The size of a content is that of its file only if the file shows the same bytes.
         is_shown_unchanged = isinstance(first, Stored) and data is first.data
         return series.sizes(start, stop) if series.sizes and is_shown_unchanged else None

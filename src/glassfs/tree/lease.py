@@ -1,4 +1,4 @@
-"""Leases: who uses one version of one container, or of one plain file, and what becomes of its descriptors."""
+"""Leases: which readers use one version of a container or plain file, and when its descriptors are closed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from glassfs.source import Source
 
 
 class Lease:
-    """One version of what ``sources`` are. Any thread.
+    """A lease on one version of the files behind ``sources``. Any thread.
 
-    While somebody has acquired it the sources hold on to what reading has opened, so that a file that was deleted stays
-    readable; with the last one they are parked, and reading goes on only as long as the version is still there. Whoever
-    only keeps something that is made of them holds them too, but gets nothing that is scarce. It is retired when its
-    place shows another version or nothing; ``is_replaced`` tells which.
+    Readers acquire it and release it. Meanwhile the sources keep their descriptors, so that a deleted file stays
+    readable; after the last release they are parked, and reading works only while that version is still there. Caches
+    call ``keep`` instead: the sources stay open for speed, but give up their descriptors when these run out.
+
+    A lease is retired when its location has another version (``is_replaced``) or no file.
     """
 
     __slots__ = ("__weakref__", "_keepers", "_lock", "_users", "is_replaced", "is_retired", "sources")
@@ -51,7 +52,7 @@ class Lease:
                 self._end()
 
     def keep(self) -> None:
-        """For one who keeps something that is made of the sources."""
+        """Keep the sources open for a cache, until ``unkeep``."""
         with self._lock:
             self._keepers += 1
             if self._keepers == 1:
@@ -64,7 +65,7 @@ class Lease:
                 self._end()
 
     def extend(self, sources: Sequence[Source]) -> None:
-        """There are further files that it is a version of: whoever holds it holds these, too."""
+        """Add further files of the same version, open as the others are."""
         with self._lock:
             self.sources = (*self.sources, *sources)
             for source in sources:
@@ -83,6 +84,6 @@ class Lease:
                 source.park()
 
     def retire(self, is_replaced: bool) -> None:
-        """Its place shows another version from now on, or nothing any more."""
+        """Record that the location has another version, or no file any more."""
         self.is_replaced = is_replaced
         self.is_retired = True

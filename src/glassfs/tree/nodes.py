@@ -1,7 +1,7 @@
 """Directories, files and symbolic links: names, sizes, inode numbers and attributes.
 
-Nodes are immutable and cheap; a directory's children are made when somebody looks into it, and made again after they
-were dropped. Any thread. What a content raises goes through unchanged.
+Nodes are immutable and cheap. A directory's children are made on demand, and again after eviction. Any thread. Errors
+of contents pass through unchanged.
 """
 
 from __future__ import annotations
@@ -26,24 +26,23 @@ from glassfs.view import ViewSet
 XATTR_PREFIX = "user.glassfs."
 NO_VIEWS = ViewSet()
 FIRST_EXTENSION = ".npy"
-"""Of several files that a name without an extension may mean, the one that is meant."""
-_INODE = (1 << 63) - 1  # some programs take the number for a signed one
+"""The extension preferred when a name without one matches several files."""
+_INODE = (1 << 63) - 1  # some programs treat the number as signed
 
 
 class Services(NamedTuple):
-    """What the nodes of one tree work with."""
+    """The services that the nodes of one tree share; ``views`` are the derived views that are shown."""
 
     cache: BlockCache
     listings: Listings[Children]
     views: ViewSet = NO_VIEWS
-    """The derived views that are shown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Children:
-    """What is remembered of a directory: its children in their order, and the place of each name in it.
+    """The cached listing of a directory: its children in order, and the number of each name.
 
-    ``error`` says what is missing, and ``cost`` is the memory that all of this takes, about.
+    ``error`` says what is missing. ``cost`` is the approximate memory of all this in bytes.
     """
 
     nodes: tuple[Node, ...]
@@ -53,7 +52,7 @@ class Children:
 
 
 class Access(NamedTuple):
-    """Who may do what: nine permission bits, an owner and a group."""
+    """Nine permission bits, an owner and a group."""
 
     permissions: int
     uid: int
@@ -61,10 +60,10 @@ class Access(NamedTuple):
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> Access:
-        """What all of these files grant together.
+        """Return what all of these files grant together.
 
-        Where they differ in owner or group nobody is the owner of all of them: every class gets only what each file
-        gives to its owner, its group and all others alike.
+        If they differ in owner or group, no user owns all of them: each class gets only what every file grants to its
+        owner, its group and others alike.
         """
         first = entries[0]
         permissions = 0o777
@@ -79,8 +78,8 @@ class Access(NamedTuple):
 class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common.
 
-    ``identity`` tells this version from all others; that of a folder, which has none, is its place. ``volume`` is what
-    it lies on, and ``has_other_names`` who may change it (see ``Entry``). Times are nanoseconds since 1970.
+    ``identity`` tells this version from all others; a folder has no versions, and its identity is its file id. For
+    ``volume`` and ``has_other_names`` see ``Entry``. Times are nanoseconds since 1970.
     """
 
     identity: str
@@ -106,17 +105,17 @@ class Origin:
 
     @property
     def directory_mode(self) -> int:
-        """That of a directory in a container: whoever may read the container may search it."""
+        """The mode of directories in a container: a user who may read the container may search them."""
         readable = self.access.permissions & 0o444
         return stat.S_IFDIR | readable | readable >> 2
 
 
 Facts = tuple[bytes, int, int, int | None]
-"""What a listing tells of a node: name, inode number, mode, and a file's size unless it takes reading to know that."""
+"""A listing's entry: name, inode number, mode, and a file's size or None if that needs a read."""
 
 
 def inode(name: str, parent: int) -> int:
-    """The inode number of ``name`` in the directory with number ``parent``; the root of a container has parent 0."""
+    """Return the inode number of ``name`` in the directory with number ``parent``; a container's root has parent 0."""
     return inode_of_bytes(raw(name), parent)
 
 
@@ -127,15 +126,15 @@ def inode_of_bytes(name: bytes, parent: int) -> int:
 class Node:
     """``name`` is the path component, ``ino`` the inode number.
 
-    Not an ABC: what kind of node something is gets asked many times for each entry, and takes five times as long there.
+    Not an ABC: isinstance, called many times for each entry, would take five times as long.
     """
 
     __slots__ = ("ino", "name", "origin")
 
     is_of_mount = False
-    """Whether it belongs to a mount itself: what a person said of owners and modes of sources does not apply to it."""
+    """Whether it belongs to the mount itself, so that the owner and mode options for sources do not apply to it."""
     is_volatile = False
-    """Whether the next look-up gives other bytes."""
+    """Whether each lookup gives new bytes."""
 
     def __init__(self, name: str, ino: int, origin: Origin) -> None:
         self.name = name
@@ -153,7 +152,7 @@ class Node:
 
 
 class File(Node):
-    """A regular file. The size may take a pass over the data the first time, and that may raise Damaged."""
+    """A regular file. Its size may need a pass over the data the first time, which may raise Damaged."""
 
     __slots__ = ("content", "data")
 
@@ -171,10 +170,10 @@ class File(Node):
         return self.data.size
 
     def prepare(self) -> None:
-        """Called by whoever has acquired the lease and will read later, when the source may have been deleted."""
+        """Open the source now, as it may be deleted before the first read. The caller must hold the lease."""
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fills the buffer from ``offset`` on, as far as the file goes; returns the number of bytes."""
+        """Fill the buffer from ``offset`` to the end of the file at most; return the number of bytes."""
         count = min(len(buffer), self.data.size - offset)
         if count <= 0:
             return 0
@@ -213,17 +212,17 @@ class Symlink(Node):
 
 
 class Directory(Node):
-    """A directory. ``listing`` and ``child`` may raise Damaged where the children cannot be found out."""
+    """A directory. Methods that need the children may raise Damaged."""
 
     __slots__ = ()
 
     @property
     def is_presumed(self) -> bool:
-        """Whether so far only its name says that it is one, as looking into it costs much."""
+        """Whether only its name says so far that it is one, as opening it costs a request."""
         return False
 
     def enter(self) -> None:
-        """Looks into one that is presumed: raises Changed where it is none, and what finding that out raises."""
+        """Open it if it is presumed. Raises Changed if it is a plain file, or a read error."""
 
     @property
     def mode(self) -> int:
@@ -231,18 +230,18 @@ class Directory(Node):
 
     @abstractmethod
     def listing(self) -> Sequence[Node]:
-        """All children, in a fixed order."""
+        """Return all children in a fixed order."""
 
     @abstractmethod
     def child(self, name: str) -> Node:
-        """Raises NotFound."""
+        """Return the child of this name. Raises NotFound."""
 
     def names(self) -> Iterator[str]:
-        """The names of all children, which may cost less than making them."""
+        """Return the names of all children, which may cost less than making the nodes."""
         return (node.name for node in self.listing())
 
     def named(self, name: str) -> Node:
-        """The child of this name, else a file that has an extension behind it, ``.npy`` before others. For people.
+        """Return the child of this name, or the file of this name plus an extension, preferably ``.npy``.
 
         Raises NotFound.
         """
@@ -258,15 +257,14 @@ class Directory(Node):
         return node
 
     def watch(self) -> bool:
-        """Whether ``refresh`` of its sources will tell of what changes in it from now on, and soon."""
+        """Return whether the tree's sources report changes in it from now on, soon after they happen."""
         return False
 
 
 class Settled(Directory):
-    """A directory of a container, whose children never change: each has a number, its place in the listing.
+    """A directory of a container. Its children never change; each has a number, its index in the listing.
 
-    A child can be made from its number at any time, and made again after it was dropped. Any of these may raise
-    Damaged where the children cannot be found out.
+    A child can be made from its number at any time, and again after eviction.
     """
 
     __slots__ = ()
@@ -274,15 +272,15 @@ class Settled(Directory):
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many children there are."""
+        """The number of children."""
 
     @abstractmethod
     def find(self, name: str) -> int:
-        """The number of the child of this name. Raises NotFound."""
+        """Return the number of the child of this name. Raises NotFound."""
 
     @abstractmethod
     def at(self, number: int) -> Node:
-        """The child with this number, which has to be one of theirs."""
+        """Return the child with this number, which must be in range."""
 
     @property
     def inside(self) -> Origin:
@@ -290,7 +288,7 @@ class Settled(Directory):
         return self.origin
 
     def found(self, name: str) -> tuple[int, Node]:
-        """A child and its number. Raises NotFound."""
+        """Return the number and the child of this name. Raises NotFound."""
         number = self.find(name)
         return number, self.at(number)
 
@@ -301,7 +299,7 @@ class Settled(Directory):
         return _Numbered(self)
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
-        """What a listing tells of the children from one number up to another."""
+        """Return the facts of the children from ``start`` to before ``stop``."""
         return map(facts_of, self.listing()[start:stop])
 
     def names(self) -> Iterator[str]:
@@ -309,13 +307,13 @@ class Settled(Directory):
 
 
 class Standing(Settled):
-    """A directory that stands for another one, which it finds each time: its children are that one's."""
+    """A directory whose children are those of another one, which is looked up on each call."""
 
     __slots__ = ()
 
     @abstractmethod
     def shown(self) -> Settled:
-        """That one. May raise whatever finding it out does."""
+        """Return that directory. May raise any read error."""
 
     def enter(self) -> None:
         if self.is_presumed:
@@ -357,7 +355,7 @@ def facts_of(node: Node) -> Facts:
 
 
 class _Numbered(Sequence[Node]):
-    """The listing of a settled directory, whose children are made when they are asked for."""
+    """The listing of a settled directory, which makes its children on access."""
 
     __slots__ = ("_count", "_directory")
 
@@ -381,7 +379,7 @@ class _Numbered(Sequence[Node]):
 
 
 class FixedDirectory(Directory):
-    """A directory whose children are given."""
+    """A directory with given children."""
 
     __slots__ = ("_children",)
 
@@ -400,12 +398,12 @@ class FixedDirectory(Directory):
 
 
 def error_of(node: Node) -> dict[str, bytes]:
-    """Of its extended attributes the one that says what of it could not be shown, if there is one."""
+    """Return the extended attribute that says what of a node cannot be shown, if it has one."""
     return {name: value for name, value in node.xattrs().items() if name == XATTR_PREFIX + "error"}
 
 
 def stem(name: str) -> str:
-    """A name without its extension."""
+    """Return a name without its extension."""
     return name.rpartition(".")[0]
 
 

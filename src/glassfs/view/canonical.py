@@ -16,18 +16,18 @@ from glassfs.content import (
     Content,
     Data,
     Document,
+    EncodedImage,
     Image,
     Json,
     Null,
     Part,
-    Picture,
     RaggedText,
     Records,
     Scalar,
     Series,
     Text,
 )
-from glassfs.view import film, json, lines, npy, png, stored, text
+from glassfs.view import json, lines, npy, png, stored, text, video
 from glassfs.view.contract import File, Key
 
 _View = Callable[[Any, BlockCache, Key], tuple[str, Data]]
@@ -40,7 +40,7 @@ _VIEWS: dict[type[Content], _View] = {
     Json: stored.json,
     Null: stored.null,
     Part: stored.part,
-    Picture: stored.picture,
+    EncodedImage: stored.image,
     RaggedText: lines.ragged_text,
     Records: lines.records,
     Scalar: text.scalar,
@@ -65,7 +65,7 @@ def data_of(content: Content, cache: BlockCache, key: Key) -> Data:
 
 def folder_of(content: Content) -> Series | None:
     """What else a content shows, in a folder of its name."""
-    return film.frames(content) if isinstance(content, Array) else None
+    return video.frames(content) if isinstance(content, Array) else None
 
 
 def _view(kind: type[Content]) -> _View:

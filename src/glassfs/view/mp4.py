@@ -18,11 +18,11 @@ from functools import lru_cache, partial
 
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
-from glassfs.content import Array, Blocked, Concatenated, Data, Film, Memory, Regular, Rendered
+from glassfs.content import Array, Blocked, Concatenated, Data, Memory, Regular, Rendered, Video
 from glassfs.errors import Damaged, GlassfsError, TooLarge
 from glassfs.view import planes
 from glassfs.view.contract import Key, Shown, View
-from glassfs.view.film import film_of
+from glassfs.view.video import video_of
 
 Rate = tuple[int, int]
 
@@ -45,55 +45,55 @@ _UNDETERMINED = 0x55C4
 _RESOLUTION = 72 << 16
 
 
-def show(content: Film | Array, cache: BlockCache, key: Key) -> Iterator[Shown]:
+def show(content: Video | Array, cache: BlockCache, key: Key) -> Iterator[Shown]:
     """Raises TooLarge, or Damaged where there is nothing to show, with the reason why there is no file."""
-    film = film_of(content) if isinstance(content, Array) else content
-    if film is not None:
-        yield Shown(made(film, cache, key), ".mp4")
+    video = video_of(content) if isinstance(content, Array) else content
+    if video is not None:
+        yield Shown(made(video, cache, key), ".mp4")
 
 
-def made(film: Film, cache: BlockCache, key: Key) -> Data:
+def made(video: Video, cache: BlockCache, key: Key) -> Data:
     """The bytes of the file. Raises the same."""
-    _demand_sane(film)
-    size, count = h264.size_of(film.width, film.height), film.count
-    frames = _Frames(film, size, cache, key)
-    blocked = Blocked(cache, lambda: Regular(size, count * size), frames.picture, is_sized=True)
-    fps = film.fps() if callable(film.fps) else film.fps
-    return Concatenated([Memory(_head(film.width, film.height, rate(fps), count)), blocked])
+    _demand_sane(video)
+    size, count = h264.size_of(video.width, video.height), video.count
+    frames = _Frames(video, size, cache, key)
+    blocked = Blocked(cache, lambda: Regular(size, count * size), frames.image, is_sized=True)
+    fps = video.fps() if callable(video.fps) else video.fps
+    return Concatenated([Memory(_head(video.width, video.height, rate(fps), count)), blocked])
 
 
-def _demand_sane(film: Film) -> None:
-    size = f"{film.width} x {film.height} pixels"
-    if min(film.width, film.height, film.count) < 1:
-        raise Damaged(f"a film of {film.count} frames of {size} shows nothing")
-    columns, rows = h264.macroblocks(film.width, film.height)
-    if max(film.width, film.height) > h264.LONGEST_SIDE or columns * rows > h264.MOST_MACROBLOCKS:
-        raise TooLarge(f"a film of {size} is too large for an MP4 to be made of it")
-    if film.count > MOST_FRAMES or film.count * h264.size_of(film.width, film.height) > LARGEST - LONGEST_HEAD:
-        raise TooLarge(f"a film of {film.count} frames is too long for an MP4 to be made of it")
+def _demand_sane(video: Video) -> None:
+    size = f"{video.width} x {video.height} pixels"
+    if min(video.width, video.height, video.count) < 1:
+        raise Damaged(f"a video of {video.count} frames of {size} shows nothing")
+    columns, rows = h264.macroblocks(video.width, video.height)
+    if max(video.width, video.height) > h264.LONGEST_SIDE or columns * rows > h264.MOST_MACROBLOCKS:
+        raise TooLarge(f"a video of {size} is too large for an MP4 to be made of it")
+    if video.count > MOST_FRAMES or video.count * h264.size_of(video.width, video.height) > LARGEST - LONGEST_HEAD:
+        raise TooLarge(f"a video of {video.count} frames is too long for an MP4 to be made of it")
 
 
 class _Frames:
     """The pictures of a film."""
 
-    def __init__(self, film: Film, size: int, cache: BlockCache, key: Key) -> None:
-        self._film = film
+    def __init__(self, video: Video, size: int, cache: BlockCache, key: Key) -> None:
+        self._video = video
         self._size = size
         self._cache = cache
         self._key = key
 
-    def picture(self, number: int) -> Rendered:
+    def image(self, number: int) -> Rendered:
         """That of a frame, as it stands in the file. Two in turn that show the same differ in a number."""
         shown = self._shown(number)
-        film = self._film
+        video = self._video
         return Rendered(
             self._cache, (*self._key, shown, number % 2), partial(self._made, shown, number), self._size,
-            self._size + planes.strip_cost(film.width, film.height),
+            self._size + planes.strip_cost(video.width, video.height),
         )
 
     def _shown(self, number: int) -> int:
         """The frame that is seen: the last one up to this that is there. -1 if none is."""
-        present = self._film.present
+        present = self._video.present
         if present is None:
             return number
         before = bisect_right(present, number)
@@ -102,23 +102,23 @@ class _Frames:
     def _made(self, shown: int, number: int) -> bytearray:
         import numpy as np
 
-        film = self._film
+        video = self._video
         made = bytearray(self._size)
-        columns, rows = h264.macroblocks(film.width, film.height)
+        columns, rows = h264.macroblocks(video.width, video.height)
         target = np.frombuffer(made, np.uint8)[h264.FRONT : -len(h264.TAIL)].reshape(rows, columns, h264.MACROBLOCK)
         if shown < 0:
             grey = np.full((2, 2), planes.GREY, np.uint8)
             h264.put(target, grey, grey, grey)
         else:
             self._put(target, shown)
-        made[: h264.HEAD] = h264.head(film.width, film.height, number)
+        made[: h264.HEAD] = h264.head(video.width, video.height, number)
         made[-len(h264.TAIL) :] = h264.TAIL
         return made
 
     def _put(self, target: planes.Plane, shown: int) -> None:
-        film, first = self._film, 0
+        video, first = self._video, 0
         try:
-            strips = planes.strips(film.frame(shown), film.width, film.height, self._cache, self._range)
+            strips = planes.strips(video.frame(shown), video.width, video.height, self._cache, self._range)
             with closing(strips):
                 for strip in strips:
                     count = -(-strip.luma.shape[0] // h264.SIDE)
@@ -130,18 +130,18 @@ class _Frames:
     def _range(self) -> planes.Range:
         """What is black and what is white where there are 16 bits: the range of the first frame that can be read."""
         key = (*self._key, "range")
-        noted = self._cache.notes.find(key)
+        noted = self._cache.notes.get(key)
         if noted is None:
             noted = self._found_range()
             self._cache.notes.put(key, noted)
         return noted[0], noted[1]
 
     def _found_range(self) -> planes.Range:
-        film = self._film
-        present = range(film.count) if film.present is None else film.present
+        video = self._video
+        present = range(video.count) if video.present is None else video.present
         for number in present[:SEARCHED]:
             try:
-                return planes.range_of(film.frame(number), self._cache)
+                return planes.range_of(video.frame(number), self._cache)
             except (Damaged, TooLarge):
                 continue
         return planes.FULL
@@ -228,4 +228,4 @@ def _full(kind: bytes, version: int, flags: int, *parts: bytes) -> bytes:
     return _box(kind, struct.pack(">I", version << 24 | flags), *parts)
 
 
-VIEW = View("mp4", "films, to be played: every frame as it is, in 4:2:0 and 8 bits", (Film, Array), show)
+VIEW = View("mp4", "films, to be played: every frame as it is, in 4:2:0 and 8 bits", (Video, Array), show)

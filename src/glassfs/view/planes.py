@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Content, Data, Image, Picture, pictures
+from glassfs.content import Content, Data, EncodedImage, Image, images
 from glassfs.errors import Damaged, TooLarge
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ STRIP = 1 << 19
 ROWS = 16
 COST = 24
 """Memory that a pixel takes while it is turned into planes: stored, of 8 bits, as Pillow has it, and in planes."""
-MOST_PIXELS = pictures.MOST_PIXELS
+MOST_PIXELS = images.MOST_PIXELS
 GREY = 128
 
 Range = tuple[int, int]
@@ -78,10 +78,10 @@ def strips(
 def range_of(content: Content, cache: BlockCache) -> Range:
     """The least and the largest sample of an image or picture of 16 bits; FULL for others."""
     if isinstance(content, Image) and content.bits == 16:
-        _demand_few(content.width, content.height, pictures.MOST_PIXELS * 4)
+        _demand_few(content.width, content.height, images.MOST_PIXELS * 4)
         found = [_extremes(_deep(piece)) for piece in content.data.pieces()]
         return min(least for least, _ in found), max(largest for _, largest in found)
-    if isinstance(content, Picture) and content.media == "png":
+    if isinstance(content, EncodedImage) and content.media == "png":
         with _decoded(content, cache) as picture:
             if picture.mode in _DEEP:
                 return _extremes(_samples(picture))
@@ -93,11 +93,11 @@ def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> I
     """All of an image or a picture, of a mode in ``_READY``."""
     if isinstance(content, Image):
         _demand_few(content.width, content.height)
-        with cache.taken(COST * content.width * content.height):
+        with cache.reserved(COST * content.width * content.height):
             with cache.waiting():
                 stored = _stored(content, 0, content.height)
             yield _image(content, stored, content.height, shown)
-    elif isinstance(content, Picture):
+    elif isinstance(content, EncodedImage):
         with _decoded(content, cache) as picture:
             yield _ready(picture, shown)
     else:
@@ -105,22 +105,22 @@ def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> I
 
 
 @contextmanager
-def _decoded(content: Picture, cache: BlockCache) -> Iterator[Pillow.Image]:
+def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]:
     """A picture, decoded. One that would take too much is refused by its head."""
     data, media = content.data, content.media
-    if data.size > pictures.MOST_BYTES:
+    if data.size > images.MOST_BYTES:
         raise TooLarge(f"a picture of {data.size} stored bytes is too large for a film to be made of it")
-    with cache.taken(pictures.COPIES * data.size):
+    with cache.reserved(images.COPIES * data.size):
         stored = _read(data, cache)
-        if not pictures.is_quick(stored, media):
+        if not images.is_quick(stored, media):
             raise TooLarge("a picture of so many scans takes too long to decode for a film")
-        with pictures.opened(stored, media) as picture:
+        with images.opened(stored, media) as picture:
             _demand_few(*picture.size)
             extra = 0 if picture.mode in _READY else COST * picture.width * picture.height
-            with cache.taken(extra + pictures.cost(media, *picture.size)):
+            with cache.reserved(extra + images.cost(media, *picture.size)):
                 if _is_ycbcr(picture):
                     picture.draft("YCbCr", None)
-                pictures.decode(picture)
+                images.decode(picture)
                 yield picture
 
 

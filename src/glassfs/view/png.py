@@ -292,7 +292,7 @@ class _Sums:
         return adler
 
     def _noted(self, band: int) -> _Sum:
-        return _Sum() if self._notes is None else _Sum(*self._notes.find((*self._key, band)) or ())
+        return _Sum() if self._notes is None else _Sum(*self._notes.get((*self._key, band)) or ())
 
     def _with(self, known: _Sum, band: int, blocks: memoryview, first: int) -> _Sum:
         position, crc, adler = known

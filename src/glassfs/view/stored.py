@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blob, Data, Json, Memory, Null, Part, Picture, Text
+from glassfs.content import Blob, Data, EncodedImage, Json, Memory, Null, Part, Text
 
 EXTENSIONS = {"jpeg": ".jpg", "png": ".png"}
 
@@ -26,7 +26,7 @@ def part(content: Part, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return "", content.data
 
 
-def picture(content: Picture, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
+def image(content: EncodedImage, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
     return EXTENSIONS[content.media], content.data
 
 

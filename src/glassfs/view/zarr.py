@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Beside, Concatenated, Data, Group, Member, Memory, Part, Series, Slice, Zeros
 from glassfs.errors import TooLarge
-from glassfs.view import film
+from glassfs.view import video
 from glassfs.view.contract import Key, Shown, View
 
 CHUNK = 1 << 20
@@ -79,7 +79,7 @@ def _layout(array: Array) -> _Layout | None:
     if not shape:
         return _Layout(data_type, item, (), ())
     row = item * math.prod(shape[1:])
-    rows, most = (1, MOST_FRAMES) if film.frames(array) is not None else (max(1, CHUNK // max(row, 1)), MOST_CHUNKS)
+    rows, most = (1, MOST_FRAMES) if video.frames(array) is not None else (max(1, CHUNK // max(row, 1)), MOST_CHUNKS)
     rows = max(rows, -(-shape[0] // most))
     return _Layout(data_type, item, shape, (min(rows, max(1, shape[0])), *(max(1, length) for length in shape[1:])))
 

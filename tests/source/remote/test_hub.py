@@ -16,9 +16,10 @@ import pytest
 from glassfs.errors import Changed, NotAllowed, NotFound
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.server import Facts
+from tests.optional import package
 from tests.source.remote.helpers import check_reads, listing, server
 
-pytest.importorskip("huggingface_hub")
+package("huggingface_hub")
 
 DATA = random.Random(6).randbytes(100_000)
 TOKEN = "hf_hushhushhush"

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-import paramiko
 import pytest
 
 from glassfs.errors import Changed, DeviceFailed, NotAllowed, NotFound
@@ -19,8 +18,11 @@ from glassfs.source.remote import fsspecs
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
+from tests.optional import package
 from tests.remote import servers
 from tests.source.remote.helpers import check_reads, listing, server
+
+paramiko = package("paramiko")
 
 DATA = random.Random(5).randbytes(300_000)
 

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
-from glassfs.cache.turns import WORKERS
+from glassfs.cache.cores import CORES
 from glassfs.content import Location, Made, Parted, Regular
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks
@@ -97,7 +97,7 @@ class _Parts(Parted):
         is_begin = self._last < 0 and number == offset == 0 and len(buffer) >= LARGE
         if is_begin or (0 <= number - self._last <= 1 and self._last >= 0):
             # The reader itself decodes the first block and must not wait for cores that decode later ones.
-            most = WORKERS - 1 if is_begin else WORKERS + 1
+            most = CORES - 1 if is_begin else CORES + 1
             for ahead in range(max(number, self._ahead) + 1, number + self._distance(number, most) + 1):
                 if not self._blocks.ahead(ahead):
                     break

@@ -109,7 +109,7 @@ class _Contents:
 
     def _meta(self) -> Iterator[Member]:
         yield Member((b"schema",), Document(b"schema", self._schema, self._schema_cost))
-        listed, faults = _Listed(), []
+        listed, first, incomplete = _Listed(), None, 0
         for column, _, name, _ in self._opened.shown():
             try:
                 for entry in self._opened.metadata(column):
@@ -117,12 +117,11 @@ class _Contents:
                         raise Damaged(f"has more than {MOST_METADATA} metadata values; the rest are not shown")
                     yield from self._value(column, name, entry)
             except Damaged as error:
-                faults.append(error)
+                first, incomplete = first or (error.reason, error.part), incomplete + 1
                 if listed.is_full:
                     break
-        if faults:
-            first = faults[0]
-            self._opening.warn(f"{first.reason} (incomplete metadata tables: {len(faults)})", first.part)
+        if first is not None:
+            self._opening.warn(f"{first[0]} (incomplete metadata tables: {incomplete})", first[1])
 
     def _value(self, column: Column, name: bytes, entry: Metadata) -> Iterator[Member]:
         if self._opened.unknown_codec(entry):  # the schema lists it, and check reports it

@@ -102,8 +102,7 @@ class IndexedRoot:
 
     def members(self) -> Iterator[Member]:
         """Yield the entries; entries with bad payloads become Blobs."""
-        first: Damaged | None = None
-        bad = 0
+        first, bad = None, 0
         for key, node in self._contents.last_of_each(self._index.entries(), "root").items():
             what = f"root/{shown(key)}"
             content: Content
@@ -111,12 +110,12 @@ class IndexedRoot:
                 marks = self._measured(node, what) if node.tag in (OBJECT, ARRAY) else None
                 content = self._contents.content(key, node, what, marks)
             except Damaged as error:
-                first, bad = first or error, bad + 1
+                first, bad = first or (error.reason, error.part), bad + 1
                 content = Blob(key, self._body.part(node.start, node.end - node.start))
             yield Member((key,), content)
         if first is not None and not self._has_warned:
             self._has_warned = True
-            self._contents.opening.warn(f"{first.reason} (bad entries: {bad})", first.part)
+            self._contents.opening.warn(f"{first[0]} (bad entries: {bad})", first[1])
 
     @property
     def cost(self) -> int:

@@ -58,7 +58,7 @@ _CONVENTIONS = {
 
 def room_for(cache: BlockCache, size: int) -> AbstractContextManager[None]:
     """Reserve memory for parsing and using ``size`` bytes of JSON."""
-    return cache.taken(VALUE_COST * min(size, LARGEST_JSON))
+    return cache.reserved(VALUE_COST * min(size, LARGEST_JSON))
 
 
 def parse(data: Data, is_strict: bool = False) -> Any:

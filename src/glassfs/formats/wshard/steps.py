@@ -15,7 +15,7 @@ from glassfs.content.table import WIDEST
 
 NAME, FRAME, WHOLE = b"steps", b"frame", b"episode"
 MOST_CAMERAS = 256
-_FILM_DTYPES, _FILM_AXES = ("|u1", "<u2"), (3, 4)
+_VIDEO_DTYPES, _VIDEO_AXES = ("|u1", "<u2"), (3, 4)
 
 
 def with_recording(
@@ -61,13 +61,13 @@ def _cameras(contents: Callable[[], Iterable[Content]]) -> list[Member]:
     """Return the first arrays that may be videos; their view decides."""
     found: dict[bytes, Member] = {}
     for content in contents():
-        if len(found) < MOST_CAMERAS and content.key not in found and _may_be_film(content):
+        if len(found) < MOST_CAMERAS and content.key not in found and _may_be_video(content):
             found[content.key] = Member(tuple(content.key.split(b"/")), content)
     return list(found.values())
 
 
-def _may_be_film(content: Content) -> bool:
+def _may_be_video(content: Content) -> bool:
     return (
-        isinstance(content, Array) and isinstance(content.shape, tuple) and len(content.shape) in _FILM_AXES
-        and content.dtype in _FILM_DTYPES
+        isinstance(content, Array) and isinstance(content.shape, tuple) and len(content.shape) in _VIDEO_AXES
+        and content.dtype in _VIDEO_DTYPES
     )

@@ -1,4 +1,4 @@
-"""One version of a container: the lease on it, and what is parsed of it while there is room. Any thread."""
+"""One version of a container: where it is, the lease on it, and what is parsed of it. Any thread."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ from glassfs.view import ViewSet
 
 
 class Location(NamedTuple):
-    """A name in a store."""
+    """A path in a store."""
 
     store: Store
     path: Path
 
     @property
     def may_be_container(self) -> bool:
-        """Whether a file there is worth looking into, as far as its name tells where nothing else may be asked."""
+        """Whether a file here is worth opening: in a remote store only if its suffix says so."""
         return not self.store.is_remote or may_be_container(self.path[-1])
+
+    def below(self, *names: str) -> Location:
+        return Location(self.store, (*self.path, *names))
 
 
 class ContainerLease(Lease):
-    """The lease on one version of the container at ``place``, whose path in the tree is ``at``.
+    """The lease on one version of the container at ``location``, whose path in the tree is ``at``.
 
-    ``files`` are the paths and sources of all files that it is made of, its own first; ``entries`` are those of the
-    same files as they were when they were looked at last. What was parsed is not here: it can be parsed again from the
-    sources, also when the files were deleted and somebody holds on to them.
+    ``files`` are the paths and sources of all its files, its own first. ``entries`` are those of the same files when
+    they were compared last. Its contents can be parsed again from the sources, also after the files were deleted while
+    a reader has acquired the lease.
 
-    If it ``is_presumed``, only the name says that there is a container: its format and further files are not known
-    before somebody looks inside, and ``settle`` then tells them.
+    If it ``is_presumed``, only its name says that it is a container. Format and further files are unknown until
+    ``settle`` records them.
     """
 
-    __slots__ = ("_paths", "at", "entries", "format", "identity", "is_presumed", "location", "looks")
+    __slots__ = ("_paths", "_rounds", "at", "entries", "format", "identity", "is_presumed", "location")
 
     def __init__(
         self, location: Location, at: str, format_name: str, files: Sequence[tuple[Path, Source]],
@@ -54,13 +57,12 @@ class ContainerLease(Lease):
         self.is_presumed = is_presumed
         self.entries = tuple(source.entry for source in self.sources)
         self.identity = identity_of(self.entries)
-        self.looks = 0
-        """How many times its further files were looked at."""
+        self._rounds = 0
         self._paths = tuple(path for path, _ in files)
 
     @property
     def version(self) -> Version:
-        """That of its own file."""
+        """The version of its own file."""
         return self.entries[0].version
 
     def origin(self, services: Services) -> Origin:
@@ -71,12 +73,12 @@ class ContainerLease(Lease):
         )
 
     def opening(self, cache: BlockCache) -> Opening:
-        """For parsing it again."""
+        """Return what a format needs to parse it again."""
         known = dict(zip(self._paths[1:], self.sources[1:], strict=True))
         return Opening(self.sources[0], cache, *self.location, known=known)
 
     def settle(self, format_name: str, parts: Sequence[tuple[Path, Source]]) -> None:
-        """It is a container, of this format and with these further files, by which it was extended."""
+        """Record its format and further files, which ``extend`` has added to its sources."""
         self._paths = (*self._paths, *(path for path, _ in parts))
         self.entries = (*self.entries, *(source.entry for _, source in parts))
         self.identity = identity_of(self.entries)
@@ -84,22 +86,22 @@ class ContainerLease(Lease):
         self.is_presumed = False
 
     def entries_now(self, before: Sequence[Entry], parts: int) -> tuple[Entry, ...]:
-        """What stands now where its files were ``before``; of further ones, up to ``parts`` each time, in turn."""
+        """Return ``before`` with current entries of its own file and of up to ``parts`` further files, in turn."""
         now = list(before)
         now[0] = self.location.store.entry(self.location.path)
         others = len(now) - 1
         if others:
-            self.looks += 1
+            self._rounds += 1
             for step in range(min(others, parts)):
-                number = 1 + (self.looks * parts + step) % others
+                number = 1 + (self._rounds * parts + step) % others
                 now[number] = self.location.store.entry(self._paths[number])
         return tuple(now)
 
 
 class OpenContainer:
-    """What was parsed of a container, and its root directory.
+    """A parsed container and its root directory.
 
-    Where the attributes of its files change, and nothing else, another takes its place with the same container.
+    When only attributes of its files change, another object with the same container takes its place.
     """
 
     __slots__ = ("_viewed", "container", "lease", "origin", "root")
@@ -113,7 +115,7 @@ class OpenContainer:
         self._viewed: Settled | None = None
 
     def root_with(self, views: ViewSet) -> Settled:
-        """A second root directory, the same each time, with inode numbers of its own; ``views`` are shown below it."""
+        """Return a second root directory that shows ``views``, with inode numbers of its own; always the same one."""
         if self._viewed is None:
             services = self.origin.services._replace(views=views)
             self._viewed = container_root(self.container.root, replace(self.origin, services=services), number=1)
@@ -121,7 +123,7 @@ class OpenContainer:
 
 
 def identity_of(entries: Sequence[Entry]) -> str:
-    """What tells this version of all these files together from others; short, as many nodes compare it."""
+    """Return a short string that tells this version of all these files from other versions."""
     if len(entries) == 1:
         return entries[0].version
     return xxhash.xxh128_hexdigest("\n".join(entry.version for entry in entries).encode())

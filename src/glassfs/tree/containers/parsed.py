@@ -1,6 +1,6 @@
-"""What was parsed of containers, up to a budget of bytes and a number: what was used longest ago goes first.
+"""The cache of parsed containers, within a memory budget. Any thread.
 
-Any thread. What it weighs is measured when it comes in, and again after it was used, as some of it is found out late.
+Weights are measured when a container is added and again after use, as some containers allocate late.
 """
 
 from __future__ import annotations
@@ -11,171 +11,145 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from glassfs.content import Container
+from glassfs.lru import LRU
 from glassfs.tree.containers.lease import ContainerLease, OpenContainer
 from glassfs.tree.containers.weight import weight_of
 
 LEAST_WEIGHT = 4 << 10
-"""Counted for a container beside what is measured: its sources, its places in tables, and the nodes that go with it."""
+"""Bytes counted for each container beside its measured weight: its sources, table entries and nodes."""
 RECENT = 8
-"""Containers that may be in use right now: those used before are measured again."""
-PAUSE = 10.0
-"""Seconds at least between two rounds in which all are measured, and for each second that measuring takes."""
-AT_ONCE = 2 << 20
-"""Bytes that are measured at once in such a round."""
+"""Containers that may be in use now; they are weighed again when others take their place."""
+PAUSE_SECONDS = 10.0
+"""Pause between two rounds that weigh all containers, and for each second that weighing takes."""
+ROUND_BYTES = 2 << 20
+"""Bytes weighed in one call of ``weigh_some``."""
 
 Make = Callable[[Container, ContainerLease], OpenContainer]
 
 
-class _Kept:
-    """What is kept of one container.
+class _Cached:
+    """A parsed container, how often it was used again, and whether it keeps its lease's sources open."""
 
-    ``uses`` counts how often it was gone back to, ``is_holding`` tells whether it holds the lease.
-    """
+    __slots__ = ("is_keeping", "opened", "uses")
 
-    __slots__ = ("is_holding", "opened", "uses", "weight")
-
-    def __init__(self, opened: OpenContainer, weight: int, is_holding: bool) -> None:
+    def __init__(self, opened: OpenContainer, is_keeping: bool) -> None:
         self.opened = opened
-        self.weight = weight
-        self.is_holding = is_holding
+        self.is_keeping = is_keeping
         self.uses = 0
 
 
-class Contents:
-    """Parsed containers by their leases, which they hold for as long as they are here.
+class ParsedContainers:
+    """Parsed containers by their leases, up to ``budget`` bytes and ``limit`` containers.
 
-    ``dropped`` is called, under no lock, with the lease of each that had to go for others. One that weighs more than
-    the whole budget goes as soon as another one comes.
+    ``on_evict`` is called, under no lock, with the lease of each container evicted for others. A container heavier
+    than the whole budget stays until another one comes.
     """
 
-    def __init__(self, budget: int, limit: int, dropped: Callable[[ContainerLease], None]) -> None:
+    def __init__(self, budget: int, limit: int, on_evict: Callable[[ContainerLease], None]) -> None:
         self._budget = budget
-        self._limit = max(1, limit)
-        self._dropped = dropped
+        self._on_evict = on_evict
         self._lock = threading.Lock()
-        self._kept: OrderedDict[ContainerLease, _Kept] = OrderedDict()
+        self._cached: LRU[ContainerLease, _Cached] = LRU(budget, max(1, limit))
         self._recent: OrderedDict[ContainerLease, None] = OrderedDict()
         self._to_weigh: list[ContainerLease] = []
         self._next_round = 0.0
-        self._weight = 0
 
     @property
     def weight(self) -> int:
-        return self._weight
+        return self._cached.weight
 
     def all(self) -> list[OpenContainer]:
-        with self._lock:
-            return [kept.opened for kept in self._kept.values()]
+        return [cached.opened for _, cached in self._cached.items()]
 
     def find(self, lease: ContainerLease) -> OpenContainer | None:
-        due = None
+        to_weigh = None
         with self._lock:
-            kept = self._kept.get(lease)
-            if kept is None:
+            cached = self._cached.get(lease)
+            if cached is None:
                 return None
-            self._kept.move_to_end(lease)
             if lease not in self._recent:
-                due = self._next_recent(lease)
-                kept.uses += 1
-            opened = kept.opened
-        if due is not None:
-            self.weigh(due)
+                to_weigh = self._add_recent(lease)
+                cached.uses += 1
+            opened = cached.opened
+        if to_weigh is not None:
+            self.weigh(to_weigh)
         return opened
 
     def weigh_some(self) -> None:
-        """Measures some again, all in turn: what is kept elsewhere of nodes may be used without asking here.
+        """Weigh some containers again, all in turn: owners of nodes may use a container without asking for it.
 
-        To be called now and then by one thread.
+        Only one thread may call this, periodically.
         """
         begun = time.monotonic()
         if not self._to_weigh:
             if begun < self._next_round:
                 return
-            with self._lock:
-                self._to_weigh = list(self._kept)
-            self._next_round = begun + PAUSE
-        measured = 0
-        while self._to_weigh and measured < AT_ONCE:
-            measured += self.weigh(self._to_weigh.pop())
-        self._next_round += PAUSE * (time.monotonic() - begun)
+            self._to_weigh = [lease for lease, _ in self._cached.items()]
+            self._next_round = begun + PAUSE_SECONDS
+        weighed = 0
+        while self._to_weigh and weighed < ROUND_BYTES:
+            weighed += self.weigh(self._to_weigh.pop())
+        self._next_round += PAUSE_SECONDS * (time.monotonic() - begun)
 
     def weigh(self, lease: ContainerLease) -> int:
-        """Measures again what one weighs, and makes room where it is more than it was."""
-        with self._lock:
-            kept = self._kept.get(lease)
-        if kept is None:
+        """Weigh a container again, evict others if it has grown, and return its weight."""
+        cached = self._cached.peek(lease)
+        if cached is None:
             return 0
-        weight = LEAST_WEIGHT + weight_of(kept.opened.container, self._budget)
+        weight = LEAST_WEIGHT + weight_of(cached.opened.container, self._budget)
         with self._lock:
-            if self._kept.get(lease) is not kept:
-                return weight
-            self._weight += weight - kept.weight
-            kept.weight = weight
-            going = self._reduced()
-        self._let_go(going)
+            evicted = self._cached.reweigh(lease, weight) if self._cached.peek(lease) is cached else []
+        self._release(evicted)
         return weight
 
     def put(self, container: Container, lease: ContainerLease, make: Make) -> OpenContainer:
-        """What ``make`` gives for a container that was parsed just now. There must be none of this lease yet.
+        """Cache a container that was just parsed, and return what ``make`` gives for it.
 
-        It is kept, unless another version has taken its place meanwhile.
+        It is not cached if another version has replaced it meanwhile. The lease must not be cached already.
         """
         weight = LEAST_WEIGHT + weight_of(container, self._budget)
-        going = []
+        evicted = []
         lease.keep()  # under no lock, as it may have to wait for a disk
         with self._lock:
             opened = make(container, lease)
-            is_kept = not lease.is_replaced
-            # What was deleted is left to those who have it open: nothing would tell when it may go.
-            is_holding = is_kept and not lease.is_retired
-            if is_kept:
-                self._kept[lease] = _Kept(opened, weight, is_holding)
-                self._weight += weight
-                going = self._reduced()
-        if not is_holding:
+            # The sources of a deleted container are up to its readers: no event would say when to close them.
+            is_keeping = not lease.is_retired
+            if not lease.is_replaced:
+                evicted = self._cached.put(lease, _Cached(opened, is_keeping), weight)
+        if not is_keeping:
             lease.unkeep()
-        self._let_go(going)
+        self._release(evicted)
         return opened
 
     def exchange(self, lease: ContainerLease, make: Make) -> None:
-        """Makes anew what there is of a lease, if anything, after its entries were exchanged."""
+        """Make the open container of a lease anew, if it is cached, after the lease's entries changed."""
         with self._lock:
-            kept = self._kept.get(lease)
-            if kept is not None:
-                kept.opened = make(kept.opened.container, lease)
+            cached = self._cached.peek(lease)
+            if cached is not None:
+                cached.opened = make(cached.opened.container, lease)
 
     def drop(self, lease: ContainerLease) -> None:
-        """Gives up what there is of a lease, and the hold on it."""
+        """Remove what is cached for a lease. ``on_evict`` is not called."""
         with self._lock:
-            kept = self._kept.pop(lease, None)
+            cached = self._cached.pop(lease)
             self._recent.pop(lease, None)
-            if kept is not None:
-                self._weight -= kept.weight
-        if kept is not None and kept.is_holding:
+        if cached is not None and cached.is_keeping:
             lease.unkeep()
 
-    def _next_recent(self, lease: ContainerLease) -> ContainerLease | None:
-        """Notes that a container is used now; the one that is not any more, if it is to be measured. Under the lock."""
+    def _add_recent(self, lease: ContainerLease) -> ContainerLease | None:
+        """Note a use; return the lease that is no longer recent, if it is due to be weighed. Under the lock."""
         self._recent[lease] = None
         if len(self._recent) <= RECENT:
             return None
         before, _ = self._recent.popitem(last=False)
-        kept = self._kept.get(before)
-        # Not each time: what is found out late is mostly found out the first time.
-        return before if kept is not None and kept.uses & (kept.uses - 1) == 0 else None
+        cached = self._cached.peek(before)
+        # After 1, 2, 4, 8 … uses: what is allocated late is mostly allocated at the first use.
+        return before if cached is not None and cached.uses & (cached.uses - 1) == 0 else None
 
-    def _reduced(self) -> list[_Kept]:
-        """What has to go, under the lock."""
-        going = []
-        while (self._weight > self._budget or len(self._kept) > self._limit) and len(self._kept) > 1:
-            lease, kept = self._kept.popitem(last=False)
-            self._recent.pop(lease, None)
-            self._weight -= kept.weight
-            going.append(kept)
-        return going
-
-    def _let_go(self, going: list[_Kept]) -> None:
-        for kept in going:
-            if kept.is_holding:
-                kept.opened.lease.unkeep()
-            self._dropped(kept.opened.lease)
+    def _release(self, evicted: list[tuple[ContainerLease, _Cached]]) -> None:
+        for lease, cached in evicted:
+            with self._lock:
+                self._recent.pop(lease, None)
+            if cached.is_keeping:
+                lease.unkeep()
+            self._on_evict(lease)

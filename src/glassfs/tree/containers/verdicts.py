@@ -1,24 +1,23 @@
-"""What files were found to be, remembered for as long as all stays the same that it rests on. Any thread."""
+"""Verdicts on files: a container or not, remembered while the files that they rest on are unchanged. Any thread."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from glassfs.errors import GlassfsError, Unavailable
+from glassfs.lru import LRU
 from glassfs.source import Entry, Path, Store, Version
 from glassfs.tree.containers.lease import ContainerLease, Location
 
-REMEMBERED_VERDICTS = 100_000
+REMEMBERED_FILES = 100_000
 
 
 class Verdict(NamedTuple):
-    """What a file was found to be. ``entries`` are those of all files that it is made of, its own first.
+    """The verdict on a file, with the entries of all files that it is made of, its own first.
 
-    ``refusal`` says why it is not shown as a container ("": it does not look like one), and is None where it is; then
-    there is a ``lease`` on it.
+    ``refusal`` says why the file is not shown as a container; "" if it does not look like one. For a container it is
+    None, and there is a ``lease``.
     """
 
     refusal: str | None
@@ -27,10 +26,10 @@ class Verdict(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A verdict on one version of a file, and what else it rests on.
+    """A verdict on one version of a file, and the other files that it rests on.
 
-    ``others`` are the further files that a container is made of; ``asked`` are those that one that was refused asked
-    for, and their stamps ("": not there, or not to be opened).
+    ``others`` are the further files of a container. ``asked`` are the files that a refused one asked for, with their
+    stamps; "" for a file that is missing or cannot be opened.
     """
 
     version: Version
@@ -44,7 +43,7 @@ class Finding(NamedTuple):
         return 1 + len(self.others) + len(self.asked)
 
     def others_now(self, store: Store) -> Sequence[Entry] | None:
-        """The further files of a container as they are now; None where something has changed that this rests on."""
+        """Return current entries of the further files, or None if the finding no longer holds."""
         now = []
         for path, entry in self.others:
             try:
@@ -60,34 +59,23 @@ class Finding(NamedTuple):
 
 
 class Verdicts:
-    """The last findings by the places of files, up to a number of files that they rest on."""
+    """The latest findings by location, up to a total number of files that they rest on."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: OrderedDict[Location, Finding] = OrderedDict()
-        self._weight = 0
+    def __init__(self, limit: int = REMEMBERED_FILES) -> None:
+        self._found: LRU[Location, Finding] = LRU(limit)
 
     def get(self, location: Location) -> Finding | None:
-        with self._lock:
-            return self._found.get(location)
+        return self._found.get(location)
 
-    def put(self, location: Location, found: Finding) -> None:
-        with self._lock:
-            before = self._found.pop(location, None)
-            self._found[location] = found
-            self._weight += found.weight - (before.weight if before else 0)
-            while self._weight > REMEMBERED_VERDICTS and len(self._found) > 1:
-                self._weight -= self._found.popitem(last=False)[1].weight
+    def put(self, location: Location, finding: Finding) -> None:
+        self._found.put(location, finding, finding.weight)
 
     def drop(self, location: Location) -> None:
-        with self._lock:
-            found = self._found.pop(location, None)
-            if found is not None:
-                self._weight -= found.weight
+        self._found.pop(location)
 
 
 def _stamp(store: Store, path: Path) -> str:
-    """The stamp of a file that may not be there."""
+    """Return the stamp of a file, "" if it is missing or cannot be opened."""
     try:
         return store.entry(path).stamp
     except Unavailable:

@@ -1,4 +1,4 @@
-"""How much memory something keeps: measured, as what a stranger's container makes of few bytes cannot be guessed."""
+"""Measure the memory of an object: what an untrusted container allocates cannot be estimated from its size."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from glassfs.source import Source, Store
 from glassfs.tree.lease import Lease
 
 _SHARED = (type, ModuleType, CodeType, FrameType, BlockCache, Store, Source, Lease)
-"""What does not go when the one who refers to it does."""
+"""Types of objects that outlive what refers to them."""
 _MOST_TYPES = 1 << 12
 
 _Below = Callable[[Any], Iterable[object]]
 
 
 def weight_of(thing: object, limit: int) -> int:
-    """The bytes of all that ``thing`` refers to, itself included, or a number above ``limit`` if these are more.
+    """Return the bytes of an object and all that it refers to, or a number above ``limit`` if there are more.
 
-    While others use it, that is about right. What it shares with others of its kind is counted, unless it is code, a
-    module, or one of those services that are there only once.
+    Approximate while other threads change the object. Shared objects count, except code, modules and the services of
+    which a process has only one.
     """
     seen: set[int] = set()
     weight = 0
@@ -50,22 +50,22 @@ def _nothing(one: object) -> Iterable[object]:
 
 
 def _of_function(one: Any) -> Iterable[object]:
-    """Its globals are not its own."""
+    """Leave out its globals, which belong to the module."""
     return one.__closure__, one.__defaults__, one.__kwdefaults__
 
 
 def _of_method(one: Any) -> Iterable[object]:
-    """Its function is that of the class, unless it was made at run time."""
+    """Count its function only if that is a closure; others belong to the class."""
     return (one.__self__, one.__func__) if getattr(one.__func__, "__closure__", None) else (one.__self__,)
 
 
 def _of_array(one: Any) -> Iterable[object]:
-    """Arrays of NumPy do not tell the collector whose bytes they show."""
+    """Add the owner of the bytes, which NumPy arrays do not report to the garbage collector."""
     return *gc.get_referents(one), one.base
 
 
 def _unknown(one: object) -> Iterable[object]:
-    """Stands for what has to be found out first."""
+    """Mark types not seen yet."""
     raise NotImplementedError
 
 
@@ -74,7 +74,7 @@ _known = dict(_PLAIN)
 
 
 def _below(kind: type) -> _Below | None:
-    """What gives all that an object of this kind refers to; None for those that are shared."""
+    """Return a function that lists what objects of a type refer to, or None if they are shared."""
     found: _Below | None = gc.get_referents
     if issubclass(kind, _SHARED):
         found = None

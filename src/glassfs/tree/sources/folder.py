@@ -1,6 +1,6 @@
-"""What stands at a place of a store, as a node: a mirrored folder, a container as a directory, a plain file, a link.
+"""Nodes of what is at a location in a store: a mirrored folder, a container as a directory, a plain file, a link.
 
-Folders are read anew each time, as anybody may change them. Nodes remember nothing: what is open is with the
+Folders are listed anew on each call, as other processes may change them. Nodes cache nothing; open containers belong to
 ``Containers``. Any thread.
 """
 
@@ -35,18 +35,19 @@ from glassfs.tree.nodes import (
 )
 
 _NO_LEASE = Lease(())
-_MAY_BE_MADE = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
-"""What is in every name that had to be changed to be shown."""
+_MAY_BE_CHANGED = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
+"""Found in every shown name that differs from the name in the store."""
 ATTEMPTS = 4
-"""How many times a file that keeps changing is looked at."""
+"""Attempts to open a file that keeps changing."""
 
 
 def node_at(
     containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool = False,
 ) -> Node | None:
-    """The node for what stands at a place, or None for what has nothing to show. ``at`` is its path in the tree.
+    """Return the node for what is at a location, or None if there is nothing to show.
 
-    ``entry`` is what stood there a moment ago. Raises Unavailable where it cannot be found out now what it is.
+    ``entry`` is what was there a moment ago, ``at`` the path in the tree. Raises Unavailable if the kind of a file
+    cannot be determined now.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -61,14 +62,14 @@ def node_at(
             break
     else:
         return plain_file(containers, location, entry, name, ino, reason)
-    containers.look(location, None)
+    containers.watcher.check(location, None)
     return None
 
 
 def _node(
     containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool,
 ) -> Node | None:
-    """The same for what ``entry`` says is there. Raises NotFound, and Changed where it is something else by now."""
+    """Return the node for ``entry``. Raises NotFound or Changed if it is out of date."""
     if entry.kind is Kind.FOLDER:
         origin = _origin(containers, entry)
         return Folder(name, ino, origin, containers, location, at, is_mount_root)
@@ -79,7 +80,7 @@ def _node(
     if entry.kind is not Kind.FILE:
         return None
     try:
-        containers.look(location, entry)
+        containers.watcher.check(location, entry)
         verdict = containers.verdict(location, entry, at)
     except (NotFound, Changed, Unavailable):
         raise
@@ -98,7 +99,7 @@ def _node(
 def plain_file(
     containers: Containers, location: Location, entry: Entry, name: str, ino: int, reason: str = "",
 ) -> PlainFile:
-    """The file at a place as itself."""
+    """Return the file at a location as itself."""
     source = location.store.source(location.path, entry)
     origin = Origin(
         entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]), volume=entry.volume,
@@ -108,7 +109,7 @@ def plain_file(
 
 
 def _origin(containers: Containers, entry: Entry) -> Origin:
-    """The origin of what has no bytes. A folder is the same whatever is in it; a link has one target for good."""
+    """Return the origin of a folder or link. A folder is the same whatever it contains; a link keeps its target."""
     identity = entry.version if entry.kind is Kind.LINK else entry.file_id
     return Origin(
         identity, Access.of([entry]), entry.mtime_ns, containers.services, _NO_LEASE, volume=entry.volume,
@@ -116,28 +117,27 @@ def _origin(containers: Containers, entry: Entry) -> Origin:
 
 
 class PlainFile(File):
-    """A file that is not a container, as itself; ``reason`` says why one that looks like a container is not."""
+    """A file as itself. ``reason`` says why a file that looks like a container is not shown as one."""
 
-    __slots__ = ("_reason", "_source")
+    __slots__ = ("_source", "reason")
 
     def __init__(self, name: str, ino: int, origin: Origin, source: Source, reason: str = "") -> None:
         super().__init__(name, ino, origin, Extent(source, 0, source.size))
         self._source = source
-        self._reason = reason
+        self.reason = reason
 
     def prepare(self) -> None:
-        """Opens the file, which nobody has had to do yet: that of a container was opened with it."""
+        """Open the file. (Those of containers are open already.)"""
         self._source.read_into(memoryview(bytearray()), 0)
 
     def xattrs(self) -> dict[str, bytes]:
-        return {XATTR_PREFIX + "error": self._reason.encode("utf-8", "replace")} if self._reason else {}
+        return {XATTR_PREFIX + "error": self.reason.encode("utf-8", "replace")} if self.reason else {}
 
 
 class ContainerDirectory(Standing):
-    """A container as a directory: the version that stood there when the node was made, parsed when it is needed.
+    """A container as a directory, in the version that was there when the node was made; parsed when needed.
 
-    Each of its methods raises Refused where it cannot be opened, or Changed where another one is there by now, or where
-    it was presumed and is none, which the next look-up will know.
+    Methods raise Refused if it cannot be opened, and Changed if it was replaced or turns out to be a plain file.
     """
 
     __slots__ = ("_lease", "containers")
@@ -171,20 +171,20 @@ class ContainerDirectory(Standing):
 class Folder(Directory):
     """A folder of a store, mirrored.
 
-    A name that can be shown unchanged stays as it is; of others that come out the same, each gets a number.
+    Names that can be shown unchanged are; others that come out equal are numbered.
     """
 
-    __slots__ = ("_at", "_containers", "_is_mount_root", "_location")
+    __slots__ = ("_at", "containers", "is_mount_root", "location")
 
     def __init__(
         self, name: str, ino: int, origin: Origin, containers: Containers, location: Location, at: str,
         is_mount_root: bool = False,
     ) -> None:
         super().__init__(name, ino, origin)
-        self._containers = containers
-        self._location = location
+        self.containers = containers
+        self.location = location
+        self.is_mount_root = is_mount_root
         self._at = at
-        self._is_mount_root = is_mount_root
 
     @property
     def mode(self) -> int:
@@ -195,12 +195,13 @@ class Folder(Directory):
 
     def child(self, name: str) -> Node:
         node = None
-        if self._shown_name(name) == name:
+        if _shown_name(name, self.is_mount_root) == name:
+            location = self.location.below(name)
             try:
-                node = self._node(name, name, self._location.store.entry((*self._location.path, name)))
+                node = self._node(name, name, location.store.entry(location.path))
             except (NotFound, NotADirectory):
-                self._containers.look(self._below(name), None)
-        if node is None and _MAY_BE_MADE.search(name):
+                self.containers.watcher.check(location, None)
+        if node is None and _MAY_BE_CHANGED.search(name):
             node = next((self._node(*found) for found in self._entries() if found[0] == name), None)
         if node is None:
             raise not_found(name)
@@ -210,37 +211,19 @@ class Folder(Directory):
         return (name for name, _, entry in self._entries() if entry.kind is not Kind.OTHER)
 
     def watch(self) -> bool:
-        return self._containers.watch(self._location, self._at)
-
-    @property
-    def location(self) -> Location:
-        return self._location
-
-    @property
-    def containers(self) -> Containers:
-        return self._containers
-
-    @property
-    def is_mount_root(self) -> bool:
-        return self._is_mount_root
+        return self.containers.watcher.watch(self.location, self._at)
 
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
-        return shown_entries(self._location, self._is_mount_root)
+        return shown_entries(self.location, self.is_mount_root)
 
     def _node(self, name: str, original: str, entry: Entry) -> Node | None:
         return node_at(
-            self._containers, self._below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
+            self.containers, self.location.below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
         )
-
-    def _below(self, original: str) -> Location:
-        return Location(self._location.store, (*self._location.path, original))
-
-    def _shown_name(self, original: str) -> str:
-        return _shown_name(original, self._is_mount_root)
 
 
 def shown_entries(folder: Location, is_mount_root: bool) -> Iterator[tuple[str, str, Entry]]:
-    """What is in a folder: the name to show, the name that the store has, and the rest."""
+    """Yield the name to show, the name in the store, and the entry of each file in a folder."""
     found = list(folder.store.list(folder.path))
     taken = {original for original, _ in found if _shown_name(original, is_mount_root) == original}
     for original, entry in found:
@@ -254,13 +237,13 @@ def shown_entries(folder: Location, is_mount_root: bool) -> Iterator[tuple[str, 
 def _shown_name(original: str, is_mount_root: bool) -> str:
     try:
         name = component(raw(original))
-    except UnicodeEncodeError:  # no name that a file can have
+    except UnicodeEncodeError:  # no file can have this name
         return ""
     return shown_at_root(name) if is_mount_root else name
 
 
 class LostDirectory(Directory):
-    """A source that was given by name and cannot be looked at now, under the attributes that it had."""
+    """A named source that cannot be opened now, with its last attributes. Listing it raises the ``reason``."""
 
     __slots__ = ("_reason",)
 
@@ -269,12 +252,12 @@ class LostDirectory(Directory):
         self._reason = reason
 
     def listing(self) -> Sequence[Node]:
-        raise self._fault()
+        raise self._error()
 
     def child(self, name: str) -> Node:
-        raise self._fault()
+        raise self._error()
 
-    def _fault(self) -> GlassfsError:
+    def _error(self) -> GlassfsError:
         if isinstance(self._reason, DeviceFailed):
             return self._reason.at()
         return Changed(self._reason.reason, self._reason.source, self._reason.part)

@@ -1,10 +1,9 @@
-"""The episodes of all containers below a root as one table, and the views of it beside what is in that root.
+"""The episodes of all containers below a root as one table, and its views beside what is in that root.
 
-A snapshot of what is below is taken when somebody looks, and is good for a while: at least a second, and ten times as
-long as taking it took. It looks into no file. That is done once somebody wants the size of a table: then each container
-is asked for its rows, a few thousand at a time, which the cache keeps. A snapshot never changes; what cannot be told
-of it any more, as a container has changed, is Changed. Any thread: those who need the same wait for one of them, and
-nobody else does.
+A snapshot of the files below is taken on demand. It is valid for at least a second, and for ten times as long as taking
+it took. Containers are read only when a caller needs the size of a table; their rows are cached as blocks of a few
+thousand. A snapshot never changes: rows of a container that has changed since raise Changed. Any thread: callers that
+need the same snapshot wait for one of them, and no others wait.
 """
 
 from __future__ import annotations
@@ -23,7 +22,17 @@ import xxhash
 
 from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
-from glassfs.content.join import BLOCK_BYTES, NAME, PIECE_ROWS, Found, Joined, Piece, Placed, joined_block, sizes_of
+from glassfs.content.join import (
+    BLOCK_BYTES,
+    NAME,
+    PIECE_ROWS,
+    ContainerPiece,
+    Joined,
+    JoinedRows,
+    Piece,
+    joined_block,
+    sizes_of,
+)
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
 from glassfs.names import free_name, raw
 from glassfs.tree.build import ContentDirectory, Draft
@@ -31,26 +40,26 @@ from glassfs.tree.containers.containers import Containers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Directory, Node, Origin, inode
 from glassfs.tree.sources.folder import ContainerDirectory, Folder
-from glassfs.tree.sources.helper import PATIENCE, Helper
 from glassfs.tree.sources.rows import Rows
-from glassfs.tree.sources.walk import Start, Walk
+from glassfs.tree.sources.timed_calls import TIMEOUT_SECONDS, TimedCalls
+from glassfs.tree.sources.walk import FileSnapshot, Start
 from glassfs.view import ViewSet
 
-LEAST_AGE = 1.0
+LEAST_AGE_SECONDS = 1.0
 AGE = 10
-"""A snapshot is good for so many times as long as it took."""
+"""A snapshot is valid for this many times as long as it took."""
+LONGEST_AGE_SECONDS = 3600.0
+"""The longest that an incomplete snapshot is valid."""
+PASS_SECONDS = 600.0
+"""Time after which the remaining containers are left out."""
 MOST_FAULTS = 16
-LONGEST_PASS = 600.0
-"""Seconds after which the containers that are left are left out."""
-LONGEST_AGE = 3600.0
-"""Seconds for which one that is not whole is good at the most."""
-LONGEST_FAULT = 160
-"""Letters that the error of a table has for each of these."""
+FAULT_CHARACTERS = 160
+"""Faults in the error of a table, and characters of each."""
 _numbers = itertools.count(1)
 
 
 class _Part(NamedTuple):
-    """A piece of a file's table in a block: its number, its first row, how many, and where it begins in the table."""
+    """A piece of a file's table in a block: its number, first row, row count, and first block in that table."""
 
     file: int
     number: int
@@ -60,59 +69,60 @@ class _Part(NamedTuple):
 
 
 class Snapshot:
-    """What was below a root at one moment. ``identity`` tells it from all others.
+    """The containers below a root at one moment. ``identity`` tells it from all other snapshots.
 
-    If ``is_shared``, the table has only what everybody can come to and read.
+    If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of
+    the same files.
     """
 
     def __init__(
-        self, containers: Containers, walk: Walk, is_shared: bool, helper: Helper, clock: Callable[[], float],
+        self, containers: Containers, walked: FileSnapshot, is_shared: bool, calls: TimedCalls,
+        clock: Callable[[], float],
     ) -> None:
         self._containers = containers
-        self._helper = helper
-        self._files = dict(enumerate(walk.files))
-        self._folders = walk.faults
+        self._calls = calls
+        self._files = dict(enumerate(walked.files))
+        self._folders = walked.faults
         self._clock = clock
         self.until = 0.0
-        """Until then it is good, whatever else is said."""
+        """Valid until then, whatever its age."""
         self._is_shared = is_shared
         self._lock = threading.Lock()
-        self._found: Found | None = None
+        self._found: JoinedRows | None = None
         self._blocks: list[tuple[str, tuple[_Part, ...]]] = []
-        """The parts of each, and what the cache calls that."""
+        """The key of each block in the cache, and its parts."""
         self._directories: dict[str, str] = {}
         self._shown: dict[int, ContentDirectory] = {}
         self._lease = Lease(())
-        self._is_whole = not any(isinstance(fault.error, Passing) for fault in walk.faults)
-        self.mtime_ns = walk.mtime_ns
-        self.is_public = walk.is_public
-        words = [f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walk.files]
-        words += [f"{fault.path}\0{fault.error}" for fault in walk.faults]
+        self._is_whole = not any(isinstance(fault.error, Passing) for fault in walked.faults)
+        self.mtime_ns = walked.mtime_ns
+        self.is_public = walked.is_public
+        words = [f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walked.files]
+        words += [f"{fault.path}\0{fault.error}" for fault in walked.faults]
         self.state = _hashed(words)
-        """The same where the same is below."""
         self.identity = f"joined:{next(_numbers)}"
         self.table = Joined(self.found, self._directories.get)
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing that may be there the next time one looks."""
+        """Whether nothing is left out for a passing reason."""
         return self._is_whole
 
-    def found(self) -> Found:
-        """Its rows, counted by the first who asks."""
+    def found(self) -> JoinedRows:
+        """Return its rows. The first caller reads the containers."""
         if self._found is None:
             with self._lock:
                 if self._found is None:
                     begun, self.until = self._clock(), float("inf")
                     try:
-                        self._found = self._find(begun + LONGEST_PASS)
+                        self._found = self._find(begun + PASS_SECONDS)
                     finally:
-                        self._helper.close()
+                        self._calls.close()
                         took = self._clock() - begun
-                        self.until = 0.0 if self.is_whole else self._clock() + min(LONGEST_AGE, AGE * took)
+                        self.until = 0.0 if self.is_whole else self._clock() + min(LONGEST_AGE_SECONDS, AGE * took)
         return self._found
 
-    def _find(self, until: float) -> Found:
+    def _find(self, until: float) -> JoinedRows:
         omitted = 0
         faults = [(fault.path, fault.error) for fault in self._folders if fault.is_public or not self._is_shared]
         omitted += len(self._folders) - len(faults)
@@ -130,26 +140,26 @@ class Snapshot:
 
         rows = 0
         self._blocks.clear()
-        for number, pieces in Rows(self._containers, self._helper).of_all(list(self._files.values())):
+        for number, pieces in Rows(self._containers, self._calls).of_all(list(self._files.values())):
             file, first = self._files[number], 0
             is_shown = file.is_public or not self._is_shared
             if self._clock() > until:
-                reason = f"it and others are left out: reading containers took longer than {LONGEST_PASS:g} seconds"
+                reason = f"it and others are left out: reading containers took longer than {PASS_SECONDS:g} seconds"
                 faults.insert(0, (file.path if is_shown else "", Unavailable(reason)))
                 self._is_whole = False
                 break
             try:
-                for told in pieces:
-                    piece, count = told.piece, told.piece.rows
-                    is_shown = is_shown and (told.is_public or not self._is_shared)
+                for episodes in pieces:
+                    piece, count = episodes.piece, episodes.piece.rows
+                    is_shown = is_shown and (episodes.is_public or not self._is_shared)
                     omitted += not is_shown and count > 0 and not first
                     if is_shown and count:
                         if not block.has_room(piece):
                             close()
-                        part = _Part(number, told.number, first, count, piece.block)
-                        block.add(part, Placed(file.path, first, piece))
-                        if told.directory:
-                            self._directories[file.path] = told.directory
+                        part = _Part(number, episodes.number, first, count, piece.block)
+                        block.add(part, ContainerPiece(file.path, first, piece))
+                        if episodes.directory:
+                            self._directories[file.path] = episodes.directory
                     first += count
                     if self._clock() > until:
                         raise Unavailable("is left out from here on: there was no more time")
@@ -162,10 +172,10 @@ class Snapshot:
             close()
         used = {part.file for _, parts in self._blocks for part in parts}
         self._files = {number: self._files[number] for number in used}
-        return Found(rows, len(self._blocks), self._block, sizes, omitted, _sentence(faults))
+        return JoinedRows(rows, len(self._blocks), self._block, sizes, omitted, _sentence(faults))
 
     def directory(self, views: ViewSet, access: Access, ino: int, volume: str) -> ContentDirectory:
-        """A directory of what these views make of the table."""
+        """Return the directory of what these views make of the table."""
         found = self._shown.get(ino)
         if found is None:
             services = self._containers.services._replace(views=views)
@@ -177,7 +187,7 @@ class Snapshot:
         return found
 
     def retire(self) -> None:
-        """Nobody will look for it any more: of what is made for those who still have it open nothing is remembered."""
+        """Stop caching its listings: no new caller will use it, only readers that have it open."""
         self._lease.retire(is_replaced=False)
         self._containers.services.listings.forget(self._lease)
 
@@ -195,27 +205,27 @@ class Snapshot:
             file = self._files[part.file]
             if piece is None or piece.rows != part.rows:
                 raise Damaged("has other rows than before", file.path)
-            placed.append(Placed(file.path, part.first, piece))
+            placed.append(ContainerPiece(file.path, part.first, piece))
         return joined_block(placed)
 
 
 class _Block:
-    """A block that is being put together."""
+    """A block under construction."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         self.parts: list[_Part] = []
-        self.placed: list[Placed] = []
+        self.placed: list[ContainerPiece] = []
         self.rows = self.size = 0
 
     def has_room(self, piece: Piece) -> bool:
-        """Whether this piece belongs into it too."""
+        """Whether the piece fits in, too."""
         fits = self.rows + piece.rows <= PIECE_ROWS and self.size + len(piece.data) <= BLOCK_BYTES
         return fits or not self.parts
 
-    def add(self, part: _Part, placed: Placed) -> None:
+    def add(self, part: _Part, placed: ContainerPiece) -> None:
         self.parts.append(part)
         self.placed.append(placed)
         self.rows += part.rows
@@ -223,34 +233,34 @@ class _Block:
 
 
 class Audience(NamedTuple):
-    """Who may look at a tree: everybody if it ``is_shared``, else ``reader``, a user and a group, if that is known."""
+    """The users of a tree: every user if ``is_shared``, else the user and group ``reader`` if known."""
 
     is_shared: bool = False
     reader: tuple[int, int] | None = None
 
 
 class Joins:
-    """The snapshots of what is below ``starts``."""
+    """The snapshots of what is below ``starts``. At most two are kept."""
 
     def __init__(
         self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
-        patience: float = PATIENCE, clock: Callable[[], float] = time.monotonic,
+        timeout_seconds: float = TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.containers = containers
         self.is_shared, self.reader = audience
         self._starts = starts
         self._clock = clock
-        self._helper = Helper(patience)
+        self.calls = TimedCalls(timeout_seconds)
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._before: Snapshot | None = None
-        """The one before, which somebody may just be going through."""
+        """The previous snapshot, which a reader may still be using."""
         self._until = 0.0
         self._names: set[str] = set()
         self._walking = threading.Lock()
 
     def snapshot(self) -> Snapshot:
-        """What is below now, or was a moment ago."""
+        """Return the last snapshot if it is still valid, or a new one."""
         found = self._recent()
         if found is None:
             with self._walking:
@@ -260,17 +270,17 @@ class Joins:
         return found
 
     def close(self) -> None:
-        """Gives up what was found."""
+        """Release the snapshots."""
         with self._lock:
             self._last, self._before, self._until = None, None, 0.0
 
     def noted(self, nodes: Sequence[Node]) -> Sequence[Node]:
-        """The same, whose names are known from now on."""
+        """Remember the names of nodes, for ``may_have``; return the nodes."""
         self._names.update(node.name for node in nodes)
         return nodes
 
     def may_have(self, name: str) -> bool:
-        """Whether something that views make of the table may be called so. That costs nothing, as it is often asked."""
+        """Whether a view of the table may have this name. Cheap, as it is called often; takes no snapshot."""
         return not self._names or any(_may_become(known, name) for known in list(self._names))
 
     def _recent(self) -> Snapshot | None:
@@ -280,16 +290,16 @@ class Joins:
 
     def _taken(self) -> Snapshot:
         begun = self._clock()
-        walk = Walk(self._starts, self._helper, self.is_shared, clock=self._clock)
-        found = Snapshot(self.containers, walk, self.is_shared, self._helper, self._clock)
-        self._helper.close()
+        walked = FileSnapshot(self._starts, self.calls, self.is_shared, clock=self._clock)
+        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock)
+        self.calls.close()
         ended = self._clock()
         with self._lock:
             retired, self._before = self._before, self._last
             if self._last is not None and self._last.state == found.state and self._last.is_whole:
                 found, retired, self._before = self._last, None, retired
             self._last = found
-            self._until = ended + max(LEAST_AGE, AGE * (ended - begun))
+            self._until = ended + max(LEAST_AGE_SECONDS, AGE * (ended - begun))
         if retired is not None:
             retired.retire()
         return found
@@ -303,11 +313,11 @@ class Joinable(Directory):
     @property
     @abstractmethod
     def joins(self) -> Joins:
-        """What is below it."""
+        """The snapshots of what is below it."""
 
 
 class WithJoined(Joinable):
-    """A root, and beside what is in it the views of the joined table, which leave their names to what is there."""
+    """A root with the views of the joined table added. These get other names where theirs are taken."""
 
     __slots__ = ("_inner", "_joins", "_views")
 
@@ -369,7 +379,7 @@ class WithJoined(Joinable):
 
 
 def episodes_of(node: Directory) -> Table | None:
-    """The table of the episodes in a container, or in all containers below a folder. Raises what opening raises."""
+    """Return the table of the episodes in a container, or in all below a folder. Raises what opening raises."""
     if isinstance(node, ContainerDirectory):
         return node.opened().container.episodes()
     if isinstance(node, Joinable):
@@ -384,11 +394,11 @@ def _hashed(words: Iterable[str]) -> str:
 
 
 def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:
-    """What is left out, and why; of very many the first ones."""
-    told = [f"{path or '.'}: {error.without_source}"[:LONGEST_FAULT] for path, error in faults[:MOST_FAULTS]]
+    """Return what is left out, and why; of very many faults the first ones."""
+    texts = [f"{path or '.'}: {error.without_source}"[:FAULT_CHARACTERS] for path, error in faults[:MOST_FAULTS]]
     if len(faults) > MOST_FAULTS:
-        told.append(f"and {len(faults) - MOST_FAULTS:,} more")
-    return "; ".join(told)
+        texts.append(f"and {len(faults) - MOST_FAULTS:,} more")
+    return "; ".join(texts)
 
 
 def _renamed(node: Node, is_taken: Callable[[str], bool], parent: int) -> Node:
@@ -402,6 +412,6 @@ def _renamed(node: Node, is_taken: Callable[[str], bool], parent: int) -> Node:
 
 
 def _may_become(name: str, wanted: str) -> bool:
-    """Whether a node of this name may get that one."""
+    """Whether a node called ``name`` may be renamed to ``wanted``."""
     stem, point, suffix = name.partition(".")
     return wanted == name or (wanted.startswith(f"{stem}~") and wanted.endswith(f"{point}{suffix}"))

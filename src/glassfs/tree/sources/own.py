@@ -1,4 +1,4 @@
-"""The files that containers are stored in, as themselves: what ``.glassfs/source`` of a mount shows. Any thread."""
+"""The container files themselves: what ``.glassfs/source`` of a mount shows. Any thread."""
 
 from __future__ import annotations
 
@@ -11,41 +11,8 @@ from glassfs.tree.sources.folder import ContainerDirectory, Folder, plain_file
 from glassfs.tree.sources.sources import Sources
 
 
-class OwnFiles(Directory):
-    """The containers' own files, under the names by which ``sources`` were named; of a folder, all that are in it."""
-
-    __slots__ = ("_sources",)
-
-    def __init__(self, name: str, ino: int, origin: Origin, sources: Sources) -> None:
-        super().__init__(name, ino, origin)
-        self._sources = sources
-
-    def listing(self) -> Sequence[Node]:
-        folder = self._folder()
-        if folder is not None:
-            return folder.listing()
-        return [node for name in self._sources.locations if (node := self._own(name)) is not None]
-
-    def child(self, name: str) -> Node:
-        folder = self._folder()
-        if folder is not None:
-            return folder.child(name)
-        node = self._own(name) if name in self._sources.locations else None
-        if node is None:
-            raise not_found(name)
-        return node
-
-    def _folder(self) -> _OwnFolder | None:
-        """A folder that was named alone stands for the whole."""
-        root = self._sources.plain_root()
-        return _OwnFolder(self.name, self.ino, root) if isinstance(root, Folder) else None
-
-    def _own(self, name: str) -> Node | None:
-        return _own_file(self._sources.node(name), name, inode(name, self.ino))
-
-
 class _OwnFolder(Directory):
-    """A mirrored folder that shows its sub-folders and the files of its containers."""
+    """A mirrored folder that shows its sub-folders and its container files, these as plain files."""
 
     __slots__ = ("_folder",)
 
@@ -70,8 +37,40 @@ class _OwnFolder(Directory):
         return _own_file(node, node.name, inode(node.name, self.ino))
 
 
+class OwnFiles(Directory):
+    """The container files under the names of their ``sources``. A folder named alone stands for the whole."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self, name: str, ino: int, origin: Origin, sources: Sources) -> None:
+        super().__init__(name, ino, origin)
+        self._sources = sources
+
+    def listing(self) -> Sequence[Node]:
+        folder = self._folder()
+        if folder is not None:
+            return folder.listing()
+        return [node for name in self._sources.locations if (node := self._own(name)) is not None]
+
+    def child(self, name: str) -> Node:
+        folder = self._folder()
+        if folder is not None:
+            return folder.child(name)
+        node = self._own(name) if name in self._sources.locations else None
+        if node is None:
+            raise not_found(name)
+        return node
+
+    def _folder(self) -> _OwnFolder | None:
+        root = self._sources.plain_root()
+        return _OwnFolder(self.name, self.ino, root) if isinstance(root, Folder) else None
+
+    def _own(self, name: str) -> Node | None:
+        return _own_file(self._sources.node(name), name, inode(name, self.ino))
+
+
 def _own_file(node: Node, name: str, ino: int) -> Node | None:
-    """What a node shows, as a file; None for what is neither a container nor a folder."""
+    """Return the file of a container, or the folder; None for other nodes."""
     if isinstance(node, Folder):
         return _OwnFolder(name, ino, node)
     if not isinstance(node, ContainerDirectory):

@@ -1,7 +1,7 @@
-"""What containers tell of their episodes: from the catalogue where it is known there, or from the containers.
+"""The episode rows of containers, from the catalogue on disk or from the containers. Any thread.
 
-Only what is of one file and has a version that tells it from all others for good is kept in the catalogue, by that and
-by whatever else the rows rest on: glassfs itself, and the formats that other packages add. Any thread.
+The catalogue has only containers of one file whose version is unique for good. Its key covers what else the rows depend
+on: the version of glassfs and the formats that other packages add.
 """
 
 from __future__ import annotations
@@ -9,36 +9,34 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from functools import cache, partial
 from typing import NamedTuple
 
 import xxhash
 
-from glassfs.cache.catalogued import Kept, looked_for
-from glassfs.cache.room import Room
+from glassfs.cache.catalogue import Part, searched
 from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.names import component
 from glassfs.source import Entry
+from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
-from glassfs.tree.sources.helper import Helper
+from glassfs.tree.sources.timed_calls import TimedCalls
 from glassfs.tree.sources.walk import File
 
 AT_ONCE = 500
-"""Files that the catalogue is asked for together."""
+"""Files looked up in the catalogue together."""
 MOST_KEPT, MOST_NOTED = 16 << 20, 4 << 20
-"""Bytes of the rows of a container that are kept in the catalogue, and of all that are put there together."""
+"""Bytes of one container's rows that the catalogue accepts, and of all rows that are stored together."""
 ALONGSIDE = 16
-"""Files far away that are looked into at a time."""
-SETTLED = 2 * 10**9
-"""Nanoseconds."""
-_EVERYBODY = 0o444
+"""Remote files read at a time."""
+SETTLED_NANOSECONDS = 2 * 10**9
+_READABLE = 0o444
 
 
-class Told(NamedTuple):
-    """Piece ``number`` of the table of a container, the directory of its episodes, and who may see that."""
+class Episodes(NamedTuple):
+    """Piece ``number`` of a container's table, the directory of its episodes, and whether every user may read it."""
 
     number: int
     piece: Piece
@@ -47,48 +45,47 @@ class Told(NamedTuple):
 
 
 class Rows:
-    """For one who goes through the rows of many files, or of some of them once more.
+    """One pass over the rows of many files. With ``calls``, a file that hangs raises DeviceFailed."""
 
-    With a ``helper``, a file that hangs is DeviceFailed.
-    """
-
-    def __init__(self, containers: Containers, helper: Helper | None = None) -> None:
+    def __init__(self, containers: Containers, calls: TimedCalls | None = None) -> None:
         self._containers = containers
-        self._helper = helper
+        self._calls = calls
         self._catalogue = containers.catalogue
         self._cache = containers.services.cache
+        self._prefetches = DaemonPool("rows")
         self._lock = threading.Lock()
-        self._noted: dict[bytes, Sequence[Kept]] = {}
+        self._noted: dict[bytes, Sequence[Part]] = {}
         self._size = 0
 
-    def of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Told]]]:
-        """The number of each file, and its pieces, to be taken before those of the next one.
+    def of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Episodes]]]:
+        """Yield the number of each file and its pieces, which must be consumed before the next file.
 
-        Taking them raises what keeps a container from being read. Files that are none have no pieces.
+        Iterating over the pieces raises why a container cannot be read. Files that are not containers have none.
         """
         try:
             yield from self._of_all(files)
         finally:
+            self._prefetches.close()
             self.flush()
 
-    def _of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Told]]]:
+    def _of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Episodes]]]:
         start = 0
         while start < len(files):
             some = files[start : start + AT_ONCE]
             known = self._known(some, 0)
             keys = [_key(file) for file in some]
-            pairs = [(file, known.get(key)) for file, key in zip(some, keys[: looked_for(keys, known)], strict=False)]
-            begun: dict[int, _Begun] = {}
+            pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
+            begun: dict[int, Iterator[Episodes]] = {}
             for number, (file, kept) in enumerate(pairs):
                 for ahead, (other, other_kept) in enumerate(pairs[number : number + ALONGSIDE], number):
                     if other_kept is None and other.location.store.is_remote and ahead not in begun:
-                        begun[ahead] = _Begun(self._read(other), self._cache.room)
+                        begun[ahead] = self._prefetched(other)
                 yield start, self._of(file, kept, begun.pop(number, None))
                 start += 1
 
     def again(self, wanted: Sequence[tuple[File, int, int]]) -> Iterator[Piece | None]:
-        """Pieces of files once more, each by its number and its first block; None where there is no such piece."""
-        known: dict[tuple[bytes, int], Kept] = {}
+        """Yield pieces again, each given by file, number and first block; None for a piece that no longer exists."""
+        known: dict[tuple[bytes, int], Part] = {}
         for number in {number for _, number, _ in wanted}:
             files = [file for file, one, _ in wanted if one == number]
             known |= {(key, number): kept for key, kept in self._known(files, number).items()}
@@ -97,82 +94,93 @@ class Rows:
             if kept is not None:
                 yield Piece(kept.rows, kept.data, kept.block)
                 continue
-            told = self._read(file, block)
-            yield next((one.piece for one in told), None)
-            told.close()
+            episodes = self._read(file, block)
+            yield next((one.piece for one in episodes), None)
+            episodes.close()
 
     def flush(self) -> None:
-        """Has what was read kept."""
+        """Store the rows read so far in the catalogue."""
         with self._lock:
             noted, self._noted, self._size = self._noted, {}, 0
         if noted and self._catalogue is not None:
             self._catalogue.put(noted)
 
-    def _known(self, files: Sequence[File], number: int) -> Mapping[bytes, Kept]:
+    def _known(self, files: Sequence[File], number: int) -> Mapping[bytes, Part]:
         keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
-    def _of(self, file: File, kept: Kept | None, begun: _Begun | None) -> Iterator[Told]:
+    def _of(self, file: File, kept: Part | None, begun: Iterator[Episodes] | None) -> Iterator[Episodes]:
         if kept is None:
-            yield from self._patiently(file, self._read(file) if begun is None else begun.pieces())
+            yield from self._timed(file, begun or self._read(file))
             return
         directory = kept.head.decode()
         for number in range(kept.parts):
             if number:
                 more = self._known([file], number).get(_key(file))
-                if more is None:  # it was dropped meanwhile
+                if more is None:  # evicted meanwhile
                     yield from self._rest(file, number, kept.block)
                     return
                 kept = more
-            yield Told(number, Piece(kept.rows, kept.data, kept.block), directory, file.is_public)
+            yield Episodes(number, Piece(kept.rows, kept.data, kept.block), directory, file.is_public)
 
-    def _patiently(self, file: File, pieces: Iterator[Told]) -> Iterator[Told]:
-        """What is read of a file, a piece at a time on the thread of the helper."""
-        if self._helper is None:
+    def _timed(self, file: File, pieces: Iterator[Episodes]) -> Iterator[Episodes]:
+        """Yield the pieces of a file, each read with a timeout."""
+        if self._calls is None:
             yield from pieces
             return
-        room = self._cache.room
         probe = partial(file.location.store.entry, file.location.path)
-
-        def take() -> Told | None:
-            with room.inside():
-                return next(pieces, None)
-
         while True:
-            with room.idle():  # or it would wait for what this thread holds
-                told = self._helper.call(file.location, file.volume, take, probe)
-            if told is None:
+            with self._cache.memory.waiting():  # or the other thread would wait for memory that this one reserves
+                episodes = self._calls.call(file.location, file.volume, partial(self._next, pieces), probe)
+            if episodes is None:
                 return
-            yield told
+            yield episodes
 
-    def _rest(self, file: File, first: int, after: int) -> Iterator[Told]:
-        """The pieces from one number on, where only the block is known that the one before begins with."""
-        for told in self._read(file, after):
-            if told.number:
-                yield told._replace(number=first - 1 + told.number)
+    def _prefetched(self, file: File) -> Iterator[Episodes]:
+        """Return the pieces of a remote file. The first is read ahead on another thread; most files have only one."""
+        pieces = self._read(file)
+        first = self._prefetches.submit(partial(self._next, pieces))
 
-    def _read(self, file: File, block: int = 0) -> Generator[Told, None, None]:
-        """The pieces from that block of the table on, read from the container, and noted if that is all of it."""
+        def begun() -> Iterator[Episodes]:
+            episodes = first.result()
+            if episodes is not None:
+                yield episodes
+                yield from pieces
+
+        return begun()
+
+    def _next(self, pieces: Iterator[Episodes]) -> Episodes | None:
+        with self._cache.memory.nested():
+            return next(pieces, None)
+
+    def _rest(self, file: File, first: int, after: int) -> Iterator[Episodes]:
+        """Yield the pieces from number ``first`` on, given the first block of the previous piece."""
+        for episodes in self._read(file, after):
+            if episodes.number:
+                yield episodes._replace(number=first - 1 + episodes.number)
+
+    def _read(self, file: File, block: int = 0) -> Generator[Episodes, None, None]:
+        """Read the pieces from a block of the table on; all of them are also noted for the catalogue."""
         is_kept = not block and self._catalogue is not None and _is_lasting(file)
-        noted: list[Kept] = []
+        noted: list[Part] = []
         size = 0
         try:
             with self._containers.glimpsed(file.location, file.version) as (container, entries):
                 is_kept = is_kept and len(entries) == 1 and container.sources[0].entry.stamp == file.stamp
-                is_public = file.is_public and all(_may_everybody(entry) for entry in entries)
+                is_public = file.is_public and all(_is_readable(entry) for entry in entries)
                 table = container.episodes()
                 directory = table.directory if table is not None else b""
                 shown = component(directory) if directory else ""
                 for number, piece in enumerate(pieces_of(table, self._cache, block) if table is not None else ()):
                     size += len(piece.data)
                     if is_kept and size <= MOST_KEPT:
-                        noted.append(Kept(number, 0, piece.rows, piece.block, shown.encode(), piece.data))
-                    yield Told(number, piece, shown, is_public)
+                        noted.append(Part(number, 0, piece.rows, piece.block, shown.encode(), piece.data))
+                    yield Episodes(number, piece, shown, is_public)
         except Unrecognised:
             if not is_kept:
                 return
         if is_kept and size <= MOST_KEPT:
-            noted = [kept._replace(parts=len(noted)) for kept in noted] or [Kept(0, 0, 0, 0, b"", b"")]
+            noted = [kept._replace(parts=len(noted)) for kept in noted] or [Part(0, 0, 0, 0, b"", b"")]
             with self._lock:
                 self._noted[_key(file)] = noted
                 self._size += size
@@ -181,48 +189,22 @@ class Rows:
                 self.flush()
 
 
-class _Begun:
-    """Pieces of a file far away, of which the first is read on a thread of its own: most have no other.
-
-    The next ones are read by who wants them.
-    """
-
-    def __init__(self, pieces: Iterator[Told], room: Room) -> None:
-        self._pieces = pieces
-        self._room = room
-        self._first: Future[Told | None] = Future()
-        threading.Thread(target=self._run, name="glassfs-rows", daemon=True).start()
-
-    def pieces(self) -> Iterator[Told]:
-        first = self._first.result()
-        if first is not None:
-            yield first
-            yield from self._pieces
-
-    def _run(self) -> None:
-        try:
-            with self._room.inside():
-                self._first.set_result(next(self._pieces, None))
-        except BaseException as error:
-            self._first.set_exception(error)
-
-
-def _may_everybody(entry: Entry) -> bool:
-    return entry.permissions & _EVERYBODY == _EVERYBODY
+def _is_readable(entry: Entry) -> bool:
+    return entry.permissions & _READABLE == _READABLE
 
 
 def _is_lasting(file: File) -> bool:
-    """Whether the same words will never be said of other bytes: the next change is sure to give it another mtime."""
-    return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > SETTLED
+    """Whether the version is unique for good: any further change gives the file another mtime."""
+    return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > SETTLED_NANOSECONDS
 
 
 def _key(file: File) -> bytes:
-    return xxhash.xxh128_digest(f"{_rests_on()}\0{file.stamp}".encode())
+    return xxhash.xxh128_digest(f"{_dependencies()}\0{file.stamp}".encode())
 
 
 @cache
-def _rests_on() -> str:
-    """What makes other rows of the same bytes."""
+def _dependencies() -> str:
+    """Return what else the rows depend on."""
     from importlib.metadata import entry_points, version
 
     added = [f"{one.name}={one.value}@{one.dist.version if one.dist else ''}" for one in entry_points(group=GROUP)]

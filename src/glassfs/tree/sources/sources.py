@@ -1,4 +1,4 @@
-"""The sources that a person named as one tree: a container, a folder, or several of either side by side. Any thread."""
+"""The sources that a user named, as one tree: a container, a folder, or several of either side by side. Any thread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from glassfs.content.join import Joined
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.names import RESERVED, component, free_name, raw
 from glassfs.source import Entry, Kind, Named, Store
-from glassfs.tree.containers.containers import COMPARED, Containers
+from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
+from glassfs.tree.containers.leases import COMPARED
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
-from glassfs.tree.sources.folder import LostDirectory, node_at
+from glassfs.tree.sources.folder import LostDirectory, PlainFile, node_at
 from glassfs.tree.sources.joined import Audience, Joinable, Joins, WithJoined
 from glassfs.tree.sources.viewed import viewed
 from glassfs.tree.sources.walk import Start
@@ -24,24 +25,27 @@ from glassfs.view import ALL, ViewSet, chosen
 
 
 class Sources:
-    """What was named, each under a name of its own, and the tree of it. ``tree.close`` closes the containers.
+    """The named sources, each under a name of its own, their ``containers`` and their ``tree``.
 
-    Raises Refused, or whatever finding out raises, for what is no container or cannot be read.
+    ``on_change`` is called when something shown has changed; ``refresh`` or ``heard`` then return what. ``on_drop`` is
+    called with the lease of a container whose contents were evicted or exchanged (see ``Containers``).
+
+    Raises Refused or a read error for a source that is not a container or cannot be read.
     """
 
     def __init__(
-        self, named: Sequence[Named], containers: Containers, audience: Audience = Audience(),  # noqa: B008
+        self, named: Sequence[Named], settings: ContainerSettings, audience: Audience = Audience(),  # noqa: B008
+        on_change: Callable[[], None] = lambda: None, on_drop: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
-        self.containers = containers
+        self.tree = Tree(self.root, self.close)
+        self._on_change = on_change
+        self._on_drop = on_drop
+        self.containers = Containers(settings, self._changed, self._dropped)
         self.locations: dict[str, Location] = {}
         self._shown: dict[str, Node] = {}
         self._stamps: dict[str, str] = {}
-        self._waiting: list[str] = []
-        """Those whose turn to be compared comes before that of all others."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when something that was shown is not what it was; ``refresh`` then tells what."""
-        self.on_drop: Callable[[Lease], None] = lambda lease: None
-        """Called when what was parsed of a container was dropped or exchanged: see ``Containers.dropped``."""
+        self._queue: list[str] = []
+        """Sources still to be compared before the next pass over all of them begins."""
         for one in named:
             original = raw(one.name)
             name = free_name(
@@ -54,67 +58,58 @@ class Sources:
             Start("" if self._is_single else name, location, self._is_single)
             for name, location in self.locations.items()
         ]
-        self.joins = Joins(containers, starts, audience)
+        self.joins = Joins(self.containers, starts, audience)
         self.has_folder = False
         try:
             for name in self.locations:
-                self._begin(name)
+                self._open(name)
         except BaseException:
             self.close()
             raise
-        self.tree = Tree(self.root, self.close)
-        containers.changed, containers.dropped = self._changed, self._dropped
 
     @property
     def has_presumed(self) -> bool:
-        """Whether there may be directories of which only the name says so (``Directory.is_presumed``)."""
+        """Whether there may be directories that are presumed to be containers (``Directory.is_presumed``)."""
         return self.has_folder and any(location.store.is_remote for location in self.locations.values())
 
     @property
     def newest(self) -> Origin:
-        """What the source that changed last was when it was looked at last."""
+        """The origin of the source that was modified last, as it was shown last."""
         return max((node.origin for node in list(self._shown.values())), key=lambda origin: origin.mtime_ns)
 
     def root(self) -> Directory:
-        """The root directory as it is now, with the views of the tree."""
+        """Return the current root directory, with the views of the tree."""
         return self._joined(self.plain_root(), self.containers.services.views)
 
     def viewed(self, name: str, ino: int) -> Directory:
-        """The same with all views, as a directory of this name."""
-        root = viewed(self.plain_root(), name, ino)
-        return self._joined(root, chosen(ALL))
+        """Return the root with all views, as a directory of this name."""
+        return self._joined(viewed(self.plain_root(), name, ino), chosen(ALL))
 
     def plain_root(self) -> Directory:
-        """The root directory without what is joined."""
-        if self._is_single:
-            node = self.node(next(iter(self.locations)))
-            if isinstance(node, Directory):
-                return node
-            reason = node.xattrs().get("user.glassfs.error", b"is not a container").decode("utf-8", "replace")
-            return LostDirectory(node.name, node.ino, node.origin, GlassfsError(reason))
-        return _SideBySide(self)
-
-    def _joined(self, root: Directory, views: ViewSet) -> Directory:
-        """A root below which there may be several containers, with the views of what is joined."""
-        is_joined = (self.has_folder or not self._is_single) and any(
-            issubclass(Joined, view.kinds) for view in views.views
-        )
-        return WithJoined(root, self.joins, views) if is_joined else root
+        """Return the root directory without joined tables."""
+        if not self._is_single:
+            return _SideBySide(self)
+        node = self.node(next(iter(self.locations)))
+        if isinstance(node, Directory):
+            return node
+        reason = node.reason if isinstance(node, PlainFile) else ""
+        return LostDirectory(node.name, node.ino, node.origin, GlassfsError(reason or "is not a container"))
 
     def node(self, name: str) -> Node:
-        """The node of one of the sources, as it is now; under its last attributes where it is not there."""
+        """Return the current node of a source, or a directory with its last attributes if it cannot be opened."""
         location, at = self.locations[name], self._at(name)
         shown = "" if self._is_single else name
         try:
             entry = location.store.entry(location.path)
-            node = node_at(self.containers, location, entry, shown, _number(entry), at, is_mount_root=self._is_single)
+            ino = inode(entry.file_id, 0)
+            node = node_at(self.containers, location, entry, shown, ino, at, is_mount_root=self._is_single)
             if node is None:
                 raise NotFound("is neither a file nor a folder any more", location.store.shown(location.path))
         except Unavailable:
             raise
         except GlassfsError as error:
             if not isinstance(error, DeviceFailed):
-                self.containers.look(location, None)
+                self.containers.watcher.check(location, None)
             last = self._shown.get(name)
             if last is None:
                 raise
@@ -123,21 +118,20 @@ class Sources:
         return node
 
     def refresh(self) -> list[str]:
-        """Compares what is shown with the stores; the paths in the tree of what changed, "" for all of it.
+        """Compare what is shown with the stores; return the tree paths of what changed, "" for the root.
 
-        Where very many were named, some are compared each time. Of folders only their own attributes count: what is in
-        them is looked up anew each time.
+        If there are very many sources, some are compared in each call. Of folders only their own attributes count,
+        as their listings are not cached. Waits for the stores.
         """
         changed = self.containers.refresh()
-        if not self._waiting:
-            self._waiting = list(self.locations)
-        some = self._waiting[-COMPARED:]
-        del self._waiting[-COMPARED:]
-        for name in some:
+        if not self._queue:
+            self._queue = list(self.locations)
+        names = self._queue[-COMPARED:]
+        del self._queue[-COMPARED:]
+        for name in names:
             location = self.locations[name]
             try:
-                entry = location.store.entry(location.path)
-                stamp = _stamp(entry)
+                stamp = _stamp(location.store.entry(location.path))
             except (Unavailable, DeviceFailed):
                 continue
             except GlassfsError:
@@ -152,21 +146,13 @@ class Sources:
         return changed
 
     def heard(self) -> list[str]:
-        """Of that, what others have noticed and stores have told. Waits for no store but one that told of a change."""
-        return self.containers.heard()
+        """Return the tree paths of changes that were noticed otherwise. Waits only for stores that reported some."""
+        return self.containers.watcher.changes()
 
     def made_of(self, location: Location, entry: Entry) -> Sequence[Entry]:
-        """All files that the container at a place is made of, its own first; that alone if it is no container."""
+        """Return the entries of all files of the container at a source's location, its own first."""
         at = next(self._at(name) for name, named in self.locations.items() if named == location)
         return self.containers.verdict(location, entry, at).entries
-
-    def _changed(self) -> None:
-        self.tree.forget()
-        self.on_change()
-
-    def _dropped(self, lease: Lease) -> None:
-        self.tree.forget(lease)
-        self.on_drop(lease)
 
     def close(self) -> None:
         self.joins.close()
@@ -175,15 +161,29 @@ class Sources:
             store.close()
 
     def finish(self) -> None:
-        """The process is about to end, without giving anything back by itself."""
+        """Release what would outlive the process, which is about to end."""
         for store in self._stores():
             store.finish()
+
+    def _changed(self) -> None:
+        self.tree.forget()
+        self._on_change()
+
+    def _dropped(self, lease: Lease) -> None:
+        self.tree.forget(lease)
+        self._on_drop(lease)
+
+    def _joined(self, root: Directory, views: ViewSet) -> Directory:
+        """Add the views of the joined table to a root that may contain several containers."""
+        is_joined = (self.has_folder or not self._is_single) and any(
+            issubclass(Joined, view.kinds) for view in views.views
+        )
+        return WithJoined(root, self.joins, views) if is_joined else root
 
     def _stores(self) -> Iterable[Store]:
         return {id(location.store): location.store for location in self.locations.values()}.values()
 
-    def _begin(self, name: str) -> None:
-        """Opens one of the sources."""
+    def _open(self, name: str) -> None:
         location = self.locations[name]
         entry = location.store.entry(location.path)
         self._stamps[name] = _stamp(entry)
@@ -198,9 +198,9 @@ class Sources:
 
 
 class _SideBySide(Joinable):
-    """The root of several sources, which everybody may list: it shows only the names that were given on a command line.
+    """The root of several sources. Every user may list it: it shows only names from the command line.
 
-    Owner and times are those of the source that changed last.
+    Owner and times are those of the source that was modified last.
     """
 
     __slots__ = ("_sources",)
@@ -226,12 +226,8 @@ class _SideBySide(Joinable):
         return self._sources.node(name)
 
 
-def _number(entry: Entry) -> int:
-    return inode(entry.file_id, 0)
-
-
 def _stamp(entry: Entry) -> str:
-    """What counts of a source. Of a folder that is itself, whatever is in it."""
+    """Return what to compare of a source. Of a folder that is independent of what is in it."""
     if entry.kind is Kind.FILE:
         return entry.stamp
     return f"{entry.file_id}:{entry.permissions}:{entry.uid}:{entry.gid}"

@@ -1,32 +1,32 @@
-"""How many bytes the sources of a tree have, for ``df``: summed up beside those who ask. Any thread."""
+"""The total size of a tree's sources, for ``df``: summed up in the background. Any thread."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from glassfs.errors import GlassfsError
+from glassfs import threads
+from glassfs.errors import GlassfsError, Unavailable
 from glassfs.source import Entry, Kind
 from glassfs.tree.containers.lease import Location
+from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 0.1
-"""Seconds that the first who asks waits for the first sum."""
-LEAST_PAUSE = 10.0
+WAIT_SECONDS = 0.1
+"""How long callers wait for the first sum."""
+LEAST_PAUSE_SECONDS = 10.0
 PAUSE = 20
-"""A sum is good for so many times as long as it took."""
+"""A sum is valid for this many times as long as it took."""
 
 
 class Usage:
-    """The sizes of all files at and below ``places``. Whoever asks gets the last sum, or what is known of the first.
+    """Call it for the size in bytes of all files at and below ``locations``: the last sum, or the first one so far.
 
-    In a distant store, where nobody can tell how many folders there are and each costs a request, only those count that
-    are in the folder itself.
-
-    ``made_of`` tells all files that a container which stands for itself among the places is made of, its own first.
+    In a remote store folders further down are not counted, as each costs a request. ``made_of`` returns the entries of
+    all files of a container that is itself one of the locations, its own first.
     """
 
     def __init__(
@@ -48,36 +48,40 @@ class Usage:
                 self._is_running = True
         if is_due:
             try:
-                threading.Thread(target=self._run, name="glassfs-usage", daemon=True).start()
-            except RuntimeError:  # no thread can be started: the next one who asks may have more luck
+                threads.start("usage", self._run)
+            except Unavailable:  # the next caller tries again
                 self._is_running = False
-        self._is_known.wait(PATIENCE)
+        self._is_known.wait(WAIT_SECONDS)
         return self._sum
 
     def _run(self) -> None:
         begun = time.monotonic()
         try:
             total = 0
-            waiting = list(self._locations)
-            while waiting:
-                location = waiting.pop()
-                try:
-                    entry = location.store.entry(location.path)
-                    if entry.kind is Kind.FILE:
-                        total += entry.size
-                        total += sum(other.size for other in self._made_of(location, entry)[1:])
-                    elif entry.kind is Kind.FOLDER:
-                        for name, inner in location.store.list(location.path):
-                            if inner.kind is Kind.FILE:
-                                total += inner.size
-                            elif inner.kind is Kind.FOLDER and not location.store.is_remote:
-                                waiting.append(Location(location.store, (*location.path, name)))
-                except GlassfsError as error:
-                    log.debug("left out of the sizes: %s", error)
-                if not self._is_known.is_set():
-                    self._sum = total
+            for location in self._locations:
+                for size in self._sizes(location):
+                    total += size
+                    if not self._is_known.is_set():
+                        self._sum = total
             self._sum = total
         finally:
             self._is_known.set()
-            self._next = time.monotonic() + max(LEAST_PAUSE, PAUSE * (time.monotonic() - begun))
+            self._next = time.monotonic() + max(LEAST_PAUSE_SECONDS, PAUSE * (time.monotonic() - begun))
             self._is_running = False
+
+    def _sizes(self, location: Location) -> Iterator[int]:
+        """Yield the sizes of the files at and below a location."""
+        try:
+            entry = location.store.entry(location.path)
+            if entry.kind is Kind.FILE:
+                yield entry.size
+                yield sum(other.size for other in self._made_of(location, entry)[1:])
+        except GlassfsError as error:
+            log.debug("left out of the sizes: %s", error)
+            return
+        if entry.kind is Kind.FOLDER:
+            for found in walk(Folder("", location), list_plainly, lambda folder: not location.store.is_remote):
+                if not isinstance(found, Found):
+                    log.debug("left out of the sizes: %s", found.error)
+                elif found.entry.kind is Kind.FILE:
+                    yield found.entry.size

@@ -1,4 +1,4 @@
-"""The same tree with all views beside what they are made of: what ``.glassfs/views`` of a mount shows. Any thread."""
+"""The same tree with all views: what ``.glassfs/views`` of a mount shows. Any thread."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from glassfs.view import ALL, chosen
 
 
 def viewed(directory: Directory, name: str, ino: int) -> Directory:
-    """A directory, called ``name``, with all views of what is in it."""
+    """Return a directory called ``name`` with all views of what is in ``directory``."""
     if isinstance(directory, ContainerDirectory):
         return _ViewedContainer(name, ino, directory)
     return _Viewed(name, ino, directory)
 
 
 class _Viewed(Directory):
-    """A directory that is not in a container. Nobody is told of changes in it: its place is another one."""
+    """A directory outside containers. It is not watched: changes are reported for the original path."""
 
     __slots__ = ("_directory",)
 
@@ -39,12 +39,11 @@ class _Viewed(Directory):
         return self._directory.names()
 
     def _viewed(self, node: Node) -> Node:
-        """Files and links stay what they are."""
         return viewed(node, node.name, inode(node.name, self.ino)) if isinstance(node, Directory) else node
 
 
 class _ViewedContainer(Standing):
-    """A container."""
+    """A container with all views."""
 
     __slots__ = ("_container",)
 

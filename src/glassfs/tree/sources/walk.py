@@ -1,36 +1,100 @@
-"""All files below what a person named, as they are now, for whoever wants to look into all of them. Any thread.
+"""Walks through folders of stores: one generator for all, and the files of a whole tree with who may read them.
 
-Links are not followed and mounts of glassfs not entered, so it ends. What is too deep or too much is left out, and so
-is, where looking into files costs much, what is no container by its name.
+Links are not followed and mounts of glassfs not entered, so that walks end. Any thread.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from glassfs.errors import GlassfsError, Unavailable
-from glassfs.names import raw
 from glassfs.source import Entry, Kind, Version
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import shown_entries
-from glassfs.tree.sources.helper import Helper
+from glassfs.tree.sources.timed_calls import TimedCalls
 
 MOST_ENTRIES = 100_000
-"""Files and folders that are looked at in all."""
+"""Files and folders in one snapshot."""
 DEEPEST = 64
 ATTEMPTS = 4
-"""How many times a folder is listed that changes meanwhile."""
-LONGEST = 60.0
-"""Seconds after which the folders that are left are left out."""
+"""Attempts to list a folder that changes meanwhile."""
+WALK_SECONDS = 60.0
+"""Time after which the remaining folders are left out."""
 _SEARCH, _READ = 0o555, 0o444
-"""For the owner and the group too: what only others may read is denied to those."""
+"""Permissions for owner and group too: what only others may read is denied to those."""
+
+Listed = Iterable[tuple[str, str, Entry]]
+"""The name to show, the name in the store, and the entry of each file in a folder."""
+
+
+class Folder(NamedTuple):
+    """A folder to be listed: its path in the tree, and the entries of the folders on the way to it and its own."""
+
+    path: str
+    location: Location
+    way: tuple[Entry, ...] = ()
+
+
+class Found(NamedTuple):
+    """Something in a folder, with its path in the tree."""
+
+    path: str
+    location: Location
+    entry: Entry
+    folder: Folder
+
+
+class Unlisted(NamedTuple):
+    """A folder that cannot be listed, and why."""
+
+    folder: Folder
+    error: GlassfsError
+
+
+def walk(
+    start: Folder, list_folder: Callable[[Folder], Listed], is_entered: Callable[[Folder], bool] = lambda folder: True,
+) -> Iterator[Found | Unlisted]:
+    """Yield everything below a folder, each folder followed by what is in it, in the order of ``list_folder``.
+
+    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded as Unlisted.
+    """
+    waiting = [_inside(start, list_folder)]
+    while waiting:
+        found = next(waiting[-1], None)
+        if found is None:
+            waiting.pop()
+            continue
+        yield found
+        if isinstance(found, Found) and found.entry.kind is Kind.FOLDER:
+            folder = Folder(found.path, found.location, (*found.folder.way, found.entry))
+            if is_entered(folder):
+                waiting.append(_inside(folder, list_folder))
+
+
+def list_plainly(folder: Folder) -> Listed:
+    """List a folder under the names in its store, files before folders, each sorted."""
+    listed = folder.location.store.list(folder.location.path)
+    return [
+        (name, name, entry) for name, entry in sorted(listed, key=lambda one: (one[1].kind is Kind.FOLDER, one[0]))
+    ]
+
+
+def _inside(folder: Folder, list_folder: Callable[[Folder], Listed]) -> Iterator[Found | Unlisted]:
+    try:
+        listed = list_folder(folder)
+    except GlassfsError as error:
+        yield Unlisted(folder, error)
+        return
+    for name, original, entry in listed:
+        path = f"{folder.path}/{name}" if folder.path else name
+        yield Found(path, folder.location.below(original), entry, folder)
 
 
 class Start(NamedTuple):
-    """A file or folder under its path, "" where a walk begins at the root of a tree, or of a part of it."""
+    """Where a snapshot begins: a location and its path in the tree, "" for the root."""
 
     path: str
     location: Location
@@ -38,10 +102,7 @@ class Start(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file under its path in the tree, and what its entry said.
-
-    ``is_public`` tells whether everybody can come to it and read it.
-    """
+    """A file of a snapshot. ``is_public`` tells whether every user can reach and read it."""
 
     path: str
     location: Location
@@ -53,115 +114,129 @@ class File(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is left out, and why; ``is_public`` as of a file."""
+    """What is left out of a snapshot, and why; ``is_public`` as of a file."""
 
     path: str
     error: GlassfsError
     is_public: bool = True
 
 
-class Walk:
-    """What is below some places, taken at once. ``faults`` are folders that are left out.
+class FileSnapshot:
+    """The ``files`` below some starts, sorted by path, and ``faults`` for what is left out.
 
-    The ``helper`` lists them, so that one that hangs is left out, too. If ``is_strict``, what is called public is so
-    for certain, whoever may exchange folders meanwhile.
+    Left out are folders that cannot be listed, that hang, or are too deep or too many, and in remote stores files whose
+    names are not those of containers. If ``is_strict``, ``is_public`` is certain even if another process exchanges
+    folders meanwhile.
     """
 
     def __init__(
-        self, starts: Iterable[Start], helper: Helper, is_strict: bool = False, *,
+        self, starts: Iterable[Start], calls: TimedCalls, is_strict: bool = False, *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._helper = helper
+        self._calls = calls
         self._is_strict = is_strict
+        self._clock = clock
+        self._until = clock() + WALK_SECONDS
+        self._is_over = False
         self.files: list[File] = []
         self.faults: list[Fault] = []
         self.mtime_ns = 0
         self.is_public = True
-        """Whether all of it is."""
+        """Whether all files and folders are public."""
         self._count = 0
-        self._waiting: list[tuple[Start, bool, tuple[Entry, ...]]] = []
+        self._public: dict[str, bool] = {}
+        """Which folders are public, by path."""
         for start in starts:
-            try:
-                entry = helper.call(start.location, "", partial(start.location.store.entry, start.location.path))
-            except GlassfsError as error:
-                self.faults.append(Fault(start.path, error))
-            else:
-                self._add(start, entry, True, ())
-        until = clock() + LONGEST
-        while self._waiting:
-            folder, is_public, above = self._waiting.pop()
-            if clock() > until:
-                reason = f"it and others are left out: listing folders took longer than {LONGEST:g} seconds"
-                self.faults.insert(0, Fault(folder.path, Unavailable(reason), is_public))
+            if not self._take_below(start):
                 break
-            self._look_into(folder, is_public, above)
-        self.files.sort(key=_in_order)
+        self.files.sort(key=lambda file: file.path.encode("utf-8", "surrogateescape"))
 
-    def _look_into(self, folder: Start, is_public: bool, above: tuple[Entry, ...]) -> None:
+    def _take_below(self, start: Start) -> bool:
+        """Take a start and everything below it; return whether there is time and space for more."""
+        path, location, _ = start
         try:
-            listed = self._listed_surely if is_public and self._is_strict else self._listed
-            is_sure, found = self._helper.call(folder.location, above[-1].volume, partial(listed, folder, above))
+            entry = self._calls.call(location, "", lambda: location.store.entry(location.path))
         except GlassfsError as error:
-            self.faults.append(Fault(folder.path, error, is_public))
-            return
-        is_public = is_public and is_sure
-        for name, original, entry in found:
-            location = Location(folder.location.store, (*folder.location.path, original))
-            self._add(Start(f"{folder.path}/{name}" if folder.path else name, location), entry, is_public, above)
+            self.faults.append(Fault(path, error))
+            return True
+        if not self._take(path, location, entry, None):
+            return False
+        if entry.kind is not Kind.FOLDER:
+            return True
+        for found in walk(Folder(path, location, (entry,)), partial(self._listed, start), self._is_shallow):
+            if isinstance(found, Found):
+                if not self._take(found.path, found.location, found.entry, found.folder):
+                    return False
+            else:
+                fault = Fault(found.folder.path, found.error, self._public[found.folder.path])
+                if self._is_over:
+                    self.faults.insert(0, fault)
+                    return False
+                self.faults.append(fault)
+        return True
 
-    def _add(self, at: Start, entry: Entry, is_public: bool, above: tuple[Entry, ...]) -> None:
+    def _take(self, path: str, location: Location, entry: Entry, folder: Folder | None) -> bool:
         if entry.kind not in (Kind.FILE, Kind.FOLDER):
-            return
-        self._count += 1
-        if self._count == MOST_ENTRIES + 1:
+            return True
+        is_public = folder is None or self._public[folder.path]
+        if self._count == MOST_ENTRIES:
             reason = f"it and others are left out: there are more than {MOST_ENTRIES:,} files and folders"
-            self.faults.append(Fault(at.path, GlassfsError(reason), is_public))
-        if self._count > MOST_ENTRIES:
-            return
+            self.faults.append(Fault(path, GlassfsError(reason), is_public))
+            return False
+        self._count += 1
         self.mtime_ns = max(self.mtime_ns, entry.mtime_ns)
         needed = _SEARCH if entry.kind is Kind.FOLDER else _READ
         is_public = is_public and entry.permissions & needed == needed
         self.is_public = self.is_public and is_public
-        if entry.kind is Kind.FILE:
-            if above and not at.location.may_be_container:
-                return
+        if entry.kind is Kind.FOLDER:
+            self._public[path] = is_public
+        elif folder is None or location.may_be_container:
             facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns
-            self.files.append(File(at.path, at.location, *facts, is_public))
-        elif len(above) >= DEEPEST:
-            self.faults.append(Fault(at.path, GlassfsError(f"is more than {DEEPEST} folders deep"), is_public))
-        else:
-            self._waiting.append((at, is_public, (*above, entry)))
+            self.files.append(File(path, location, *facts, is_public))
+        return True
 
-    @staticmethod
-    def _listed(folder: Start, above: tuple[Entry, ...]) -> tuple[bool, list[tuple[str, str, Entry]]]:
-        """What is in a folder."""
-        return True, list(shown_entries(folder.location, folder.is_mount_root))
+    def _is_shallow(self, folder: Folder) -> bool:
+        is_shallow = len(folder.way) <= DEEPEST
+        if not is_shallow:
+            error = GlassfsError(f"is more than {DEEPEST} folders deep")
+            self.faults.append(Fault(folder.path, error, self._public[folder.path]))
+        return is_shallow
 
-    @staticmethod
-    def _listed_surely(folder: Start, above: tuple[Entry, ...]) -> tuple[bool, list[tuple[str, str, Entry]]]:
-        """What is in a folder, and whether that is what everybody finds there.
+    def _listed(self, start: Start, folder: Folder) -> Listed:
+        self._is_over = self._clock() > self._until
+        if self._is_over:
+            raise Unavailable(f"it and others are left out: listing folders took longer than {WALK_SECONDS:g} seconds")
+        is_mount_root = start.is_mount_root and len(folder.way) == 1
 
-        ``above`` are the folders on the way to it and itself, as they were: one of them could be exchanged for another
-        one while this is listed.
-        """
-        store, path = folder.location
+        def list_now() -> tuple[bool, Listed]:
+            if self._is_strict and self._public[folder.path]:
+                return _listed_surely(folder, is_mount_root)
+            return True, list(shown_entries(folder.location, is_mount_root))
 
-        def way() -> list[Entry]:
-            return [store.entry(path[: len(path) - back]) for back in reversed(range(len(above)))]
+        is_sure, listed = self._calls.call(folder.location, folder.way[-1].volume, list_now)
+        self._public[folder.path] = self._public[folder.path] and is_sure
+        return listed
 
-        before = way()
-        for _ in range(ATTEMPTS):
-            found = list(shown_entries(folder.location, folder.is_mount_root))
-            now = way()
-            if [entry.stamp for entry in before] == [entry.stamp for entry in now]:
-                return list(map(_access, now)) == list(map(_access, above)), found
-            before = now
-        return False, found
+
+def _listed_surely(folder: Folder, is_mount_root: bool) -> tuple[bool, Listed]:
+    """List a folder, and tell whether every user finds the same there.
+
+    A folder on the way to it may be exchanged for another one while it is listed: compare them before and after.
+    """
+    store, path = folder.location
+
+    def entries() -> list[Entry]:
+        return [store.entry(path[: len(path) - back]) for back in reversed(range(len(folder.way)))]
+
+    before = entries()
+    for _ in range(ATTEMPTS):
+        listed = list(shown_entries(folder.location, is_mount_root))
+        now = entries()
+        if [entry.stamp for entry in before] == [entry.stamp for entry in now]:
+            return list(map(_access, now)) == list(map(_access, folder.way)), listed
+        before = now
+    return False, listed
 
 
 def _access(entry: Entry) -> tuple[str, int]:
     return entry.file_id, entry.permissions
-
-
-def _in_order(file: File) -> bytes:
-    return raw(file.path)

@@ -14,20 +14,20 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, Film, Member, Memory, Recording, Rendered
+from glassfs.content import Array, Data, Member, Memory, Recording, Rendered, Video
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import json
 from glassfs.view.canonical import file_of
 from glassfs.view.contract import Key, Shown
-from glassfs.view.film import DIGITS, film_of
 from glassfs.view.html import escape, page
 from glassfs.view.html.plots import Plots
 from glassfs.view.mp4 import FASTEST, SLOWEST, USUAL_RATE
+from glassfs.view.video import DIGITS, video_of
 
 BODY, SCRIPT = "episode.html", "episode.js"
 POSTER = b"poster"
 """The first picture of the first camera; its name is the same for all episodes, so that lists need not look it up."""
-NO_PICTURE = bytes.fromhex(
+NO_IMAGE = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
     "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"
 )
@@ -106,56 +106,56 @@ class _Poster(Data):
 
     @property
     def size(self) -> int:
-        return self._picture().size
+        return self._image().size
 
     @property
     def is_sized(self) -> bool:
         return False
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._picture().read_into(buffer, offset)
+        self._image().read_into(buffer, offset)
 
-    def _picture(self) -> Data:
+    def _image(self) -> Data:
         found = self._found
         if found is None:
             found = self._found = self._looked_for()
         return found
 
     def _looked_for(self) -> Data:
-        for _, film, _ in _films(self._recording.cameras()):
-            numbers = range(film.count) if film.present is None else film.present
+        for _, video, _ in _videos(self._recording.cameras()):
+            numbers = range(video.count) if video.present is None else video.present
             if len(numbers):
-                suffix, data = file_of(film.frame(numbers[0]), self._cache, self._key)
+                suffix, data = file_of(video.frame(numbers[0]), self._cache, self._key)
                 if suffix in SHOWN_AS:
                     return data
-        return Memory(NO_PICTURE)
+        return Memory(NO_IMAGE)
 
 
 class _Camera(NamedTuple):
     name: tuple[bytes, ...]
-    film: Film
+    video: Video
     is_uniform: bool
     """Whether all frames are there, and of one kind."""
 
 
-def _films(cameras: Iterable[Member]) -> Iterator[_Camera]:
+def _videos(cameras: Iterable[Member]) -> Iterator[_Camera]:
     for name, content in cameras:
         is_array = isinstance(content, Array)
-        film = film_of(content) if isinstance(content, Array) else content
-        if isinstance(film, Film) and film.count > 0:
-            yield _Camera(name, film, is_array)
+        video = video_of(content) if isinstance(content, Array) else content
+        if isinstance(video, Video) and video.count > 0:
+            yield _Camera(name, video, is_array)
 
 
 def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> list[dict[str, Any]]:
     """What the script needs to know of the cameras to name each frame's file."""
     found: list[dict[str, Any]] = []
     looks, left = _Looks(cache), MOST_RUNS
-    cameras = list(islice(_films(members), MOST_CAMERAS + 1))
+    cameras = list(islice(_videos(members), MOST_CAMERAS + 1))
     if len(cameras) > MOST_CAMERAS:
         notes.append(f"Only the first {MOST_CAMERAS} cameras are shown.")
     shared = len({name[:1] for name, _, _ in cameras}) == 1 and all(len(name) > 1 for name, _, _ in cameras)
     for camera in cameras[:MOST_CAMERAS]:
-        name, film, _ = camera
+        name, video, _ = camera
         label = escape.brief(b"/".join(name[shared:]), LONGEST_TEXT)
         runs = _Runs(camera, looks, left)
         left -= runs.count
@@ -163,9 +163,9 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
             notes.append(f"Of {label}, only the frames before {runs.end} are shown.")
         found.append({
             "name": label, "folder": escape.address(name) + "/", "film": escape.address(name, ".mp4"),
-            "count": film.count, "width": film.width, "height": film.height, "digits": DIGITS,
+            "count": video.count, "width": video.width, "height": video.height, "digits": DIGITS,
             "suffixes": runs.suffixes, "runs": runs.numbers,
-            "fps": film.fps() if callable(film.fps) else film.fps,
+            "fps": video.fps() if callable(video.fps) else video.fps,
         })
     return found
 
@@ -181,11 +181,11 @@ class _Looks:
     def is_over(self) -> bool:
         return self._left <= 0 or self._bytes_left <= 0
 
-    def suffix(self, film: Film, number: int) -> str:
+    def suffix(self, video: Video, number: int) -> str:
         """That of a frame's file; "" where that cannot be told."""
         self._left -= 1
         try:
-            content = film.frame(number)
+            content = video.frame(number)
             suffix, data = file_of(content, self._cache, ())
             self._bytes_left -= data.size
         except (Damaged, TooLarge):
@@ -207,14 +207,14 @@ class _Runs:
         self.end = 0
         self.is_cut = False
         self._assumed = SHOWN_AS[0]
-        film = camera.film
-        present: Sequence[int] = range(film.count) if film.present is None else film.present
+        video = camera.video
+        present: Sequence[int] = range(video.count) if video.present is None else video.present
         for place in range(0, len(present), AT_ONCE):
-            if camera.is_uniform or (film.present is None and looks.is_over):
-                self._add(place, film.count - place, self._suffix(film, place, looks))
+            if camera.is_uniform or (video.present is None and looks.is_over):
+                self._add(place, video.count - place, self._suffix(video, place, looks))
                 return
             for number in present[place : place + AT_ONCE]:
-                self._add(number, 1, self._suffix(film, number, looks))
+                self._add(number, 1, self._suffix(video, number, looks))
             if self.count > most:
                 self.is_cut = True
                 return
@@ -223,8 +223,8 @@ class _Runs:
     def count(self) -> int:
         return len(self.numbers) // 3
 
-    def _suffix(self, film: Film, number: int, looks: _Looks) -> str:
-        found = "" if looks.is_over else looks.suffix(film, number)
+    def _suffix(self, video: Video, number: int, looks: _Looks) -> str:
+        found = "" if looks.is_over else looks.suffix(video, number)
         if found in SHOWN_AS:
             self._assumed = found
         return found or self._assumed

@@ -19,8 +19,8 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Blocked, Content, Counted, Data, Rendered, Table
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.contract import Key
-from glassfs.view.film import film_of
 from glassfs.view.html import escape
+from glassfs.view.video import video_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,7 +140,7 @@ def _is_plotted(array: Content, rows: int) -> TypeGuard[Array]:
     shape = array.shape
     return (
         isinstance(shape, tuple) and len(shape) > 0 and shape[0] == rows > 0 and 0 not in shape
-        and array.dtype in _PLOTTED and not isinstance(array.data, Counted) and film_of(array) is None
+        and array.dtype in _PLOTTED and not isinstance(array.data, Counted) and video_of(array) is None
     )
 
 

@@ -1,0 +1,206 @@
+"""The memory budget: bytes are reserved before they are allocated.
+
+Callers reserve memory and wait in FIFO order until it is free. *Cached* bytes are evicted to make it free; *reserved*
+bytes, which are being allocated or read, are not. A request larger than the whole budget is granted when nothing else
+is reserved.
+
+A thread that makes one thing and needs memory for another (nested) must not wait for a thread that waits for it. Nested
+requests therefore go first. They are granted at once when all threads that hold memory are waiting as well and no
+cached bytes are in use; otherwise they wait no longer than ``NESTED_TIMEOUT_SECONDS`` for threads that wait without
+saying so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+DEFAULT_BUDGET = 256 << 20
+TIMEOUT_SECONDS = 10.0
+"""Time without any release after which the first waiting request is granted: a holder may be waiting for it."""
+NESTED_TIMEOUT_SECONDS = 1.0
+"""The same for nested requests, whose threads hold memory themselves."""
+
+
+class Ticket:
+    """A position in the queue. ``is_hurried`` once a thread that holds memory waits for the owner of the ticket."""
+
+    __slots__ = ("is_hurried",)
+
+    def __init__(self) -> None:
+        self.is_hurried = False
+
+
+class MemoryBudget:
+    """``limit`` bytes. ``evict`` evicts at least so many cached bytes if it can, and returns how many it evicted.
+
+    ``evict`` is called under the lock of the budget: it must neither call the budget nor wait for a thread that does.
+    A thread releases what it reserved itself.
+    """
+
+    def __init__(self, limit: int, evict: Callable[[int], int]) -> None:
+        self.limit = limit
+        self._evict = evict
+        self._cached = self._reserved = 0
+        self._idle = 0
+        """Bytes reserved by threads that are waiting."""
+        self._released = time.monotonic()
+        self._condition = threading.Condition()
+        self._queue: deque[Ticket] = deque()
+        self._thread = _Thread()
+
+    @property
+    def used(self) -> int:
+        """Bytes that are cached or reserved."""
+        with self._condition:
+            return self._cached + self._reserved
+
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait."""
+        return len(self._queue)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether this thread is inside of ``nested``."""
+        return self._thread.depth > 0
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """Mark work that uses reserved memory and that may reserve more."""
+        self._thread.depth += 1
+        try:
+            yield
+        finally:
+            self._thread.depth -= 1
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Mark a wait for another thread, during which this one releases nothing."""
+        held = self._thread.held
+        if not held:
+            yield
+            return
+        with self._condition:
+            self._idle += held
+            self._notify()
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._idle -= held
+
+    def reserve_now(self, size: int) -> bool:
+        """Reserve so many bytes if that needs no wait; return whether it did."""
+        with self._condition:
+            if self._queue and not self.is_nested:
+                return False
+            if not self._is_free(size, self._idle + self._thread.held if self.is_nested else 0):
+                return False
+            self._reserve(size)
+            return True
+
+    def reserve(self, size: int, ticket: Ticket | None = None) -> None:
+        """Reserve so many bytes, waiting in FIFO order until they are free."""
+        ticket = ticket or Ticket()
+        with self._condition:
+            ticket.is_hurried = ticket.is_hurried or self.is_nested
+            self._enqueue(ticket)
+            began, held = time.monotonic(), self._thread.held
+            self._idle += held
+            self._notify()
+            try:
+                while (left := self._seconds_left(ticket, size, began)) > 0:
+                    self._condition.wait(left)
+            finally:
+                self._idle -= held
+                self._queue.remove(ticket)
+                self._notify()
+            self._reserve(size)
+
+    def hurry(self, ticket: Ticket) -> None:
+        """Grant the request of this ticket, also a later one, first: this thread holds memory and waits for it."""
+        with self._condition:
+            if not ticket.is_hurried:
+                ticket.is_hurried = True
+                if ticket in self._queue:
+                    self._queue.remove(ticket)
+                    self._enqueue(ticket)
+                self._notify()
+
+    def release(self, reserved: int, cached: int = 0) -> None:
+        """Release reserved bytes, of which ``cached`` stay in the cache."""
+        with self._condition:
+            if reserved:
+                self._reserved -= reserved
+                self._thread.held -= reserved
+                self._released = time.monotonic()
+            self._cached += cached
+            self._make_free(0)
+            self._notify()
+
+    def reserve_cached(self, size: int) -> None:
+        """Turn cached bytes into reserved ones: they are in use again."""
+        with self._condition:
+            self._cached -= size
+            self._reserve(size)
+
+    def drop_cached(self, size: int) -> None:
+        """Count so many bytes as no longer cached."""
+        self.release(0, -size)
+
+    def recheck(self) -> None:
+        """Try again to evict: cached bytes that were in use no longer are."""
+        if self._queue or self._cached + self._reserved > self.limit:
+            with self._condition:
+                self._make_free(0)
+                self._notify()
+
+    def _enqueue(self, ticket: Ticket) -> None:
+        if ticket.is_hurried:
+            self._queue.appendleft(ticket)
+        else:
+            self._queue.append(ticket)
+
+    def _reserve(self, size: int) -> None:
+        self._reserved += size
+        self._thread.held += size
+
+    def _seconds_left(self, ticket: Ticket, size: int, began: float) -> float:
+        """Return how long to go on waiting; 0 when the request is to be granted."""
+        if not ticket.is_hurried:
+            if self._queue[0] is not ticket:
+                return TIMEOUT_SECONDS
+            if self._is_free(size, 0):
+                return 0
+            return max(0, max(began, self._released) + TIMEOUT_SECONDS - time.monotonic())
+        if self._is_free(size, self._idle):
+            return 0
+        until = min(max(began, self._released) + NESTED_TIMEOUT_SECONDS, began + TIMEOUT_SECONDS)
+        return max(0, until - time.monotonic())
+
+    def _is_free(self, size: int, idle: int) -> bool:
+        """Evict what is needed for that. ``idle`` bytes will not be released before this request is granted."""
+        is_alone = self._reserved <= idle
+        if not is_alone and self._reserved + size > self.limit:
+            return False
+        self._make_free(size)
+        return self.used + size <= self.limit or (is_alone and self._cached <= 0)
+
+    def _make_free(self, wanted: int) -> None:
+        missing = self.used + wanted - self.limit
+        if missing > 0:
+            self._cached -= self._evict(missing)
+
+    def _notify(self) -> None:
+        if self._queue:
+            self._condition.notify_all()
+
+
+class _Thread(threading.local):
+    depth = 0
+    held = 0
+    """Bytes that this thread has reserved."""

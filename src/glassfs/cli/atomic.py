@@ -1,0 +1,117 @@
+"""A file that appears under its name when it is complete; until then it is beside it, with the suffix ``.part``.
+
+The writer holds a lock on it. After an interruption the part can stay and be continued. One thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import BinaryIO
+
+from glassfs.batch.locking import is_locked
+from glassfs.errors import GlassfsError
+
+SUFFIX = ".part"
+
+
+class AtomicFile:
+    """The file at ``name``, open as ``file``. If it ``is_kept``, an incomplete part stays.
+
+    Raises GlassfsError if it cannot be written.
+    """
+
+    def __init__(self, name: str, is_kept: bool) -> None:
+        self._name, self._part = name, name + SUFFIX
+        self._is_kept = is_kept
+        self._is_over = False
+        if os.path.isdir(name):
+            raise GlassfsError("is a folder", name)
+        self.file: BinaryIO = self._opened(self._part)
+
+    def __enter__(self) -> AtomicFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._is_over and not self._is_kept:
+            with suppress(OSError):
+                os.unlink(self._part)
+        try:
+            self.file.close()
+        except OSError:  # reported already if an error is under way
+            if kind is None:
+                raise
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn errors of the system into GlassfsError with the name of the file."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, GlassfsError):
+                raise
+            raise GlassfsError(f"cannot be written: {error.strerror or error}", self._name) from error
+
+    def begin(self, head: bytes) -> None:
+        """Start over with ``head``."""
+        with self.writing():
+            self.file.truncate(0)
+            self.file.write(head)
+            self.file.flush()
+
+    def go_on(self, kept: Callable[[BinaryIO], Iterable[bytes]]) -> None:
+        """Continue with what is ``kept`` of a part, or of the complete file, which stays until the new one is complete.
+
+        Raises GlassfsError if neither exists, and with the file's name what ``kept`` raises; both files are then
+        unchanged.
+        """
+        before, name = self.file, self._part
+        if not os.path.getsize(self._part):
+            try:
+                before, name = open(self._name, "rb"), self._name  # noqa: SIM115
+            except FileNotFoundError:
+                with suppress(OSError):
+                    os.unlink(self._part)
+                raise GlassfsError("nothing to resume: neither it nor its .part file exists", self._name) from None
+        new = f"{self._part}-{os.urandom(8).hex()}"
+        file = self._opened(new)
+        try:
+            with self.writing():
+                for line in kept(before):
+                    file.write(line)
+                file.flush()
+                os.rename(new, self._part)
+        except BaseException as error:
+            with suppress(OSError):
+                file.close()
+            os.unlink(new)
+            if name == self._name:
+                os.unlink(self._part)
+            if isinstance(error, GlassfsError):
+                raise error.at(name) from None
+            raise
+        finally:
+            if before is not self.file:
+                before.close()
+        self.file.close()
+        self.file = file
+
+    def end(self) -> None:
+        """Give the complete file its name."""
+        with self.writing():
+            self.file.flush()
+            os.rename(self._part, self._name)
+        self._is_over = True
+
+    def _opened(self, name: str) -> BinaryIO:
+        try:
+            number = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise GlassfsError(f"cannot be written: {error.strerror}", name) from error
+        file = open(number, "r+b")  # noqa: SIM115
+        if is_locked(file):
+            file.close()
+            raise GlassfsError("another program is writing to it", name)
+        return file

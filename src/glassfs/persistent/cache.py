@@ -1,0 +1,275 @@
+"""A cache in a folder on disk, of blocks and small values, shared by the processes of one user.
+
+Each block is a file with a checksum, written under a temporary name and renamed, without waiting for the disk. Torn or
+damaged blocks fail their checksum, planted ones the check of their owner; both are removed. An index (``index``) knows
+the sizes and times of last use, and holds the values. Beside files and index, folders take up to 1 MiB that is not
+counted.
+
+Any thread, and several processes at a time may use one folder. The budget holds for all of them together, except for
+one block for each process that is writing. Everything runs in the calling thread. Reading a block waits for no other
+thread; the rest waits up to a quarter of a second for other threads, and as long for other processes. A forked process
+may go on using the cache. Refused is raised when the cache is made, and nothing later: if the disk is full, fails, is
+read-only or gone, one line is logged and the cache seems empty.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
+
+from glassfs.errors import Refused
+from glassfs.forks import around_fork, generation
+from glassfs.persistent.files import Data, Files, disk_size, header_of, name_of
+
+if TYPE_CHECKING:
+    from glassfs.persistent.index import Index, Values
+
+PAUSE_SECONDS = 10.0
+"""How long nothing is written after an error."""
+LOCK_TIMEOUT_SECONDS = 0.25
+"""How long a thread waits for other threads."""
+MOST_THROWN = 3
+"""Damaged indexes that are thrown away before the cache is given up."""
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_UNSUITABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class PersistentCache:
+    """The cache in ``folder`` (made with mode 0700 if missing), of up to ``budget`` bytes, values ``values_budget``.
+
+    ``index_name`` is the file name of the index. Errors are logged once, at ``level``. Raises Refused if the folder is
+    a link, belongs to another user, is open to others or cannot be made.
+    """
+
+    def __init__(
+        self, folder: str, budget: int, values_budget: int, index_name: str = "index.sqlite",
+        level: int = logging.WARNING,
+    ) -> None:
+        self._folder = os.path.abspath(folder)
+        self._index_path = os.path.join(self._folder, index_name)
+        self._budget = budget
+        self._values_budget = values_budget
+        self._level = level
+        self._pause_until = 0.0
+        self._is_failing = self._has_logged = self._is_closed = False
+        self._thrown = 0
+        self._own = _Own()
+        self._files: Files | None = None
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(self._folder, 0o700)
+            self._files = Files(self._folder)
+            self._files.tag()
+            self._files.sweep()
+        except OSError as error:
+            if error.errno in _UNSUITABLE:
+                reason = error.strerror or str(error)
+                raise Refused(f"cannot be a folder for a disk cache: {reason}", self._folder) from error
+            self._fail(error)
+
+    def read_block(self, owner: bytes, number: int, size: int) -> bytes | None:
+        """Return a block of ``size`` bytes; None if it is not cached. ``owner`` is a digest of 32 bytes."""
+        if self._files is None:
+            return None
+        name = name_of(owner, number)
+        try:
+            found = self._files.read(name, owner, number, size)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._fail(error)
+            return None
+        if found is None:
+            self._with_index(lambda index: index.forget(name))
+        return found
+
+    def write_block(self, owner: bytes, number: int, data: Data) -> None:
+        """Cache a block if possible. A cached block of the same length stays unchanged."""
+        if 0 < len(data) <= self._budget:
+            name = name_of(owner, number)
+            with self._own_here().writing(name) as writing:
+                if writing:
+                    self._write(name, header_of(owner, number, data), data, writing)
+
+    def find(self, keys: Sequence[bytes], number: int = 0, most_bytes: int = 1 << 62) -> dict[bytes, bytes]:
+        """Return part ``number`` of the values of these keys, in order, until ``most_bytes`` are found."""
+        return self._with_index(lambda index: index.find(keys, number, most_bytes)) or {}
+
+    def store(self, values: Values) -> None:
+        """Store values with all their parts, if possible, replacing those of equal keys."""
+        self._with_index(lambda index: index.store(values))
+
+    def close(self) -> None:
+        """Release everything; afterwards the cache seems empty. May be called twice."""
+        self._is_closed = True
+        self._files = None
+        with self._own_here().locked() as own:
+            if own is not None:
+                own.close()
+
+    def _write(self, name: bytes, header: bytes, data: Data, writing: set[bytes]) -> None:
+        files = self._files
+        size = len(header) + len(data)
+        if files is not None and files.has(name, size):
+            return
+        now = time.time_ns()
+        reserved = self._with_index(lambda index: index.reserve(name, disk_size(size), now, writing))
+        files = self._files
+        if reserved is None or files is None:
+            return
+        is_settled = not reserved.is_granted
+        try:
+            if reserved.were_missing:
+                files.sweep()
+            if reserved.is_granted:
+                with files.written(header, data, now) as rename:
+                    is_settled = bool(self._with_index(lambda index: index.finish(name, lambda: rename(name))))
+        except OSError as error:
+            self._fail(error)
+        if not is_settled:
+            self._with_index(lambda index: index.forget(name), is_urgent=True)
+
+    def _with_index(self, do: Callable[[Index], Result], is_urgent: bool = False) -> Result | None:
+        """Return what ``do`` does with the index; None if that fails. A damaged index is thrown away.
+
+        During the pause after an error only urgent work is done, and only if the index is open.
+        """
+        with self._own_here().locked() as own:
+            is_paused = time.monotonic() < self._pause_until
+            if own is None or self._is_closed or (is_paused and not (is_urgent and own.index)):
+                return None
+            try:
+                if self._is_failing and not is_paused:
+                    self._begin_again(own)
+                return do(own.index or self._opened_index(own))
+            except Exception as error:  # a damaged index may cause any
+                self._judge(own, error)
+                return None
+
+    def _opened_index(self, own: _Own) -> Index:
+        from glassfs.persistent.index import Index  # SQLite is loaded only if it is needed
+
+        if self._files is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        own.index = Index(self._index_path, self._files, self._budget, self._values_budget)
+        return own.index
+
+    def _begin_again(self, own: _Own) -> None:
+        """Open the folder that is there now. Raises OSError and Refused."""
+        own.close()
+        self._files = Files(self._folder)
+        self._is_failing = False
+
+    def _judge(self, own: _Own, error: Exception) -> None:
+        """Decide whether an error passes, lasts, or means that the index is damaged."""
+        from glassfs.persistent import index
+
+        if index.is_busy(error):
+            return
+        if index.is_passing(error) or isinstance(error, Refused):
+            self._fail(error)
+            return
+        own.close()
+        self._thrown += 1
+        if self._thrown >= MOST_THROWN:
+            self._fail(error)
+            self._pause_until = float("inf")
+            return
+        log.info("%s: throwing away a damaged index: %s", self._index_path, error)
+        index.throw_away(self._index_path)
+
+    def _fail(self, error: Exception) -> None:
+        """Pause, and log the first error. A lack of descriptors or memory is not the disk's fault."""
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            return
+        self._is_failing = True
+        self._pause_until = max(self._pause_until, time.monotonic() + PAUSE_SECONDS)
+        if not self._has_logged:
+            self._has_logged = True
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            log.log(self._level, "%s: cannot be used as a disk cache for now: %s", self._folder, reason)
+
+    def _own_here(self) -> _Own:
+        """Return the state of this process: an inherited one may be neither used nor closed."""
+        own = self._own
+        if own.generation != generation():
+            own = self._own = _Own(own)
+        return own
+
+
+class _Own:
+    """The state of one process: its index, for one thread at a time, and the blocks that its threads are writing."""
+
+    def __init__(self, former: _Own | None = None) -> None:
+        self.generation = generation()
+        self.index: Index | None = None
+        self._former = former  # never closed: that would interfere with the process that owns it
+        self._lock = threading.Lock()
+        self._is_held = False
+        self._written: set[bytes] = set()
+        self._writing = threading.Lock()
+        _all.add(self)
+
+    def close(self) -> None:
+        index, self.index = self.index, None
+        if index is not None:
+            index.close()
+
+    @contextmanager
+    def locked(self) -> Iterator[_Own | None]:
+        """Exclude other threads; yield None if another thread does not finish in time."""
+        is_ours = self._lock.acquire(timeout=LOCK_TIMEOUT_SECONDS)
+        try:
+            yield self if is_ours else None
+        finally:
+            if is_ours:
+                self._lock.release()
+
+    def hold(self) -> None:
+        """Exclude other threads while this one forks."""
+        if self._lock.acquire(timeout=LOCK_TIMEOUT_SECONDS):
+            self._is_held = True
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._lock.release()
+
+    @contextmanager
+    def writing(self, name: bytes) -> Iterator[set[bytes]]:
+        """Yield all blocks that are being written, this one included; nothing if another thread is writing it."""
+        with self._writing:
+            is_alone = name not in self._written
+            self._written.add(name)
+        try:
+            yield self._written if is_alone else set()
+        finally:
+            if is_alone:
+                with self._writing:
+                    self._written.discard(name)
+
+
+def _hold_all() -> None:
+    for own in list(_all):
+        own.hold()
+
+
+def _release_all() -> None:
+    for own in list(_all):
+        own.release()
+
+
+_all: WeakSet[_Own] = WeakSet()
+# SQLite remembers which locks its process has, and would do so in a process that was forked while it had some.
+around_fork(_hold_all, _release_all, _release_all)

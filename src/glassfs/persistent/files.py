@@ -1,0 +1,241 @@
+"""The files of a persistent cache: a folder of this user only, and blocks that say whose they are.
+
+The file of a block has a header before its data. Its name, and the one of 256 folders that it is in, are a hash of the
+block's owner and number. A file is trusted only if it belongs to this user, has the expected length, and has the header
+that belongs to its data. Any thread and several processes.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeAlias
+
+import xxhash
+
+from glassfs.errors import Refused
+
+TOUCH_NS = 60 * 10**9
+"""Nanoseconds after which another use of a block updates its mtime."""
+UNIT = 4096
+"""Sizes of files are counted in multiples of this many bytes."""
+NEW = ".new-"
+TAG = "CACHEDIR.TAG"
+_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Cache of glassfs: may be deleted.\n"
+MAGIC = b"glassfs\x01"
+CHECKSUM = 16
+HEADER = struct.Struct(f"<8s32sQQ{CHECKSUM}s")
+"""Magic with a version, owner, block number, data length, and a checksum of all of that and the data."""
+NAME = 16
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO must not wait for a writer.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Data: TypeAlias = bytes | bytearray | memoryview
+
+
+def name_of(owner: bytes, number: int) -> bytes:
+    return hashlib.blake2b(owner + struct.pack("<Q", number), digest_size=NAME).digest()
+
+
+def header_of(owner: bytes, number: int, data: Data) -> bytes:
+    fields = HEADER.pack(MAGIC, owner, number, len(data), b"")[:-CHECKSUM]
+    checksum = xxhash.xxh3_128(fields)
+    checksum.update(data)
+    return fields + bytes(checksum.digest())
+
+
+def disk_size(size: int) -> int:
+    """Return the bytes that a file of ``size`` bytes counts for."""
+    return -(-size // UNIT) * UNIT
+
+
+def is_own_file(status: os.stat_result) -> bool:
+    """Return whether it is a regular file of this user that no other user can write to, with no second name."""
+    is_only = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    return is_only and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+class Files:
+    """The folder, opened once, and its files.
+
+    Raises Refused if another user owns the folder or can use it, and OSError.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._descriptor = -1
+        if stat.S_ISLNK(os.lstat(folder).st_mode):
+            raise Refused("is a link, and cannot be the folder of a disk cache", folder)
+        self._descriptor = os.open(folder, _ROOT)
+        status = os.fstat(self._descriptor)
+        if status.st_uid != os.geteuid():
+            raise Refused("belongs to another user, and cannot be the folder of a disk cache", folder)
+        if status.st_mode & 0o077:
+            raise Refused("is open to others (chmod 700), and cannot be the folder of a disk cache", folder)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def tag(self) -> None:
+        """Mark the folder for backup programs, which then leave it out."""
+        with suppress(FileExistsError):
+            file = os.open(TAG, _CREATE, 0o600, dir_fd=self._descriptor)
+            try:
+                os.write(file, _TAG)
+            finally:
+                os.close(file)
+
+    def sweep(self) -> None:
+        """Remove unfinished files of processes that have ended: those hold no lock on them."""
+        for name in os.listdir(self._descriptor):
+            if name.startswith(NEW):
+                with suppress(OSError):
+                    file = os.open(name, _READ, dir_fd=self._descriptor)
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        os.unlink(name, dir_fd=self._descriptor)
+                    finally:
+                        os.close(file)
+
+    def read(self, name: bytes, owner: bytes, number: int, size: int) -> bytes | None:
+        """Return the data of a block; None if the file is not that block. Raises OSError, such as FileNotFoundError."""
+        try:
+            with self._inner(name) as folder:
+                file = os.open(name.hex(), _READ, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+                return None
+            raise
+        try:
+            status = os.fstat(file)
+            if not is_own_file(status) or status.st_size != HEADER.size + size:
+                return None
+            header = os.read(file, HEADER.size)
+            data = os.read(file, size)
+            if header != header_of(owner, number, data) or len(data) != size:
+                return None
+            now = time.time_ns()
+            if not 0 <= now - status.st_mtime_ns < TOUCH_NS:
+                with suppress(OSError):  # a read-only disk can still be read
+                    os.utime(file, ns=(now, now))
+            return data
+        finally:
+            os.close(file)
+
+    @contextmanager
+    def written(self, header: bytes, data: Data, now: int) -> Iterator[Callable[[bytes], None]]:
+        """Write a block under a temporary name; yield the function that renames it. Raises OSError."""
+        new, file = self._create()
+        try:
+            rest = memoryview(data)
+            done = os.writev(file, (header, rest)) - len(header)
+            while 0 <= done < len(rest):
+                rest = rest[done:]
+                done = os.write(file, rest)
+            os.utime(file, ns=(now, now))
+            yield lambda name: self._rename(new, name)
+        finally:
+            with suppress(OSError):
+                os.unlink(new, dir_fd=self._descriptor)
+            os.close(file)
+
+    def _create(self) -> tuple[str, int]:
+        """Create a file and lock it, so that ``sweep`` leaves it. Raises OSError."""
+        while True:
+            new = f"{NEW}{secrets.token_hex(8)}"
+            file = os.open(new, _CREATE, 0o600, dir_fd=self._descriptor)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(file).st_nlink:
+                    return new, file
+            except BlockingIOError:  # another process sweeps just now
+                pass
+            except OSError:  # a file system without locks
+                return new, file
+            os.close(file)
+
+    def _status(self, name: bytes) -> os.stat_result:
+        with self._inner(name) as folder:
+            return os.stat(name.hex(), dir_fd=folder, follow_symlinks=False)
+
+    def has(self, name: bytes, size: int) -> bool:
+        """Return whether there is a file for that block with that size, header included."""
+        try:
+            return self._status(name).st_size == size
+        except OSError:
+            return False
+
+    def used(self, name: bytes) -> int | None:
+        """Return when a block was last used, in nanoseconds since 1970; None if it has no file."""
+        try:
+            return self._status(name).st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def unlink(self, name: bytes) -> None:
+        """Remove the file of a block, if it has one."""
+        with suppress(FileNotFoundError, IsADirectoryError), self._inner(name) as folder:
+            os.unlink(name.hex(), dir_fd=folder)
+
+    def all(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yield name, disk size and time of last use (nanoseconds) of all blocks."""
+        for inner in os.listdir(self._descriptor):
+            if len(inner) != 2 or not _is_hex(inner):
+                continue
+            with suppress(NotADirectoryError, FileNotFoundError):
+                folder = os.open(inner, _ROOT, dir_fd=self._descriptor)
+                try:
+                    for name in os.listdir(folder):
+                        if len(name) == 2 * NAME and name.startswith(inner) and _is_hex(name):
+                            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                            if not stat.S_ISDIR(status.st_mode):
+                                yield bytes.fromhex(name), disk_size(status.st_size), status.st_mtime_ns
+                finally:
+                    os.close(folder)
+
+    def _rename(self, new: str, name: bytes) -> None:
+        try:
+            self._rename_into_folder(new, name)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                os.mkdir(_inner_name(name), 0o700, dir_fd=self._descriptor)
+            self._rename_into_folder(new, name)
+
+    def _rename_into_folder(self, new: str, name: bytes) -> None:
+        with self._inner(name) as folder:
+            os.rename(new, name.hex(), src_dir_fd=self._descriptor, dst_dir_fd=folder)
+
+    @contextmanager
+    def _inner(self, name: bytes) -> Iterator[int]:
+        """Open the folder of a block. Raises FileNotFoundError also after removing a link in its place."""
+        try:
+            folder = os.open(_inner_name(name), _FOLDER, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                with suppress(OSError):
+                    os.unlink(_inner_name(name), dir_fd=self._descriptor)
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+            raise
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+
+def _inner_name(name: bytes) -> str:
+    return name[:1].hex()
+
+
+def _is_hex(name: str) -> bool:
+    return not name.strip("0123456789abcdef")

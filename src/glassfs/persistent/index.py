@@ -1,0 +1,329 @@
+"""The SQLite index of a persistent cache: small values, and the blocks with their sizes and times of last use.
+
+A block is added before its file is written and removed after its file is unlinked: so the files never take more than
+the index says, whichever process is killed when. After a restart of the machine, or with a new index, the files are
+counted once, before the first block is added. Values have checksums.
+
+The journal is SQLite's rollback journal. No memory is shared with other processes and nothing is mapped: that fails on
+network file systems, and a truncated file would kill the process. For one thread at a time, several processes. Raises
+OSError and sqlite3.Error; ``is_passing`` tells errors for which the file is not to blame.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeAlias
+
+import xxhash
+
+from glassfs.persistent.files import NAME, UNIT, Files, is_own_file
+
+SUFFIXES = ("", "-journal")
+SCHEMA = 2
+LOCK_TIMEOUT_SECONDS = 0.25
+"""How long to wait for another process."""
+JOURNAL = 64 << 10
+LARGEST_VALUE = 16 << 20
+COMPRESSED_FROM = 4096
+DAY_SECONDS = 86_400
+_CHECKSUM = 16
+_BOOT = "/proc/sys/kernel/random/boot_id"
+_PASSING = ("locked", "busy", "readonly", "is full", "unable to open", "disk I/O error")
+_TABLES = """
+CREATE TABLE blocks (name BLOB PRIMARY KEY, size INTEGER NOT NULL, used INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX blocks_used ON blocks (used);
+CREATE TABLE parts (
+    key BLOB NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, used INTEGER NOT NULL, PRIMARY KEY (key, number)
+);
+CREATE INDEX parts_used ON parts (used);
+CREATE TABLE totals (bytes INTEGER NOT NULL, boot TEXT NOT NULL);
+INSERT INTO totals VALUES (0, 'none');
+"""
+
+Values: TypeAlias = Mapping[bytes, Sequence[bytes]]
+"""The parts of values, by key."""
+
+
+class Reserved(NamedTuple):
+    """Whether a block may be written, and whether blocks had been counted whose files were never finished."""
+
+    is_granted: bool
+    were_missing: bool
+
+
+class Index:
+    """The index at ``path``, for blocks, values and itself of up to ``budget`` bytes, values ``values_budget``."""
+
+    def __init__(self, path: str, files: Files, budget: int, values_budget: int) -> None:
+        self._path = path
+        self._files = files
+        self._budget = budget
+        self._values_budget = values_budget
+        self._is_counted = False
+        self._file = _own_file(path)
+        self._connection = sqlite3.connect(
+            path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False,
+        )
+        try:
+            for setting in (
+                "synchronous = OFF", "mmap_size = 0", "trusted_schema = OFF", "journal_mode = PERSIST",
+                f"journal_size_limit = {JOURNAL}",
+            ):
+                self._connection.execute(f"PRAGMA {setting}").fetchall()
+            if self._number("PRAGMA user_version") != SCHEMA:
+                self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
+                self._make()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+    # Values
+
+    def find(self, keys: Sequence[bytes], number: int, most_bytes: int) -> dict[bytes, bytes]:
+        """Return part ``number`` of the values of these keys, in order, until ``most_bytes`` are found."""
+        found: dict[bytes, bytes] = {}
+        damaged, unused, today, size = [], [], _today(), 0
+        for key in dict.fromkeys(keys):
+            row = self._row("SELECT data, used FROM parts WHERE key = ? AND number = ?", key, number)
+            if row is None:
+                continue
+            data = _unpacked(key, number, row[0])
+            if data is None:
+                damaged.append((key,))
+                continue
+            found[key] = data
+            size += len(data)
+            if row[1] != today:
+                unused.append((today, key))
+            if size >= most_bytes:
+                break
+        if damaged or unused:
+            with suppress(sqlite3.OperationalError), self._transaction():  # a read-only disk can still be read
+                self._connection.executemany("DELETE FROM parts WHERE key = ?", damaged)
+                self._connection.executemany("UPDATE parts SET used = ? WHERE key = ?", unused)
+        return found
+
+    def store(self, values: Values) -> None:
+        """Store values with all their parts, replacing those of equal keys; leave out values with large parts."""
+        rows = [
+            (key, number, _packed(key, number, part), _today())
+            for key, parts in values.items() if all(len(part) <= LARGEST_VALUE for part in parts)
+            for number, part in enumerate(parts)
+        ]
+        known = "SELECT 1 FROM parts WHERE key = ? AND number = ? AND data = ?"
+        if all(self._row(known, *row[:3]) for row in rows):
+            return
+        with self._transaction():
+            self._connection.executemany("DELETE FROM parts WHERE key = ?", {(row[0],) for row in rows})
+            self._connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?)", rows)
+            self._evict_values()
+        self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def _evict_values(self) -> None:
+        if self._bytes_in_use() <= self._values_budget:
+            return
+        some = self._number("SELECT count(*) FROM parts") // 16 + 1
+        oldest = f"SELECT key FROM (SELECT key FROM parts ORDER BY used, rowid LIMIT {some})"
+        while self._bytes_in_use() > self._values_budget // 4 * 3:
+            if self._connection.execute(f"DELETE FROM parts WHERE key IN ({oldest})").rowcount < 1:
+                break
+
+    def _bytes_in_use(self) -> int:
+        pages = self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")
+        return pages * self._number("PRAGMA page_size")
+
+    # Blocks
+
+    def reserve(self, name: bytes, size: int, now: int, writing: Collection[bytes]) -> Reserved:
+        """Count a block that is about to be written, and evict others for it.
+
+        ``writing`` are the blocks that this process is writing, this one included: they are not evicted.
+        """
+        with self._transaction():
+            if not self._is_counted:
+                self._count()
+            self._files.unlink(name)  # otherwise there would be two of them for a moment
+            self._forget(name)
+            self._connection.execute("INSERT INTO blocks VALUES (?, ?, ?)", (name, size, now))
+            self._add(size)
+            was_missing = self._evict(writing, now)
+            if len(writing) > 1 and self._number("SELECT bytes FROM totals") > self._blocks_budget():
+                self._forget(name)
+                return Reserved(False, was_missing)
+            return Reserved(True, was_missing)
+
+    def finish(self, name: bytes, rename: Callable[[], None]) -> bool:
+        """Rename the file of a block; return False if the block was evicted meanwhile and so is not counted."""
+        with self._transaction():
+            if self._row("SELECT 1 FROM blocks WHERE name = ?", name) is None:
+                return False
+            rename()
+            return True
+
+    def forget(self, name: bytes) -> None:
+        """Remove a block."""
+        with self._transaction():
+            self._files.unlink(name)
+            self._forget(name)
+
+    def _make(self) -> None:
+        """Make the tables, unless another process just did."""
+        with self._transaction():
+            if self._number("PRAGMA user_version") == SCHEMA:
+                return
+            if self._number("SELECT count(*) FROM sqlite_master"):
+                raise sqlite3.DatabaseError("is of another version")
+            for statement in filter(None, map(str.strip, _TABLES.split(";"))):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    def _count(self) -> None:
+        """Count the files, if the index may not know all of them."""
+        size = self._number("SELECT coalesce(sum(size), 0) FROM blocks")
+        boot = _boot()
+        if self._row("SELECT * FROM totals") != (size, boot):
+            self._connection.execute("DELETE FROM blocks")
+            self._connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", self._found())
+            size = self._number("SELECT coalesce(sum(size), 0) FROM blocks")
+            self._connection.execute("UPDATE totals SET bytes = ?, boot = ?", (size, boot))
+        self._is_counted = True
+
+    def _found(self) -> Iterator[tuple[bytes, int, int]]:
+        for block in self._files.all():
+            if block[1] > self._budget + UNIT:  # no block of this cache, and its size might overflow sums
+                self._files.unlink(block[0])
+            else:
+                yield block
+
+    def _blocks_budget(self) -> int:
+        return self._budget - self._number("PRAGMA page_count") * self._number("PRAGMA page_size") - JOURNAL
+
+    def _evict(self, writing: Collection[bytes], now: int) -> bool:
+        """Remove least recently used blocks until the budget holds; return whether a removed one had no file."""
+        was_missing = False
+        oldest = "SELECT name, used FROM blocks ORDER BY used LIMIT ?"
+        budget = self._blocks_budget()
+        while self._number("SELECT bytes FROM totals") > budget:
+            rows = self._connection.execute(oldest, (len(writing) + 1,)).fetchall()
+            row = next((row for row in rows if row[0] not in writing), None)
+            if row is None:
+                break
+            if not isinstance(row[0], bytes) or len(row[0]) != NAME:
+                raise sqlite3.DatabaseError("has a name in it that no block has")
+            used = self._files.used(row[0])
+            if used is not None and row[1] < used <= now:  # readers only touch the file
+                self._connection.execute("UPDATE blocks SET used = ? WHERE name = ?", (used, row[0]))
+                continue
+            was_missing |= used is None
+            self._files.unlink(row[0])
+            self._forget(row[0])
+        return was_missing
+
+    def _forget(self, name: bytes) -> None:
+        row = self._row("SELECT size FROM blocks WHERE name = ?", name)
+        if row is not None:
+            self._connection.execute("DELETE FROM blocks WHERE name = ?", (name,))
+            self._add(-int(row[0]))
+
+    def _add(self, size: int) -> None:
+        self._connection.execute("UPDATE totals SET bytes = bytes + ?", (size,))
+
+    def _row(self, statement: str, *values: object) -> tuple[Any, ...] | None:
+        found: tuple[Any, ...] | None = self._connection.execute(statement, values).fetchone()
+        return found
+
+    def _number(self, statement: str) -> int:
+        found = self._row(statement)
+        if found is None or not isinstance(found[0], int):
+            raise sqlite3.DatabaseError("has no totals")
+        return found[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Exclude other writers. An exception rolls all changes back."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _identity(os.stat(self._path)) != self._file:  # other processes use the file that is there now
+                raise FileNotFoundError(f"{self._path} was replaced")
+            yield
+            self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._is_counted = False
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+
+
+def is_passing(error: Exception) -> bool:
+    """Return whether the index may be undamaged despite this error."""
+    return isinstance(error, (OSError, MemoryError)) or any(word in str(error) for word in _PASSING)
+
+
+def is_busy(error: Exception) -> bool:
+    """Return whether another process is using the index."""
+    return isinstance(error, sqlite3.OperationalError) and any(word in str(error) for word in _PASSING[:2])
+
+
+def throw_away(path: str) -> None:
+    for suffix in SUFFIXES:
+        with suppress(OSError):
+            os.unlink(path + suffix)
+
+
+def _own_file(path: str) -> tuple[int, int]:
+    """Make the file if necessary, replacing one that another user may have made; return device and inode number."""
+    for suffix in SUFFIXES:
+        with suppress(FileNotFoundError):
+            if not is_own_file(os.lstat(path + suffix)):
+                os.unlink(path + suffix)
+    with suppress(FileExistsError):  # an existing file is not opened: closing it would release SQLite's locks on it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    return _identity(os.lstat(path))
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _boot() -> str:
+    """Return the id of this boot: after a crash of the machine, what had not reached the disk is lost."""
+    try:
+        with open(_BOOT, encoding="ascii") as file:
+            return file.read(64).strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _today() -> int:
+    return int(time.time()) // DAY_SECONDS
+
+
+def _packed(key: bytes, number: int, data: bytes) -> bytes:
+    """Return a part as it is stored: a checksum, whether the data are compressed, and the data."""
+    is_compressed = len(data) >= COMPRESSED_FROM
+    return _checked(key, number, bytes((is_compressed,)) + (zlib.compress(data, 1) if is_compressed else data))
+
+
+def _unpacked(key: bytes, number: int, stored: object) -> bytes | None:
+    """Return the data of a part; None if it is not as it was stored."""
+    if not isinstance(stored, bytes) or stored != _checked(key, number, stored[_CHECKSUM:]):
+        return None
+    data = stored[_CHECKSUM + 1 :]
+    try:
+        return zlib.decompressobj().decompress(data, LARGEST_VALUE) if stored[_CHECKSUM] else data
+    except zlib.error:
+        return None
+
+
+def _checked(key: bytes, number: int, data: bytes) -> bytes:
+    return xxhash.xxh3_128_digest(struct.pack("<QQ", len(key), number) + key + data) + data

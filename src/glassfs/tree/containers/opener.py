@@ -1,0 +1,70 @@
+"""Open container files and parse them, whatever their formats raise. Any thread; nothing is remembered here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from glassfs.cache import BlockCache
+from glassfs.content import Container
+from glassfs.errors import Changed, GlassfsError, Refused, Unavailable
+from glassfs.formats.registry import Opening, open_container
+from glassfs.source import Path, Source, Version
+from glassfs.tree.containers.lease import Location
+
+log = logging.getLogger(__name__)
+
+Parts = Sequence[tuple[Path, Source]]
+"""The further files that a container is made of."""
+
+
+def open_version(location: Location, version: Version, cache: BlockCache) -> Opening:
+    """Open the file at a location for parsing. Raises Changed if it is not that version."""
+    source = location.store.open(location.path)
+    if source.version != version:
+        source.close()
+        raise Changed("has been replaced by another file", source.name)
+    return Opening(source, cache, *location)
+
+
+def parse(opening: Opening) -> Container:
+    """Return the container. Raises Refused if the file is not one, or if its format fails."""
+    with format_errors(opening.source.name):
+        return open_container(opening)
+
+
+def parse_or_close(opening: Opening) -> tuple[Container, Parts]:
+    """Return the container and its further files; close the file where ``parse`` raises."""
+    try:
+        container = parse(opening)
+    except BaseException:
+        opening.source.close()
+        raise
+    return container, used_parts(opening, container)
+
+
+def used_parts(opening: Opening, container: Container) -> Parts:
+    """Return the further files that a container uses, and close those that its format only tried."""
+    used = {id(source.entry) for source in container.sources[1:]}
+    parts = []
+    for path, source in opening.asked:
+        if source is not None and id(source.entry) in used:
+            parts.append((path, source))
+        elif source is not None:
+            source.close()
+    return parts
+
+
+@contextmanager
+def format_errors(name: str) -> Iterator[None]:
+    """Turn unexpected exceptions of a format into Refused, so that they cost one container and not its folder."""
+    try:
+        yield
+    except GlassfsError:
+        raise
+    except MemoryError:
+        raise Unavailable("there is not enough memory to open it", name) from None
+    except Exception as error:
+        log.exception("%s", GlassfsError("cannot be opened, by a fault of its format", name))
+        raise Refused(f"cannot be opened: {type(error).__name__}: {error}", name) from error

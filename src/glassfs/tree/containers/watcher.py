@@ -1,0 +1,141 @@
+"""Compare leased containers with their stores, and collect the tree paths of what changed. Any thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
+from glassfs.names import component, raw
+from glassfs.source import Entry, Path
+from glassfs.tree.containers.lease import ContainerLease, Location
+from glassfs.tree.containers.leases import Leases
+from glassfs.tree.lease import Lease
+
+log = logging.getLogger(__name__)
+
+COMPARED_PARTS = 512
+"""Further files compared in one round, over all containers."""
+LEAST_PARTS = 8
+"""Further files compared in one round of each container, however many containers there are."""
+
+
+class Watcher:
+    """Notices when a container is no longer what its lease says.
+
+    ``on_update`` is called with a lease after attributes of its files changed but not their bytes, ``on_retire`` after
+    another version, or none, is at its location. ``on_change`` follows either, and any notification by a store. None
+    of them is called under a lock.
+    """
+
+    def __init__(
+        self, leases: Leases, on_update: Callable[[ContainerLease], None],
+        on_retire: Callable[[ContainerLease], None], on_change: Callable[[], None],
+    ) -> None:
+        self._leases = leases
+        self._on_update = on_update
+        self._on_retire = on_retire
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._changed: set[str] = set()
+        self._notified: set[tuple[Location, str, str]] = set()
+        """Notifications by stores: the folder, its path in the tree, and a name, or "" for everything in it."""
+
+    def check(self, location: Location, entry: Entry | None) -> bool:
+        """Compare a leased container with what is at its location now; return whether anything changed."""
+        lease = self._leases.find(location)
+        if lease is None:
+            return False
+        before = lease.entries
+        return self._compare(lease, before, None if entry is None else (entry, *before[1:]))
+
+    def is_current(self, lease: Lease) -> bool:
+        """Ask the store, and return whether what is leased is still at its location, as far as can be told."""
+        if isinstance(lease, ContainerLease) and not lease.is_retired:
+            self._poll(lease.location)
+        return not lease.is_retired
+
+    def watch(self, folder: Location, at: str) -> bool:
+        """Return whether ``changes`` will report changes in a folder. ``at`` is its path in the tree."""
+
+        def notify(_: Path, name: str) -> None:
+            with self._lock:
+                is_first = not self._notified
+                self._notified.add((folder, at, name))
+            if is_first:
+                self._on_change()
+
+        return folder.store.watch(folder.path, notify)
+
+    def refresh(self) -> None:
+        """Compare the leased containers with their stores, or the next round of them. Waits for each store."""
+        leases = self._leases.next_round()
+        parts = max(LEAST_PARTS, COMPARED_PARTS // (len(leases) or 1))
+        for lease in leases:
+            before = lease.entries
+            try:
+                now = lease.entries_now(before, parts)
+            except (Unavailable, DeviceFailed):
+                continue
+            except GlassfsError:
+                now = None
+            self._compare(lease, before, now)
+
+    def changes(self) -> list[str]:
+        """Return the tree paths of what changed since the last call, of containers and of watched folders.
+
+        Waits only for stores that reported a change.
+        """
+        with self._lock:
+            notified, self._notified = self._notified, set()
+        for folder, at, name in notified:
+            if name:
+                self._poll(Location(folder.store, (*folder.path, name)))
+            shown = _unchanged_name(name)
+            self.note(f"{at}/{shown}" if shown else at)
+        with self._lock:
+            changed, self._changed = self._changed, set()
+        return sorted(changed)
+
+    def note(self, at: str) -> None:
+        """Report a tree path with the next ``changes``."""
+        with self._lock:
+            self._changed.add(at)
+
+    def retire(self, lease: ContainerLease, is_replaced: bool) -> bool:
+        """Retire a lease whose location has another version, or nothing. Open files of it stay readable."""
+        if not self._leases.retire(lease, is_replaced):
+            return False
+        self.note(lease.at)
+        self._on_retire(lease)
+        self._on_change()
+        return True
+
+    def _poll(self, location: Location) -> None:
+        try:
+            self.check(location, location.store.entry(location.path))
+        except (NotFound, NotADirectory):
+            self.check(location, None)
+        except GlassfsError as error:
+            log.debug("not compared: %s", error)
+
+    def _compare(self, lease: ContainerLease, before: Sequence[Entry], now: tuple[Entry, ...] | None) -> bool:
+        if now is None or any(old.version != new.version for old, new in zip(before, now, strict=True)):
+            return self.retire(lease, is_replaced=now is not None)
+        if all(old.stamp == new.stamp for old, new in zip(before, now, strict=True)):
+            return False
+        if not self._leases.update(lease, before, now):
+            return False
+        self.note(lease.at)
+        self._on_update(lease)
+        self._on_change()
+        return True
+
+
+def _unchanged_name(name: str) -> str:
+    """Return the name that a folder shows for one in a store, "" if that depends on its neighbors."""
+    try:
+        return name if component(raw(name)) == name else ""
+    except UnicodeEncodeError:
+        return ""

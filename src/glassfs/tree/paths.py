@@ -1,0 +1,52 @@
+"""A cache of what was found at paths, by the leases of its containers. Any thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import Generic, TypeVar
+
+from glassfs.tree.lease import Lease
+
+Value = TypeVar("Value")
+
+
+class PathCache(Generic[Value]):
+    """Values by path, up to ``limit`` of them; when there are more, all are dropped.
+
+    A value found before ``forget`` and added after it would be stale: callers take ``generation`` first and pass it to
+    ``put``, which then does nothing.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._values: dict[str, Value] = {}
+        self._paths_of: dict[Lease, list[str]] = {}
+        self.generation = 0
+        """Changes with each ``forget``."""
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, path: str) -> Value | None:
+        return self._values.get(path)
+
+    def put(self, path: str, value: Value, lease: Lease, generation: int) -> None:
+        with self._lock:
+            if self.generation != generation or lease.is_retired:
+                return
+            if len(self._values) >= self._limit:
+                self._values, self._paths_of = {}, {}
+            if path not in self._values:
+                self._paths_of.setdefault(lease, []).append(path)
+            self._values[path] = value
+
+    def forget(self, lease: Lease | None = None) -> None:
+        """Drop all values, or those of one lease."""
+        with self._lock:
+            self.generation += 1
+            if lease is None:
+                self._values, self._paths_of = {}, {}
+            else:
+                for path in self._paths_of.pop(lease, ()):
+                    self._values.pop(path, None)

@@ -1,0 +1,73 @@
+"""Calls that may hang, such as listing a folder on a dead server, with a timeout. Any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from typing import TypeVar
+
+from glassfs.errors import DeviceFailed, GlassfsError
+from glassfs.threads import DaemonPool
+
+TIMEOUT_SECONDS = 10.0
+"""For one folder, or some hundred rows of one container."""
+MOST_HANGING, MOST_OF_VOLUME = 32, 4
+"""Calls that may hang at a time before further ones fail at once: in all, and of one volume."""
+
+Result = TypeVar("Result")
+
+
+class TimedCalls:
+    """Runs calls on other threads and waits up to ``timeout_seconds`` for each.
+
+    A call that still hangs is not tried again, nor are others of a volume on which several hang: on a dead disk all
+    would. The more calls hang, the shorter the timeout.
+    """
+
+    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self.timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._pool = DaemonPool("timed-calls")
+        self._hanging: dict[Hashable, str | None] = {}
+        """The keys of hanging calls, and the volume if that is to blame."""
+
+    def __len__(self) -> int:
+        """Return how many calls hang."""
+        return len(self._hanging)
+
+    def call(
+        self, key: Hashable, volume: str, do: Callable[[], Result], probe: Callable[[], object] | None = None,
+    ) -> Result:
+        """Return or raise what ``do`` does. Raises DeviceFailed if it times out, or if a call with this key hangs.
+
+        Calls that may take long for reasons other than their volume pass a ``probe`` that should return at once. It
+        shows whether the volume is to blame.
+        """
+        with self._lock:
+            hanging = self._hanging
+            is_too_much = len(hanging) >= MOST_HANGING or list(hanging.values()).count(volume) >= MOST_OF_VOLUME
+            if key in hanging or is_too_much:
+                raise DeviceFailed("does not answer")
+            timeout_seconds = self.timeout_seconds / (1 + len(hanging))
+        future = self._pool.submit(do)
+        try:
+            return future.result(timeout_seconds)
+        except FutureTimeout:
+            if future.done():  # the call itself raised it, or ended just now
+                return future.result()
+            with self._lock:
+                self._hanging[key] = None if probe else volume
+            future.add_done_callback(lambda _: self._hanging.pop(key, None))
+            self._pool.abandon(future)
+            if probe is not None:
+                with suppress(GlassfsError):
+                    self.call((key, "probe"), volume, probe)
+            raise DeviceFailed("does not answer") from None
+        finally:
+            del future  # its exception refers to this frame
+
+    def close(self) -> None:
+        """End the idle threads. Later calls start new ones."""
+        self._pool.close()

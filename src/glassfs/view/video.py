@@ -1,0 +1,73 @@
+"""Arrays that are films: as a series of images, one a frame, and as what is played.
+
+A film is uint8 [T, H, W, C] with 1, 3 or 4 channels, or what the metadata call an image: uint8 [T, 3, H, W] and
+[T, H, W], for depth also uint16 [T, H, W].
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from glassfs.content import Array, Image, Series, Slice, Video
+
+DIGITS = 6
+LARGEST_SIDE = (1 << 31) - 1
+CHANNELS = (1, 3, 4)
+
+
+class _Layout(NamedTuple):
+    """How the frames lie in an array."""
+
+    length: int
+    height: int
+    width: int
+    channels: int
+    bits: int
+    is_planar: bool
+
+
+def frames(array: Array) -> Series | None:
+    """The frames of a film, or None where the array is not one."""
+    layout = _layout(array)
+    if layout is None:
+        return None
+    return Series(array.key, layout.length, partial(_frame, array, layout), DIGITS, is_uniform=True)
+
+
+def video_of(array: Array) -> Video | None:
+    """The same to be played."""
+    layout = _layout(array)
+    if layout is None:
+        return None
+    frame = partial(_frame, array, layout)
+    return Video(array.key, layout.length, array.fps, layout.width, layout.height, frame)
+
+
+def _frame(array: Array, layout: _Layout, number: int) -> Image:
+    _, height, width, channels, bits, is_planar = layout
+    size = height * width * channels * bits // 8
+    return Image(array.key, Slice(array.data, number * size, size), width, height, channels, bits, is_planar)
+
+
+def _layout(array: Array) -> _Layout | None:
+    shape = array.shape
+    if not isinstance(shape, tuple) or 0 in shape or array.dtype not in ("|u1", "<u2"):
+        return None
+    layout = _frame_layout(array.dtype, shape, array.modality)
+    if layout is None or max(layout[:2]) > LARGEST_SIDE:
+        return None
+    height, width, channels, is_planar = layout
+    return _Layout(shape[0], height, width, channels, 8 if array.dtype == "|u1" else 16, is_planar)
+
+
+def _frame_layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> tuple[int, int, int, bool] | None:
+    """Height, width, channels, and whether these are planes."""
+    is_image = modality in ("rgb", "depth")
+    if dtype == "|u1" and len(shape) == 4 and shape[3] in CHANNELS:
+        return shape[1], shape[2], shape[3], False
+    if dtype == "|u1" and len(shape) == 4 and shape[1] == 3 and is_image:
+        return shape[2], shape[3], 3, True
+    if len(shape) == 3 and (modality == "depth" or (dtype == "|u1" and is_image)):
+        return shape[1], shape[2], 1, False
+    return None

@@ -1,0 +1,227 @@
+"""The memory budget: who waits, who goes first, what is evicted, and that everything is released."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from glassfs.cache import budget as budget_module
+from glassfs.cache.budget import MemoryBudget, Ticket
+from tests.cache.recipes import interrupted
+from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request is granted because nothing was released for a while, on the slowest machine."""
+    monkeypatch.setattr(budget_module, "TIMEOUT_SECONDS", 600)
+    monkeypatch.setattr(budget_module, "NESTED_TIMEOUT_SECONDS", 600)
+
+
+class Cache:
+    """Blocks of 10 bytes; evicts as many as are needed, but not those that are pinned."""
+
+    def __init__(self, limit: int, blocks: int = 0) -> None:
+        self.blocks, self.pinned = blocks, 0
+        self.memory = MemoryBudget(limit, self.evict)
+        self.memory.release(0, 10 * blocks)
+
+    def evict(self, wanted: int) -> int:
+        count = min(self.blocks - self.pinned, -(-wanted // 10))
+        self.blocks -= count
+        return 10 * count
+
+
+def reserve_and_release(memory: MemoryBudget, size: int) -> None:
+    memory.reserve(size)
+    memory.release(size)
+
+
+def test_cached_bytes_are_evicted_for_reserved_ones() -> None:
+    cache = Cache(100, blocks=10)
+    cache.memory.reserve(35)
+    assert (cache.blocks, cache.memory.used) == (6, 95)
+    cache.memory.release(35)
+    assert cache.memory.used == 60
+
+
+def test_nothing_is_evicted_for_a_request_that_waits() -> None:
+    cache = Cache(100, blocks=4)
+    cache.memory.reserve(60)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(reserve_and_release, cache.memory, 50)
+        wait_until(lambda: cache.memory.queued == 1)
+        assert cache.blocks == 4
+        cache.memory.release(60)
+        waiting.result(60)
+
+
+def test_requests_are_granted_in_fifo_order() -> None:
+    memory, order = Cache(100).memory, []
+
+    def work(size: int) -> None:
+        memory.reserve(size)
+        order.append(size)
+        memory.release(size)
+
+    memory.reserve(60)
+    with ThreadPoolExecutor(3) as threads:
+        waiting = []
+        for count, size in enumerate((90, 80, 70)):
+            waiting.append(threads.submit(work, size))
+            wait_until(lambda count=count: memory.queued == count + 1)  # type: ignore[misc]
+        assert not memory.reserve_now(10), "memory is free, but other requests came first"
+        memory.release(60)
+        for one in waiting:
+            one.result(60)
+    assert order == [90, 80, 70]
+    assert memory.used == 0
+
+
+def test_request_beyond_the_limit_is_granted_alone() -> None:
+    memory = Cache(100).memory
+    memory.reserve(1)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(memory.reserve, 500)
+        wait_until(lambda: memory.queued == 1)
+        memory.release(1)
+        waiting.result(60)
+    assert memory.used == 500
+
+
+def test_unpinned_block_is_evicted_for_a_waiting_request() -> None:
+    cache = Cache(100, blocks=8)
+    cache.pinned = 8
+    cache.memory.reserve(10)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(reserve_and_release, cache.memory, 50)
+        wait_until(lambda: cache.memory.queued == 1)
+        cache.pinned = 0
+        cache.memory.recheck()
+        waiting.result(60)
+
+
+def test_excess_is_evicted_once_it_is_unpinned() -> None:
+    cache = Cache(100)
+    cache.blocks = cache.pinned = 15
+    cache.memory.release(0, 150)
+    assert cache.memory.used == 150
+    cache.pinned = 0
+    cache.memory.recheck()
+    assert cache.memory.used == 100
+
+
+def test_thread_that_holds_everything_gets_more() -> None:
+    """There is no other thread to wait for."""
+    memory = Cache(100).memory
+    memory.reserve(90)
+    with memory.nested():
+        memory.reserve(90)
+        assert memory.used == 180
+        memory.release(90)
+    memory.release(90)
+    assert memory.used == 0
+
+
+def test_two_threads_that_hold_everything_take_turns() -> None:
+    memory = Cache(100).memory
+    both = threading.Barrier(2, timeout=60)
+    lock, now, most = threading.Lock(), 0, 0
+
+    def work() -> None:
+        nonlocal now, most
+        memory.reserve(50)
+        with memory.nested():
+            both.wait()
+            memory.reserve(60)
+            with lock:
+                now += 1
+                most = max(most, now)
+            with lock:
+                now -= 1
+            memory.release(60)
+        memory.release(50)
+
+    with ThreadPoolExecutor(2) as threads:
+        for job in [threads.submit(work), threads.submit(work)]:
+            job.result(60)
+    assert most == 1
+    assert memory.used == 0
+
+
+def test_hurried_request_is_granted_first() -> None:
+    memory, order, ticket = Cache(100).memory, [], Ticket()
+
+    def work(size: int, ticket: Ticket | None) -> None:
+        memory.reserve(size, ticket)
+        order.append(size)
+        memory.release(size)
+
+    memory.reserve(100)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(work, 70, None)
+        wait_until(lambda: memory.queued == 1)
+        second = threads.submit(work, 80, ticket)
+        wait_until(lambda: memory.queued == 2)
+        memory.hurry(ticket)
+        assert order == []
+        with memory.waiting():
+            second.result(60)
+        memory.release(100)
+        first.result(60)
+    assert order == [80, 70]
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_no_request_waits_forever(monkeypatch: pytest.MonkeyPatch, is_nested: bool) -> None:
+    """The thread that holds the memory may wait for this one without saying so."""
+    monkeypatch.setattr(budget_module, "NESTED_TIMEOUT_SECONDS" if is_nested else "TIMEOUT_SECONDS", 0.05)
+    memory = Cache(100).memory
+    memory.reserve(100)
+
+    def work() -> None:
+        if is_nested:
+            with memory.nested():
+                memory.reserve(50)
+        else:
+            memory.reserve(50)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(work).result(60)
+    assert memory.used == 150
+
+
+def test_interrupted_request_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Cache(100).memory
+    memory.reserve(100)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory._condition, "wait", interrupted)
+        with ThreadPoolExecutor(1) as threads, pytest.raises(KeyboardInterrupt):
+            threads.submit(memory.reserve, 50).result(60)
+    memory.release(100)
+    assert memory.used == 0
+    assert memory.reserve_now(100)
+
+
+def test_everything_is_released_whatever_happens_together() -> None:
+    memory, most = Cache(1000).memory, []
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(50):
+            size, more = chance.randrange(1, 400), chance.randrange(1, 400)
+            memory.reserve(size)
+            with memory.nested():
+                memory.reserve(more)
+                most.append(memory.used)
+                memory.release(more)
+            memory.release(size)
+
+    with ThreadPoolExecutor(8) as threads:
+        for job in [threads.submit(work, seed) for seed in range(8)]:
+            job.result(120)
+    assert (memory.used, memory._idle, memory.queued) == (0, 0, 0)
+    assert max(most) <= 1400, "one thread at a time may exceed the limit"

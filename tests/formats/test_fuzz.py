@@ -1,0 +1,114 @@
+"""All formats: sound containers have no faults, and however edited they raise only errors of glassfs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from writers.idv import IdvWriter, Sparse, key, old_key, vector
+from writers.ikv import OBJECT, Typed, ikv1, ikv2
+from writers.wshard import WShardWriter, pack_residual, write_streamed
+
+from tests.formats.exercise import EDITS, Edit, edited, exercise
+from tests.formats.idv_files import EPOCH
+from tests.formats.kinodb_files import three_episodes
+from tests.formats.test_kastore import store
+from tests.formats.test_tskit import tables
+from tests.formats.wshard_files import made
+from tests.helpers import open_bytes
+
+ROWS = 5
+ARRAY = (np.arange(16 * 40) % 7).astype("<f4").reshape(16, 40)
+VALUE = {
+    "a": {"b": [1, "x", None, {"c": 2.5}], "d": np.arange(40), "e": np.arange(3.0)}, "t": ["s"] * 20, "f": "text" * 20,
+    "g": {"h": {"i": None}}, "j": np.array([True]), "k": Typed(OBJECT, [{"l": 1}, {}]), "z": None,
+}
+
+
+def idv(folder: Path) -> bytes:
+    with IdvWriter(folder / "made.idv", rows_per_block=3) as view:
+        view.add("Number", np.arange(ROWS), compression="none", metadata={"Note": "x", "F": 1.5})
+        view.add("Bits", np.arange(ROWS) % 2 == 0)
+        view.add("Old", [0, 1, 2, 0, 1], "DvBool", compression="none")
+        view.add("Time", np.array([EPOCH] * ROWS), "DvDateTime")
+        view.add("Zone", [(EPOCH, 60)] * ROWS, "DateTimeOffset", compression="none")
+        view.add("Text", ["a", None, "é", "\U0001f600", ""], compression="none")
+        view.add("Vector", [[1.0, 2.0], *[Sparse(2, [1], [3.0])] * 4], vector("Single", 2), compression="none",
+                 metadata={"SlotNames": ["a", "b"]})
+        view.add("Ragged", [[1.0], [], Sparse(4, [0, 3], [1.0, 2.0]), [], [2.0]], vector("Double"), compression="none")
+        view.add("Wide", [Sparse(70_000, [5, 9], [1, 2])] * ROWS, vector(key("UInt32", 3), 70_000), compression="none")
+        view.add("Words", [["a"], [], ["b", "é"], [], []], vector("TextSpan"), compression="none")
+        view.add("Key", np.arange(ROWS) % 3, old_key("Byte", 2), metadata={"KeyValues": ["a", "b"]})
+        view.add("Key", np.arange(ROWS) % 3, key("UInt32", 3), metadata={"KeyValues": ["a", "b", "c"]})
+    return (folder / "made.idv").read_bytes()
+
+
+def kastore(folder: Path) -> bytes:
+    return store({"a/b": np.arange(3, dtype="u1"), "c": np.arange(2.0), "d": np.array([], "i2")}, folder).read_bytes()
+
+
+def trees(folder: Path) -> bytes:
+    tables().dump(folder / "made.trees")
+    return (folder / "made.trees").read_bytes()
+
+
+def fill(writer: WShardWriter) -> None:
+    writer.add_channel("x", ARRAY)
+    writer.add_channel("rgb", np.zeros((16, 6, 5, 3), "u1"), modality="rgb")
+    writer.add("reward", np.arange(16, dtype="<f4"))
+    writer.add("residual/x/sign2nddiff", pack_residual(ARRAY % 2 == 0))
+
+
+def streamed(folder: Path) -> bytes:
+    write_streamed(folder / "s.wshard", {"signal/x": ARRAY, "action/x": ARRAY[:, :2]}, flush=5)
+    return (folder / "s.wshard").read_bytes()
+
+
+SOUND: dict[str, Callable[[Path], bytes]] = {
+    "idv": idv, "ikv1": lambda folder: ikv1(VALUE), "ikv2": lambda folder: ikv2(VALUE), "kastore": kastore,
+    "appended": lambda folder: kastore(folder) * 2, "trees": trees,
+    "kinodb": lambda folder: bytes(three_episodes(folder)),
+    **{f"wshard {codec}": lambda folder, codec=codec: made(fill, codec=codec) for codec in ("none", "zstd", "lz4")},
+    "streamed": streamed,
+}
+
+
+@cache
+def sound(name: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return SOUND[name](Path(folder))
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_containers_have_no_faults(name: str) -> None:
+    exercise(sound(name))
+    assert list(open_bytes(sound(name)).check()) == []
+
+
+@pytest.mark.parametrize("name", SOUND)
+@settings(max_examples=200)
+@given(edits=EDITS)
+def test_edited_containers_raise_only_known_errors(name: str, edits: list[Edit]) -> None:
+    exercise(edited(sound(name), edits))
+
+
+@pytest.mark.parametrize("name", SOUND)
+@settings(max_examples=100)
+@given(edits=EDITS)
+def test_edited_beginnings_raise_only_known_errors(name: str, edits: list[Edit]) -> None:
+    """Headers and indexes are at the beginning of most formats, and cut files keep only that."""
+    data = sound(name)
+    exercise(edited(data[:500], edits) + data[500 : -len(edits)])
+
+
+@pytest.mark.parametrize("name", ["idv", "ikv", "kastore", "kinodb", "wshard"])
+def test_malformed_samples_raise_only_known_errors(samples: Path, name: str) -> None:
+    paths = [path for path in (samples / name / "malformed").iterdir() if path.suffix != ".json"]
+    assert len(paths) > 10
+    for path in paths:
+        exercise(path)

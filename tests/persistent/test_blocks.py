@@ -1,0 +1,304 @@
+"""The disk cache: what was put or nothing, within its bound, whatever happens to its folder and its processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.persistent import files as files_module
+from glassfs.persistent import index as index_module
+from glassfs.persistent.files import NEW
+from glassfs.source.remote.disk import FACTS_SHARE, LEAST, DiskCache
+from glassfs.source.remote.server import Facts
+from tests.conftest import Scale
+
+INDEX = "index.sqlite"
+BLOCK = 64 << 10
+BUDGET = 1 << 20
+LARGE = 64 << 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "kept"
+
+
+def opened(folder: Path, budget: int = LARGE) -> DiskCache:
+    return DiskCache(os.fspath(folder), budget)
+
+
+def content(number: int, size: int = BLOCK) -> bytes:
+    """The data that belong to a number, no two of them alike."""
+    return random.Random(number).randbytes(size)
+
+
+def blocks(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("??/*") if len(path.name) == 32)
+
+
+def taken(folder: Path) -> int:
+    """What all files in the folder take, also those that are being written and the index."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def used(disk: Path) -> int:
+    """What is in use on a file system at this moment."""
+    told = os.statvfs(disk)
+    return (told.f_blocks - told.f_bfree) * told.f_frsize
+
+
+def kept(cache: DiskCache, numbers: range, key: str = "key", size: int = BLOCK) -> list[int]:
+    """Those of the blocks that are there; each is what was put."""
+    found = []
+    for number in numbers:
+        data = cache.get(key, "tag", number, size)
+        if data is not None:
+            assert data == content(number, size)
+            found.append(number)
+    return found
+
+
+# -- what is found
+
+KEYS = st.sampled_from(["s3://bucket/a", "s3://bucket/b", "", "\udc80", "a" * 5000])
+TAGS = st.sampled_from(['"1"', '"2"', "3", 'W/"1"', "", "*"])
+STEPS = st.one_of(
+    st.tuples(st.just("put"), KEYS, TAGS, st.integers(0, 2), st.integers(0, 3)),
+    st.tuples(st.just("get"), KEYS, TAGS, st.integers(0, 2), st.integers(0, 3)),
+    st.tuples(st.just("note"), KEYS, TAGS, st.integers(0, 1 << 50), st.integers(-(1 << 40), 1 << 60)),
+    st.tuples(st.just("facts"), KEYS, TAGS, st.none(), st.none()),
+    st.tuples(st.just("again"), KEYS, TAGS, st.none(), st.none()),
+)
+
+
+@settings(max_examples=300)
+@given(steps=st.lists(st.tuples(st.booleans(), STEPS), max_size=30))
+def test_two_caches_in_one_folder_are_one_dictionary(
+    steps: list[tuple[bool, tuple[str, str, str, int, int]]], tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("model") / "kept"
+    caches = [opened(folder), opened(folder)]
+    data: dict[tuple[str, str, int], bytes] = {}
+    facts: dict[str, Facts] = {}
+    for which, (step, key, tag, number, value) in steps:
+        cache = caches[which]
+        is_strong = tag not in ("", "*", 'W/"1"')
+        if step == "put":
+            data_of = content(number, value) if value else b""
+            cache.put(key, tag, number, data_of)
+            if is_strong and value:
+                data[key, tag, number] = data_of
+        elif step == "get":
+            found = cache.get(key, tag, number, value)
+            known = data.get((key, tag, number))
+            if known is not None and len(known) != value:
+                del data[key, tag, number]  # one of them is wrong, and nobody can say which
+                known = None
+            assert found == known
+        elif step == "note":
+            cache.note_facts(key, Facts(number, tag, value))
+            if is_strong:
+                facts[key] = Facts(number, tag, value)
+        elif step == "facts":
+            assert cache.facts(key) == facts.get(key)
+        else:
+            cache.close()
+            assert cache.get(key, tag, 0, 1) is None and cache.facts(key) is None
+            caches[which] = opened(folder)
+    for cache in caches:
+        for (key, tag, number), known in data.items():
+            assert cache.get(key, tag, number, len(known)) == known
+        cache.close()
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("data", [bytearray(b"abc"), memoryview(b"abc"), memoryview(b"xabcx")[1:4]])
+def test_whatever_has_bytes_can_be_put(folder: Path, data: bytearray | memoryview) -> None:
+    cache = opened(folder)
+    cache.put("key", "tag", 0, data)
+    found = cache.get("key", "tag", 0, 3)
+    assert type(found) is bytes and found == b"abc"
+
+
+def test_keys_and_tags_are_not_run_together(folder: Path) -> None:
+    cache = opened(folder)
+    cache.put("ab", "c", 0, b"1")
+    assert cache.get("a", "bc", 0, 1) is None
+
+
+def test_facts_are_there_for_the_next_process_unless_they_tell_nothing_apart(folder: Path) -> None:
+    cache = opened(folder)
+    cache.note_facts("key", Facts(10, '"a"', 5))
+    for etag in ("", "*", 'W/"b"', "x" * 5000):
+        cache.note_facts("key", Facts(11, etag, 6))
+        cache.note_facts(f"other {etag}", Facts(11, etag, 6))
+        assert cache.facts(f"other {etag}") is None
+    cache.note_facts("key", Facts(1 << 70, '"c"', 6))
+    cache.close()
+    cache = opened(folder)
+    assert cache.facts("key") == Facts(10, '"a"', 5)
+    cache.note_facts("key", Facts(12, '"d"', 7))
+    assert cache.facts("key") == Facts(12, '"d"', 7)
+
+
+def test_facts_have_a_share_and_no_more(folder: Path) -> None:
+    cache = opened(folder, LEAST)
+    for number in range(1500):
+        cache.note_facts(f"key {number}", Facts(number, '"a"', 0))
+    found = [number for number in range(1500) if cache.facts(f"key {number}") is not None]
+    assert 100 < len(found) < 1000
+    assert found[-1] == 1499
+    assert (folder / INDEX).stat().st_size <= LEAST // FACTS_SHARE + 2 * files_module.UNIT
+
+
+def test_facts_that_were_damaged_are_not_believed(folder: Path) -> None:
+    cache = opened(folder)
+    cache.note_facts("key", Facts(10, '"a"', 5))
+    cache.close()
+    connection = sqlite3.connect(folder / INDEX)
+    ((told,),) = connection.execute("SELECT data FROM parts").fetchall()
+    for place in range(len(told)):
+        changed = bytearray(told)
+        changed[place] ^= 1
+        connection.execute("UPDATE parts SET data = ?", (bytes(changed),))
+        connection.commit()
+        assert opened(folder).facts("key") is None
+    connection.close()
+
+
+# -- the bound
+
+@settings(max_examples=100)
+@given(sizes=st.lists(st.integers(1, 300_000), min_size=1, max_size=25))
+def test_the_bound_is_kept_and_what_is_oldest_goes(sizes: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("bound") / "kept"
+    cache = opened(folder, BUDGET)
+    for number, size in enumerate(sizes):
+        cache.put("key", "tag", number, bytes(size))
+        assert taken(folder) <= BUDGET
+        there = [cache.get("key", "tag", known, sizes[known]) is not None for known in range(number + 1)]
+        first = there.index(True)
+        assert all(there[first:])
+        if first:  # what went last would not have had room
+            assert sum(sizes[first - 1:number + 1]) > BUDGET - index_module.JOURNAL - (number + 12) * files_module.UNIT
+    cache.close()
+    shutil.rmtree(folder)
+
+
+def test_what_was_read_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "TOUCH_NS", 0)
+    cache = opened(folder, BUDGET)
+    for number in range(40):
+        cache.put("key", "tag", number, content(number))
+        assert cache.get("key", "tag", 0, BLOCK) == content(0)
+    there = kept(cache, range(40))
+    assert there[0] == 0 and there[1:] == list(range(there[1], 40)) and there[1] > 20
+
+
+def test_times_to_come_do_not_keep_a_block(folder: Path) -> None:
+    cache = opened(folder, BUDGET)
+    cache.put("key", "tag", 0, content(0))
+    os.utime(blocks(folder)[0], (2**33, 2**33))
+    for number in range(1, 40):
+        cache.put("key", "tag", number, content(number))
+    assert kept(cache, range(40))[0] > 20
+
+
+def test_use_is_noted_now_and_then(folder: Path) -> None:
+    cache = opened(folder)
+    cache.put("key", "tag", 0, content(0))
+    (path,) = blocks(folder)
+    before = path.stat().st_mtime_ns
+    assert kept(cache, range(1)) == [0]
+    assert path.stat().st_mtime_ns == before
+    os.utime(path, ns=(before, before - files_module.TOUCH_NS))
+    assert kept(cache, range(1)) == [0]
+    assert path.stat().st_mtime_ns >= before
+
+
+@pytest.mark.parametrize("is_each_alone", [True, False])
+def test_the_bound_is_kept_under_many_threads(small_disk: Path, scale: Scale, is_each_alone: bool) -> None:
+    """At any moment: the disk says what is in use, where adding up files would see some of them twice."""
+    folder = small_disk / "kept"
+    cache = opened(folder, BUDGET)
+    whole = {number: content(number) for number in range(scale(60, 1000))}
+
+    def work(thread: int) -> int:
+        most = 0
+        key = f"key {thread if is_each_alone else thread // 2}"
+        for number, data in whole.items():
+            cache.put(key, "tag", number, data)
+            found = cache.get(key, "tag", number // 2, BLOCK)
+            assert found is None or found == whole[number // 2]
+            most = max(most, used(small_disk))
+        return most
+
+    with ThreadPoolExecutor(8) as pool:
+        assert BUDGET // 2 < max(pool.map(work, range(8))) <= BUDGET + BLOCK
+    assert taken(folder) <= BUDGET
+    assert not list(folder.glob(f"{NEW}*"))
+
+
+def test_a_smaller_budget_holds_from_the_first_block_on(folder: Path) -> None:
+    cache = opened(folder)
+    for number in range(60):
+        cache.put("key", "tag", number, content(number))
+    cache.close()
+    assert taken(folder) > 3 * BUDGET
+    cache = opened(folder, BUDGET)
+    cache.put("key", "tag", 60, content(60))
+    assert taken(folder) <= BUDGET
+    assert kept(cache, range(61))[-2:] == [59, 60]
+
+
+def test_what_is_larger_than_the_budget_is_not_kept(folder: Path) -> None:
+    cache = opened(folder, LEAST)
+    cache.put("key", "tag", 0, b"1")
+    cache.put("key", "tag", 1, bytes(LEAST + 1))
+    assert cache.get("key", "tag", 0, 1) == b"1"
+    assert cache.get("key", "tag", 1, LEAST + 1) is None
+    cache.put("key", "tag", 2, bytes(LEAST))
+    assert cache.get("key", "tag", 2, LEAST) == bytes(LEAST)
+    assert taken(folder) <= 2 * LEAST
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_files_that_the_index_does_not_know_are_counted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool,
+) -> None:
+    """After the machine went down, or without the index, it goes by what there is."""
+    cache = opened(folder)
+    for number in range(60):
+        cache.put("key", "tag", number, content(number))
+    cache.close()
+    if is_lost:
+        (folder / INDEX).unlink()
+    else:
+        connection = sqlite3.connect(folder / INDEX)
+        connection.executescript("DELETE FROM blocks; UPDATE totals SET bytes = 0")
+        connection.close()
+        monkeypatch.setattr(index_module, "_boot", lambda: "the next one")
+    (folder / "ab").mkdir(exist_ok=True)
+    with (folder / "ab" / ("ab" * 16)).open("wb") as file:
+        file.truncate(1 << 42)
+    (folder / "ab" / "notes").write_text("whatever")
+    cache = opened(folder, BUDGET)
+    cache.put("key", "tag", 60, content(60))
+    assert taken(folder) <= BUDGET
+    assert kept(cache, range(61))[-2:] == [59, 60]
+    assert (folder / "ab" / "notes").exists()
