@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import ssl
 import time
+from concurrent.futures import TimeoutError as FutureTimeout
 from urllib.parse import quote
 from urllib.request import getproxies, proxy_bypass
 
@@ -37,11 +38,13 @@ def demand_no_redirect(url: Url, authorization: str, timeout: float) -> None:
     """
     if url.scheme in getproxies() and not proxy_bypass(url.host):
         return
+    future = _pool.submit(lambda: _redirects_retried(url, authorization, timeout / ATTEMPTS))
     try:
-        redirects = _pool.call(lambda: _redirects_retried(url, authorization, timeout / ATTEMPTS), timeout)
+        redirects = future.result(timeout)
     except ssl.SSLCertVerificationError:
         raise DeviceFailed("its certificate is not trusted", url.shown) from None
-    except TimeoutError:
+    except (TimeoutError, FutureTimeout):
+        _pool.abandon(future)
         raise DeviceFailed(f"no answer within {timeout:g} seconds", url.shown) from None
     except OSError:
         return
