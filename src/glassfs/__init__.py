@@ -1,6 +1,6 @@
 """glassfs: data containers as read-only directories.
 
-``glassfs.open(source)`` gives a container, several, or a folder of them to Python programs; the command line is
+``glassfs.open(source)`` opens containers, or a folder of them, for Python programs; for the command line see
 ``glassfs --help``.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 __all__ = ["Entry", "Library", "Table", "__version__", "open"]
 
-# Whoever wants the log configures it, as the daemon does; others must not find it in their stderr.
+# Programs that want the log configure it, as the daemon does; others must not get it on stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
@@ -25,23 +25,21 @@ def open(  # noqa: A001 - reads as glassfs.open
     *sources: str | os.PathLike[str], cache_size: int | None = None, spool: str | None = None, views: str = "",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Library:
-    """One container, one folder, or several of either side by side, to be used like a mapping of paths to entries.
-
-    Sources are local names or URLs.
+    """Open containers and folders as a mapping of paths to entries. Sources are local paths or URLs.
 
     ::
 
         with glassfs.open("datasets/") as data:
             data["run1.kdb/episodes/0/state"].numpy()
 
-    ``views`` are further forms of contents to be listed, such as ``"mp4+parquet"``, or ``"all"``; whoever asks for one
-    by its path finds it in any case.
+    ``views`` are further forms of contents to list, such as ``"mp4+parquet"``, or ``"all"``; views that are not
+    listed can still be opened by path.
 
-    ``cache_size`` bounds the decoded blocks in memory, in bytes (256 MiB); blocks too large for it go through unlinked
-    files in the folder ``spool``. ``storage_options`` tell how to reach what has a URL: ``endpoint``, ``region``,
-    ``profile``, ``anonymous``, ``timeout``, ``poll``, ``disk_cache``, ``disk_cache_size``, and what fsspec's file
-    system of that protocol calls these. Raises ``glassfs.errors.Refused`` for what is not a container or a broken one,
-    NotFound for what is not there and for a view that there is not, and other OSError.
+    ``cache_size`` bounds the decoded blocks in memory, in bytes (256 MiB); larger blocks go through unlinked files in
+    the folder ``spool``. ``storage_options`` are for URLs: ``endpoint``, ``region``, ``profile``, ``anonymous``,
+    ``timeout`` (seconds), ``poll`` (seconds), ``disk_cache``, ``disk_cache_size``, and the options of fsspec's file
+    system for the protocol. Raises ``glassfs.errors.Refused`` if a source is no container or a damaged one, NotFound if
+    a source or a view does not exist, and other OSError.
     """
     from glassfs.library.entry import opened
 
@@ -49,7 +47,7 @@ def open(  # noqa: A001 - reads as glassfs.open
 
 
 def __getattr__(name: str) -> Any:
-    """The types of what it gives, loaded when they are asked for."""
+    """Load the types of the library on first use."""
     if name not in ("Entry", "Library", "Table"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from glassfs import library

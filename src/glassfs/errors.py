@@ -1,8 +1,7 @@
-"""The exceptions of the core: values that say what is wrong, and in which part of which source.
+"""The exceptions of the package: each says what is wrong, in which part of which source.
 
-Each is also the built-in that a Python caller would expect. ``str`` makes the sentence of it, ``source: part: reason``;
-whoever raises gives the three and puts no names into the reason. Only ``glassfs.mount`` turns them into errno values;
-everything below it raises these.
+Each is also the built-in exception that a Python caller expects. ``str`` returns ``source: part: reason``; the reason
+itself has no names. Only ``glassfs.mount`` turns them into errno values.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ Error = TypeVar("Error", bound="GlassfsError")
 
 
 class GlassfsError(Exception):
-    """Base of everything that glassfs raises on purpose.
+    """Base class. ``source`` names a container or file as the user does, ``part`` a block or a path in a tree.
 
-    ``reason`` goes on where ``source`` (a container or file as a person would name it) and ``part`` (a block, a path
-    in a tree) stop. Either may be empty.
+    Either may be empty.
     """
 
     def __init__(self, reason: str = "", source: str = "", part: str = "") -> None:
@@ -29,77 +27,77 @@ class GlassfsError(Exception):
         return ": ".join(filter(None, (self.source, self.part, self.reason)))
 
     def at(self: Error, source: str = "", part: str = "") -> Error:
-        """The same fault, told by somebody who knows where: fills in what the error itself does not say."""
+        """Return a copy that has this source and part where the error itself has none."""
         return type(self)(self.reason, self.source or source, self.part or part)
 
     @property
     def without_source(self) -> str:
-        """The sentence for those who have named the source already."""
+        """The message without the source, for callers that name it themselves."""
         return ": ".join(filter(None, (self.part, self.reason)))
 
 
 class Refused(GlassfsError, ValueError):
-    """A container that cannot be opened at all."""
+    """A source cannot be opened at all."""
 
 
 class Unrecognised(Refused):
-    """A file that no format knows."""
+    """No format recognizes the file."""
 
 
 class NotFound(GlassfsError, FileNotFoundError):
-    """No such file or directory."""
+    """A file or directory does not exist."""
 
 
 class NoSuchEntry(NotFound, KeyError):
-    """The same of a name in a directory that is used like a mapping."""
+    """A name does not exist in a directory that is used as a mapping."""
 
 
 class NotADirectory(GlassfsError, NotADirectoryError):
-    """A file stands where a directory is needed."""
+    """A path needs a directory where there is a file."""
 
 
 class IsADirectory(GlassfsError, IsADirectoryError):
-    """A directory stands where a file is needed."""
+    """A path needs a file where there is a directory."""
 
 
 class Unsuited(GlassfsError, TypeError, AttributeError):
-    """Something that is not of the kind to be given in this form: a text as an array, an array as a picture."""
+    """A content cannot be converted to this type, such as a text to an array."""
 
 
 class Closed(GlassfsError, ValueError):
-    """Something that was closed and is used again."""
+    """An object was used after it was closed."""
 
 
 class NotAllowed(GlassfsError, PermissionError):
-    """A source that this process may not read."""
+    """This process may not read the source."""
 
 
 class Damaged(GlassfsError, OSError):
-    """Stored bytes that are missing, contradict one another, or cannot be decoded."""
+    """Stored bytes are missing, contradict one another, or cannot be decoded."""
 
 
 class Passing(GlassfsError, OSError):
-    """Something that says nothing about what is stored, but that it could not be looked at now.
+    """Base class of errors that may pass: the stored bytes cannot be read now.
 
-    None of these is ever remembered, or taken for a fault of the container: so none of them is Damaged.
+    They are never cached and never count as damage of the container.
     """
 
 
 class DeviceFailed(Passing):
-    """Bytes that are there, but that the device does not give, now at least."""
+    """A device or server failed or timed out."""
 
 
 class Changed(Passing):
-    """The source is no longer the file that was opened."""
+    """The source is not the file that was opened."""
 
 
 class TooLarge(GlassfsError, OSError):
-    """A rendering that would pass the limit set for it."""
+    """A rendered content would exceed its size limit."""
 
 
 class NoSpool(Passing):
-    """A block too large for memory that cannot be written to the folder for such blocks."""
+    """A block too large for memory cannot be written to the spool folder."""
 
 
 class Unavailable(Passing):
-    """The machine lacks something now (descriptors, memory). It says nothing about the source: try again."""
+    """The process lacks descriptors, memory or threads. Callers may try again."""

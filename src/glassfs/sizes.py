@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them."""
+"""Sizes in bytes as users write them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def parse_size(text: str) -> int:
-    """``64M`` → 67108864. Raises ValueError."""
+    """Parse a size: ``64M`` → 67108864. Raises ValueError."""
     match = re.fullmatch(r"(\d+)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 512M")
@@ -16,7 +16,7 @@ def parse_size(text: str) -> int:
 
 
 def human_size(size: int) -> str:
-    """``1536`` → ``1.5K``, as ``ls -h`` writes it."""
+    """Format a size as ``ls -h`` does: 1536 → ``1.5K``."""
     value = float(size)
     for unit in _SHIFTS:
         if value < 1024 or unit == "T":

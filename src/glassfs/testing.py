@@ -1,4 +1,4 @@
-"""What every format has to keep, as tests to subclass: for the formats of this package and for those of others.
+"""Conformance tests for formats, to subclass: for built-in formats and those of other packages.
 
     class TestMine(FormatTests):
         format = mine.FORMAT
@@ -7,9 +7,9 @@
             yield small_container()
             yield container_of_several_mib()
 
-pytest collects the class; nothing here needs pytest. Damage is made with a fixed seed, so that a failure comes again.
-The sound containers should show every kind of content that the format has, and one should be larger than
-``LARGE`` bytes, most of it payload: on that one laziness is measured.
+pytest collects the class, but nothing here needs pytest. Damage is random with a fixed seed, so that failures can be
+reproduced. The sound containers should have every kind of content of the format, and one of them should be larger than
+``LARGE`` bytes, most of it payload: laziness is measured on that one.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ PART = 64 << 10
 Kind = TypeVar("Kind")
 MOST_MEMBERS = 500
 MOST_DAMAGED_FILES = 60
-STRANGERS = (b"", b"\0", bytes(HEAD), b"\xff" * HEAD, b"# notes\n" * 20, b"%PDF-1.7\n", b"\x7fELF\x02\x01\x01")
+OTHER_FILES = (b"", b"\0", bytes(HEAD), b"\xff" * HEAD, b"# notes\n" * 20, b"%PDF-1.7\n", b"\x7fELF\x02\x01\x01")
 
 
 class WatchedSource(Source):
-    """A file of which the bytes that are read are counted."""
+    """A source that counts the bytes read from it."""
 
     def __init__(self, file: Source) -> None:
         self.name, self.entry = file.name, file.entry
@@ -83,7 +83,7 @@ class WatchedSource(Source):
 
 
 class WatchedStore(LocalStore):
-    """A folder whose files are watched; ``opened`` are all that were opened."""
+    """A folder that opens files as ``WatchedSource``; ``opened`` are all of them."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__(root)
@@ -96,7 +96,7 @@ class WatchedStore(LocalStore):
 
 
 class Opened(NamedTuple):
-    """An open container, and what watches over it."""
+    """An open container, with its store and source."""
 
     store: WatchedStore
     source: WatchedSource
@@ -107,42 +107,42 @@ class Opened(NamedTuple):
         return sum(source.bytes_read for source in self.store.opened)
 
 
-class Place(NamedTuple):
-    """A content and where it stands: the components of all groups above it, and its own."""
+class ContentPath(NamedTuple):
+    """A content and its path: the names of all groups above it, and its own."""
 
     name: tuple[bytes, ...]
     content: Content
 
 
 class FormatTests(ABC):
-    """The conformance tests of a format. Subclass, set ``format``, give ``containers``."""
+    """The conformance tests of a format. Subclasses set ``format`` and implement ``containers``."""
 
     format: Format
 
     opening_share = 0.125
-    """How much of a container larger than LARGE may be read to open it."""
+    """The part of a container larger than LARGE that opening may read."""
 
     damaged_copies = 60
-    """How many damaged copies are made of each sound container; of those larger than LARGE a tenth."""
+    """Number of damaged copies of each sound container; a tenth of it for those larger than LARGE."""
 
     most_memory = 64 << 20
-    """Bytes that opening and reading a damaged container may hold at a time, the cache's budget included."""
+    """Peak memory in bytes for opening and reading a damaged container, the cache's budget included."""
 
     most_seconds = 10.0
-    """Time that opening and reading one damaged container may take."""
+    """CPU time for opening and reading one damaged container."""
 
     budget = 8 << 20
-    """Bytes of decoded blocks that the cache may keep during the tests."""
+    """Budget of the block cache in bytes."""
 
     @abstractmethod
     def containers(self) -> Iterable[Path | bytes]:
-        """Sound containers: paths where neighbouring files matter, else paths or bytes."""
+        """Return sound containers: bytes, or paths, which are needed if neighboring files matter."""
 
     def damaged(self) -> Iterable[Path | bytes]:
-        """Containers with damage that only the format's author would think of."""
+        """Return containers with damage that is specific to the format."""
         return ()
 
-    # What the tests claim
+    # Tests
 
     def test_is_recognised_by_its_first_bytes(self) -> None:
         for path in self._paths():
@@ -153,10 +153,10 @@ class FormatTests(ABC):
         for path in self._paths():
             head = _head(path)
             others = [other.name for other in built_in() if other is not self.format and other.recognises(head)]
-            assert not others, f"{path.name} is taken by {', '.join(others)}"
+            assert not others, f"{path.name} is also recognised by {', '.join(others)}"
 
     def test_does_not_recognise_other_files(self) -> None:
-        for head in STRANGERS:
+        for head in OTHER_FILES:
             assert not self.format.recognises(head), f"recognises a file that starts with {head[:16]!r}"
 
     def test_recognising_cut_heads_raises_nothing(self) -> None:
@@ -186,7 +186,7 @@ class FormatTests(ABC):
                         before = opened.bytes_read
                         size = data.size
                         assert size >= 0, f"{_shown(place)} has the size {size}"
-                        assert opened.bytes_read == before, f"{_shown(place)}: its size is known but reads the file"
+                        assert opened.bytes_read == before, f"{_shown(place)}: its size is known, but reads the file"
 
     def test_names_and_keys_are_bytes(self) -> None:
         for path in self._paths():
@@ -234,7 +234,7 @@ class FormatTests(ABC):
                         content = fields.item(name)
                         is_collection = number < outline.collections
                         assert isinstance(content, Collection) == is_collection, f"{name!r}: not as the outline says"
-                        assert folder_of(content) is None, f"{name!r}: a film needs a folder, and has no room for it"
+                        assert folder_of(content) is None, f"{name!r}: a video needs a folder, and fields have none"
 
     def test_series_have_the_sizes_that_they_tell(self) -> None:
         for path in self._paths():
@@ -262,7 +262,7 @@ class FormatTests(ABC):
                     expected = whole[number]
                     for start, end in _ranges(len(expected), chance):
                         found = data.read(start, end - start)
-                        assert found == expected[start:end], f"{_shown(place)}: other bytes in {start} to {end}"
+                        assert found == expected[start:end], f"{_shown(place)}: wrong bytes in {start} to {end}"
 
     def test_derived_views_have_the_sizes_that_they_tell(self) -> None:
         for path in self._paths():
@@ -273,7 +273,7 @@ class FormatTests(ABC):
                         whole = data.read(0, data.size)
                         assert len(whole) == data.size, f"{_shown(place)}: not as many bytes as announced"
                         for start, end in _ranges(len(whole), random.Random(5)):
-                            assert data.read(start, end - start) == whole[start:end], f"{_shown(place)}: other bytes"
+                            assert data.read(start, end - start) == whole[start:end], f"{_shown(place)}: wrong bytes"
 
     def test_threads_read_the_same(self) -> None:
         for path in self._paths():
@@ -286,7 +286,7 @@ class FormatTests(ABC):
                 ] * 2
                 random.Random(2).shuffle(jobs)
                 for is_same in threads.map(lambda job: job[0].read(job[1], len(job[2])) == job[2], jobs):
-                    assert is_same, "threads that read at the same time get other bytes"
+                    assert is_same, "threads that read at the same time get wrong bytes"
 
     def test_sound_containers_have_no_fault(self) -> None:
         for path in self._paths():
@@ -328,10 +328,10 @@ class FormatTests(ABC):
             data = container if isinstance(container, bytes) else container.read_bytes()
             self._survive("damaged", data, f"damaged container {number}")
 
-    # How they find out
+    # Helpers
 
     def _paths(self) -> Iterator[Path]:
-        """The sound containers as files; those given as bytes get a name that tells nothing."""
+        """Yield the sound containers as files; those given as bytes get a name without a suffix."""
         number = -1
         with tempfile.TemporaryDirectory() as folder:
             for number, container in enumerate(self.containers()):
@@ -339,7 +339,7 @@ class FormatTests(ABC):
                 if isinstance(container, bytes):
                     path.write_bytes(container)
                 yield path
-        assert number >= 0, "containers() gives none"
+        assert number >= 0, "containers() returns none"
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[Opened]:
@@ -355,14 +355,14 @@ class FormatTests(ABC):
                     source.close()
             store.close()
 
-    def _files(self, container: Container) -> Iterator[tuple[Place, Data]]:
+    def _files(self, container: Container) -> Iterator[tuple[ContentPath, Data]]:
         cache = BlockCache(self.budget)
         for number, place in enumerate(walk(container.root)):
             if has_file(place.content):
                 yield place, data_of(place.content, cache, (number,))
 
     def _contents(self, path: Path) -> dict[int, bytes]:
-        """All bytes of each file by its number, each read at once."""
+        """Return the bytes of each file by its number, each read in one call."""
         with self._opened(path) as (_, _, container):
             found = {}
             for number, (place, data) in enumerate(self._files(container)):
@@ -374,52 +374,53 @@ class FormatTests(ABC):
         return self.damaged_copies if len(whole) <= LARGE else self.damaged_copies // 10
 
     def _survive(self, name: str, data: bytes, what: str) -> None:
-        """Opens and reads what may be damaged. Only GlassfsError may come out, in bounded time and memory."""
+        """Open and read a damaged container: only GlassfsError may be raised, in bounded time and memory."""
         if not self.format.recognises(data[:HEAD]):
-            return  # it would never be opened
+            return  # glassfs would never open it
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, name)
             path.write_bytes(data)
             gc.collect()
             tracemalloc.start()
-            start = time.monotonic()
+            start = time.process_time()
             try:
-                self._look_through(path)
+                self._read_all(path)
             except Exception as error:
                 raise AssertionError(f"{name}, {what}: {type(error).__name__}: {error}") from error
             finally:
-                seconds = time.monotonic() - start
+                seconds = time.process_time() - start
                 _, peak = tracemalloc.get_traced_memory()
                 tracemalloc.stop()
         assert peak <= self.most_memory, f"{name}, {what}: {peak} bytes of memory"
         assert seconds <= self.most_seconds, f"{name}, {what}: {seconds:.1f} s"
 
-    def _look_through(self, path: Path) -> None:
+    def _read_all(self, path: Path) -> None:
         try:
             with self._opened(path) as (_, _, container):
                 cache = BlockCache(self.budget)
                 for number, place in enumerate(islice(walk(container.root, is_damaged=True), MOST_DAMAGED_FILES)):
-                    _look_at(place.content, cache, number)
+                    _read_some(place.content, cache, number)
                 for _ in islice(container.check(), MOST_MEMBERS):
                     pass
         except GlassfsError:
             return
 
 
-def walk(root: Collection, is_damaged: bool = False) -> Iterator[Place]:
-    """All contents that are not groups, in order. Of damaged ones, groups that raise GlassfsError are passed over, and
-    no more than a number of members is looked at in each.
+def walk(root: Collection, is_damaged: bool = False) -> Iterator[ContentPath]:
+    """Yield all contents that are not groups, in order.
+
+    For damaged containers, skip groups that raise GlassfsError, and all but the first members of large groups.
     """
-    waiting = [Place((), root)]
+    waiting = [ContentPath((), root)]
     while waiting:
         name, content = waiting.pop()
         if not isinstance(content, Collection):
-            yield Place(name, content)
+            yield ContentPath(name, content)
             continue
         inner = []
         try:
             for member in islice(members_of(content), MOST_MEMBERS if is_damaged else None):
-                inner.append(Place((*name, *member.name), member.content))
+                inner.append(ContentPath((*name, *member.name), member.content))
         except GlassfsError:
             if not is_damaged:
                 raise
@@ -427,7 +428,7 @@ def walk(root: Collection, is_damaged: bool = False) -> Iterator[Place]:
 
 
 def _collections(root: Collection, kind: type[Kind]) -> Iterator[Kind]:
-    """All of a kind below a collection, that itself among them."""
+    """Yield all collections of one kind, ``root`` included."""
     waiting = [root]
     while waiting:
         collection = waiting.pop()
@@ -436,7 +437,7 @@ def _collections(root: Collection, kind: type[Kind]) -> Iterator[Kind]:
         waiting += [member.content for member in members_of(collection) if isinstance(member.content, Collection)]
 
 
-def _look_at(content: Content, cache: BlockCache, number: int) -> None:
+def _read_some(content: Content, cache: BlockCache, number: int) -> None:
     with suppress(GlassfsError):
         content.attributes()
         for data in _shown_as(content, cache, number):
@@ -447,7 +448,7 @@ def _look_at(content: Content, cache: BlockCache, number: int) -> None:
 
 
 def _shown_as(content: Content, cache: BlockCache, number: int) -> Iterator[Data]:
-    """All files that show a content, those of derived views as well."""
+    """Yield the files of a content, those of derived views included."""
     if has_file(content):
         yield data_of(content, cache, (number,))
     for shown in chosen(ALL).shown(content, cache, (number,), lambda error: None):
@@ -461,7 +462,7 @@ def _head(path: Path) -> bytes:
 
 
 def _ranges(size: int, chance: random.Random) -> Iterator[tuple[int, int]]:
-    """Ranges of a file: its first and last bytes, and some by chance, short and long."""
+    """Yield ranges of a file: its first and last bytes, and random ones, short and long."""
     if not size:
         return
     yield 0, 1
@@ -472,7 +473,7 @@ def _ranges(size: int, chance: random.Random) -> Iterator[tuple[int, int]]:
 
 
 def _changed(whole: bytes, chance: random.Random) -> tuple[bytes, str]:
-    """A copy with a few bytes changed, mostly near the beginning or the end, where headers and indexes are."""
+    """Return a copy with a few bytes changed, mostly near its ends, where headers and indexes are, and the changes."""
     changed = bytearray(whole)
     changes = []
     for _ in range(chance.choice((1, 1, 1, 2, 8))):
@@ -488,9 +489,9 @@ def _changed(whole: bytes, chance: random.Random) -> tuple[bytes, str]:
 
 
 def _descriptors() -> int:
-    """The number of files this process has open, where the system tells."""
+    """Return the number of open files of this process; 0 if the system does not say."""
     return len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 0
 
 
-def _shown(place: Place) -> str:
+def _shown(place: ContentPath) -> str:
     return b"/".join(place.name).decode("utf-8", "backslashreplace")

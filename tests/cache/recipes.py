@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 
 from glassfs.cache import BlockCache
+from tests.waiting import wait_for
 
 PIECE = 1 << 18
 
 
 class Block:
-    """A recipe that counts what it is asked for. It gives its number over and over."""
+    """A recipe that counts its calls. Its bytes repeat its number."""
 
     def __init__(self, number: int, size: int) -> None:
         self.number = number
@@ -49,11 +49,14 @@ class Block:
             yield self.expected(start, min(PIECE, self.size - start))
 
     def expected(self, offset: int, size: int) -> bytes:
-        return bytes(self.number + place // 1000 & 255 for place in range(offset, offset + size))
+        """Return the bytes of ``pieces``: 1000 of each value."""
+        first, last = offset // 1000, (offset + size) // 1000
+        thousands = b"".join(bytes([self.number + value & 255]) * 1000 for value in range(first, last + 1))
+        return thousands[offset - first * 1000 :][:size]
 
 
 class Gated(Block):
-    """A recipe that waits in ``whole`` until it is let go."""
+    """A recipe whose ``whole`` waits until ``gate`` is set."""
 
     def __init__(self, number: int, size: int) -> None:
         super().__init__(number, size)
@@ -62,7 +65,7 @@ class Gated(Block):
 
     def whole(self) -> bytes:
         self.entered.set()
-        assert self.gate.wait(60)
+        wait_for(self.gate)
         return super().whole()
 
 
@@ -72,8 +75,5 @@ def read(cache: BlockCache, block: Block, offset: int, size: int) -> bytes:
     return bytes(buffer)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.005)
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,78 +1,79 @@
-"""Room in the budget: who waits, who goes first, what is given up, and that nothing is counted for ever."""
+"""The memory budget: who waits, who goes first, what is evicted, and that everything is released."""
 
 from __future__ import annotations
 
 import random
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from glassfs.cache import budget as budget_module
 from glassfs.cache.budget import MemoryBudget, Ticket
-from tests.cache.recipes import wait_until
+from tests.cache.recipes import interrupted
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody goes ahead because nothing happens for a while, on the slowest machine."""
+def no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request is granted because nothing was released for a while, on the slowest machine."""
     monkeypatch.setattr(budget_module, "TIMEOUT_SECONDS", 600)
     monkeypatch.setattr(budget_module, "NESTED_TIMEOUT_SECONDS", 600)
 
 
-class Keeper:
-    """Keeps blocks of 10 bytes, and gives up as many as are asked for, but not those that are pinned."""
+class Cache:
+    """Blocks of 10 bytes; evicts as many as are needed, but not those that are pinned."""
 
-    def __init__(self, budget: int, blocks: int = 0) -> None:
+    def __init__(self, limit: int, blocks: int = 0) -> None:
         self.blocks, self.pinned = blocks, 0
-        self.memory = MemoryBudget(budget, self.free)
+        self.memory = MemoryBudget(limit, self.evict)
         self.memory.release(0, 10 * blocks)
 
-    def free(self, wanted: int) -> int:
+    def evict(self, wanted: int) -> int:
         count = min(self.blocks - self.pinned, -(-wanted // 10))
         self.blocks -= count
         return 10 * count
 
 
-def taken(memory: MemoryBudget, size: int) -> None:
+def reserve_and_release(memory: MemoryBudget, size: int) -> None:
     memory.reserve(size)
     memory.release(size)
 
 
-def test_what_is_kept_goes_for_what_is_needed() -> None:
-    keeper = Keeper(100, blocks=10)
-    keeper.memory.reserve(35)
-    assert (keeper.blocks, keeper.memory.used) == (6, 95)
-    keeper.memory.release(35)
-    assert keeper.memory.used == 60
+def test_cached_bytes_are_evicted_for_reserved_ones() -> None:
+    cache = Cache(100, blocks=10)
+    cache.memory.reserve(35)
+    assert (cache.blocks, cache.memory.used) == (6, 95)
+    cache.memory.release(35)
+    assert cache.memory.used == 60
 
 
-def test_nothing_is_given_up_in_vain() -> None:
-    keeper = Keeper(100, blocks=4)
-    keeper.memory.reserve(60)
+def test_nothing_is_evicted_for_a_request_that_waits() -> None:
+    cache = Cache(100, blocks=4)
+    cache.memory.reserve(60)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(taken, keeper.memory, 50)
-        wait_until(lambda: len(keeper.memory._queue) == 1)
-        assert keeper.blocks == 4
-        keeper.memory.release(60)
+        waiting = threads.submit(reserve_and_release, cache.memory, 50)
+        wait_until(lambda: cache.memory.queued == 1)
+        assert cache.blocks == 4
+        cache.memory.release(60)
         waiting.result(60)
 
 
-def test_those_who_came_first_go_first() -> None:
-    memory, order = Keeper(100).memory, []
+def test_requests_are_granted_in_fifo_order() -> None:
+    memory, order = Cache(100).memory, []
 
-    def take(size: int) -> None:
+    def work(size: int) -> None:
         memory.reserve(size)
         order.append(size)
         memory.release(size)
 
     memory.reserve(60)
     with ThreadPoolExecutor(3) as threads:
-        waiting: list[Future[None]] = []
+        waiting = []
         for count, size in enumerate((90, 80, 70)):
-            waiting.append(threads.submit(take, size))
-            wait_until(lambda count=count: len(memory._queue) == count + 1)  # type: ignore[misc]
-        assert not memory.reserve_now(10), "there is memory, but others came first"
+            waiting.append(threads.submit(work, size))
+            wait_until(lambda count=count: memory.queued == count + 1)  # type: ignore[misc]
+        assert not memory.reserve_now(10), "memory is free, but other requests came first"
         memory.release(60)
         for one in waiting:
             one.result(60)
@@ -80,42 +81,42 @@ def test_those_who_came_first_go_first() -> None:
     assert memory.used == 0
 
 
-def test_more_than_there_is_goes_alone() -> None:
-    memory = Keeper(100).memory
+def test_request_beyond_the_limit_is_granted_alone() -> None:
+    memory = Cache(100).memory
     memory.reserve(1)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(memory.reserve, 500)
-        wait_until(lambda: len(memory._queue) == 1)
+        wait_until(lambda: memory.queued == 1)
         memory.release(1)
         waiting.result(60)
     assert memory.used == 500
 
 
-def test_a_block_that_is_read_no_longer_makes_room() -> None:
-    keeper = Keeper(100, blocks=8)
-    keeper.pinned = 8
-    keeper.memory.reserve(10)
+def test_unpinned_block_is_evicted_for_a_waiting_request() -> None:
+    cache = Cache(100, blocks=8)
+    cache.pinned = 8
+    cache.memory.reserve(10)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(taken, keeper.memory, 50)
-        wait_until(lambda: len(keeper.memory._queue) == 1)
-        keeper.pinned = 0
-        keeper.memory.recheck()
+        waiting = threads.submit(reserve_and_release, cache.memory, 50)
+        wait_until(lambda: cache.memory.queued == 1)
+        cache.pinned = 0
+        cache.memory.recheck()
         waiting.result(60)
 
 
-def test_what_could_not_be_given_up_is_given_up_later() -> None:
-    keeper = Keeper(100)
-    keeper.blocks = keeper.pinned = 15
-    keeper.memory.release(0, 150)
-    assert keeper.memory.used == 150
-    keeper.pinned = 0
-    keeper.memory.recheck()
-    assert keeper.memory.used == 100
+def test_excess_is_evicted_once_it_is_unpinned() -> None:
+    cache = Cache(100)
+    cache.blocks = cache.pinned = 15
+    cache.memory.release(0, 150)
+    assert cache.memory.used == 150
+    cache.pinned = 0
+    cache.memory.recheck()
+    assert cache.memory.used == 100
 
 
-def test_one_who_holds_all_gets_more() -> None:
-    """There is nobody to wait for."""
-    memory = Keeper(100).memory
+def test_thread_that_holds_everything_gets_more() -> None:
+    """There is no other thread to wait for."""
+    memory = Cache(100).memory
     memory.reserve(90)
     with memory.nested():
         memory.reserve(90)
@@ -125,8 +126,8 @@ def test_one_who_holds_all_gets_more() -> None:
     assert memory.used == 0
 
 
-def test_two_who_hold_all_and_need_more_go_one_after_the_other() -> None:
-    memory = Keeper(100).memory
+def test_two_threads_that_hold_everything_take_turns() -> None:
+    memory = Cache(100).memory
     both = threading.Barrier(2, timeout=60)
     lock, now, most = threading.Lock(), 0, 0
 
@@ -151,20 +152,20 @@ def test_two_who_hold_all_and_need_more_go_one_after_the_other() -> None:
     assert memory.used == 0
 
 
-def test_a_ticket_that_is_hurried_goes_before_all_others() -> None:
-    memory, order, ticket = Keeper(100).memory, [], Ticket()
+def test_hurried_request_is_granted_first() -> None:
+    memory, order, ticket = Cache(100).memory, [], Ticket()
 
-    def take(size: int, ticket: Ticket | None) -> None:
+    def work(size: int, ticket: Ticket | None) -> None:
         memory.reserve(size, ticket)
         order.append(size)
         memory.release(size)
 
     memory.reserve(100)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(take, 70, None)
-        wait_until(lambda: len(memory._queue) == 1)
-        second = threads.submit(take, 80, ticket)
-        wait_until(lambda: len(memory._queue) == 2)
+        first = threads.submit(work, 70, None)
+        wait_until(lambda: memory.queued == 1)
+        second = threads.submit(work, 80, ticket)
+        wait_until(lambda: memory.queued == 2)
         memory.hurry(ticket)
         assert order == []
         with memory.waiting():
@@ -174,16 +175,15 @@ def test_a_ticket_that_is_hurried_goes_before_all_others() -> None:
     assert order == [80, 70]
 
 
-@pytest.mark.parametrize("is_inside", [False, True])
-def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch, is_inside: bool) -> None:
-    """Whoever holds the memory may wait for this one in a way that the memory does not know."""
-    monkeypatch.setattr(budget_module, "NESTED_TIMEOUT_SECONDS", 0.05)
-    monkeypatch.setattr(budget_module, "TIMEOUT_SECONDS", 0.05)
-    memory = Keeper(100).memory
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_no_request_waits_forever(monkeypatch: pytest.MonkeyPatch, is_nested: bool) -> None:
+    """The thread that holds the memory may wait for this one without saying so."""
+    monkeypatch.setattr(budget_module, "NESTED_TIMEOUT_SECONDS" if is_nested else "TIMEOUT_SECONDS", 0.05)
+    memory = Cache(100).memory
     memory.reserve(100)
 
     def work() -> None:
-        if is_inside:
+        if is_nested:
             with memory.nested():
                 memory.reserve(50)
         else:
@@ -194,13 +194,9 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch, is_inside: bool)
     assert memory.used == 150
 
 
-def test_one_who_is_interrupted_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = Keeper(100).memory
+def test_interrupted_request_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Cache(100).memory
     memory.reserve(100)
-
-    def interrupted(seconds: float) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(memory._condition, "wait", interrupted)
         with ThreadPoolExecutor(1) as threads, pytest.raises(KeyboardInterrupt):
@@ -210,9 +206,8 @@ def test_one_who_is_interrupted_leaves_the_line(monkeypatch: pytest.MonkeyPatch)
     assert memory.reserve_now(100)
 
 
-def test_all_that_is_taken_is_given_back_whatever_comes_together() -> None:
-    keeper, most = Keeper(1000), []
-    memory = keeper.memory
+def test_everything_is_released_whatever_happens_together() -> None:
+    memory, most = Cache(1000).memory, []
 
     def work(seed: int) -> None:
         chance = random.Random(seed)
@@ -228,5 +223,5 @@ def test_all_that_is_taken_is_given_back_whatever_comes_together() -> None:
     with ThreadPoolExecutor(8) as threads:
         for job in [threads.submit(work, seed) for seed in range(8)]:
             job.result(120)
-    assert (memory.used, memory._idle, len(memory._queue)) == (0, 0, 0)
-    assert max(most) <= 1400, "one at a time may have more than there is"
+    assert (memory.used, memory._idle, memory.queued) == (0, 0, 0)
+    assert max(most) <= 1400, "one thread at a time may exceed the limit"

@@ -106,7 +106,7 @@ def images_of(group: Group) -> list[Member]:
             found += [Member(*pair) for pair in numbered]
         elif not isinstance(content, Video):
             found.append(member)
-    return sorted(found, key=lambda member: member.content.data.offset)  # type: ignore[attr-defined]
+    return sorted(found, key=lambda member: member.content.data.offset)
 
 
 def image_contents(data: bytes | bytearray, position: int = 0) -> dict[str, Content]:

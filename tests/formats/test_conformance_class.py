@@ -325,7 +325,7 @@ def test_a_format_that_takes_the_magic_of_another_fails() -> None:
         def containers(self) -> Iterable[Path | bytes]:
             yield b"\x89KAS\r\n\x1a\n" + bytes(56)
 
-    with pytest.raises(AssertionError, match="taken by kastore"):
+    with pytest.raises(AssertionError, match="also recognised by kastore"):
         Imitator().test_is_recognised_by_no_built_in_format_besides()
 
 

@@ -27,7 +27,7 @@ from tests.helpers import CountingSource, file_data, open_path, opening
 def columns_of(container: Container) -> list[tuple[bytes, Content]]:
     """The contents under ``columns``, each with its name there."""
     groups = [content for name, content in members_of(container.root) if name == (b"columns",)]
-    return [(name[0], content) for name, content in members_of(groups[0])]  # type: ignore[arg-type]
+    return [(name[0], content) for name, content in members_of(groups[0])]
 
 
 def assert_is_all(path: Path) -> pa.Table:
@@ -54,7 +54,6 @@ def runs_of(table: pa.Table, name: str, group: Group) -> set[str]:
     seen = set()
     for part, content in parts:
         if part not in ("offsets", "indptr"):
-            assert isinstance(content, Array)
             column = name + ("" if part == "values" else f".{part}") + content.label
             assert_runs(table, column, npy(content), ends)
             seen.add(column)

@@ -62,9 +62,7 @@ def test_documents_too_large_to_show_are_refused_in_bounded_memory(node: bytes, 
         import re, sys
         from glassfs.errors import TooLarge
         from tests.formats.ikv_files import document_of
-        from tests.conftest import ROOT
-from tests.formats.exercise import exercise, peak_memory
-from tests.helpers import open_path
+        from tests.helpers import open_path
         try:
             document_of(open_path(sys.argv[1]))
         except TooLarge:

@@ -9,23 +9,21 @@ import logging
 import math
 import random
 import struct
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from writers.kinodb import KinoWriter
 
-from glassfs.content import Array, Blob, Content, Document, EncodedImage, Fields, Image, Series, members_of
-from glassfs.errors import Refused
-from glassfs.formats.kinodb import FORMAT, episode, file
+from glassfs.content import Array, Blob, Content, Document, EncodedImage, Image, Series, members_of
+from glassfs.errors import Refused, Unrecognised
+from glassfs.formats.kinodb import FORMAT, episode
 from glassfs.tree import Directory, File, Node, Tree
 from glassfs.tree.build import container_root
-from glassfs.tree.nodes import Settled
 from tests.formats.kinodb_files import (
     ARRAYS,
     array_of,
@@ -36,18 +34,12 @@ from tests.formats.kinodb_files import (
     images_of,
     one,
     patched,
-    three_episodes,
     written,
 )
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, walk
 from tests.tree.trees import facts_of_nodes, origin
 
 DATA = Path(__file__).parents[1] / "data/kinodb"
-
-
-@pytest.fixture
-def good(tmp_path: Path) -> bytearray:
-    return three_episodes(tmp_path)
 
 
 def test_names_and_kinds(good: bytearray) -> None:
@@ -71,7 +63,7 @@ def test_arrays(tmp_path: Path) -> None:
     terminal = one(data, "episodes/0/is_terminal")
     assert isinstance(terminal, Array) and terminal.dtype == "|b1"
     assert terminal.data.whole() == b"\0\1\0\1\1"
-    assert read_in_parts(one(data, "episodes/0/state").data, 7) == state.tobytes()  # type: ignore[attr-defined]
+    assert read_in_parts(one(data, "episodes/0/state").data, 7) == state.tobytes()
 
 
 @pytest.mark.parametrize(("state_dim", "action_dim"), [(0, 2), (2, 0), (0, 0)])
@@ -105,7 +97,12 @@ def test_documents(tmp_path: Path) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
+@example(float(np.float32(29.97)))
+@example(float(np.float32(0.1)))
+@example(float(np.float32(3.4028235e38)))
+@example(float(np.float32(1e-45)))
+@example(16777216.0)
 def test_float32_with_the_fewest_digits(value: float) -> None:
     shown = episode.shortest(struct.pack("<f", value))
     expected = float(np.format_float_scientific(np.float32(value), unique=True)) if math.isfinite(value) else value
@@ -113,18 +110,11 @@ def test_float32_with_the_fewest_digits(value: float) -> None:
     assert len(repr(shown)) <= len(repr(expected))
 
 
-@pytest.mark.parametrize("value", [29.97, 0.1, 3.4028235e38, 1e-45, 16777216.0, 1 / 3])
-def test_float32_of_known_digits(value: float) -> None:
-    shown = episode.shortest(struct.pack("<f", value))
-    assert np.float32(shown) == np.float32(value)
-    assert repr(shown) == repr(float(str(np.float32(value))))
-
-
 # Opening
 
 
 @pytest.mark.parametrize(("change", "reason"), [
-    (lambda data: data[:63], "is cut"),
+    (lambda data: data[:63], "is cut short"),
     (lambda data: data[: len(data) // 2], "index lies outside"),
     (lambda data: patched(data, major=1), "version 1.1"),
     (lambda data: patched(data, index_offset=len(data)), "index lies outside"),
@@ -132,16 +122,12 @@ def test_float32_of_known_digits(value: float) -> None:
     (lambda data: patched(data, index_length=256), "index lies outside"),
     (lambda data: patched(data, index_length=182), "not a multiple of 64"),
     (lambda data: bytes(64) + data[64:], "writer has not finished"),
+    (lambda data: b"KIN0" + data[4:], "not a container"),
 ])
 def test_what_is_refused(good: bytearray, change: Any, reason: str) -> None:
-    with pytest.raises(Refused, match=f"/made: .*{reason}") as caught:
+    with pytest.raises((Refused, Unrecognised), match=f"/made: .*{reason}") as caught:
         open_bytes(change(bytes(good)))
     assert "\n" not in str(caught.value)
-
-
-def test_recognised_by_magic_alone(good: bytearray) -> None:
-    assert FORMAT.name == "kinodb"
-    assert FORMAT.recognises(bytes(good[:4])) and not FORMAT.recognises(b"KIN0" + bytes(60))
 
 
 def test_index_decides_not_the_header(good: bytearray, caplog: pytest.LogCaptureFixture) -> None:
@@ -165,13 +151,6 @@ def test_any_time_stamp(good: bytearray, created: int) -> None:
     assert document(patched(good, created=created), "meta/file")["created"] == created
 
 
-def test_index_too_long_to_keep(good: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = {name: len(found) for name, found in contents_of(open_bytes(bytes(good)).root).items()}
-    monkeypatch.setattr(file, "KEPT_INDEX", 0)
-    assert {name: len(found) for name, found in contents_of(open_bytes(bytes(good)).root).items()} == kept
-    assert faults(good) == []
-
-
 def test_a_long_index_is_not_held(tmp_path: Path) -> None:
     """20,000 episodes have an index of 1.2 MiB: it is read a stretch at a time, in whatever order."""
     count = 20_000
@@ -186,9 +165,7 @@ def test_a_long_index_is_not_held(tmp_path: Path) -> None:
 
     def frames(position: int) -> int:
         fields = series.item(position)
-        assert isinstance(fields, Fields)
         reward = fields.item(b"reward")
-        assert isinstance(reward, Array) and isinstance(reward.shape, tuple)
         return reward.shape[0]
 
     source.reads.clear()
@@ -220,10 +197,8 @@ def test_opening_and_listing_read_header_and_index_only(large: Path) -> None:
     assert source.bytes_read == 64 + 64 * 5_001
     source.reads.clear()
     series = [member.content for member in members_of(container.root)][1]
-    assert isinstance(series, Series)
     for position in range(series.count):
         episode_shown = series.item(position)
-        assert isinstance(episode_shown, Fields)
         for member in members_of(episode_shown):
             if isinstance(member.content, Array):
                 assert member.content.data.size
@@ -239,7 +214,6 @@ def test_a_look_up_reads_nothing_but_what_it_asks_for(large: Path) -> None:
     def looked_up(path: str) -> Node:
         node: Node = root
         for name in path.split("/"):
-            assert isinstance(node, Settled)
             node = node.at(node.find(name))
         return node
 
@@ -261,12 +235,9 @@ def test_scanning_reads_heads_not_pixels(large: Path) -> None:
     source = CountingSource(large)
     group = image_group(FORMAT.open(opening(source)))
     before = source.bytes_read
-    start = time.process_time()
     listed = images_of(group)
-    took = time.process_time() - start
     assert len(listed) == 20_000 and group.error is None
     assert source.bytes_read - before < source.size / 10
-    assert took < 2  # about 0.1 s
     source.reads.clear()
     last = listed[-1].content
     assert isinstance(last, Image) and last.data.whole() == bytes(64 * 43 * 3)
@@ -291,6 +262,10 @@ def sample_names() -> list[str]:
     return sorted(path.name for path in (SAMPLES / "kinodb").glob("*.kdb"))
 
 
+SOUND = {"awkward_names.kdb", "cameras_vary.kdb", "cli_images.kdb", "cli_jpeg85.kdb", "cli_plain.kdb", "empty.kdb",
+         "long_episode.kdb", "many_episodes.kdb", "mixed_raw.kdb", "special_floats.kdb"}
+
+
 @pytest.mark.parametrize("name", sample_names())
 def test_samples(samples: Path, name: str) -> None:
     path = samples / "kinodb" / name
@@ -298,18 +273,17 @@ def test_samples(samples: Path, name: str) -> None:
     container = open_path(path)
     shown = contents_of(container.root)
     raw = path.read_bytes()
+    assert name not in SOUND or list(container.check()) == []
     count = 1
     for wanted in expected["episodes"]:
         place = b"episodes/%d/" % wanted["position"]
         for array, field in (("state", "states"), ("action", "actions"), ("reward", "rewards")):
             (found,) = shown[place + array.encode()]
-            assert isinstance(found, Array) and list(found.shape) == wanted[field]["shape"]  # type: ignore[arg-type]
+            assert isinstance(found, Array) and list(found.shape) == wanted[field]["shape"]
             assert digest(found.data.whole()) == wanted[field]["sha256"]
         (terminal,) = shown[place + b"is_terminal"]
-        assert isinstance(terminal, Array)
         assert np.flatnonzero(np.frombuffer(terminal.data.whole(), bool)).tolist() == wanted["is_terminal"]["true_at"]
         (meta,) = shown[place + b"meta/episode"]
-        assert isinstance(meta, Document)
         value = meta.value()
         assert value["language_instruction"] == wanted["meta"]["task"] and value["success"] == wanted["meta"]["success"]
         assert struct.pack("<f", value["fps"]).hex() == wanted["meta"]["fps_f32_hex"]
@@ -322,7 +296,7 @@ def test_samples(samples: Path, name: str) -> None:
             ]
             listed = images_of(image_group(container, wanted["position"])) if stored else []
             assert [
-                (m.content.key, int(m.name[-1][:6]), digest(m.content.data.whole()), type(m.content))  # type: ignore[attr-defined]
+                (m.content.key, int(m.name[-1][:6]), digest(m.content.data.whole()), type(m.content))
                 for m in listed
             ] == stored
             count += len(stored)
@@ -340,15 +314,6 @@ def digest(data: bytes | bytearray) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-SOUND = {"awkward_names.kdb", "cameras_vary.kdb", "cli_images.kdb", "cli_jpeg85.kdb", "cli_plain.kdb", "empty.kdb",
-         "long_episode.kdb", "many_episodes.kdb", "mixed_raw.kdb", "special_floats.kdb"}
-
-
-@pytest.mark.parametrize("name", sorted(SOUND))
-def test_sound_samples_have_no_faults(samples: Path, name: str) -> None:
-    assert list(open_path(samples / "kinodb" / name).check()) == []
-
-
 def test_sample_without_the_format_byte(samples: Path) -> None:
     folder = samples / "kinodb/malformed"
     names = ("_good.kdb", "legacy_no_format_byte.kdb")
@@ -356,7 +321,7 @@ def test_sample_without_the_format_byte(samples: Path) -> None:
     assert list(found) == list(expected)
     for name, (content,) in expected.items():
         if not isinstance(content, Document):
-            assert found[name][0].data.whole() == content.data.whole(), name  # type: ignore[attr-defined]
+            assert found[name][0].data.whole() == content.data.whole(), name
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("*.kdb")))
@@ -364,6 +329,5 @@ def test_a_listing_tells_what_the_nodes_tell(name: str) -> None:
     root = container_root(open_path(DATA / name).root, origin())
     tree = Tree(lambda: root)
     for folder in [root, *(node for _, node in tree.walk() if isinstance(node, Directory))]:
-        assert isinstance(folder, Settled)
         for start, stop in ((0, folder.count), (1, 3), (2, folder.count + 5), (folder.count, folder.count + 1)):
             assert list(folder.facts(start, stop)) == facts_of_nodes(folder, start, stop)

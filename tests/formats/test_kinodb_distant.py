@@ -1,4 +1,4 @@
-"""KinoDB far away, where each look takes a request: raw images whose places follow from the first frame's."""
+"""Remote KinoDB, where each read is a request: locations of raw images are predicted from the first frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from glassfs.cache import BlockCache
 from glassfs.content import Container
 from glassfs.errors import Damaged
-from glassfs.formats.kinodb import images
+from glassfs.formats.kinodb import scan
 from glassfs.formats.registry import Opening, open_container
 from tests.formats.kinodb_files import floats, image_group, images_of, index_entry, written
 from tests.memory_store import MemoryStore
@@ -31,7 +31,7 @@ def episode(folder: Path, shots: list[Any]) -> bytearray:
 @pytest.fixture(autouse=True)
 def every_section(monkeypatch: pytest.MonkeyPatch) -> None:
     """However short, as small ones are looked at whole."""
-    monkeypatch.setattr(images, "FORESEEN_FROM", 0)
+    monkeypatch.setattr(scan, "PREDICT_FROM_BYTES", 0)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def opened(data: bytes | bytearray, is_remote: bool) -> tuple[MemoryStore, Conta
 
 def shown(data: bytes | bytearray, is_remote: bool) -> dict[bytes, bytes]:
     found = images_of(image_group(opened(data, is_remote)[1]))
-    return {b"/".join(name): content.data.whole() for name, content in found}  # type: ignore[attr-defined]
+    return {b"/".join(name): content.data.whole() for name, content in found}
 
 
 def test_images_are_the_same_as_near_by(regular: bytearray) -> None:
@@ -70,12 +70,12 @@ def test_a_frame_that_is_otherwise_costs_itself(regular: bytearray) -> None:
     regular[middle - 6] ^= 1  # the channels of the image in frame 7
     damaged = []
     for name, content in images_of(image_group(opened(regular, True)[1])):
-        data = content.data  # type: ignore[attr-defined]
+        data = content.data
         try:
             assert data.read(0, data.size) == bytes([data.read(0, 1)[0]]) * data.size
             data.scatter_into([memoryview(bytearray(5))], 3)
         except Damaged as error:
-            assert "where one was to be expected" in error.reason
+            assert "where one was expected" in error.reason
             damaged.append(b"/".join(name))
     assert damaged == [b"front/000007"]
     assert list(opened(regular, True)[1].check()) == list(opened(regular, False)[1].check()) != []
@@ -107,7 +107,7 @@ def test_a_section_of_another_length_makes_it_look(tmp_path: Path) -> None:
 
 
 def test_a_small_section_is_looked_at(regular: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "FORESEEN_FROM", len(regular))
+    monkeypatch.setattr(scan, "PREDICT_FROM_BYTES", len(regular))
     store, container = opened(regular, True)
     before = store.reads
     images_of(image_group(container))

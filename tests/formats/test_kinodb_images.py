@@ -6,7 +6,6 @@ import io
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -32,15 +31,9 @@ from tests.formats.kinodb_files import (
     images_of,
     index_entry,
     patched,
-    three_episodes,
     written,
 )
 from tests.helpers import open_bytes
-
-
-@pytest.fixture
-def good(tmp_path: Path) -> bytearray:
-    return three_episodes(tmp_path)
 
 
 def test_images_are_raw_pixels_by_camera_and_frame(good: bytearray) -> None:
@@ -121,7 +114,7 @@ def test_raw_pixels_that_begin_like_a_signature(tmp_path: Path, start: bytes) ->
     })
     found = image_contents(data)["c/000000"]
     assert isinstance(found, Image) and found.data.whole() == pixels
-    assert "which KinoDB leaves out" in "".join(faults(data))
+    assert "which KinoDB omits" in "".join(faults(data))
 
 
 def test_picture_as_long_as_its_raw_pixels(tmp_path: Path) -> None:
@@ -169,9 +162,7 @@ def test_decompression_bombs_are_not_decoded(tmp_path: Path) -> None:
     bomb, large = flat(12_000), flat(4_000)
     shot = {f"{number}": Stored(data, len(data), 1, 1) for number, data in enumerate([bomb] * 40 + [large] * 40)}
     data = written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]})
-    start = time.process_time()
     shown = image_contents(data)
-    assert time.process_time() - start < 5
     assert all(isinstance(content, EncodedImage) for content in shown.values())
 
 
@@ -260,8 +251,8 @@ def test_what_makes_a_picture(tmp_path: Path, stored: Stored, kind: type[Content
     shown = image_contents(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": shots}))
     found = shown["c/000000"]
     assert type(found) is kind
-    assert found.data.whole() == stored.data  # type: ignore[attr-defined]
-    assert shown["next/000000"].data.whole() == WRIST.tobytes()  # type: ignore[attr-defined]
+    assert found.data.whole() == stored.data
+    assert shown["next/000000"].data.whole() == WRIST.tobytes()
 
 
 @given(st.data())
@@ -295,7 +286,7 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
     if not expected:
         return
     found = images_of(image_group(open_bytes(bytes(file_bytes))))
-    assert [(m.content.key, int(m.name[-1][:6]), m.content.data.whole()) for m in found] == expected  # type: ignore[attr-defined]
+    assert [(m.content.key, int(m.name[-1][:6]), m.content.data.whole()) for m in found] == expected
     assert not any(isinstance(member.content, EncodedImage) for member in found if is_legacy)
 
 
@@ -308,7 +299,7 @@ def test_files_without_the_format_byte(tmp_path: Path, good: bytearray) -> None:
     expected, found = image_contents(good), image_contents(older)
     assert list(found) == list(expected)
     for name, content in expected.items():
-        assert found[name].data.whole() == content.data.whole()  # type: ignore[attr-defined]
+        assert found[name].data.whole() == content.data.whole()
     assert faults(older) == []
 
 

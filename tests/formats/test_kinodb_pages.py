@@ -73,8 +73,8 @@ def test_a_size_needs_no_values_and_no_pixels(tmp_path: Path) -> None:
     source, cache = CountingSource(path), BlockCache(8 << 20)
     container: Container = open_container(Opening(source, cache))
     series = next(member.content for member in members_of(container.root) if member.name == (b"episodes",))
-    episode = next(iter(members_of(series))).content  # type: ignore[arg-type]
-    recording = next(one.content for one in members_of(episode) if isinstance(one.content, Recording))  # type: ignore[arg-type]
+    episode = next(iter(members_of(series))).content
+    recording = next(one.content for one in members_of(episode) if isinstance(one.content, Recording))
     shown = files(recording, cache)
     entry = index_entry(path.read_bytes(), 0)
     source.reads.clear()

@@ -110,7 +110,6 @@ def test_a_block_that_cannot_be_where_its_entry_says(codec: str, changed: dict[s
 def test_a_wrong_raw_size_is_damage_of_that_block(codec: str, size: int) -> None:
     container = open_bytes(with_entry(sound(codec), "signal/x", original=size))
     content = only(container, "signal/x")
-    assert isinstance(content, Stored)
     if size:
         with pytest.raises(Damaged):
             content.data.whole()
@@ -128,7 +127,6 @@ def test_a_block_too_large_to_keep_is_checked_before_its_end_is_given() -> None:
     data = made(lambda writer: writer.add_channel("film", video))
     place = entry_of(data, "signal/film")[1]["offset"]
     content = only(open_bytes(data[: place + 10] + b"\1" + data[place + 11 :]), "signal/film")
-    assert isinstance(content, Array)
     with pytest.raises(Damaged):
         for offset in range(0, video.nbytes, 1 << 20):
             content.data.read(offset, min(1 << 20, video.nbytes - offset))

@@ -14,7 +14,7 @@ import numpy as np
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table
-from glassfs.view.parquet import leaves, pages, records
+from glassfs.view.parquet import leaves, pages, records, vectors
 from glassfs.view.parquet.file import Parquet
 from tests.view.views import PLACE
 
@@ -80,7 +80,7 @@ def small_pages(size: int, rows_a_group: int = 1 << 20) -> Iterator[None]:
     """Within it, files have pages of about so many bytes, and groups of so many rows."""
     with ExitStack() as stack:
         for module, name, value in (
-            (pages, "PAGE", size), (records, "PAGE", size), (leaves, "TILE", size),
+            (pages, "PAGE", size), (records, "PAGE", size), (vectors, "TILE", size),
             (leaves, "GROUP_ROWS", rows_a_group), (leaves, "MOST_CHUNKS", 1 << 20),
         ):
             stack.enter_context(patch.object(module, name, value))

@@ -1,1 +1,1 @@
-"""From stored bytes to raw bytes, and the checks on both."""
+"""Decoders from stored bytes to raw bytes, encoders for views, and checksums."""

@@ -1,4 +1,4 @@
-"""Checksums of blocks, and what they are the checksum of."""
+"""Checksums of blocks, and which bytes they cover."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Covers(Flag):
 
 
 class Crc32c(NamedTuple):
-    """A CRC-32C (Castagnoli) as somebody stored it. Where it may be of either kind of bytes, one match is enough."""
+    """A stored CRC-32C (Castagnoli). If it may cover either kind of bytes, one match is enough."""
 
     value: int
     covers: Covers = Covers.RAW
 
     def matches(self, raw: int, stored: int) -> bool:
-        """Whether it is one of the two that were computed, as far as it covers those bytes."""
+        """Return whether it equals the CRC of the raw or of the stored bytes, whichever it covers."""
         return (Covers.RAW in self.covers and raw == self.value) or (
             Covers.STORED in self.covers and stored == self.value
         )
@@ -30,7 +30,7 @@ class Crc32c(NamedTuple):
 
 
 def crc32c(data: bytes | bytearray | memoryview, start: int = 0) -> int:
-    """The CRC-32C of ``data`` appended to bytes whose CRC is ``start``."""
+    """Return the CRC-32C of ``data`` appended to bytes whose CRC is ``start``."""
     import crc32c as implementation
 
     return implementation.crc32c(data, start)

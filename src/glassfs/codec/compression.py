@@ -1,7 +1,7 @@
-"""Decoders, whole or as a stream. Any thread; the libraries release the GIL while they work.
+"""Decompression, whole or as a stream. Any thread; the libraries release the GIL while they work.
 
-The declared size is a promise of an untrusted file: no decoder produces more than that, and nothing is
-allocated for a size that the codec cannot reach from the bytes that are there.
+The declared size comes from an untrusted file: no decoder produces more, and nothing is allocated for a size that the
+codec cannot produce from the stored bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Stored = bytes | bytearray
 NONE, ZSTD, LZ4, DEFLATE = "none", "zstd", "lz4", "deflate"
 
 CHUNK = 1 << 20
-_SLACK = 64  # of the ratios, for very short inputs
+_SLACK = 64  # beyond the ratios, for very short inputs
 _RATIOS = {
     NONE: 1,
     ZSTD: 32768,  # a block of 4 bytes gives at most 128 KiB (RFC 8878, 3.1.1.2)
@@ -29,27 +29,28 @@ _STREAM_COST = 4 * CHUNK
 
 
 def reach(codec: str, stored: int) -> int:
-    """The most raw bytes that so many stored bytes can give."""
+    """Return the most raw bytes that ``stored`` bytes can decompress to."""
     return stored * _RATIOS[codec] + _SLACK
 
 
 def cost(codec: str, stored: int, size: int) -> int:
-    """The memory that ``decompress`` takes: what is stored, what is given, and zstd's window, of which no more is
-    touched than is given.
+    """Return the bytes of memory that ``decompress`` takes.
+
+    These are the stored and the raw bytes, and for zstd its window, of which at most ``size`` bytes are touched.
     """
     return stored + (2 if codec == ZSTD else 1) * size
 
 
 def stream_cost(codec: str, size: int) -> int:
-    """The memory that ``decompress_stream`` holds while it runs."""
+    """Return the bytes of memory that ``decompress_stream`` holds while it runs."""
     return _STREAM_COST + (min(size, _LARGEST_WINDOW) if codec == ZSTD else 0)
 
 
 def decompress(codec: str, data: Stored, size: int) -> bytes:
-    """Exactly ``size`` raw bytes of ``data``. Raises Damaged.
+    """Return exactly ``size`` raw bytes.
 
-    zstd is one frame, lz4 the raw block format: they must yield just that size. Of deflate (RFC 1951) the first
-    ``size`` bytes are taken, and what follows is not looked at.
+    zstd data are one frame, lz4 data a raw block: both must decompress to exactly that size. Of deflate data (RFC 1951)
+    the first ``size`` bytes count, and the rest is ignored. Raises Damaged.
     """
     if size > reach(codec, len(data)):
         raise Damaged(f"{len(data)} bytes of {codec} data cannot give {size} bytes")
@@ -63,9 +64,9 @@ def decompress(codec: str, data: Stored, size: int) -> bytes:
 
 
 def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same in pieces, for blocks that are too large to hold.
+    """Yield the same bytes in pieces, for blocks too large for memory.
 
-    Raises Damaged at the piece that fails, or at the end if the sizes disagree.
+    Raises Damaged at the piece that fails, or at the end if the sizes differ.
     """
     left = size
     for piece in _STREAM[codec](pieces, size):
@@ -117,7 +118,7 @@ def _unzstd_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """An iterator of pieces as something that can be read."""
+    """A readable file object over an iterator of pieces."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -162,7 +163,7 @@ def _unlz4(data: Stored, size: int) -> bytes:
     try:
         return bytes(lz4.block.decompress(data, uncompressed_size=size))
     except lz4.block.LZ4BlockError:
-        # liblz4 refuses a block that does not close with literals; some writers leave them out.
+        # liblz4 rejects a block that does not end with literals; some writers omit them.
         return b"".join(decompress_stream(LZ4, [bytes(data)], size))
 
 

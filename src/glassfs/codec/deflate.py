@@ -1,9 +1,9 @@
-"""Inflating, and the checksums of zlib and PNG: by zlib-ng where it is installed, and by zlib elsewhere. Any thread.
+"""Deflate decompression, and the checksums of zlib and PNG: by zlib-ng if it is installed, otherwise by zlib.
 
-Nothing else in the package uses either of them, so that it is chosen in one place. Both do the same and have the same
-interface but for the class of their errors, which ``errors`` tells. They release the GIL while they work.
+The only module that uses either library. They have the same interface except for the class of their errors, which
+``errors`` handles. Any thread; both release the GIL while they work.
 
-isal inflates faster still, but goes on where a block's codes are incomplete, which zlib refuses: damage would be shown.
+isal decompresses faster still, but accepts blocks with incomplete codes, which zlib rejects: damage would be shown.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from glassfs.errors import Damaged
 
 Bytes = bytes | bytearray | memoryview
 
-_RAW = -15  # deflate without a header, in zlib's terms
+_RAW = -15  # window bits: deflate without a header
 _ADLER_BASE = 65521
 
 
 class Inflater(Protocol):
-    """What zlib calls a decompression object."""
+    """A decompression object of zlib."""
 
     @property
     def eof(self) -> bool: ...
@@ -37,14 +37,14 @@ class Inflater(Protocol):
 
 
 def inflater() -> Inflater:
-    """A decoder of raw deflate (RFC 1951). What it raises is made Damaged by ``errors``."""
+    """Return a decoder of raw deflate (RFC 1951), to be used inside of ``errors``."""
     found: Inflater = library().decompressobj(_RAW)
     return found
 
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Around what inflates: what the library says of the data is raised as Damaged."""
+    """Raise the library's errors as Damaged."""
     try:
         yield
     except library().error as error:
@@ -52,19 +52,19 @@ def errors() -> Iterator[None]:
 
 
 def crc32(data: Bytes, start: int = 0) -> int:
-    """The CRC-32 of ``data`` appended to bytes whose CRC is ``start``."""
+    """Return the CRC-32 of ``data`` appended to bytes whose CRC is ``start``."""
     found: int = library().crc32(data, start)
     return found
 
 
 def adler32(data: Bytes, start: int = 1) -> int:
-    """The Adler-32 of ``data`` appended to bytes whose checksum is ``start``."""
+    """Return the Adler-32 of ``data`` appended to bytes whose checksum is ``start``."""
     found: int = library().adler32(data, start)
     return found
 
 
 def adler32_combined(first: int, second: int, size: int) -> int:
-    """The Adler-32 of two runs of bytes, one behind the other, of theirs; the second run has ``size`` bytes."""
+    """Combine the Adler-32 checksums of two adjacent runs of bytes, of which the second has ``size`` bytes."""
     low, high = first & 0xFFFF, first >> 16
     total = (high + (second >> 16) + size * (low - 1)) % _ADLER_BASE
     return total << 16 | (low + (second & 0xFFFF) - 1) % _ADLER_BASE
@@ -72,7 +72,7 @@ def adler32_combined(first: int, second: int, size: int) -> int:
 
 @lru_cache(1)
 def library() -> Any:
-    """The module that is used. Loaded when first needed."""
+    """Return the module of the library, loaded on first use."""
     try:
         from zlib_ng import zlib_ng
     except ImportError:

@@ -1,9 +1,9 @@
-"""H.264 pictures that are stored and not compressed: every one alone decodable, and all of one size.
+"""H.264 images stored without compression: each can be decoded alone, and all have the same size.
 
 Rec. ITU-T H.264: parameter sets in 7.3.2 and Annex E, slices in 7.3.3, macroblocks of type I_PCM in 7.3.5, emulation
 prevention in 7.4.1, levels in Table A-1; avcC: ISO/IEC 14496-15, 5.3.3. Constrained baseline profile, 4:2:0, an IDR
-picture of one slice each. The samples are 1 to 255: so no two bytes in a row are zero, nothing has to be escaped, and
-the size of a picture is a formula. Any thread.
+picture of one slice each. Samples are 1 to 255, so no two successive bytes are zero, nothing has to be escaped, and the
+size of an image is a formula. Any thread.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SIDE = 16
-"""Of a macroblock, in pixels."""
+"""Width and height of a macroblock in pixels."""
 TYPE, LUMA, CHROMA = 2, 16 * 16, 8 * 8
 MACROBLOCK = TYPE + LUMA + 2 * CHROMA
 FRONT = 7
-"""What stands before the type of the first macroblock ends with its first bits."""
+"""Bytes before the first macroblock; the last one holds the first bits of its type."""
 HEAD = FRONT + TYPE
 TAIL = b"\x80"
 LENGTH = 4
@@ -40,59 +40,59 @@ _LEVELS = (
     (50, 589_824, 22_080), (51, 983_040, 36_864), (52, 2_073_600, 36_864), (60, 4_177_920, 139_264),
     (61, 8_355_840, 139_264), (62, 16_711_680, 139_264),
 )
-"""Level, macroblocks a second, macroblocks. No picture may be longer than the root of 8 times its macroblocks."""
+"""Level, most macroblocks a second, most macroblocks (n). No side may be longer than sqrt(8 n) macroblocks."""
 MOST_MACROBLOCKS = _LEVELS[-1][2]
 LONGEST_SIDE = 16_384
 
 
 class Bits:
-    """Bits one after another, the most significant first."""
+    """A bit writer, most significant bit first."""
 
     def __init__(self) -> None:
         self._value = 1
 
     def u(self, count: int, *values: int) -> None:
-        """Unsigned integers of ``count`` bits."""
+        """Append unsigned integers of ``count`` bits."""
         for value in values:
             self._value = self._value << count | value
 
     def ue(self, *values: int) -> None:
-        """Exp-Golomb codes (9.1)."""
+        """Append Exp-Golomb codes (9.1)."""
         for value in values:
             self.u(2 * (value + 1).bit_length() - 1, value + 1)
 
     def aligned(self, trailing: str) -> bytes:
-        """Whole bytes; ``trailing`` has the bits to fill the last one with, as many of them as it needs."""
+        """Return whole bytes, the last one filled with as many bits of ``trailing`` as it needs."""
         bits = bin(self._value)[3:]
         bits += trailing[: -len(bits) % 8]
         return int(bits, 2).to_bytes(len(bits) // 8, "big")
 
     def ended(self) -> bytes:
-        """With the bit that ends what is not a slice (7.3.2.11)."""
+        """Return whole bytes with trailing bits, which end a parameter set (7.3.2.11)."""
         self.u(1, 1)
         return self.aligned("0" * 7)
 
 
 def macroblocks(width: int, height: int) -> tuple[int, int]:
-    """Columns and rows of macroblocks."""
+    """Return the columns and rows of macroblocks."""
     return -(-width // SIDE), -(-height // SIDE)
 
 
 def shown(side: int) -> int:
-    """A side as a decoder shows it: 4:2:0 cuts pictures at every second pixel only."""
+    """Return a side in pixels as a decoder shows it: 4:2:0 crops to even numbers only."""
     return side + side % 2
 
 
 def size_of(width: int, height: int) -> int:
-    """The bytes of a picture, the four of its length included."""
+    """Return the size of an image in bytes, the four of its length field included."""
     columns, rows = macroblocks(width, height)
     return FRONT + columns * rows * MACROBLOCK + len(TAIL)
 
 
 def level(width: int, height: int, fps: float) -> int:
-    """The first level that allows such pictures, so many a second; the last one if it is the rate that none allows.
+    """Return the lowest level that allows such images at this rate; the highest one if none does.
 
-    The bit rates of levels are not for stored pictures: they are far above what the size would take compressed.
+    The levels' bit rates are ignored: uncompressed images exceed them.
     """
     columns, rows = macroblocks(width, height)
     count = columns * rows
@@ -103,11 +103,11 @@ def level(width: int, height: int, fps: float) -> int:
 
 
 def sequence(width: int, height: int, fps: float) -> bytes:
-    """The sequence parameter set (7.3.2.1)."""
+    """Return the sequence parameter set (7.3.2.1)."""
     columns, rows = macroblocks(width, height)
     bits = Bits()
     bits.u(8, PROFILE, CONSTRAINTS, level(width, height, fps))
-    bits.ue(0, 0, 2, 1)  # its number, four bits for frame_num, pictures are shown in their order, one reference
+    bits.ue(0, 0, 2, 1)  # id, four bits for frame_num, output in decoding order, one reference
     bits.u(1, 0)
     bits.ue(columns - 1, rows - 1)
     bits.u(1, 1, 1)
@@ -121,7 +121,7 @@ def sequence(width: int, height: int, fps: float) -> bytes:
 
 
 def _describe(bits: Bits) -> None:
-    """What a player must know to show the samples (E.1.1)."""
+    """Append what a player must know to show the samples (E.1.1)."""
     bits.u(1, 1)
     bits.u(8, SQUARE)
     bits.u(1, 0, 1)
@@ -130,13 +130,13 @@ def _describe(bits: Bits) -> None:
     bits.u(8, PRIMARIES, TRANSFER, MATRIX)
     bits.u(1, 1)
     bits.ue(CENTRED, CENTRED)
-    bits.u(1, 0, 0, 0, 0)  # no timing, which the file has; no buffers
+    bits.u(1, 0, 0, 0, 0)  # no timing, which the container has; no buffers
     bits.u(1, 1, 1)
-    bits.ue(0, 0, 0, 0, 0, 1)  # no picture waits for another one to be shown first
+    bits.ue(0, 0, 0, 0, 0, 1)  # no reordering
 
 
 def picture_set() -> bytes:
-    """The picture parameter set (7.3.2.2): CAVLC, one slice group, and a filter that slices can turn off."""
+    """Return the picture parameter set (7.3.2.2): CAVLC, one slice group, slices may switch the filter off."""
     bits = Bits()
     bits.ue(0, 0)
     bits.u(1, 0, 0)
@@ -148,7 +148,7 @@ def picture_set() -> bytes:
 
 
 def configuration(width: int, height: int, fps: float) -> bytes:
-    """What an ``avcC`` box holds."""
+    """Return the content of an ``avcC`` box."""
     sequence_set, pictures = sequence(width, height, fps), picture_set()
     return b"".join((
         bytes([1]), sequence_set[1:4], bytes([0xFC | LENGTH - 1, 0xE0 | 1]),
@@ -157,22 +157,22 @@ def configuration(width: int, height: int, fps: float) -> bytes:
 
 
 def head(width: int, height: int, number: int) -> bytes:
-    """What stands before the first samples of a picture: its length, the slice's header, the macroblock's type."""
+    """Return the bytes before the first samples: length, slice header, type of the first macroblock."""
     bits = Bits()
     bits.ue(0, ONLY_INTRA, 0)
     bits.u(4, 0)
-    bits.ue(1 + number % 2)  # idr_pic_id: not that of the picture before; both codes are of three bits
+    bits.ue(1 + number % 2)  # idr_pic_id: differs from the previous one; both codes have three bits
     bits.u(1, 0, 0)
-    bits.ue(0, 1)  # no change of the quantizer, no deblocking
+    bits.ue(0, 1)  # quantizer unchanged, no deblocking
     bits.ue(I_PCM)
     return struct.pack(">IB", size_of(width, height) - LENGTH, NAL_IDR) + bits.aligned("0" * 7)
 
 
 def put(target: NDArray[np.uint8], luma: NDArray[np.uint8], blue: NDArray[np.uint8], red: NDArray[np.uint8]) -> None:
-    """Fills ``target`` [rows, columns, MACROBLOCK] with the samples of these planes.
+    """Fill ``target`` [rows, columns, MACROBLOCK] with the samples of these planes.
 
-    The chroma planes have half the rows and columns of luma, rounded up. What the planes lack of the last macroblocks
-    is filled with their last rows and columns.
+    The chroma planes have half the rows and columns of luma, rounded up. Their last rows and columns are repeated to
+    fill the last macroblocks.
     """
     import numpy as np
 
@@ -181,7 +181,7 @@ def put(target: NDArray[np.uint8], luma: NDArray[np.uint8], blue: NDArray[np.uin
     start = TYPE
     for plane, side in ((luma, SIDE), (blue, SIDE // 2), (red, SIDE // 2)):
         samples = np.maximum(_filled(plane, rows * side, columns * side), np.uint8(1))
-        # Rows of a macroblock as one item each: copied as a whole, ten times as fast.
+        # Each row of a macroblock is one item: copying items is ten times as fast as copying samples.
         item: Any = np.dtype((np.void, side))
         stored = samples.view(item).reshape(rows, side, columns)
         end = start + side * side
@@ -198,7 +198,7 @@ def _filled(plane: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uin
 
 
 def _escaped(nal: bytes) -> bytes:
-    """Emulation prevention: no two zeros before a byte of 0 to 3."""
+    """Insert emulation prevention bytes, so that no two zeros precede a byte of 0 to 3."""
     escaped = bytearray()
     zeros = 0
     for byte in nal:
@@ -211,7 +211,7 @@ def _escaped(nal: bytes) -> bytes:
 
 
 def _type() -> bytes:
-    """mb_type and what aligns the samples behind it."""
+    """Return mb_type and the bits that align the samples after it."""
     bits = Bits()
     bits.ue(I_PCM)
     return bits.aligned("0" * 7)

@@ -1,4 +1,4 @@
-"""Variable-length integers: seven bits a byte, the lowest first, the high bit set where more follow (LEB128)."""
+"""Variable-length integers (LEB128): seven bits a byte, lowest first, high bit set if more bytes follow."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SHORT = tuple(bytes((value,)) for value in range(0x80))
 
 
 class TooLong(ValueError):
-    """An integer of more bits than it may have."""
+    """An integer has more bits than allowed."""
 
 
 def read(byte: Callable[[], int], bits: int) -> int:
-    """The next integer of at most ``bits`` bits; ``byte`` gives the bytes. Raises TooLong."""
+    """Return the next integer of at most ``bits`` bits; ``byte`` returns the next byte. Raises TooLong."""
     value = byte()
     if value < 0x80:
         return value
@@ -32,7 +32,7 @@ def read(byte: Callable[[], int], bits: int) -> int:
 
 
 def read_at(data: bytes, position: int, bits: int) -> tuple[int, int]:
-    """The integer at ``position``, and where it ends. Raises TooLong, and IndexError where the data end before."""
+    """Return the integer at ``position`` and its end. Raises TooLong, and IndexError if the data end first."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -46,7 +46,7 @@ def read_at(data: bytes, position: int, bits: int) -> tuple[int, int]:
 
 
 def end_at(data: bytes, position: int, bits: int) -> int:
-    """Where the integer at ``position`` ends. Raises the same."""
+    """Return the end of the integer at ``position``. Raises TooLong, and IndexError if the data end first."""
     last = position + (bits - 1) // 7
     for end in range(position, last):
         if data[end] < 0x80:
@@ -57,7 +57,7 @@ def end_at(data: bytes, position: int, bits: int) -> int:
 
 
 def encode(value: int) -> bytes:
-    """An integer that is not negative."""
+    """Encode an integer that is not negative."""
     if value < 0x80:
         return _SHORT[value]
     found = bytearray()
@@ -69,7 +69,10 @@ def encode(value: int) -> bytes:
 
 
 def unpack(data: bytes, most: int) -> tuple[NDArray, int]:  # type: ignore[type-arg]
-    """The integers that end in ``data``, at most so many of 64 bits, as uint64; and how many bytes they take."""
+    """Decode up to ``most`` integers of 64 bits to uint64; return them and the bytes that they take.
+
+    An integer that ``data`` cut off is left out.
+    """
     import numpy as np
 
     raw = np.frombuffer(data, np.uint8)

@@ -1,8 +1,8 @@
-"""The raw LZ4 block format as a stream, which liblz4 does not offer: memory stays flat however large the block is.
+"""Raw LZ4 blocks decoded as a stream, in constant memory however large the block is. liblz4 does not offer this.
 
-Whole sequences are cut off in batches and given to liblz4, with the 64 KiB before them as dictionary and closing
-literals of our own after them; what is too large for a batch is copied here. Blocks that end on a match, without the
-literals that have to close a block, are read as well.
+liblz4 decodes batches of whole sequences, with the previous 64 KiB as dictionary and with closing literals added here;
+sequences too large for a batch are decoded here. Blocks that end with a match, without the closing literals that the
+format demands, are accepted.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from glassfs.errors import Damaged
 BATCH = 1 << 20
 WINDOW = 1 << 16
 LENGTH_AHEAD = 1 << 12
-_CLOSING = b"\xf0\x00" + bytes(15)  # liblz4 wants at least 12 bytes after the start of the last match
+_CLOSING = b"\xf0\x00" + bytes(15)  # liblz4 demands at least 12 bytes after the start of the last match
 _CLOSED = 15
 _LONG = 15
 
 
 def decompress_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The raw bytes, about BATCH at a time. Raises Damaged at the sequence that is wrong; the size is not checked."""
+    """Yield the raw bytes, about BATCH at a time. Raises Damaged at a bad sequence; does not check the size."""
     stored = _Stored(pieces)
     window = b""
     while True:
@@ -34,7 +34,7 @@ def decompress_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Stored:
-    """The stored bytes, from ``position`` on in ``data``; ``data`` has BATCH bytes left after ``fill``, or all."""
+    """The stored bytes from ``position`` in ``data`` on. After ``fill`` at least BATCH bytes are left, or the last."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -64,7 +64,7 @@ class _Stored:
         return self.data[self.position - 1]
 
     def take(self, size: int) -> bytes:
-        """At least one byte, at most ``size``."""
+        """Return at least one byte, at most ``size``."""
         if self.is_empty:
             raise Damaged("lz4 data cannot be decoded: literals run out of the block")
         taken = self.data[self.position : self.position + size]
@@ -78,7 +78,7 @@ class _Stored:
             length += byte
             if byte != 255:
                 break
-            # The length of a match over many megabytes has thousands of these.
+            # The length of a match of many megabytes has thousands of such bytes.
             ahead = self.data[self.position : self.position + LENGTH_AHEAD]
             run = len(ahead) - len(ahead.lstrip(b"\xff"))
             length += 255 * run
@@ -87,7 +87,7 @@ class _Stored:
 
 
 def _batch(stored: _Stored, window: bytes) -> tuple[int, bytes]:
-    """As many whole sequences as give about BATCH bytes, decoded, and the size of that; 0 if there is none."""
+    """Decode whole sequences of about BATCH bytes; return the raw size and the raw bytes, 0 if there is none."""
     import lz4.block
 
     end, size = _whole_sequences(stored.data, stored.position)
@@ -104,7 +104,7 @@ def _batch(stored: _Stored, window: bytes) -> tuple[int, bytes]:
 
 
 def _whole_sequences(data: bytes, start: int) -> tuple[int, int]:
-    """Where the sequences end that are all there and give not much more than BATCH bytes, and what they give."""
+    """Return the end and the raw size of the whole sequences that give little more than BATCH bytes."""
     end, size, available = start, 0, len(data)
     position = start
     try:
@@ -135,7 +135,7 @@ def _whole_sequences(data: bytes, start: int) -> tuple[int, int]:
 
 
 def _single(stored: _Stored, window: bytes) -> Iterator[bytes]:
-    """The next sequence, whatever its size, or the last one, which has no match."""
+    """Decode one sequence of any size, or the last one, which has no match."""
     if stored.is_empty:
         return
     token = stored.byte()
@@ -161,5 +161,5 @@ def _single(stored: _Stored, window: bytes) -> Iterator[bytes]:
 
 
 def _window(window: bytes, raw: bytes) -> bytes:
-    """The last bytes that a match can reach, after ``raw``."""
+    """Return the bytes that a match after ``raw`` can refer to."""
     return raw[-WINDOW:] if len(raw) >= WINDOW else (window + raw)[-WINDOW:]

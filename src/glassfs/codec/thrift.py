@@ -1,7 +1,7 @@
-"""Values in Thrift's compact protocol, as the pages and the footer of a Parquet file are written.
+"""An encoder of Thrift's compact protocol, in which page headers and footers of Parquet files are written.
 
-Pure functions. An integer can be given a number of bytes: it is then padded, which every decoder of such integers
-reads, and its value does not change the length of what it stands in.
+Pure functions. An integer can be padded to a number of bytes, which every decoder accepts, so that its value does not
+change the length of the structure that contains it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _LARGEST_STEP = 15
 
 
 class Value(NamedTuple):
-    """A value: the code of its type, and its bytes."""
+    """A value: type code and encoded bytes."""
 
     type: int
     payload: bytes
 
 
 def varint(value: int, digits: int = 0) -> bytes:
-    """``value`` in seven bits a byte, in ``digits`` bytes if these are given. Raises OverflowError."""
+    """Encode ``value`` in seven bits a byte, padded to ``digits`` bytes if given. Raises OverflowError."""
     if not digits:
         return leb128.encode(value)
     if value >> 7 * digits:
@@ -34,7 +34,7 @@ def varint(value: int, digits: int = 0) -> bytes:
 
 
 def boolean(value: bool) -> Value:
-    """As a field of a struct."""
+    """Encode a boolean field of a struct."""
     return Value(TRUE if value else FALSE, b"")
 
 
@@ -57,14 +57,14 @@ def binary(value: bytes) -> Value:
 
 
 def sequence(kind: int, values: Sequence[Value]) -> Value:
-    """A list of values of one type."""
+    """Encode a list of values of one type."""
     count = len(values)
     head = bytes([count << 4 | kind]) if count <= _LONGEST_SHORT_LIST else bytes([0xF0 | kind]) + varint(count)
     return Value(LIST, head + b"".join(value.payload for value in values))
 
 
 def struct(fields: Mapping[int, Value]) -> Value:
-    """Fields by their ids, which rise."""
+    """Encode a struct from its fields, in ascending order of their ids."""
     written = []
     last = 0
     for number, value in fields.items():

@@ -1,7 +1,7 @@
-"""What a container holds: groups of arrays, images, documents and so on. No files, and no format.
+"""Contents of containers: groups, arrays, images, documents and so on. They know neither files nor formats.
 
-``model`` has the kinds of content; the bytes behind them are ``data``, put together by ``parts``, and in ``blocks`` of
-the cache.
+``model`` has the kinds of content, ``data`` and ``parts`` the bytes behind them, ``blocks`` the bytes that the cache
+keeps.
 """
 
 from glassfs.content.blocks import Decoded, Rendered
@@ -33,11 +33,22 @@ from glassfs.content.model import (
     Video,
     members_of,
 )
-from glassfs.content.parts import Blocked, Concatenated, Converted, Counted, Gathered, Made, Parted, Regular, booleans
+from glassfs.content.parts import (
+    Blocked,
+    Computed,
+    Concatenated,
+    Converted,
+    Counted,
+    Gathered,
+    Made,
+    Parted,
+    Regular,
+    booleans,
+)
 from glassfs.content.recording import Recording
 from glassfs.content.table import Cells, Column, Documents, Ragged, Table
 
-# The names that these had until 0.2, for formats and views of other packages.
+# Former names, for formats and views of other packages.
 Film = Video
 Picture = EncodedImage
 
@@ -49,6 +60,7 @@ __all__ = [
     "Cells",
     "Collection",
     "Column",
+    "Computed",
     "Concatenated",
     "Container",
     "Content",

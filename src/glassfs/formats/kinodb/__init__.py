@@ -1,15 +1,16 @@
 """KinoDB (``.kdb``): robot episodes, each with metadata, state/action records and camera images.
 
-``file`` opens a container: header and packed index. ``episode`` makes an episode from its 64-byte index entry when
-somebody asks for it. ``images`` scans an episode's image section when somebody looks into it, and ``pictures`` finds
-out whether stored pictures decode. Pixels are not read before they are wanted, but where only they tell what is stored.
-Nothing that can be seen changes after opening, so any thread may use it.
+``file`` opens a container: header and packed index. ``episode`` makes an episode from its 64-byte index entry on
+demand. ``scan`` locates the images of an episode when its images are listed, ``images`` makes contents of them,
+``predicted`` locates remote images without a scan, and ``encoded_images`` tests whether stored images decode. ``table``
+lists all episodes. Pixels are read only on demand, or where nothing else shows what is stored. Containers are immutable
+except for caches, so any thread may use them.
 
-A file whose header or index is wrong is refused. A bad section costs the contents that lie in it: they keep the sizes
-that the index gives them and raise Damaged when they are read. An image section that breaks off shows the frames before
-the break and says so in ``Group.error``.
+A file with a wrong header or index is refused. A bad section costs only its own contents: they keep the sizes that the
+index gives and raise Damaged when read. An image section that is cut off shows the frames before the cut, with a reason
+in ``Group.error``.
 
-Facts: docs/formats/kinodb.md, whose sections are meant by § in this package.
+Facts: docs/formats/kinodb.md; § in this package cites its sections.
 """
 
 from __future__ import annotations

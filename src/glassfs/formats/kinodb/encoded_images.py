@@ -1,7 +1,7 @@
-"""Whether the bytes of a stored picture decode, and to how many pixels (docs/formats/kinodb.md §6).
+"""Whether stored image bytes decode, and to how many pixels (docs/formats/kinodb.md §6).
 
-They are bytes of a stranger: room for what decoding takes is taken from the cache before. Any thread, but not one that
-waits for a block of the cache meanwhile.
+The bytes are untrusted: memory for decoding is reserved first. Any thread may use this module, except one that waits
+for a block of the cache.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from glassfs.errors import Damaged
 def decoded_size(
     data: Data, media: str, cache: BlockCache, most_pixels: int = images.MOST_PIXELS,
 ) -> tuple[int, int] | None:
-    """Width and height of a picture, None where it does not decode. One of more pixels need not decode."""
+    """Return width and height of an image, or None if it does not decode.
+
+    An image of more than ``most_pixels`` pixels is not decoded; its size is that of its header.
+    """
     stored = images.COPIES * min(data.size, images.MOST_BYTES)
     with cache.reserved(stored):
-        size, is_quick = _look(data, media, is_decoded=False)
+        size, is_quick = _inspect(data, media, is_decoded=False)
     if size is None or not is_quick or size[0] * size[1] > min(most_pixels, images.MOST_PIXELS):
         return size
     with cache.reserved(stored + images.cost(media, *size)):
-        return _look(data, media, is_decoded=True)[0]
+        return _inspect(data, media, is_decoded=True)[0]
 
 
-def _look(data: Data, media: str, is_decoded: bool) -> tuple[tuple[int, int] | None, bool]:
-    """Width and height, and whether the pixels are decoded soon."""
+def _inspect(data: Data, media: str, is_decoded: bool) -> tuple[tuple[int, int] | None, bool]:
+    """Return width and height, and whether decoding the pixels is quick."""
     stored = data.read(0, min(data.size, images.MOST_BYTES))
     is_quick = len(stored) == data.size and images.is_quick(stored, media)
     try:

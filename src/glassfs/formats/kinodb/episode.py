@@ -1,6 +1,6 @@
 """An episode: its index entry (§3), metadata (§4) and state/action records (§5).
 
-Any thread. Making an episode reads nothing; Damaged comes from the content that lies in the bad section.
+Any thread may use this module. Making an episode reads nothing; contents in a bad section raise Damaged.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from glassfs.formats.kinodb.images import Images
 from glassfs.formats.registry import Opening
 from glassfs.source import Reader
 
-STEP_SIZE = 5  # reward and is_terminal behind the state and the action of a record
-TEXT_WRAP = 1 << 16  # where the length field of a string starts again from 0
+STEP_SIZE = 5  # bytes of reward and is_terminal, after state and action of a record
+TEXT_WRAP = 1 << 16  # where the length field of a string wraps to 0
 LONGEST_TEXTS = 2 * TEXT_WRAP
-TEXT_COST = 48  # of a byte of text, as a string of wide characters that are all written as escapes
-DOCUMENT_COST = 8 << 10  # of the rest
+TEXT_COST = 48  # per byte of text, as a string of wide characters that all need escapes
+DOCUMENT_COST = 8 << 10  # for the rest
 
 _ARRAYS = (b"state", b"action", b"reward", b"is_terminal")
 _WITH_IMAGES, _WITHOUT_IMAGES = Outline((b"meta", b"images"), _ARRAYS), Outline((b"meta",), _ARRAYS)
@@ -67,11 +67,11 @@ class Entry(NamedTuple):
 
     @property
     def has_images(self) -> bool:
-        """Whether the image section holds more than a camera count of zero for each frame."""
+        """Whether the image section holds more than a camera count of zero per frame."""
         return self.num_frames > 0 and self.images_length != 2 * self.num_frames
 
     def sections(self) -> tuple[tuple[str, int, int], ...]:
-        """Name, offset and length of each, in the writer's order."""
+        """Return name, offset and length of each section, in the writer's order."""
         return (
             ("metadata", self.meta_offset, self.meta_length),
             ("state/action section", self.actions_offset, self.actions_length),
@@ -92,7 +92,7 @@ class Metadata(NamedTuple):
 
 
 class Episode:
-    """The episode at ``position`` of the index, as its entry describes it."""
+    """The episode at ``position`` of the index, as described by its entry."""
 
     def __init__(self, opening: Opening, position: int, entry: Entry) -> None:
         self.source = opening.source
@@ -106,23 +106,23 @@ class Episode:
         return Fields(b"%d" % self.position, outline, self._content, self._meanings)
 
     def metadata(self) -> Metadata:
-        """Raises Damaged where the blob is cut, is not UTF-8, or its length fields cannot be right."""
+        """Read the metadata. Raises Damaged if they are cut off, not UTF-8, or have impossible lengths."""
         offset, length = self.entry.meta_offset, self.entry.meta_length
         reader = Reader(self.source, offset, offset + length, f"the metadata of episode {self.position}")
         embodiment, task = (self._text(reader, field) for field in ("embodiment", "task"))
         fps, success, flag = reader.unpack("<4sBB")
         total_reward = shortest(reader.take(4)) if flag == 1 else None
-        # The writer wraps the length of a string of 65536 bytes or more, and what follows is then read from the middle
-        # of that string (§4). The wrap is what is left over, give or take a total_reward.
+        # The writer wraps the length of strings of 65536 bytes or more, so the following fields are read from inside
+        # the string (§4). The bytes left over are the wrap, give or take a total_reward.
         if reader.remaining >= TEXT_WRAP - 4:
-            raise reader.damage(f"leaves {reader.remaining} bytes over: a text is longer than its length field can say")
+            raise reader.damage(f"leaves {reader.remaining} bytes over: a text is longer than its length field allows")
         return Metadata(embodiment, task, shortest(fps), success, flag, total_reward, reader.remaining)
 
     def records_fault(self) -> str | None:
-        """Why the state/action section does not hold what the index says, or None.
+        """Return why the state/action section does not hold what the index says, or None.
 
-        A surplus of whole floats is what states of other lengths than state_dim leave, and then every number may be
-        shifted (§5). Any other surplus cannot come from that and is ignored, as KinoDB does.
+        States of other lengths than state_dim leave a surplus of whole floats, and may shift every number (§5). Any
+        other surplus has another cause and is ignored, as in KinoDB.
         """
         entry = self.entry
         if entry.actions_offset + entry.actions_length > self.source.size:
@@ -140,10 +140,10 @@ class Episode:
             if offset + length > self.source.size:
                 yield Fault(place, f"the {section} lies outside the file")
         if not entry.num_frames:
-            yield Fault(place, "has no frames, which the writer never makes")
+            yield Fault(place, "has no frames, which the writer never writes")
         yield from self._metadata_faults()
         surplus = entry.actions_length - entry.num_frames * entry.record_size
-        reason = self.records_fault() or (f"has {surplus} bytes that nothing describes" if surplus else None)
+        reason = self.records_fault() or (f"has {surplus} undescribed bytes" if surplus else None)
         if reason and reason != "lies outside the file":
             yield Fault(place, f"the state/action section {reason}")
         if entry.images_offset <= self.source.size:
@@ -172,7 +172,7 @@ class Episode:
         return Document(name, self._document, cost)
 
     def _field(self, offset: int, width: int) -> Data:
-        """One field of all records; ``offset`` and ``width`` in bytes of a record."""
+        """Return one field of all records; ``offset`` and ``width`` in bytes of a record."""
         entry = self.entry
         size = width * entry.num_frames
         damage = self._records_damage()
@@ -195,27 +195,28 @@ class Episode:
         )
 
     def _rate(self) -> float:
-        """Frames a second, 0 where the metadata cannot be read: their document says why."""
+        """Return frames per second, or 0 if the metadata are unreadable (their document raises the reason)."""
         try:
             return self.metadata().fps
         except Damaged:
             return 0.0
 
     def _meanings(self) -> Iterator[Member]:
-        """What was recorded in each frame is a row of a table."""
+        """Yield the table of frames, one row per frame, and the recording."""
         steps = Table(b"steps", self.entry.num_frames, self._steps)
         yield Member((b"steps",), steps)
         yield Member((b"episode",), Recording(b"episode", self._document, steps, self._cameras))
 
     def _cameras(self) -> list[Member]:
-        """The films, under the directories of their pictures."""
+        """Return the videos, under the directories of their images."""
         if not self.entry.has_images:
             return []
         members = members_of(self._images().group)
         return [Member((b"images", *name), video) for name, video in members if isinstance(video, Video)]
 
     def _steps(self) -> list[Column]:
-        """Raises Damaged where the records are not those of so many frames, whose number is then a stranger's word."""
+        """Return the columns. Raises Damaged if the records do not match the number of frames, which is then untrusted.
+        """
         damage = self._records_damage()
         if damage:
             raise damage
@@ -232,7 +233,7 @@ class Episode:
         return self.described(self.metadata())
 
     def described(self, metadata: Metadata | None) -> dict[str, Any]:
-        """What index and metadata say; what only the latter do is unknown without them."""
+        """Return the values of index and metadata; without metadata, theirs are None."""
         entry = self.entry
         return {
             "position": self.position,
@@ -251,26 +252,26 @@ class Episode:
         try:
             return reader.take(reader.integer(2)).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise reader.damage(f"has a text, {field}, that is not UTF-8") from error
+            raise reader.damage(f"has a text ({field}) that is not UTF-8") from error
 
     def _metadata_faults(self) -> Iterator[Fault]:
         try:
             metadata = self.metadata()
         except Damaged:
-            return  # its document says so when it is read
+            return  # reading its document reports it
         place = f"{self.place}/meta/episode"
         if metadata.surplus:
             yield Fault(place, f"{metadata.surplus} bytes follow the last field")
         if metadata.success > 2:
-            yield Fault(place, f"success is {metadata.success}, which is none of unknown (0), false (1), true (2)")
+            yield Fault(place, f"success is {metadata.success}, not unknown (0), false (1) or true (2)")
         if metadata.reward_flag > 1:
-            yield Fault(place, f"the reward flag is {metadata.reward_flag}, neither 0 nor 1")
+            yield Fault(place, f"the reward flag is {metadata.reward_flag}, not 0 or 1")
 
 
 def shortest(stored: bytes) -> float:
-    """A stored float32 as the float with the fewest digits that is read as the same float32 (29.97, not 29.969999…)."""
+    """Return a stored float32 as the shortest decimal that reads back as it (29.97, not 29.969999…)."""
     (value,) = struct.unpack("<f", stored)
-    # Any six digits survive in a float32; only where it is subnormal fewer may do.
+    # A float32 keeps any six digits; only subnormal ones may need fewer.
     for digits in range(1 if abs(value) < 1 else 6, 10):
         candidate = float(f"{value:.{digits}g}")
         if struct.pack("<f", candidate) == stored:

@@ -1,7 +1,7 @@
-"""A KinoDB file: its header and index, and what is wrong with how it is laid out.
+"""A KinoDB file: header, index, and checks of the layout.
 
-Opening reads and checks these two (Refused, or Damaged and Changed from the source); of the episodes only the packed
-index is kept, or of a long one the stretch that was looked at last.
+Opening reads and checks header and index (raises Refused, or Damaged or Changed from the source). Of the episodes only
+the packed index is kept in memory, or the last stretch of a long one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEWEST_MAJOR = 0
 KEPT_INDEX = 1 << 20  # a longer index, of over 16,384 episodes, is read a stretch at a time
 STRETCH = 64  # entries
 FACTS_COST = 8 << 10
-MOST_RUNS = 500_000  # of sections that do not follow one another, to be held while looking for overlaps
+MOST_RUNS = 500_000  # of adjacent sections, held in memory while looking for overlaps
 _CONTENTS = Outline(collections=(b"meta", b"episodes"))
 _META = Outline(others=(b"file",))
 _HEADER = struct.Struct("<4sHHQQQQQ16s")
@@ -58,16 +58,16 @@ class Header(NamedTuple):
 
 
 def open_kinodb(opening: Opening) -> Container:
-    """Reads header and index. Raises Refused where they are wrong, and Damaged or Changed like the source."""
+    """Read header and index. Raises Refused if they are wrong, and Damaged or Changed from the source."""
     source = opening.source
     if source.size < HEADER_SIZE:
-        raise Refused(f"is cut: it has {source.size} bytes, but a KinoDB header has {HEADER_SIZE}", source.name)
+        raise Refused(f"is cut short: it has {source.size} bytes, but a KinoDB header has {HEADER_SIZE}", source.name)
     header = Header(*_HEADER.unpack(source.read(0, HEADER_SIZE)))
     version = f"{header.major}.{header.minor}"
     if header.major > NEWEST_MAJOR:
-        raise Refused(f"is of KinoDB version {version}; versions up to {NEWEST_MAJOR}.x can be read", source.name)
+        raise Refused(f"has KinoDB version {version}, but glassfs reads up to {NEWEST_MAJOR}.x", source.name)
     if header.index_offset + header.index_length > source.size:
-        raise Refused("the index lies outside the file: it was cut, or its header is damaged", source.name)
+        raise Refused("the index lies outside the file: the file is cut short, or its header is damaged", source.name)
     if header.index_length % _ENTRY.size:
         raise Refused(
             f"the index has {header.index_length} bytes, which is not a multiple of {_ENTRY.size}", source.name,
@@ -80,7 +80,7 @@ def open_kinodb(opening: Opening) -> Container:
 
 
 class _File:
-    """An opened file. Of the episodes it keeps the packed index, if that is not long."""
+    """An opened file. It keeps the packed index in memory, unless that is long."""
 
     def __init__(self, opening: Opening, header: Header) -> None:
         self.source = opening.source
@@ -93,7 +93,7 @@ class _File:
             Extent(source, start, size) if size > KEPT_INDEX else Memory(source.read(start, size))
         )
         self._stretch = (-1, b"")
-        """Number and bytes of the stretch of the index that was read last; exchanged as one by any thread."""
+        """Number and bytes of the stretch of the index read last, replaced atomically by any thread."""
 
     def contents(self) -> Fields:
         return Fields(b"", _CONTENTS, self._content, self._meanings)
@@ -154,7 +154,7 @@ def _header_faults(opened: _File) -> Iterator[Fault]:
 
 
 def _layout_faults(opened: _File) -> Iterator[Fault]:
-    """Overlaps, and bytes that belong to nothing. Neither is an error to KinoDB (§1)."""
+    """Yield overlaps, and bytes that belong to nothing. KinoDB accepts both (§1)."""
     source, header = opened.source, opened.header
     runs = [(0, HEADER_SIZE, "the header")]
     index = (header.index_offset, header.index_offset + header.index_length, "the index")
@@ -166,12 +166,12 @@ def _layout_faults(opened: _File) -> Iterator[Fault]:
     for start, end, what in chain(sections, (index,)):
         if not start < end <= source.size:
             continue
-        if start == runs[-1][1]:  # as the writer does it: one run, however many episodes
+        if start == runs[-1][1]:  # as written: all episodes form one run
             runs[-1] = (runs[-1][0], end, what)
         else:
             runs.append((start, end, what))
         if len(runs) > MOST_RUNS:
-            yield Fault("file", "its sections are too scattered to look for holes and overlaps")
+            yield Fault("file", "its sections are too scattered to check for gaps and overlaps")
             return
     reached, before = 0, "the start of the file"
     for start, end, what in (*sorted(runs), (source.size, source.size, "the end of the file")):
@@ -185,7 +185,7 @@ def _layout_faults(opened: _File) -> Iterator[Fault]:
 
 
 def _date(seconds: int) -> str | None:
-    """A time stamp for people; 0 stands for unknown, and any 64-bit number is possible."""
+    """Return a readable date, or None for 0 (unknown). Any 64-bit number is possible."""
     from datetime import datetime, timezone
 
     try:

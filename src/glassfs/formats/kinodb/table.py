@@ -1,8 +1,7 @@
-"""The table of all episodes: what the index (§3) and the metadata (§4) say of each, a row an episode.
+"""The table of all episodes, one row per episode, from the index (§3) and the metadata (§4).
 
-Any thread. The index gives its columns as they are stored. Metadata are read some episodes at a time, once for all
-columns, and kept by the cache; where those of an episode cannot be read its values are unknown, and its own document
-says why.
+Any thread may use this module. Index columns are read as stored. Metadata are read for a block of episodes at once, for
+all columns, and cached; values of unreadable metadata are unknown, and the episode's own document raises the reason.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ AT_ONCE = 256
 """Episodes whose metadata are read together."""
 _ID = ((b"episode_id", 0, "<u8"),)
 _SIZES = ((b"num_frames", 8, "<u4"), (b"state_dim", 14, "<u2"), (b"action_dim", 12, "<u2"))
-"""Columns of the index: names, places in an entry and dtypes."""
-_TOLD = (
+"""Columns of the index: names, offsets in an entry and dtypes."""
+_METADATA = (
     (b"embodiment", ""), (b"language_instruction", ""), (b"fps", "<f8"), (b"success", "|b1"), (b"total_reward", "<f8"),
 )
-"""Columns of the metadata, and their dtypes; text has none."""
+"""Columns of the metadata and their dtypes; text has none."""
 
 
 def episodes_table(
     opening: Opening, index: Data, entry_size: int, count: int, episode: Callable[[int], Episode],
 ) -> Table:
-    """The table of the ``count`` episodes whose entries are in ``index``."""
+    """Return the table of the ``count`` episodes whose entries are in ``index``."""
 
-    told = _Metadata(opening, count, episode)
+    metadata = _Metadata(opening, count, episode)
 
     def stored(name: bytes, offset: int, dtype: str) -> Column:
         return Column(name, Array(name, Gathered(index, offset, int(dtype[2:]), entry_size, count), dtype, (count,)))
@@ -42,19 +41,19 @@ def episodes_table(
     def columns() -> list[Column]:
         found = [Column(b"position", Array(b"position", Counted(count), "<i8", (count,)))]
         found += [stored(*column) for column in _ID]
-        for name, dtype in _TOLD:
-            block = partial(told.column, name.decode())
-            content = Cells(name, told.blocks, block, cost=told.cost, dtype=dtype) if dtype else Records(
-                name, told.blocks, block, cost=told.cost,
+        for name, dtype in _METADATA:
+            block = partial(metadata.column, name.decode())
+            content = Cells(name, metadata.blocks, block, cost=metadata.cost, dtype=dtype) if dtype else Records(
+                name, metadata.blocks, block, cost=metadata.cost,
             )
             found.append(Column(name, content))
         return found + [stored(*column) for column in _SIZES]
 
-    return Table(NAME, count, columns, Records(NAME, told.blocks, told.records, cost=told.cost), NAME)
+    return Table(NAME, count, columns, Records(NAME, metadata.blocks, metadata.records, cost=metadata.cost), NAME)
 
 
 class _Metadata:
-    """What is known of all episodes, AT_ONCE of them a block."""
+    """The metadata of all episodes, in blocks of AT_ONCE episodes."""
 
     def __init__(self, opening: Opening, count: int, episode: Callable[[int], Episode]) -> None:
         self.blocks = -(-count // AT_ONCE)
@@ -67,7 +66,7 @@ class _Metadata:
         return sum(DOCUMENT_COST + TEXT_COST * min(length, LONGEST_TEXTS) for length in lengths)
 
     def records(self, block: int) -> list[dict[str, Any]]:
-        """The episodes of a block."""
+        """Return the episodes of a block."""
         key = (self._opening.source.version, NAME, block)
         kept = Rendered(self._opening.cache, key, partial(self._rendered, block), cost=self.cost(block))
         found: list[dict[str, Any]] = json.loads(kept.read(0, kept.size))
@@ -80,7 +79,7 @@ class _Metadata:
         return range(block * AT_ONCE, min((block + 1) * AT_ONCE, self._count))
 
     def _rendered(self, block: int) -> bytes:
-        """A block as JSON, which can be kept."""
+        """Return a block as JSON, for the cache."""
         return json.dumps([_described(self._episode(position)) for position in self._positions(block)]).encode()
 
 

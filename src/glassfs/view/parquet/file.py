@@ -1,9 +1,8 @@
 """A table as the bytes of a Parquet file.
 
-The size is known before anything is decoded, but for columns that need a pass. The columns are asked for when somebody
-first wants the size; where they stand is found out when the first range is read, and takes an offset of each group of
-rows and column whose rows differ in length. What is known of the columns is forgotten when those of many other tables
-were wanted since. Any thread.
+The size is known before anything is decoded, except for columns that need a pass. The first caller that needs the size
+has the columns listed; the first read of a range computes their positions, which reads one offset for each group of
+rows and each column whose rows differ in length. What is known of the columns is cached by total size. Any thread.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from array import array
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from weakref import WeakKeyDictionary, finalize
 
 from glassfs.cache import BlockCache
 from glassfs.content import Parted, Table
 from glassfs.content.table import is_sized
 from glassfs.errors import Damaged, TooLarge
+from glassfs.lru import LRU
 from glassfs.view.parquet.footer import Chunk, Field, footer, group, length
-from glassfs.view.parquet.kept import kept_with
 from glassfs.view.parquet.leaves import Key, leaves_of
 
 MAGIC = b"PAR1"
@@ -28,6 +28,8 @@ LARGEST_FILE = 1 << 61
 LARGEST_FOOTER = (1 << 31) - 1
 LEAF_COST, CHUNK_COST = 2 << 10, 256
 """The memory that a column takes, with the content behind it, and its part of each group."""
+MOST_BYTES, SHARE = 16 << 20, 16
+"""Limit of the columns known at a time with a block cache: these bytes, and one in ``SHARE`` of its budget."""
 
 
 class Parquet(Parted):
@@ -40,6 +42,7 @@ class Parquet(Parted):
         self._lock = threading.RLock()
         self._size: int | None = None
         self._is_sized: bool | None = None
+        self._is_known = False
 
     @property
     def is_sized(self) -> bool:
@@ -48,7 +51,7 @@ class Parquet(Parted):
         if self._is_sized is None:
             try:
                 self._is_sized = all(map(is_sized, self._table.columns()))
-            except Damaged:  # whoever asks for the size is told
+            except Damaged:  # raised again to callers that need the size
                 self._is_sized = False
         return self._is_sized
 
@@ -68,15 +71,26 @@ class Parquet(Parted):
 
     @property
     def _columns(self) -> _Columns:
-        kept = kept_with(self._cache)
-        columns: _Columns | None = kept.find(self)
+        known = known_columns(self._cache)
+        columns = known.get(id(self))
         if columns is None:
             with self._lock:
-                columns = kept.find(self)
+                columns = known.get(id(self))
                 if columns is None:
                     columns = _Columns(self._table, self._cache, self._key)
-                    kept.put(self, columns, columns.cost)
+                    known.put(id(self), columns, columns.cost)
+                    if not self._is_known:
+                        self._is_known = True
+                        finalize(self, known.pop, id(self)).atexit = False
         return columns
+
+
+_KNOWN: WeakKeyDictionary[BlockCache, LRU[int, _Columns]] = WeakKeyDictionary()
+
+
+def known_columns(cache: BlockCache) -> LRU[int, _Columns]:
+    """Return the columns known of the files that share a cache, by the ids of the files."""
+    return _KNOWN.get(cache) or _KNOWN.setdefault(cache, LRU(min(MOST_BYTES, cache.budget // SHARE)))
 
 
 class _Columns:

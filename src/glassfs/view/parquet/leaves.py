@@ -7,26 +7,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from functools import partial
 from itertools import count
 from math import prod
 from typing import NamedTuple, TypeAlias
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Rendered, Table
+from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Table
 from glassfs.errors import Damaged
 from glassfs.names import free_name
 from glassfs.view.parquet.footer import Field
 from glassfs.view.parquet.kinds import BYTES, TEXT, Kind, kind_of
-from glassfs.view.parquet.pages import LARGEST_PAGE, Flat, Pages, Slot, Tiles
-from glassfs.view.parquet.ragged import Even, ListPages, Offsets, TextPages
+from glassfs.view.parquet.pages import LARGEST_PAGE, FlatPages, Pages
+from glassfs.view.parquet.ragged import EvenOffsets, ListPages, Offsets, TextPages
 from glassfs.view.parquet.records import RecordPages, Shape
 from glassfs.view.parquet.times import TimePages
+from glassfs.view.parquet.vectors import Element, Tiles
 
 MOST_SLOTS = 64
 MOST_LEAVES = 4096
 """With more columns than this, vectors are lists."""
-TILE = 1 << 20
 GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
 FEWEST_ROWS = 8
@@ -41,7 +40,7 @@ class Leaf(NamedTuple):
     """A column of the file."""
 
     field: Field
-    pages: Pages | RecordPages | TimePages
+    pages: Pages
 
 
 class Leaves(NamedTuple):
@@ -162,16 +161,16 @@ def _array(
         if kind.is_time:
             times = TimePages(values, rows, rows_a_group, cache, key)
             return Leaf(Field.single(shown, kind, is_nullable=True), times)
-        return Leaf(Field.single(shown, kind), Flat(values, kind, rows, rows_a_group))
+        return Leaf(Field.single(shown, kind), FlatPages(values, kind, rows, rows_a_group))
 
     if length is None:
         yield single(names.new(name), values, key)
     elif found.slots:
-        tiles = CachedTiles(values, kind.width, length, rows, cache, key)
+        tiles = Tiles(values, kind.width, length, rows, cache, key)
         for number in range(length):
-            yield single(names.new(name, number), Slot(tiles, number, rows), (*key, number))
+            yield single(names.new(name, number), Element(tiles, number), (*key, number))
     else:
-        lists = ListPages(values, kind, Even(length, rows), rows_a_group)
+        lists = ListPages(values, kind, EvenOffsets(length, rows), rows_a_group)
         yield Leaf(Field.list_of(names.new(name), kind), lists)
 
 
@@ -180,27 +179,3 @@ def _offsets(content: RaggedText | Ragged, total: int) -> Offsets:
     if size != (rows + 1) * int(content.offset_dtype[2:]):
         raise Damaged(f"has {size} bytes of offsets, but {rows} rows", part=content.key.decode("utf-8", "replace"))
     return Offsets(content.offsets, content.offset_dtype, rows, total)
-
-
-class CachedTiles(Tiles):
-    """Stretches that the cache keeps, as columns are read one after another."""
-
-    def __init__(self, values: Data, width: int, length: int, rows: int, cache: BlockCache, key: Key) -> None:
-        self._values, self.width, self._length, self._all = values, width, length, rows
-        self._cache = cache
-        self._key = key
-        self.rows = max(1, TILE // (width * length))
-
-    def read_into(self, buffer: memoryview, number: int, slot: int, offset: int) -> None:
-        row = self.width * self._length
-        count = min(self.rows, self._all - number * self.rows)
-        size = count * row
-        make = partial(self._tile, number * self.rows * row, size)
-        tile = Rendered(self._cache, (*self._key, "tile", number), make, size, cost=3 * size)
-        tile.read_into(buffer, slot * count * self.width + offset)
-
-    def _tile(self, start: int, size: int) -> bytes:
-        import numpy as np
-
-        values = np.frombuffer(self._values.read(start, size), f"V{self.width}").reshape(-1, self._length)
-        return np.ascontiguousarray(values.T).tobytes()

@@ -1,7 +1,7 @@
 """Columns whose rows differ in length: text, and lists of numbers.
 
-The offsets of the rows of a page are read for each range of it, and checked. What a range needs is made from them and
-from the values around it; of a row of any length no more than what is asked for.
+Each read of a page reads and checks the offsets of its rows, then makes the requested range from them and the values
+around it; of a long row, no more than the range. Any thread.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 import codecs
 import struct
 from abc import abstractmethod
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from glassfs.content import Data
+from glassfs.content import Computed, Concatenated, Data, Made, Memory, Parted, Slice
+from glassfs.content.data import PIECE
 from glassfs.errors import Damaged
 from glassfs.view.parquet.kinds import Kind
 from glassfs.view.parquet.pages import (
     HEADER,
     LEVELS_HEAD,
     MOST_ROWS,
-    PAGE,
-    Found,
+    Bits,
     Pages,
     demand_possible,
     levels_head,
-    page_header,
+    page,
     rows_for,
 )
 
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LONG = 64 << 10
-"""Text rows that are longer are made in parts."""
+"""Longer text rows are made in pieces."""
 _CHARACTER = 4
-_SCANNED = 1 << 17
+_SCANNED_ROWS = 1 << 17
 _MARKS = "glassfs-question-marks"
 
 
 def _marks(error: UnicodeError) -> tuple[str, int]:
-    """For bytes that are not UTF-8, a question mark each: what is next to them stays where it is."""
+    """Replace each byte that is not UTF-8 by a question mark, so that other bytes keep their positions."""
     assert isinstance(error, UnicodeDecodeError)
     return "?" * (error.end - error.start), error.end
 
@@ -48,7 +49,7 @@ codecs.register_error(_MARKS, _marks)
 
 
 class Offsets:
-    """Where the rows begin among ``total`` values, and the end."""
+    """The numbers of the values at which rows begin, and the end: ``rows + 1`` offsets into ``total`` values."""
 
     def __init__(self, data: Data, dtype: str, rows: int, total: int) -> None:
         self._data, self._dtype, self.rows, self.total = data, dtype, rows, total
@@ -56,7 +57,7 @@ class Offsets:
         self._form = "<" + {"u4": "I", "u8": "Q", "i4": "i", "i8": "q"}[dtype[1:]]
 
     def at(self, row: int) -> int:
-        """Raises Damaged where it points out of the values."""
+        """Return the offset of one row. Raises Damaged if it exceeds the values."""
         offset = 0
         if row or self.rows:
             (offset,) = struct.unpack(self._form, self._data.read(row * self._width, self._width))
@@ -66,7 +67,7 @@ class Offsets:
         return int(offset)
 
     def of(self, first: int, end: int) -> NDArray[Any]:
-        """Those of the rows ``[first, end]``. Raises Damaged unless they rise within the values."""
+        """Return the offsets of the rows ``[first, end]``. Raises Damaged unless they rise within the values."""
         import numpy as np
 
         raw = self._data.read(first * self._width, (end - first + 1) * self._width)
@@ -78,16 +79,16 @@ class Offsets:
         return offsets.astype(np.int64)
 
     def empty(self, first: int, end: int) -> int:
-        """How many of the rows ``[first, end)`` have no value."""
+        """Count the rows ``[first, end)`` that have no value."""
         found = 0
-        for row in range(first, end, _SCANNED):
-            offsets = self.of(row, min(row + _SCANNED, end))
+        for row in range(first, end, _SCANNED_ROWS):
+            offsets = self.of(row, min(row + _SCANNED_ROWS, end))
             found += int((offsets[1:] == offsets[:-1]).sum())
         return found
 
 
-class Even(Offsets):
-    """Those of rows of one length."""
+class EvenOffsets(Offsets):
+    """Offsets of rows that all have ``length`` values."""
 
     def __init__(self, length: int, rows: int) -> None:
         self._length, self.rows, self.total = length, rows, length * rows
@@ -109,64 +110,73 @@ def _damage() -> Damaged:
 
 
 class RaggedPages(Pages):
-    """Pages of rows that differ in length. Subclasses say how much stands before a row, and what is in a page."""
+    """Pages of rows that differ in length. Subclasses define where pages begin and what they hold."""
 
     def __init__(self, offsets: Offsets, rows_a_page: int) -> None:
         self._offsets = offsets
-        self._rows_a_page = rows_a_page
-        self._found = Found()
+        self.rows_a_page = rows_a_page
+        self._last = 0, 0, 0  # number, start and end of the page read last: readers mostly go on there
 
     @property
-    def rows_a_page(self) -> int:
-        return self._rows_a_page
+    def rows(self) -> int:
+        return self._offsets.rows
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        return _Bounds(self)
 
     @property
     def size(self) -> int:
-        rows = self._offsets.rows
-        return self._position(rows, self._offsets.total) if rows else 0
+        return self._position(self.rows, self._offsets.total) if self.rows else 0
 
     def start(self, row: int) -> int:
         return self._position(row, self._offsets.at(row)) if row else 0
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        rows = self._offsets.rows
-        while buffer:
-            row, start = self._found.page(self, rows, offset)
-            end_row = min(row + self._rows_a_page, rows)
-            offsets = self._offsets.of(row, end_row)
-            end = self._position(end_row, int(offsets[-1]))
-            if not start <= offset < end or start != self._position(row, int(offsets[0])):
-                raise _damage()
-            size = end - start - HEADER
-            demand_possible(size)
-            taken = min(len(buffer), end - offset)
-            self._read_page(buffer[:taken], offset - start, row, offsets, size)
-            buffer, offset = buffer[taken:], offset + taken
+    def part_at(self, offset: int) -> int:
+        number, start, end = self._last
+        if not start <= offset < end:
+            number = number + 1 if start < offset == end else super().part_at(offset)
+            self._last = number, self.bounds[number], self.bounds[number + 1]
+        return number
 
-    def _read_page(self, buffer: memoryview, offset: int, row: int, offsets: NDArray[Any], size: int) -> None:
-        if offset < HEADER:
-            header = page_header(size, self._entries(offsets))
-            taken = min(len(buffer), HEADER - offset)
-            buffer[:taken] = header[offset : offset + taken]
-            buffer, offset = buffer[taken:], HEADER
-        if buffer:
-            self._read_body(buffer, offset - HEADER, row, offsets)
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        row = number * self.rows_a_page
+        offsets = self._offsets.of(row, min(row + self.rows_a_page, self.rows))
+        parts = self._body(row, offsets)
+        size = sum(part.size for part in parts)
+        demand_possible(size)
+        page(self._entries(offsets), size, parts).read_into(buffer, offset)
 
     @abstractmethod
     def _position(self, row: int, offset: int) -> int:
-        """Where the page begins whose first row this is, if so many values stand before it."""
+        """Return where the page begins whose first row is ``row``, if ``offset`` values precede it."""
 
     @abstractmethod
     def _entries(self, offsets: NDArray[Any]) -> int:
-        """The values of the rows of a page, those that are not there counted."""
+        """Return the number of values in a page whose rows have these offsets, empty lists counted."""
 
     @abstractmethod
-    def _read_body(self, buffer: memoryview, offset: int, row: int, offsets: NDArray[Any]) -> None:
-        """Bytes of the page of these rows behind its header."""
+    def _body(self, row: int, offsets: NDArray[Any]) -> Sequence[Data]:
+        """Return what follows the header of the page that begins with ``row``."""
+
+
+class _Bounds(Sequence[int]):
+    """Where pages begin, and the end; each takes reading one offset."""
+
+    def __init__(self, pages: RaggedPages) -> None:
+        self._pages = pages
+
+    def __len__(self) -> int:
+        return -(-self._pages.rows // self._pages.rows_a_page) + 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._pages.start(min(index * self._pages.rows_a_page, self._pages.rows))
 
 
 class TextPages(RaggedPages):
-    """Rows of bytes, each with its length before it; of text what is not UTF-8 is shown as question marks."""
+    """Rows of bytes, each preceded by its length. In text, bytes that are not UTF-8 become question marks."""
 
     def __init__(self, text: Data, offsets: Offsets, rows_a_group: int, is_text: bool) -> None:
         width = 4 + offsets.total / max(1, offsets.rows)
@@ -178,53 +188,64 @@ class TextPages(RaggedPages):
         return end - first
 
     def _position(self, row: int, offset: int) -> int:
-        return HEADER * -(-row // self._rows_a_page) + 4 * row + offset
+        return HEADER * -(-row // self.rows_a_page) + 4 * row + offset
 
     def _entries(self, offsets: NDArray[Any]) -> int:
         return len(offsets) - 1
 
-    def _read_body(self, buffer: memoryview, offset: int, row: int, offsets: NDArray[Any]) -> None:
+    def _body(self, row: int, offsets: NDArray[Any]) -> Sequence[Data]:
+        return [_Rows(self._text, offsets, self._is_text)]
+
+
+class _Rows(Parted):
+    """The rows of a page of text. A part is a long row, or a run of others of about ``PIECE`` bytes."""
+
+    def __init__(self, text: Data, offsets: NDArray[Any], is_text: bool) -> None:
         import numpy as np
 
-        starts = offsets - offsets[0] + 4 * np.arange(len(offsets))
-        is_long = np.diff(offsets) > LONG
-        first = int(np.searchsorted(starts, offset, "right")) - 1
-        while buffer:
-            if is_long[first]:
-                end = first + 1
-                inside = offset - int(starts[first])
-                taken = min(len(buffer), int(starts[end]) - offset)
-                self._read_long(buffer[:taken], inside, int(offsets[first]), int(offsets[end]))
-            else:
-                wanted = min(offset + len(buffer), int(starts[first]) + PAGE)
-                end = max(first + 1, int(np.searchsorted(starts, wanted, "left")))
-                long = np.flatnonzero(is_long[first:end])
-                if len(long):
-                    end = first + int(long[0])
-                inside = offset - int(starts[first])
-                made = self._rows(offsets[first : end + 1])[inside:]
-                taken = min(len(buffer), len(made))
-                buffer[:taken] = made[:taken]
-            buffer, offset, first = buffer[taken:], offset + taken, end
+        self._text, self._offsets, self._is_text = text, offsets, is_text
+        self._starts = offsets - offsets[0] + 4 * np.arange(len(offsets))
+        long = np.flatnonzero(np.diff(offsets) > LONG)
+        pieces = np.searchsorted(self._starts, np.arange(0, self._starts[-1], PIECE))
+        self._firsts = np.unique(np.concatenate([pieces, long, long + 1, [len(offsets) - 1]])).tolist()
+        self._bounds: list[int] = self._starts[self._firsts].tolist()
 
-    def _rows(self, offsets: NDArray[Any]) -> memoryview:
-        """Whole rows, none of them long."""
+    @property
+    def bounds(self) -> Sequence[int]:
+        return self._bounds
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        first = self._firsts[number]
+        size = int(self._offsets[first + 1] - self._offsets[first])
+        if size > LONG:
+            text: Data = Slice(self._text, int(self._offsets[first]), size)
+            text = _Marked(text) if self._is_text else text
+            Concatenated([Memory(struct.pack("<I", size)), text]).read_into(buffer, offset)
+            return
+        begin = self._bounds[number] + offset
+        first = int(self._starts.searchsorted(begin, "right")) - 1
+        end = int(self._starts.searchsorted(begin + len(buffer)))
+        inside = begin - int(self._starts[first])
+        buffer[:] = self._made(self._offsets[first : end + 1])[inside : inside + len(buffer)]
+
+    def _made(self, offsets: NDArray[Any]) -> memoryview:
+        """Return whole rows, none of them long."""
         import numpy as np
 
         count = len(offsets) - 1
         begin, end = int(offsets[0]), int(offsets[-1])
         ends = offsets - begin
-        raw = np.frombuffer(self._right(self._text.read(begin, end - begin), ends), np.uint8)
+        raw = np.frombuffer(self._valid(self._text.read(begin, end - begin), ends), np.uint8)
         shown = np.empty(4 * count + end - begin, np.uint8)
-        places = (ends[:-1] + 4 * np.arange(count))[:, np.newaxis] + np.arange(4)
+        lengths = (ends[:-1] + 4 * np.arange(count))[:, np.newaxis] + np.arange(4)
         is_text = np.ones(len(shown), bool)
-        is_text[places] = False
-        shown[places] = np.diff(offsets).astype("<u4").view(np.uint8).reshape(count, 4)
+        is_text[lengths] = False
+        shown[lengths] = np.diff(offsets).astype("<u4").view(np.uint8).reshape(count, 4)
         shown[is_text] = raw
         return shown.data
 
-    def _right(self, text: bytes, ends: NDArray[Any]) -> bytes:
-        """The text of rows, each of them UTF-8 by itself."""
+    def _valid(self, text: bytes, ends: NDArray[Any]) -> bytes:
+        """Return the text of rows with each row valid UTF-8 by itself."""
         import numpy as np
 
         if not self._is_text or text.isascii():
@@ -232,33 +253,32 @@ class TextPages(RaggedPages):
         try:
             text.decode()
         except UnicodeDecodeError:
-            is_right = False
-        else:  # a character may have been cut by the end of a row
+            is_valid = False
+        else:  # the end of a row may cut a character
             starts = ends[ends < len(text)]
-            is_right = not (np.frombuffer(text, np.uint8)[starts] & 0xC0 == 0x80).any()
-        if is_right:
+            is_valid = not (np.frombuffer(text, np.uint8)[starts] & 0xC0 == 0x80).any()
+        if is_valid:
             return text
         return b"".join(_marked(text[a:b]) for a, b in pairwise(ends.tolist()))
 
-    def _read_long(self, buffer: memoryview, offset: int, begin: int, end: int) -> None:
-        """Bytes of one row, with its length."""
-        head = struct.pack("<I", end - begin)
-        if offset < len(head):
-            taken = min(len(buffer), len(head) - offset)
-            buffer[:taken] = head[offset : offset + taken]
-            buffer, offset = buffer[taken:], len(head)
-        position = begin + offset - len(head)
-        while buffer:
-            taken = min(len(buffer), PAGE)
-            if self._is_text:
-                # Whether a byte is right, those of one character around it tell.
-                first = max(begin, position - _CHARACTER + 1)
-                last = min(end, position + taken + _CHARACTER - 1)
-                around = _marked(self._text.read(first, last - first))
-                buffer[:taken] = around[position - first : position - first + taken]
-            else:
-                self._text.read_into(buffer[:taken], position)
-            buffer, position = buffer[taken:], position + taken
+
+class _Marked(Made):
+    """Text with question marks for bytes that are not UTF-8."""
+
+    unit = 1
+
+    def __init__(self, text: Data) -> None:
+        self._text = text
+
+    @property
+    def size(self) -> int:
+        return self._text.size
+
+    def make(self, first: int, count: int) -> bytes:
+        # Whether a byte is valid depends on the bytes of one character around it.
+        start = max(0, first - _CHARACTER + 1)
+        end = min(self.size, first + count + _CHARACTER - 1)
+        return _marked(self._text.read(start, end - start))[first - start : first - start + count]
 
 
 def _marked(text: bytes) -> bytes:
@@ -266,10 +286,10 @@ def _marked(text: bytes) -> bytes:
 
 
 class ListPages(RaggedPages):
-    """Lists of numbers: a bit an entry that tells whether a row goes on, one whether there is a value, and the values.
+    """Lists of numbers: a bit an entry for whether it continues a row, one for whether it has a value; the values.
 
-    An empty row is an entry without a value. How many of these a page has only its offsets tell; so there is room for
-    as many as there are rows, and the bits that are not used are 0.
+    An empty row is an entry without a value. Only the offsets say how many of these a page has, so each section of
+    bits has space for as many as there are rows. Unused bits are 0.
     """
 
     def __init__(self, values: Data, kind: Kind, offsets: Offsets, rows_a_group: int) -> None:
@@ -283,14 +303,13 @@ class ListPages(RaggedPages):
         return offsets.at(end) - offsets.at(first) + offsets.empty(first, end) if end > first else 0
 
     def _position(self, row: int, offset: int) -> int:
-        pages = -(-row // self._rows_a_page)
-        return pages * (HEADER + 2 * LEVELS_HEAD) + 2 * self._level_bytes(pages, row, offset) + self._value_bytes(
-            pages, offset
-        )
+        pages = -(-row // self.rows_a_page)
+        levels = 2 * (pages * LEVELS_HEAD + self._level_bytes(pages, row, offset))
+        return pages * HEADER + levels + self._value_bytes(pages, offset)
 
     @staticmethod
     def _level_bytes(pages: int, row: int, offset: int) -> int:
-        """Of a run of pages: rounded so that what a page has follows from where it begins and ends."""
+        """Return the size of the bits of a run of pages, rounded so that two such sizes give that of a page."""
         return pages + (row + offset) // 8
 
     def _value_bytes(self, pages: int, offset: int) -> int:
@@ -299,57 +318,42 @@ class ListPages(RaggedPages):
     def _entries(self, offsets: NDArray[Any]) -> int:
         return int(offsets[-1] - offsets[0]) + int((offsets[1:] == offsets[:-1]).sum())
 
-    def _read_body(self, buffer: memoryview, offset: int, row: int, offsets: NDArray[Any]) -> None:
+    def _body(self, row: int, offsets: NDArray[Any]) -> Sequence[Data]:
         import numpy as np
 
         begin, end = int(offsets[0]), int(offsets[-1])
-        rows = len(offsets) - 1
-        levels = self._level_bytes(1, row + rows, end) - self._level_bytes(0, row, begin)
+        size = self._level_bytes(1, row + len(offsets) - 1, end) - self._level_bytes(0, row, begin)
         entries = self._entries(offsets)
         lengths = np.diff(offsets)
         firsts = np.cumsum(np.maximum(lengths, 1)) - np.maximum(lengths, 1)
-        section = LEVELS_HEAD + levels
-        for number, zeros in enumerate((firsts, firsts[lengths == 0])):
-            place = offset - number * section
-            if buffer and place < section:
-                taken = min(len(buffer), section - place)
-                _read_levels(buffer[:taken], place, levels, entries, zeros)
-                buffer, offset = buffer[taken:], offset + taken
-        if buffer:
-            self._read_values(buffer, offset - 2 * section, begin, end)
+        head = Computed(LEVELS_HEAD, lambda: levels_head(size))
+        width = self._value_bytes(1, end) - self._value_bytes(0, begin)
+        return [
+            head, _Levels(size, entries, firsts), head, _Levels(size, entries, firsts[lengths == 0]),
+            Bits(self._values, begin, end - begin, width) if self._kind.is_bits
+            else Slice(self._values, begin * self._kind.width, width),
+        ]
 
-    def _read_values(self, buffer: memoryview, offset: int, begin: int, end: int) -> None:
-        kind = self._kind
-        if not kind.is_bits:
-            self._values.read_into(buffer, begin * kind.width + offset)
-            return
+
+class _Levels(Made):
+    """``size`` bytes of levels of one bit: 1 for each of ``entries`` but those at ``zeros``, which rise; then 0."""
+
+    unit = 1
+    at_once = PIECE // 8
+
+    def __init__(self, size: int, entries: int, zeros: NDArray[Any]) -> None:
+        self._size, self._entries, self._zeros = size, entries, zeros
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def make(self, first: int, count: int) -> bytes:
         import numpy as np
 
-        while buffer:
-            taken = min(len(buffer), PAGE // 8)
-            first = min(begin + offset * 8, end)
-            raw = self._values.read(first, min(taken * 8, end - first))
-            bits = np.packbits(np.frombuffer(raw, np.uint8), bitorder="little").tobytes()
-            buffer[:taken] = bits.ljust(taken, b"\0")
-            buffer, offset = buffer[taken:], offset + taken
-
-
-def _read_levels(buffer: memoryview, offset: int, size: int, entries: int, zeros: NDArray[Any]) -> None:
-    """Bytes of a section of levels of which all entries are 1 but those at ``zeros``, which rise."""
-    import numpy as np
-
-    if offset < LEVELS_HEAD:
-        head = levels_head(size)
-        taken = min(len(buffer), LEVELS_HEAD - offset)
-        buffer[:taken] = head[offset : offset + taken]
-        buffer, offset = buffer[taken:], LEVELS_HEAD
-    offset -= LEVELS_HEAD
-    while buffer:
-        taken = min(len(buffer), PAGE // 8)
-        first, end = offset * 8, (offset + taken) * 8
-        levels = np.zeros(end - first, np.uint8)
-        levels[: max(0, entries - first)] = 1
-        a, b = np.searchsorted(zeros, (first, end))
-        levels[zeros[a:b] - first] = 0
-        buffer[:taken] = np.packbits(levels, bitorder="little").data
-        buffer, offset = buffer[taken:], offset + taken
+        begin, end = 8 * first, 8 * (first + count)
+        levels = np.zeros(end - begin, np.uint8)
+        levels[: max(0, self._entries - begin)] = 1
+        a, b = np.searchsorted(self._zeros, (begin, end))
+        levels[self._zeros[a:b] - begin] = 0
+        return np.packbits(levels, bitorder="little").tobytes()

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Parted, Records, Rendered
+from glassfs.content import Records, Rendered
 from glassfs.errors import Damaged
 from glassfs.view.parquet.kinds import Kind
-from glassfs.view.parquet.pages import HEADER, LEVELS_HEAD, PAGE, demand_possible, levels_head, page_header
+from glassfs.view.parquet.pages import HEADER, LEVELS_HEAD, PAGE, Pages, demand_possible, levels_head, page_header
 
 MOST_ROWS = 1 << 17
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -105,7 +105,7 @@ def _levels(levels: Sequence[int], bits: int) -> bytes:
     return levels_head(len(packed), bits) + packed
 
 
-class RecordPages(Parted):
+class RecordPages(Pages):
     """Pages of rows of records. No page has rows of two groups of ``rows_a_group`` rows."""
 
     def __init__(

@@ -1,0 +1,244 @@
+"""Locating the images of an episode: one pass over its image section (§6), which has no table of offsets.
+
+A scan belongs to the thread that makes it until it is complete; then any thread may read it. A scan reads headers and
+names, and skips pixels.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from typing import NamedTuple
+
+from glassfs.source import Source
+
+MOST_IMAGES = 400_000  # listed in one episode
+MOST_NAME_BYTES = 16 << 20  # of camera names in one episode, each directory counted as DIRECTORY bytes
+DIRECTORY = 128
+FAR = 8 << 10  # larger images are skipped, smaller ones are read along
+NEAR_WINDOW, WINDOW, WIDE_WINDOW = 512, 64 << 10, 256 << 10
+IMAGE_HEAD = 256  # bytes that hold the header of most images and the signature of their data
+
+PREDICT_FROM_BYTES = 16 << 20  # smaller remote sections are scanned
+
+MEDIA = (None, "jpeg", "png")
+_SIGNATURES = (b"", b"\xff\xd8\xff", b"\x89PNG")
+_LENGTH = struct.Struct("<I")
+_ZEROS = re.compile(rb"\0+")
+_SPARE_WINDOWS = 2
+_spare: list[bytearray] = []
+"""Unused windows: allocating the pages of a new one costs as much as reading into it."""
+
+
+class ImageType(NamedTuple):
+    """The header fields that images have in common. ``raw_size`` is width x height x channels."""
+
+    camera: bytes
+    width: int
+    height: int
+    channels: int
+    format: int
+    raw_size: int
+
+
+class Scan:
+    """One pass over the image section ``[start, end)``.
+
+    Images are kept as numbers, 21 bytes each. ``error`` says why the pass ended before the last frame; of the frame
+    where it ended only images confirmed by their size or signature are kept, as a wrong count or length may have led
+    anywhere. ``position`` is the end of the last whole frame.
+
+    With ``may_predict``, a section whose frames are probably alike is not scanned beyond its second frame; ``headers``
+    then holds the bytes before each image of a frame.
+    """
+
+    def __init__(
+        self, source: Source, start: int, end: int, num_frames: int, has_format: bool, may_predict: bool = False,
+    ) -> None:
+        self.types: list[ImageType] = []
+        self.type_of, self.frames, self.sizes = array("I"), array("I"), array("I")
+        self.starts, self.media = array("Q"), array("B")
+        self.end = end
+        self.position = start
+        self.error: str | None = None
+        self.headers: list[bytes] = []
+        self._may_predict = may_predict
+        self._shape = struct.Struct("<IIBB" if has_format else "<IIB")
+        window = _spare.pop() if _spare else bytearray(WIDE_WINDOW)
+        self._run(source, num_frames, window)
+        if len(_spare) < _SPARE_WINDOWS:
+            _spare.append(window)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the section holds all frames and nothing else."""
+        return self.error is None and self.position == self.end
+
+    @property
+    def is_all_confirmed(self) -> bool:
+        return 0 not in self.media or all(map(self.is_confirmed, range(len(self.frames))))
+
+    def is_raw_size(self, image: int) -> bool:
+        return self.sizes[image] == self.types[self.type_of[image]].raw_size
+
+    def is_confirmed(self, image: int) -> bool:
+        """Return whether the stored bytes fit the image's header, as far as can be checked without decoding."""
+        return self.media[image] != 0 or (self.sizes[image] > 0 and self.is_raw_size(image))
+
+    def _run(self, source: Source, num_frames: int, window: bytearray) -> None:
+        # This loop runs for every image of a section: it uses local names, and a window of bytes up to ``limit``.
+        read, view, end, shape_size = source.read_into, memoryview(window), self.end, self._shape.size
+        position, base, limit, ahead, known = self.position, self.position, 0, WINDOW, dict[bytes, int]()
+        frame = name_bytes = 0
+        pattern: list[tuple[bytes, int]] = []
+        while frame < num_frames:
+            if pattern:
+                frame, position = self._read_similar(pattern, window, limit, base, frame, num_frames)
+                if frame == num_frames:
+                    return None
+            at = position - base
+            if at + IMAGE_HEAD > limit and base + limit < end:
+                base, at, limit = position, 0, min(ahead, end - position)
+                read(view[:limit], base)
+            if limit - at < 2:
+                return self._stop(frame, num_frames, len(self.frames))
+            cameras = window[at] | window[at + 1] << 8
+            if not cameras:
+                empty = _ZEROS.match(window, at, limit)
+                count = min((empty.end() - at) // 2 if empty else 0, num_frames - frame)
+                frame, position = frame + count, position + 2 * count
+                self.position = position
+                continue
+            position += 2
+            first = len(self.frames)
+            heads = []
+            for _ in range(cameras):
+                at = position - base
+                if at + IMAGE_HEAD > limit and base + limit < end:
+                    base, at, limit = position, 0, min(ahead, end - position)
+                    read(view[:limit], base)
+                if limit - at < 2:
+                    return self._stop(frame, num_frames, first)
+                tail = at + 2 + (window[at] | window[at + 1] << 8) + shape_size
+                if tail + 8 > limit and base + limit < end:
+                    base, at, tail, limit = position, 0, tail - at, min(tail - at + 8, end - position)
+                    read(view[:limit], base)
+                if tail + 4 > limit:
+                    return self._stop(frame, num_frames, first)
+                head = bytes(window[at:tail])
+                (stored,) = _LENGTH.unpack_from(window, tail)
+                tail += 4
+                position = base + tail + stored
+                if position > end:
+                    return self._stop(frame, num_frames, first)
+                kind = known.get(head)
+                if kind is None:
+                    name_bytes += len(head) + DIRECTORY * (1 + head.count(b"/"))
+                    kind = known[head] = self._add_type(head)
+                if len(self.frames) >= MOST_IMAGES or name_bytes > MOST_NAME_BYTES:
+                    self.error = f"only the first {len(self.frames)} images are shown; the section has more"
+                    return None
+                media = 0
+                if self.types[kind].format:
+                    stop = min(tail + stored, limit)
+                    if window.startswith(_SIGNATURES[1], tail, stop):
+                        media = 1
+                    elif window.startswith(_SIGNATURES[2], tail, stop):
+                        media = 2
+                heads.append((head, media))
+                self.type_of.append(kind)
+                self.frames.append(frame)
+                self.sizes.append(stored)
+                self.starts.append(base + tail)
+                self.media.append(media)
+                ahead = NEAR_WINDOW if stored > FAR else WIDE_WINDOW
+            frame += 1
+            self.position = position
+            if frame == 1 and self._may_predict and self._predict(source, heads, num_frames):
+                return None
+            is_regular = all(media or not self.types[known[head]].format for head, media in heads)
+            pattern = heads if is_regular and ahead == WIDE_WINDOW else []
+        return None
+
+    def _read_similar(
+        self, pattern: list[tuple[bytes, int]], window: bytearray, limit: int, base: int, frame: int, num_frames: int,
+    ) -> tuple[int, int]:
+        """Scan frames with the same headers and signatures as the previous frame, up to the end of the window.
+
+        Returns the next frame and its position. Takes a third of the time, as shared header fields are parsed once.
+        """
+        images, first = len(pattern), frame
+        prefix = images.to_bytes(2, "little")
+        heads = []
+        for number, (head, media) in enumerate(pattern):
+            header, signature = head if number else prefix + head, _SIGNATURES[media]
+            fields = struct.Struct(f"<{len(header)}sI{len(signature)}s")
+            skipped = len(header) + _LENGTH.size
+            heads.append((fields.unpack_from, fields.size, header, skipped, signature, len(signature)))
+        last = min(num_frames, frame + (MOST_IMAGES - len(self.frames)) // images)
+        sizes, starts, at = list[int](), list[int](), self.position - base
+        while frame < last:
+            before = at
+            for fields_at, needed, head, skipped, signature, least in heads:
+                if at + needed > limit:
+                    break
+                header, stored, begin = fields_at(window, at)
+                if header != head or begin != signature or stored < least:
+                    break
+                at += skipped
+                sizes.append(stored)
+                starts.append(base + at)
+                at += stored
+            else:
+                if base + at <= self.end:
+                    frame += 1
+                    continue
+            at = before
+            break
+        count = frame - first
+        self.position = base + at
+        self.sizes.extend(sizes[: count * images])
+        self.starts.extend(starts[: count * images])
+        self.frames.extend([number for number in range(first, frame) for _ in range(images)])
+        self.type_of.extend(self.type_of[-images:] * count)
+        self.media.extend(self.media[-images:] * count)
+        return frame, self.position
+
+    def _predict(self, source: Source, heads: list[tuple[bytes, int]], num_frames: int) -> bool:
+        """Return whether all frames are probably like the first one, of raw images, so that no further read is needed.
+
+        The section has the length of that many frames, and the second frame starts like the first. Each image is
+        verified when it is read.
+        """
+        images, start = len(self.frames), self.starts[0] - _LENGTH.size - len(heads[0][0]) - 2 if heads else 0
+        size = self.position - start
+        if not images or start + num_frames * size != self.end or num_frames * images > MOST_IMAGES:
+            return False
+        if self.end - start < PREDICT_FROM_BYTES or num_frames < 2:
+            return False
+        if any(kind.format for kind in self.types) or not all(map(self.is_raw_size, range(images))):
+            return False
+        headers = [head + _LENGTH.pack(stored) for (head, _), stored in zip(heads, self.sizes, strict=True)]
+        first = images.to_bytes(2, "little") + headers[0]
+        if source.read(start + size, len(first)) != first:
+            return False
+        self.headers = headers
+        self.starts = array("Q", [at + size * frame for frame in range(num_frames) for at in self.starts])
+        self.frames = array("I", [frame for frame in range(num_frames) for _ in range(images)])
+        for column in (self.type_of, self.sizes, self.media):
+            column *= num_frames
+        self.position = self.end
+        return True
+
+    def _add_type(self, head: bytes) -> int:
+        width, height, channels, *rest = self._shape.unpack_from(head, len(head) - self._shape.size)
+        camera = head[2 : len(head) - self._shape.size]
+        self.types.append(ImageType(camera, width, height, channels, rest[0] if rest else 0, width * height * channels))
+        return len(self.types) - 1
+
+    def _stop(self, frame: int, num_frames: int, first: int) -> None:
+        self.error = f"the image section breaks off in frame {frame} of {num_frames}"
+        confirmed = [image for image in range(first, len(self.frames)) if self.is_confirmed(image)]
+        for column in (self.type_of, self.frames, self.sizes, self.starts, self.media):
+            column[first:] = array(column.typecode, [column[image] for image in confirmed])
