@@ -113,7 +113,7 @@ def test_stopped(two_workers: str, tmp_path: Path) -> None:
     with stuck(tmp_path / "report.jsonl", "verify", folder, "--scheduler", two_workers) as program:
         program.send_signal(signal.SIGTERM)
         _, errors = program.communicate()
-    assert (program.returncode, errors) == (143, b"glassfs: terminated; '--resume' goes on from here\n")
+    assert (program.returncode, errors) == (143, b"glassfs: terminated; continue with --resume\n")
 
 
 def test_paths_from_elsewhere(two_workers: str, tmp_path: Path) -> None:

@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 
 from glassfs.batch.contract import BatchError, Item
-from glassfs.batch.mapping import MOST_ITEMS, TASKS, Mapping, here
+from glassfs.batch.mapping import MAX_ITEMS, TASKS_PER_WORKER, Mapping, here
 from glassfs.batch.workers import Processes, Workers
 from tests.batch import works
 from tests.batch.many import PATIENCE, wait_until
 
 
-def told(mapping: Iterator[Any]) -> list[str]:
+def result(mapping: Iterator[Any]) -> list[str]:
     return [fault.reason for done in mapping for fault in done.outcome.faults]
 
 
 class Inline(Workers):
     """Does everything at once, and remembers how much is under way."""
 
-    width, lost, tries, is_elsewhere = 2, (BrokenPipeError,), 3, False
+    width, lost, tries, is_remote = 2, (BrokenPipeError,), 3, False
 
     def __init__(self) -> None:
         self.taken = 0
@@ -50,14 +50,14 @@ class Inline(Workers):
 @pytest.mark.parametrize("is_ordered", [False, True])
 def test_all_of_them_once(is_ordered: bool) -> None:
     with Processes(2) as workers:
-        found = told(Mapping(works.say, workers, is_ordered).all(works.items(500)))
+        found = result(Mapping(works.say, workers, is_ordered).all(works.items(500)))
     assert Counter(found) == Counter(map(str, range(500)))
     assert not is_ordered or found == list(map(str, range(500)))
     wait_until(lambda: not multiprocessing.active_children())
 
 
 def test_here_is_the_same() -> None:
-    assert told(here(works.say, works.items(10))) == list(map(str, range(10)))
+    assert result(here(works.say, works.items(10))) == list(map(str, range(10)))
     parts = [done.outcome.data[:2] for done in here(works.in_parts, works.items(4))]
     assert parts == [(f"{number}", part) for number in range(4) for part in range(number + 1)]
 
@@ -83,15 +83,15 @@ def test_only_some_are_under_way() -> None:
     mapping = Mapping(works.say, workers).all(found())
     for count in range(1, 2000):
         next(mapping)
-        assert taken <= count + TASKS * workers.width * MOST_ITEMS
-    assert max(workers.most) <= MOST_ITEMS
+        assert taken <= count + TASKS_PER_WORKER * workers.width * MAX_ITEMS
+    assert max(workers.most) <= MAX_ITEMS
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
 def test_a_worker_that_is_killed_loses_nothing(is_ordered: bool, tmp_path: Path) -> None:
     work = works.DieOnce("150", str(tmp_path / "mark"))
     with Processes(2) as workers:
-        found = told(Mapping(work, workers, is_ordered).all(works.items(300)))
+        found = result(Mapping(work, workers, is_ordered).all(works.items(300)))
     assert (tmp_path / "mark").exists()
     assert sorted(found, key=int) == list(map(str, range(300)))
     assert not is_ordered or found == sorted(found, key=int)
@@ -104,21 +104,21 @@ def test_a_container_that_ends_its_workers_is_a_fault(is_ordered: bool) -> None:
         dones = list(Mapping(works.die_of_some, workers, is_ordered).all(works.items(30)))
     found = {done.item.found.name: done.outcome.faults[0].reason for done in dones}
     assert len(dones) == len(found) == 30
-    assert {name for name, reason in found.items() if "is ended by the system" in reason} == {"7", "17", "27"}
+    assert {name for name, reason in found.items() if "killed by the system" in reason} == {"7", "17", "27"}
     assert not is_ordered or list(found) == list(map(str, range(30)))
 
 
 def test_what_nobody_foresaw_ends_it_with_a_sentence() -> None:
     with pytest.raises(BatchError, match="ZeroDivisionError: that was not foreseen"), Processes(1) as workers:
-        told(Mapping(works.fail, workers).all(works.items(3)))
+        result(Mapping(works.fail, workers).all(works.items(3)))
     wait_until(lambda: not multiprocessing.active_children())
 
 
 def test_workers_that_cannot_be_are_no_fault_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their start fails each time."""
     monkeypatch.setattr("glassfs.batch.workers._begin_worker", works.begin_and_end)
-    with pytest.raises(BatchError, match="end as soon as they have begun"), Processes(1) as workers:
-        told(Mapping(works.say, workers).all(works.items(3)))
+    with pytest.raises(BatchError, match="end right after they start"), Processes(1) as workers:
+        result(Mapping(works.say, workers).all(works.items(3)))
 
 
 def test_work_that_is_given_up_ends_at_once() -> None:

@@ -86,7 +86,7 @@ def test_an_older_report_is_not_written_to_unasked(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("a", "1", [])
-    with pytest.raises(BatchError, match="--resume goes on with it"):
+    with pytest.raises(BatchError, match="--resume continues it"):
         written(path)
     assert len(lines_of(path)) == 1
 
@@ -103,7 +103,7 @@ def test_an_empty_file_is_a_report(tmp_path: Path) -> None:
 def test_nothing_is_cut_off_a_file_of_another_kind(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_bytes(content)
-    with pytest.raises(BatchError, match="is not a report of glassfs"):
+    with pytest.raises(BatchError, match="is not a report of glassfs; name another file"):
         written(path, is_resumed=True)
     assert path.read_bytes() == content
 
@@ -111,9 +111,9 @@ def test_nothing_is_cut_off_a_file_of_another_kind(content: bytes, tmp_path: Pat
 def test_two_programs_do_not_write_one_report(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path):
-        with pytest.raises(BatchError, match="another program is writing this report"):
+        with pytest.raises(BatchError, match="another program is writing to this report"):
             written(path)
-        with pytest.raises(BatchError, match="another program is writing this report"):
+        with pytest.raises(BatchError, match="another program is writing to this report"):
             written(path, is_resumed=True)
     written(path).__exit__(None, None, None)
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from glassfs.batch.contract import Fault, Found, Item, Outcome
+from glassfs.batch.contract import Fault, Item, Outcome, SearchHit
 from glassfs.source import Kind
 
 
 def item(name: str) -> Item:
-    return Item(Found(name, name, (), name, name, Kind.FILE, "1", 1))
+    return Item(SearchHit(name, name, (), name, name, Kind.FILE, "1", 1))
 
 
 def items(count: int) -> Iterator[Item]:

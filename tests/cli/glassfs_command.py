@@ -1,11 +1,20 @@
-"""Running the program as a person does."""
+"""Run the command line: in this process, or in one of its own where the process matters."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
+
+from glassfs.cli import run
+
+OWN_PROCESS = {"--jobs", "--scheduler"}
+"""Options that start worker processes, which import the main module."""
 
 
 class Done:
@@ -23,9 +32,25 @@ class Done:
 
 
 def glassfs(*arguments: str | Path, **environment: str) -> Done:
-    command = [sys.executable, "-m", "glassfs", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"TZ": "UTC"} | environment)
-    return Done(done.returncode, done.stdout, done.stderr)
+    """Run a command; with an ``environment``, worker processes or a signed URL in a process of its own."""
+    words = [str(argument) for argument in arguments]
+    if environment or OWN_PROCESS & set(words) or any("://" in word and "?" in word for word in words):
+        command = [sys.executable, "-m", "glassfs", *words]
+        done = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"TZ": "UTC"} | environment)
+        return Done(done.returncode, done.stdout, done.stderr)
+    output, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", newline="") for _ in range(2))
+    with mock.patch.dict(os.environ, TZ="UTC"), redirect_stdout(output), redirect_stderr(errors):
+        time.tzset()
+        status = run(words)
+    time.tzset()
+    return Done(status, *(_written(stream) for stream in (output, errors)))
+
+
+def _written(stream: io.TextIOWrapper) -> bytes:
+    stream.flush()
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue()
 
 
 def fails(done: Done, message: str, status: int = 1) -> None:

@@ -179,7 +179,7 @@ def test_a_table_of_another_form_is_not_gone_on_with(folder: Path, form: str, ot
     assert glassfs(*arguments, form).status == 0
     before = output.read_bytes(), report.read_bytes()
     done = glassfs(*arguments, other, "--resume")
-    fails(done, f"{output}: line 1 is no row of episodes as {other}, so that it cannot be gone on with")
+    fails(done, f"{output}: cannot resume: line 1 is not a row of episodes as {other}")
     assert (output.read_bytes(), report.read_bytes()) == before
     assert sorted(tmp_path.iterdir()) == sorted([folder, report, output])
 
@@ -207,7 +207,7 @@ def test_rows_that_are_damaged(folder: Path, form: str, tmp_path: Path) -> None:
     part = output.rename(tmp_path / f"all.{form}.part")
     part.write_bytes(whole[:start] + b"damaged\n" + whole[start:])
     done = glassfs(*arguments, "--resume")
-    fails(done, f"{part}: line {line} is no row of episodes as {form}, so that it cannot be gone on with")
+    fails(done, f"{part}: cannot resume: line {line} is not a row of episodes as {form}")
     assert part.read_bytes().count(b"damaged") == 1 and not output.exists()
     part.write_bytes(whole[:start] + whole[end:])
     assert glassfs(*arguments, "--resume").status == 0
@@ -219,7 +219,7 @@ def test_rows_that_are_gone_are_missed(folder: Path, tmp_path: Path) -> None:
     glassfs("episodes", folder, "--output", output, "--report", report)
     output.unlink()
     done = glassfs("episodes", folder, "--output", output, "--report", report, "--resume")
-    fails(done, f"{output}: neither it nor a part of it is there to go on with")
+    fails(done, f"{output}: nothing to resume: neither it nor its .part file exists")
 
 
 def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None
     output = tmp_path / "all.jsonl"
     program = subprocess.Popen(command("episodes", folder, "--output", output), stderr=subprocess.PIPE)
     part = tmp_path / "all.jsonl.part"
-    wait_until(lambda: part.exists() or program.poll() is not None)
+    wait_until(lambda: (part.exists() and part.stat().st_size) or program.poll() is not None)
     program.terminate()
     program.communicate()
     assert not part.exists()
@@ -237,10 +237,10 @@ def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None
 def test_what_goes_on_and_what_cannot(folder: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
     done = glassfs("episodes", folder, "--report", report, "--resume", "--output", tmp_path / "x.parquet")
-    reason = "--resume cannot go on with a Parquet file, only with jsonl or csv"
+    reason = "--resume cannot continue a Parquet file, only jsonl or csv"
     fails(done, f"{reason} (see 'glassfs episodes --help')", 2)
     done = glassfs("episodes", folder, "--report", report, "--resume")
-    fails(done, "--resume goes on with a file, which --output names (see 'glassfs episodes --help')", 2)
+    fails(done, "--resume needs --output FILE (see 'glassfs episodes --help')", 2)
     done = glassfs("episodes", folder, "--output", folder)
     fails(done, f"{folder}: is a folder")
     done = glassfs("episodes", folder, "--output", tmp_path / "none/x.csv")
@@ -257,7 +257,7 @@ def test_a_terminal_gets_no_parquet(folder: Path) -> None:
         os.close(terminal)
         os.close(other)
     assert done.returncode == 1
-    assert b"a Parquet file is nothing for a terminal" in done.stderr
+    assert b"Parquet cannot be written to a terminal" in done.stderr
 
 
 def test_other_programs_read_the_parquet(folder: Path, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
 
     with part:
         fcntl.flock(part, fcntl.LOCK_EX)
-        fails(glassfs("episodes", folder, "--output", output), f"{output}.part: another program is writing it")
+        fails(glassfs("episodes", folder, "--output", output), f"{output}.part: another program is writing to it")
 
 
 def test_what_is_not_written_over(folder: Path, tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_what_is_not_written_over(folder: Path, tmp_path: Path) -> None:
     link.symlink_to(notes)
     before = {path: path.read_bytes() for path in (other, notes)}
     for output, reason in (
-        (other, "is a container, which is not written over"), (notes, "is a source, which is not written over"),
-        (link, "is a source, which is not written over"), (report, "is the report, which needs a file of its own"),
+        (other, "is a container; name another file"), (notes, "is a source; name another file"),
+        (link, "is a source; name another file"), (report, "is the report; name another file"),
     ):
         done = glassfs("episodes", folder, notes, "--output", output, "--report", report, "--format", "csv")
         fails(done, f"{output}: {reason}")

@@ -71,7 +71,7 @@ def test_damage_costs_its_file_and_status_1(damaged: Path, tmp_path: Path) -> No
     assert done.status == 1
     assert len(done.errors) == 2
     assert done.errors[0].startswith(f"glassfs: {damaged}: /signal/bad.npy: zstd data ")
-    assert done.errors[1] == f"glassfs: {damaged}: 1 of its files and directories could not be written"
+    assert done.errors[1] == f"glassfs: {damaged}: 1 of its files and directories were not written"
     found = written(tmp_path)
     assert "/signal/bad.npy" not in found
     assert np.array_equal(np.load(tmp_path / "signal" / "good.npy"), np.arange(2000, dtype=np.float32))

@@ -107,9 +107,9 @@ def test_what_cannot_be_read_or_written_is_told(folder: Path, damaged: Path, tmp
     one = glassfs("export", "--resume", folder, tmp_path / "one")
     done = glassfs("export", "--jobs", 2, "--report", report, "--resume", folder, target)
     assert done.status == 1
-    assert f"glassfs: {target}/below/deep: something that is not a directory is in the way" in "\n".join(done.errors)
+    assert f"glassfs: {target}/below/deep: something other than a directory is in the way" in "\n".join(done.errors)
     assert one.errors[0] in done.errors
-    assert done.errors[-1] == f"glassfs: {folder}: 12 of its files and directories could not be written"
+    assert done.errors[-1] == f"glassfs: {folder}: 12 of its files and directories were not written"
     bad = [line for line in lines_of(report) if not line["ok"]]
     assert [line["path"] for line in bad] == [f"{folder}/bad.wshard"]
     assert (target / "below/deep").read_text() == "in the way"
@@ -121,10 +121,10 @@ def test_a_target_that_is_in_use_is_refused(folder: Path, tmp_path: Path) -> Non
     (tmp_path / "out/mine").touch()
     done = glassfs("export", "--jobs", 2, folder, tmp_path / "out")
     fails(done, (
-        f"{tmp_path}/out: is not empty; use --overwrite to replace files in it or --resume to go on with an export"
+        f"{tmp_path}/out: is not empty; use --overwrite to replace files in it or --resume to continue an export"
     ))
     done = glassfs("export", "--jobs", 2, folder, folder / "empty")
-    assert done.status == 1 and "is the source itself, or inside it" in done.errors[0]
+    assert done.status == 1 and "is the source itself or inside it; name another folder" in done.errors[0]
     assert list((tmp_path / "out").iterdir()) == [tmp_path / "out/mine"]
 
 
@@ -172,7 +172,7 @@ def test_killed_and_gone_on_with(is_worker_first: bool, tmp_path: Path) -> None:
     half = [path for path in target.rglob("*") if path.is_file() and not path.name.startswith(".glassfs-")]
     assert half
     done = glassfs(*arguments, "--resume")
-    assert done.errors[-1] == f"glassfs: {folder}: 100 of its files and directories could not be written"
+    assert done.errors[-1] == f"glassfs: {folder}: 100 of its files and directories were not written"
     whole, other = tmp_path / "whole.jsonl", tmp_path / "whole"
     assert glassfs("export", folder, other, "--report", whole).status == 1
     found = {name: content for name, content in written(target).items() if ".glassfs-" not in name}

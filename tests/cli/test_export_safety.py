@@ -45,7 +45,7 @@ def test_links_in_the_target_are_not_written_through(store: Path, tmp_path: Path
     (target / "zeros.npy").symlink_to(outside / "precious")
     done = glassfs("export", "--overwrite", store, target)
     assert done.status == 1
-    way = "something that is not a directory is in the way and nothing below it is written"
+    way = "something other than a directory is in the way and nothing below it is written"
     assert done.errors[0] == f"glassfs: {target}/nodes: {way}"
     assert len(done.errors) == 2
     assert [path.name for path in outside.iterdir()] == ["precious"]
@@ -81,7 +81,7 @@ def test_what_is_no_file_is_replaced_or_refused_and_never_opened(
         assert written(tmp_path) == shown(store)
     else:
         assert done.status == 1
-        reason = "something that is not a regular file is in the way; --overwrite replaces it"
+        reason = "something other than a regular file is in the way; use --overwrite to replace it"
         assert done.errors[0] == f"glassfs: {place}: {reason}"
         assert place.lstat().st_mode == before_mode
         assert (tmp_path / "nodes" / "time.npy").exists()
@@ -100,7 +100,7 @@ def test_a_target_that_is_a_link_is_meant_only_with_a_slash(store: Path, tmp_pat
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     done = glassfs("export", store, tmp_path / "link")
-    fails(done, f"{tmp_path}/link: is a symbolic link; with a slash after it the folder it leads to is used")
+    fails(done, f"{tmp_path}/link: is a symbolic link; append a slash to use the folder that it leads to")
     assert glassfs("export", store, f"{tmp_path}/link/").status == 0
     assert written(tmp_path / "real") == shown(store)
 
@@ -108,7 +108,7 @@ def test_a_target_that_is_a_link_is_meant_only_with_a_slash(store: Path, tmp_pat
 def test_a_target_with_something_in_it_is_refused_at_once(store: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     done = glassfs("export", store, tmp_path)
-    options = "use --overwrite to replace files in it or --resume to go on with an export"
+    options = "use --overwrite to replace files in it or --resume to continue an export"
     fails(done, f"{tmp_path}: is not empty; {options}")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -232,9 +232,9 @@ def test_a_target_inside_the_source_is_refused(where: str, folder: Path) -> None
     (folder.parent / "link").symlink_to("s/sub")
     before = written(folder)
     done = glassfs("export", folder, f"{folder.parent}/{where}")
-    reason = "is the source itself, or inside it"
+    reason = "is the source itself or inside it; name another folder"
     if where == "link":
-        reason = "is a symbolic link; with a slash after it the folder it leads to is used"
+        reason = "is a symbolic link; append a slash to use the folder that it leads to"
     fails(done, f"{folder.parent}/{where}: {reason}")
     assert written(folder) == before
 
@@ -245,7 +245,8 @@ def test_a_target_inside_the_source_by_another_mount_ends(in_namespace: None, fo
     words = [sys.executable, str(folder / "sub"), str(tmp_path / "other"), str(folder)]
     done = subprocess.run([*NAMESPACE, script, *words], capture_output=True, check=False, timeout=PATIENCE)
     assert done.stdout == b"status 1\n"
-    assert done.stderr.decode() == f"glassfs: {tmp_path}/other/out: is inside the source, as /sub/out\n"
+    reason = "is inside the source, as /sub/out; name another folder"
+    assert done.stderr.decode() == f"glassfs: {tmp_path}/other/out: {reason}\n"
 
 
 def test_a_source_that_would_be_written_over_is_refused(folder: Path) -> None:
@@ -253,7 +254,7 @@ def test_a_source_that_would_be_written_over_is_refused(folder: Path) -> None:
     (folder / "s" / "sub").write_text("in the way of sub")
     before = written(folder.parent)
     done = glassfs("export", "--overwrite", folder, folder.parent)
-    fails(done, f"{folder.parent}: this would write over {folder}, which is to be exported")
+    fails(done, f"{folder.parent}: would overwrite the source {folder}; name another folder")
     assert written(folder.parent) == before
 
 
@@ -261,7 +262,7 @@ def test_a_container_that_would_be_written_over_is_refused(store: Path, tmp_path
     source = tmp_path / "zeros.npy"
     shutil.copy(store, source)
     done = glassfs("export", "--overwrite", source, tmp_path)
-    fails(done, f"{tmp_path}: this would write over {source}, which is to be exported")
+    fails(done, f"{tmp_path}: would overwrite the source {source}; name another folder")
     assert glassfs("export", "--overwrite", source, "nodes", tmp_path).status == 0
     assert source.read_bytes() == store.read_bytes()
 
@@ -312,7 +313,7 @@ def test_a_full_disk_ends_it_with_one_line(in_namespace: None, store: Path, tmp_
     )
     words = [sys.executable, str(store), str(disk)]
     done = subprocess.run([*NAMESPACE, script, *words], capture_output=True, text=True, check=False, timeout=PATIENCE)
-    reason = "No space left on device; when there is room, --resume goes on from here"
+    reason = "No space left on device; free some space and continue with --resume"
     assert done.stderr == f"glassfs: {disk}/out: {reason}\n"
     status, *files = done.stdout.splitlines()
     assert status == "status 1"

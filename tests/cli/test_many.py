@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.batch.contract import Found
 from tests.batch.many import (
     PATIENCE,
     children_of,
@@ -151,7 +150,7 @@ def test_stopped_and_gone_on_with(faulty: Path, number: signal.Signals, tmp_path
         _, errors = program.communicate()
         wait_until(lambda: not any(map(is_running, workers)))
     said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}.get(number, "its terminal was closed")
-    assert errors.decode() == f"glassfs: {said}; '--resume' goes on from here\n"
+    assert errors.decode() == f"glassfs: {said}; continue with --resume\n"
     assert program.returncode == 128 + number
     assert 1 <= len(lines_of(report)) < 1000
     resumed = glassfs("verify", faulty, "--report", report, "--resume", "--jobs", 2)
@@ -188,9 +187,9 @@ def test_one_report_is_written_by_one_program(faulty: Path, tmp_path: Path) -> N
     report = tmp_path / "report.jsonl"
     with stuck(report, "verify", faulty):
         done = glassfs("verify", faulty, "--report", report, "--resume")
-        fails(done, f"{report}: another program is writing this report")
+        fails(done, f"{report}: another program is writing to this report")
     done = glassfs("verify", faulty, "--report", report)
-    fails(done, f"{report}: there is a report already; --resume goes on with it")
+    fails(done, f"{report}: this report exists already; --resume continues it")
 
 
 def test_names_of_strangers(tmp_path: Path) -> None:
@@ -210,12 +209,12 @@ def test_names_of_strangers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["--jobs", "some"], "Invalid value for '--jobs': is a number up to 1024, or auto"),
-    (["--jobs", "9" * 5000], "Invalid value for '--jobs': is a number up to 1024, or auto"),
-    (["--jobs", "-1"], "Invalid value for '--jobs': is a number up to 1024, or auto"),
+    (["--jobs", "some"], "Invalid value for '--jobs': must be a number up to 1024, or auto"),
+    (["--jobs", "9" * 5000], "Invalid value for '--jobs': must be a number up to 1024, or auto"),
+    (["--jobs", "-1"], "Invalid value for '--jobs': must be a number up to 1024, or auto"),
     (["--jobs", "2", "--scheduler", "tcp://127.0.0.1:1"], "--jobs and --scheduler cannot be used together"),
-    (["--shard", "3/3"], "Invalid value for '--shard': '3/3' has no such part: with N parts they are 0 to N-1"),
-    (["--resume"], "--resume goes on with a report, which --report names"),
+    (["--shard", "3/3"], "Invalid value for '--shard': '3/3' is out of range: with N parts, I is 0 to N-1"),
+    (["--resume"], "--resume needs --report FILE"),
 ])
 def test_options_that_make_no_sense(store: Path, words: list[str], message: str) -> None:
     done = glassfs("verify", *words, store)
@@ -225,7 +224,7 @@ def test_options_that_make_no_sense(store: Path, words: list[str], message: str)
 def test_without_dask_the_extra_is_named(store: Path, tmp_path: Path) -> None:
     (tmp_path / "distributed.py").write_text("raise ImportError('none')")
     done = glassfs("verify", "--scheduler", "tcp://127.0.0.1:1", store, PYTHONPATH=str(tmp_path))
-    fails(done, "--scheduler needs Dask, which 'pip install glassfs[dask]' installs")
+    fails(done, "--scheduler needs Dask: pip install 'glassfs[dask]'")
 
 
 def test_the_memory_of_the_one_who_asks(tmp_path: Path, scale: Scale) -> None:
@@ -314,19 +313,13 @@ def test_a_url_with_one_slash(command: str) -> None:
     fails(glassfs(command, "s3:/bucket/data"), "s3:/bucket/data: No such file or directory; did you mean 's3://bucket/data'?")
 
 
-def test_what_is_skipped_is_far_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar goes as far as that of a run that reads all."""
-    from glassfs.cli import many, run
+def test_progress_counts_what_resume_skips(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassfs.cli.progress import Progress
 
-    far: list[int] = []
-    before = many.Bar.advance
-
-    def advance(bar: many.Bar, found: Found) -> None:
-        far[-1] += found.size
-        before(bar, found)
-
-    monkeypatch.setattr(many.Bar, "advance", advance)
+    totals: list[int] = []
     for words in ([], ["--resume"]):
-        far.append(0)
-        assert run(["verify", str(folder), "--report", str(tmp_path / "report.jsonl"), *words]) == 1
-    assert far[0] == far[1] > 0
+        counted: list[int] = []
+        monkeypatch.setattr(Progress, "advance", lambda self, count, counted=counted: counted.append(count))
+        assert glassfs("verify", folder, "--report", tmp_path / "report.jsonl", *words).status == 1
+        totals.append(sum(counted))
+    assert totals[0] == totals[1] > 0

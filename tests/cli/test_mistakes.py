@@ -23,7 +23,7 @@ from tests.cli.glassfs_command import fails, glassfs
     ("verfy", "verify"), ("ifno", "info"), ("hlep", "help"),
 ])
 def test_commands_that_were_meant(typed: str, meant: str) -> None:
-    fails(glassfs(typed, "x"), f"there is no command '{typed}'; did you mean '{meant}'? (see 'glassfs --help')", 2)
+    fails(glassfs(typed, "x"), f"no such command: '{typed}'; did you mean '{meant}'? (see 'glassfs --help')", 2)
 
 
 def test_every_command_that_is_meant_is_there() -> None:
@@ -32,7 +32,7 @@ def test_every_command_that_is_meant_is_there() -> None:
 
 
 def test_a_command_like_no_other() -> None:
-    fails(glassfs("xyzzy"), "there is no command 'xyzzy' (see 'glassfs --help')", 2)
+    fails(glassfs("xyzzy"), "no such command: 'xyzzy' (see 'glassfs --help')", 2)
 
 
 def test_help_and_version_are_commands_too() -> None:
@@ -44,9 +44,9 @@ def test_help_and_version_are_commands_too() -> None:
 
 def test_a_container_in_the_place_of_a_command(store: Path) -> None:
     end = "(see 'glassfs --help')"
-    fails(glassfs(store), f"there is no command '{store}'; did you mean 'glassfs ls {store}'? {end}", 2)
+    fails(glassfs(store), f"no such command: '{store}'; did you mean 'glassfs ls {store}'? {end}", 2)
     meant = f"glassfs mount {store} mnt"
-    fails(glassfs(store, "mnt"), f"there is no command '{store}'; did you mean '{meant}'? {end}", 2)
+    fails(glassfs(store, "mnt"), f"no such command: '{store}'; did you mean '{meant}'? {end}", 2)
 
 
 def test_a_path_that_goes_on_into_a_container(store: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_name_that_is_much_like_another(store: Path) -> None:
 
 def test_a_pattern_that_the_shell_did_not_expand(store: Path) -> None:
     done = glassfs("cat", store, "nodes/*.npy")
-    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns such as * work only in a mount")
+    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns such as * only work in a mount")
 
 
 def test_paths_in_every_form(store: Path) -> None:
@@ -109,12 +109,12 @@ def test_paths_in_every_form(store: Path) -> None:
     for path in ("", "//"):
         assert "nodes/" in glassfs("ls", store, path).lines
         done = glassfs("cat", store, path)
-        fails(done, f"{path or '/'}: is a directory; 'glassfs ls {store} {path or '/'}' lists it")
+        fails(done, f"{path or '/'}: is a directory; list it with 'glassfs ls {store} {path or '/'}'")
 
 
 def test_two_sources_where_one_is_taken(store: Path, robot: Path, tmp_path: Path) -> None:
     done = glassfs("export", store, robot, tmp_path / "out")
-    fails(done, f"{robot}: no such file or directory in {store}; it is a file of its own; one source is taken")
+    fails(done, f"{robot}: no such file or directory in {store}; it is a separate file; only one source is allowed")
 
 
 def test_cat_with_nothing_to_write(store: Path, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_blank_at_the_end() -> None:
 def test_a_url_in_the_place_of_a_command() -> None:
     end = "(see 'glassfs --help')"
     shown = "https://127.0.0.1:1/a/run.kdb"
-    fails(glassfs(SIGNED), f"there is no command '{shown}'; did you mean 'glassfs ls {shown}'? {end}", 2)
+    fails(glassfs(SIGNED), f"no such command: '{shown}'; did you mean 'glassfs ls {shown}'? {end}", 2)
 
 
 def test_cat_with_a_url_and_no_path() -> None:
@@ -219,4 +219,4 @@ def test_too_many_words_are_told_without_what_is_secret(store: Path) -> None:
 def test_a_url_where_a_path_is_wanted(store: Path) -> None:
     shown = "https://127.0.0.1:1/a/run.kdb"
     done = glassfs("cat", store, SIGNED)
-    fails(done, f"{shown}: no such file or directory in {store}; it is a file of its own; one source is taken")
+    fails(done, f"{shown}: no such file or directory in {store}; it is a separate file; only one source is allowed")

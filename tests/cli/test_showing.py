@@ -156,8 +156,8 @@ def test_paths_that_are_none(command: str, store: Path) -> None:
 
 
 def test_a_directory_is_no_file_and_a_file_no_directory(store: Path) -> None:
-    fails(glassfs("cat", store, "nodes"), f"nodes: is a directory; 'glassfs ls {store} nodes' lists it")
-    fails(glassfs("tree", store, "zeros.npy"), "zeros.npy: is not a directory; 'glassfs ls -l' tells what it is")
+    fails(glassfs("cat", store, "nodes"), f"nodes: is a directory; list it with 'glassfs ls {store} nodes'")
+    fails(glassfs("tree", store, "zeros.npy"), "zeros.npy: is not a directory; show it with 'glassfs ls -l'")
 
 
 def test_wrong_usage_is_status_2() -> None:

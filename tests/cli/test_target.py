@@ -48,7 +48,7 @@ def test_a_folder_that_became_a_link_is_not_entered(target: Target, tmp_path: Pa
     (tmp_path / "outside").mkdir()
     (tmp_path / "out" / "a").rmdir()
     (tmp_path / "out" / "a").symlink_to(tmp_path / "outside")
-    with pytest.raises(NotWritten, match="no longer there"):
+    with pytest.raises(NotWritten, match="no longer exists"):
         target.write("/a/b", 0o644, 0, pieces(b"x"))
     assert os.listdir(tmp_path / "outside") == []
 

@@ -1,6 +1,6 @@
-"""Many containers: finding them, having the work on them done here, by processes or by a cluster, and reporting it.
+"""Work on many containers: finding them, spreading the work over processes or a cluster, and reporting.
 
-``found`` goes through what was named, ``shards`` says whose turn a container is, ``workers`` are the executors and
-``mapping`` the one map over them; ``report`` is the file with a line for each container, and ``run`` puts these
-together for a command. One thread asks; what is done elsewhere gets names and opens them by itself.
+``found`` walks through what the user named, ``shards`` decides which containers belong to a job, ``workers`` are the
+executors, ``mapping`` maps work over them, ``report`` is a file with a line per container, and ``run`` combines these
+for a command. One thread calls; workers get names and open the containers themselves.
 """

@@ -1,4 +1,4 @@
-"""What goes to those who do the work and what comes back: small values that can be pickled."""
+"""Values sent to workers and returned by them: small and picklable."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from glassfs.errors import GlassfsError
 from glassfs.source import Connection, Kind, Path
 
 MOST_FAULTS = 1000
-"""Faults of one container that are told; the last one says of the others only how many there are."""
+"""Faults reported per container; one more says how many others there are."""
 
 
 class BatchError(GlassfsError):
-    """Why the work on many cannot go on."""
+    """The work on many containers cannot continue."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for all containers, wherever they are opened: whoever adds to it has it in every worker.
+    """Settings for all containers, available in every worker.
 
-    ``connection`` is how URLs are reached. ``threads`` are those that may read the files of one container, 0 for one
-    each core.
+    ``connection`` is how URLs are reached. ``threads`` may read the files of one container; 0: one per core.
     """
 
     views: str = ""
@@ -30,13 +29,12 @@ class Settings:
     threads: int = 0
 
 
-class Found(NamedTuple):
-    """Something that was named or stands below what was named.
+class SearchHit(NamedTuple):
+    """A file, folder or link that the user named or that is below a named folder.
 
-    ``name`` is its path or URL as everybody may see it. Whoever works on it finds it at ``inner`` in the ``source``
-    that was named. ``path`` is that in a tree of all that was named, where a file that was named itself has its own
-    name. ``key`` is the path from what was named on, as it is stored, so that it does not depend on where that is
-    mounted.
+    ``name`` is its path or URL as it may be shown. Workers find it at ``inner`` in the named ``source``. ``path`` is
+    its path in a tree of everything that was named, where a named file has its own name. ``key`` is its path below the
+    named folder, as stored, independent of where that is mounted.
     """
 
     name: str
@@ -51,9 +49,9 @@ class Found(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Something wrong at ``place`` in a container.
+    """Something wrong at ``place``, a path in a container.
 
-    One that ``is_passing`` says only that it could not be looked at now: so the container is to be tried again.
+    If ``is_passing``, the container could not be examined now, and is tried again by ``--resume``.
     """
 
     place: str
@@ -65,12 +63,11 @@ class Fault(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of one item.
+    """The result for one item.
 
-    ``data`` is what the command makes of the container. Where that is much it comes in parts: there is more as long as
-    there is a ``rest``, which the next part is made from. Where it ``is_several`` files the version of its own one does
-    not tell whether it is as it was. ``rows`` is how many there are in ``data``, if it is a table. ``fatal`` is why
-    nothing else can be done either.
+    ``data`` is what the command makes of the container, in parts if it is large: while there is a ``rest``, the next
+    part starts from it. If the container ``is_several`` files, the version of its main file does not cover all of them.
+    ``rows`` is the number of table rows in ``data``. ``fatal`` is why no other item can be processed either.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -83,18 +80,18 @@ class Outcome(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One container, or what is left of it."""
+    """One container, or the rest of one."""
 
-    found: Found
+    found: SearchHit
     rest: Any = None
 
 
 Work = Callable[[Iterator[Item]], Iterator[Outcome]]
-"""Gives an outcome for each item, before it takes the next one. Can be pickled; raises nothing that is foreseen."""
+"""Yield one outcome per item before taking the next item. Picklable; raises no expected error."""
 
 
 class Faults:
-    """Those of one container: not more than MOST_FAULTS, and one that tells how many others there are."""
+    """The faults of one container: at most MOST_FAULTS, and a last one that counts the others."""
 
     def __init__(self) -> None:
         self._told: list[Fault] = []
@@ -102,7 +99,7 @@ class Faults:
         self._is_passing = False
 
     def add(self, fault: Fault) -> bool:
-        """One more; whether it is among those that are told."""
+        """Add a fault; return whether it is reported by itself."""
         is_told = len(self._told) < MOST_FAULTS
         if is_told:
             self._told.append(fault)
@@ -113,7 +110,7 @@ class Faults:
 
     @property
     def others(self) -> tuple[Fault, ...]:
-        """What tells of those that are not told."""
+        """The fault that counts those not reported, if any."""
         return (Fault("", f"and {self._more:,} more", self._is_passing),) if self._more else ()
 
     @property

@@ -1,8 +1,7 @@
-"""What there is to work on: the files that a person named, and those in and below the folders that he named.
+"""Find what to work on: the files that the user named, and those in and below the folders that the user named.
 
-It is found as it is asked for, a folder at a time, and looked into by whoever works on it: whether a file is a
-container is told by its first bytes, or by its name where its store is not on this machine and each look costs a
-request. Links are not followed. One thread.
+The walk is lazy, a folder at a time. Workers open the files: the first bytes decide whether a file is a container; in
+remote folders its name decides beforehand. Links are not followed. One thread.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from glassfs.batch.contract import Found
+from glassfs.batch.contract import SearchHit
 from glassfs.errors import GlassfsError
 from glassfs.formats.registry import may_be_container
 from glassfs.names import component, free_name, raw
@@ -33,11 +32,10 @@ class Unlisted(NamedTuple):
 
 
 class Search:
-    """What is to be found under ``names``. Raises NotFound and its like for one of them that is not there.
+    """The walk under ``names``. Raises NotFound and similar if one of them does not exist.
 
-    ``is_by_path`` asks for the order in which all paths are sorted by their bytes; else the files of a folder come
-    before what is in folders below it. Folders and links come too if ``has_all``, and so does what is no container
-    anywhere.
+    With ``is_by_path`` all paths are sorted by their bytes; otherwise the files of a folder come before its subfolders.
+    With ``has_all``, folders, links and files that cannot be containers are included.
     """
 
     def __init__(
@@ -51,8 +49,8 @@ class Search:
         if is_by_path:
             self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
 
-    def all(self) -> Iterator[Found | Unlisted]:
-        """Everything, each time anew."""
+    def all(self) -> Iterator[SearchHit | Unlisted]:
+        """Walk everything; each call starts anew."""
         is_single = len(self._named) == 1
         for name, named, label in self._named:
             try:
@@ -64,18 +62,18 @@ class Search:
                 yield from self._below(name, named, (), "" if is_single else label)
             else:
                 facts = Kind.FILE, str(entry.version), entry.size
-                yield Found(shown(name), name, (), label, named.name, *facts, is_named=True)
+                yield SearchHit(shown(name), name, (), label, named.name, *facts, is_named=True)
 
-    def below(self, inner: Path, path: str) -> Iterator[Found | Unlisted]:
-        """What is in and below one folder of the first that was named, which is shown at ``path``."""
+    def below(self, inner: Path, path: str) -> Iterator[SearchHit | Unlisted]:
+        """Walk the folder ``inner`` of the first named source, which is shown at ``path``."""
         name, named, _ = self._named[0]
         return self._below(name, named, inner, path)
 
     def inner(self, place: Location) -> Path:
-        """Where a place is from the first that was named on."""
+        """Return a location's path relative to the first named source."""
         return place.path[len(self._named[0][1].path) :]
 
-    def _below(self, source: str, named: Named, inner: Path, path: str) -> Iterator[Found | Unlisted]:
+    def _below(self, source: str, named: Named, inner: Path, path: str) -> Iterator[SearchHit | Unlisted]:
         start = Folder(path, Location(named.store, (*named.path, *inner)))
         for found in walk(start, partial(self._listed, named)):
             store, whole = found.folder.location if isinstance(found, UnlistedFolder) else found.location
@@ -84,10 +82,10 @@ class Search:
                 yield Unlisted(store.shown(whole), found.error)
             elif found.entry.kind is Kind.FILE or self._has_all:
                 facts = found.entry.kind, str(found.entry.version), found.entry.size
-                yield Found(store.shown(whole), source, below, found.path, "/".join(below), *facts)
+                yield SearchHit(store.shown(whole), source, below, found.path, "/".join(below), *facts)
 
     def _listed(self, named: Named, folder: Folder) -> Listed:
-        """What is in a folder, in order."""
+        """List a folder in order."""
         store, path = folder.location
         listed = [
             one for one in shown_entries(folder.location, path == named.path)

@@ -1,4 +1,4 @@
-"""One writer at a time for a file, as far as its file system can tell. The lock ends with the descriptor."""
+"""A lock for one writer of a file, where the file system has locks. It ends with the descriptor."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import fcntl
 from typing import BinaryIO
 
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
-"""What file systems of clusters say that have no locks, or not for everybody."""
+"""Errors of cluster file systems that have no locks, or not for every client."""
 
 
 def is_locked(file: BinaryIO) -> bool:
-    """Whether another program has the lock on an open file; else this one has it from now on, if there are locks."""
+    """Return whether another program has locked an open file; otherwise lock it if possible."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

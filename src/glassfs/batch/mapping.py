@@ -1,9 +1,8 @@
-"""One map over an executor: a few containers a task, so many tasks at a time, and what comes of them as it comes.
+"""Map work over an executor: a few containers per task, a bounded number of tasks, results as they come.
 
-How many containers a task has follows from how long they take; one that takes longer than was thought gives back what
-it has not begun. Only some tasks for each worker are under way, however many containers there are, and what they bring
-is bounded. When workers end, what they had is done again, one container at a time: so the one that ends them is found,
-and told as a fault. One thread.
+The number of containers per task follows from the time they take; a task that takes longer returns what it has not
+begun. Tasks under way and the bytes of their results are bounded. If workers end, their containers are processed again,
+one at a time, so that the container that ends its worker is found and reported as a fault. One thread.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ from typing import Any, NamedTuple
 from glassfs.batch.contract import BatchError, Fault, Item, Outcome, Work
 from glassfs.batch.workers import Workers
 
-TARGET = 0.3
-"""Seconds that a task should take."""
-LONGEST = 4 * TARGET
-"""After which a task begins no further container."""
-MOST_ITEMS = 256
-TASKS = 3
-"""For each worker: one that it does, and those that wait for it."""
-MOST_DATA = 64 << 20
-"""Bytes that all tasks may bring together, roughly."""
-LARGEST_TASK = 1 << 20
-"""And a single one, before it begins with another container or part."""
+TARGET_SECONDS = 0.3
+"""Target duration of a task."""
+MAX_SECONDS = 4 * TARGET_SECONDS
+"""After this time a task begins no further container."""
+MAX_ITEMS = 256
+TASKS_PER_WORKER = 3
+"""Per worker: one that runs and the others that wait for it."""
+MAX_BYTES = 64 << 20
+"""Approximate limit on the results of all tasks."""
+MAX_TASK_BYTES = 1 << 20
+"""Limit on one task before it begins another container or part."""
 
 
 class Done(NamedTuple):
-    """An outcome, and what of. There are more outcomes of it unless it ``is_last``."""
+    """An outcome and its item. More outcomes of the item follow unless ``is_last``."""
 
     item: Item
     outcome: Outcome
     is_last: bool
 
 
-class _Told(NamedTuple):
-    """What a task brings: outcomes of its first items, and the items that are left."""
+class _TaskResult(NamedTuple):
+    """The result of a task: outcomes of its first items, and the items that are left."""
 
     outcomes: list[tuple[Item, Outcome]]
     left: list[Item]
@@ -55,15 +54,15 @@ class _Task:
     items: list[Item]
     outcomes: deque[tuple[Item, Outcome]] = field(default_factory=deque)
     sent: int = 0
-    """How many of the items are being worked on."""
+    """Items being worked on."""
     is_running: bool = False
     lost: int = 0
-    """How often a worker has ended that had nothing but the first item."""
+    """How often a worker ended that had only the first item."""
     is_suspect: bool = False
 
 
 def here(work: Work, items: Iterator[Item]) -> Iterator[Done]:
-    """The same in this process, a container after another."""
+    """Do the work in this process, one container after another."""
     current: Item | None = None
     rest: Any = None
 
@@ -83,7 +82,7 @@ def here(work: Work, items: Iterator[Item]) -> Iterator[Done]:
 
 
 class Mapping:
-    """``work`` on all items, done by ``workers``. If it ``is_ordered``, what comes of them is in their order."""
+    """``work`` on all items by ``workers``; if ``is_ordered``, results are in the order of the items."""
 
     def __init__(self, work: Work, workers: Workers, is_ordered: bool = False) -> None:
         self._work = work
@@ -96,7 +95,7 @@ class Mapping:
         self._count = 1
 
     def all(self, items: Iterator[Item]) -> Iterator[Done]:
-        """What comes of all items. Raises BatchError where nothing more can come."""
+        """Yield what comes of all items. Raises BatchError if nothing more can come."""
         while True:
             self._submit(items)
             if not self._tasks:
@@ -107,7 +106,7 @@ class Mapping:
             yield from self._ready(task)
 
     def _submit(self, items: Iterator[Item]) -> None:
-        """Has as much under way as there may be."""
+        """Submit tasks up to the limit."""
         if self._are_lost:
             if self._running:
                 return
@@ -120,10 +119,10 @@ class Mapping:
                 self._send(first, 1 if first.is_suspect else len(first.items))
             return
         for task in islice(self._tasks, 1 if self._is_ordered else None):
-            # In order, what is left of a task is gone on with when it is its turn, or it would wait in memory.
+            # In ordered mode, the rest of a task waits for its turn, or its results would pile up in memory.
             if not task.is_running:
                 self._send(task, len(task.items))
-        most = self._workers.width * TASKS
+        most = self._workers.width * TASKS_PER_WORKER
         while len(self._tasks) < most and not self._are_lost:
             some = list(islice(items, self._count))
             if not some:
@@ -133,7 +132,7 @@ class Mapping:
 
     def _send(self, task: _Task, count: int) -> None:
         task.sent, task.is_running = count, True
-        most = max(1, min(LARGEST_TASK, MOST_DATA // (self._workers.width * TASKS)))
+        most = max(1, min(MAX_TASK_BYTES, MAX_BYTES // (self._workers.width * TASKS_PER_WORKER)))
         try:
             future = self._workers.submit(_run, self._work, task.items[:count], most)
         except self._workers.lost as error:
@@ -143,10 +142,10 @@ class Mapping:
         future.add_done_callback(lambda done: self._came.put((task, done)))
 
     def _take(self, task: _Task, future: Future[Any]) -> None:
-        """What a task has brought, or why it has not."""
+        """Take the result of a task, or note that its worker was lost."""
         task.is_running = False
         try:
-            told: _Told = future.result()
+            result: _TaskResult = future.result()
         except self._workers.lost:
             self._are_lost = True
             task.lost += task.is_suspect
@@ -155,52 +154,52 @@ class Mapping:
                 self._blame(task)
             return
         except CancelledError:
-            raise BatchError("the scheduler is gone, or has dropped what it was given", self._workers.name) from None
+            raise BatchError("the scheduler is gone or has dropped its tasks", self._workers.name) from None
         except Exception as error:
-            reason = f"a worker cannot do it: {type(error).__name__}: {error}"
+            reason = f"a worker failed: {type(error).__name__}: {error}"
             raise BatchError(reason, self._workers.name) from error
-        task.outcomes += told.outcomes
-        task.items[: task.sent] = told.left
+        task.outcomes += result.outcomes
+        task.items[: task.sent] = result.left
         task.lost = 0
         task.is_suspect = task.is_suspect and bool(task.items)
-        done = len(told.outcomes)
+        done = len(result.outcomes)
         if done:
-            wanted = int(TARGET * done / max(told.seconds, 1e-6))
-            self._count = max(1, min(MOST_ITEMS, wanted, 2 * max(done, self._count)))
+            wanted = int(TARGET_SECONDS * done / max(result.seconds, 1e-6))
+            self._count = max(1, min(MAX_ITEMS, wanted, 2 * max(done, self._count)))
 
     def _blame(self, task: _Task) -> None:
-        """The first item ends whoever works on it, if it is not that all workers end."""
+        """Report the first item as the one that ends its workers, if workers can run at all."""
         self._workers.renew()
         self._workers.demand_alive()
         self._are_lost = False
         item = task.items.pop(0)
-        task.outcomes.append((item, Outcome((Fault("", "whoever reads it is ended by the system, or crashes"),))))
+        task.outcomes.append((item, Outcome((Fault("", "processes that read it crash or are killed by the system"),))))
         task.lost = 0
         task.is_suspect = bool(task.items)
 
     def _ready(self, task: _Task) -> Iterator[Done]:
-        """What can be told now that this task has come back."""
+        """Yield what may be passed on now."""
         if not self._is_ordered:
-            yield from _told(task)
+            yield from _drained(task)
             if not task.items:
                 self._tasks.remove(task)
             return
         while self._tasks:
             first = self._tasks[0]
-            yield from _told(first)
+            yield from _drained(first)
             if first.items:
                 return
             self._tasks.popleft()
 
 
-def _told(task: _Task) -> Iterator[Done]:
+def _drained(task: _Task) -> Iterator[Done]:
     while task.outcomes:
         item, outcome = task.outcomes.popleft()
         yield Done(item, outcome, outcome.rest is None)
 
 
-def _run(work: Work, items: list[Item], most: int) -> _Told:
-    """In a worker: as many of the items as there is time and room for, the first one in any case."""
+def _run(work: Work, items: list[Item], most: int) -> _TaskResult:
+    """Run in a worker: as many items as time and space allow, at least one."""
     begun = time.monotonic()
     outcomes: list[tuple[Item, Outcome]] = []
     size = 0
@@ -209,7 +208,7 @@ def _run(work: Work, items: list[Item], most: int) -> _Told:
     def given() -> Iterator[Item]:
         nonlocal taken
         for item in items:
-            if outcomes and (size >= most or time.monotonic() - begun > LONGEST or outcomes[-1][1].fatal):
+            if outcomes and (size >= most or time.monotonic() - begun > MAX_SECONDS or outcomes[-1][1].fatal):
                 return
             if outcomes and outcomes[-1][1].rest is not None:
                 return
@@ -222,4 +221,4 @@ def _run(work: Work, items: list[Item], most: int) -> _Told:
     left = items[len(outcomes) :]
     if outcomes and outcomes[-1][1].rest is not None:
         left.insert(0, Item(outcomes[-1][0].found, outcomes[-1][1].rest))
-    return _Told(outcomes, left, time.monotonic() - begun)
+    return _TaskResult(outcomes, left, time.monotonic() - begun)

@@ -1,7 +1,4 @@
-"""Opening what was found, in whichever process works on it: a store for what was named, and for all that is below it.
-
-One thread.
-"""
+"""Open containers in the process that works on them. One store serves everything below a named source. One thread."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
-from glassfs.batch.contract import Found, Settings
+from glassfs.batch.contract import SearchHit, Settings
 from glassfs.cache import BlockCache
 from glassfs.content import Container
 from glassfs.errors import Changed, Refused
@@ -20,10 +17,10 @@ from glassfs.tree.containers.lease import Location
 
 
 class Opener:
-    """The store of the source that was asked for last, and the ``cache`` for what is read of it.
+    """The store of the last source, and the ``cache`` for what is read from it.
 
-    ``is_several`` tells whether what was opened last is made of several files, or refused for what is wrong with one of
-    these: then its own file does not tell whether it is still so.
+    ``is_several`` tells whether the container opened last consists of several files, or was refused because of one of
+    them: its main file's version does not cover those.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -39,8 +36,8 @@ class Opener:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._close()
 
-    def named(self, found: Found) -> Named:
-        """Where it is. Raises NotFound and its like."""
+    def named(self, found: SearchHit) -> Named:
+        """Return store and path of a hit. Raises NotFound and similar."""
         self.is_several = False
         named = self._named
         if named is None or self._source != found.source:
@@ -54,13 +51,13 @@ class Opener:
 
     @contextmanager
     def opened(self, named: Named) -> Iterator[tuple[Tree, Container]]:
-        """The tree of a container and the container behind it. Raises why it cannot be opened."""
+        """Open a container and its tree. Raises the reason if it cannot be opened."""
         with self._noting():
             sources = Sources([named], ContainerSettings(self.cache))
         try:
             containers = sources.containers.all_open()
             if not containers:
-                raise Changed("is a folder by now", named.store.shown(named.path))
+                raise Changed("is a folder now", named.store.shown(named.path))
             container = containers[0].container
             self.is_several = len(container.sources) > 1
             yield sources.tree, container
@@ -70,7 +67,7 @@ class Opener:
 
     @contextmanager
     def glimpsed(self, named: Named, version: Version) -> Iterator[Container]:
-        """This version of a container, without a tree of it. Raises why it cannot be opened."""
+        """Open this version of a container without a tree. Raises the reason if it cannot be opened."""
         with ExitStack() as stack:
             with self._noting():
                 glimpse = Containers(ContainerSettings(self.cache)).glimpsed(Location(named.store, named.path), version)
@@ -80,7 +77,7 @@ class Opener:
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """What is refused in here for one of its parts is several files."""
+        """Note refusals caused by a part of a container: then it consists of several files."""
         try:
             yield
         except Refused as error:

@@ -1,20 +1,19 @@
-"""A report: a file with a line of JSON for each container, as they are done.
+"""A report: a file with one line of JSON per container, in order of completion.
 
-A line is ``{"path", "version", "ok", "faults"}``, and ``"command"`` where that is another one than ``verify``: a report
-is of one command. Where rows of a table were made of the container the line says as well how they call it and how many
-there are, ``{"container", "rows"}``. A container is known again by its path, however that was typed, and its version.
+A line is ``{"path", "version", "ok", "faults"}``, with ``"command"`` unless that is ``verify``: a report belongs to one
+command. If the container has table rows, ``{"container", "rows"}`` tell how the rows name it and how many there are. A
+container is recognized by its path, however typed, and its version.
 
-A line is written at once, at the end of the file. So whenever the program is killed there are whole lines, and at most
-one more that is torn, which the next one cuts off. One program writes a report at a time: it holds a lock on the file.
-What is known of the lines that were there is a few words each. One thread.
+Each line is appended at once. A killed program leaves whole lines and at most one torn line, which the next run cuts
+off. A lock on the file ensures a single writer. Each known line takes a few words of memory. One thread.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
@@ -31,7 +30,7 @@ _BEGIN = b'{"path": "'
 
 
 class Line(NamedTuple):
-    """What is said of one version of a container."""
+    """A line: the result for one version of a container."""
 
     path: str
     version: str
@@ -43,21 +42,22 @@ class Line(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a line from before said: how many ``faults`` and ``rows``, and a hash of what these call the container."""
+    """The essence of an earlier line: numbers of ``faults`` and ``rows``, and a hash of the container's name in the
+    rows.
+    """
 
     faults: int
     rows: int
     container: int
 
     def has_rows(self, container: str, rows: int) -> bool:
-        """Whether it had so many of this name."""
+        """Return whether the container had so many rows under this name."""
         return self.rows == rows and self.container == _hash(container)
 
 
 class Report:
-    """The file at ``name``, of a ``command``. If it ``is_resumed``, what it says is kept.
-
-    Raises BatchError where it cannot be that.
+    """The report ``name`` of a ``command``. If ``is_resumed``, its lines are kept. Raises BatchError if that is
+    impossible.
     """
 
     def __init__(self, name: str, command: str, is_resumed: bool = False) -> None:
@@ -66,11 +66,11 @@ class Report:
         try:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except FileNotFoundError as error:
-            raise NotFound("the folder for the report is not there", name) from error
+            raise NotFound("the folder of the report does not exist", name) from error
         except PermissionError as error:
-            raise NotAllowed("the report cannot be written", name) from error
+            raise NotAllowed("cannot write the report", name) from error
         except OSError as error:
-            raise BatchError(f"the report cannot be written: {error.strerror}", name) from error
+            raise BatchError(f"cannot write the report: {error.strerror}", name) from error
         self._file: BinaryIO = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
         try:
             self._begin(is_resumed)
@@ -86,17 +86,17 @@ class Report:
 
     @property
     def known_lines(self) -> int:
-        """How many lines there were from the beginning."""
+        """The number of lines at the start."""
         return len(self._known)
 
     def known(self, path: str, version: str) -> Known | None:
-        """What was said of this version of a container, if there was a line for it from the beginning."""
+        """Return the line for this version of a container, if there was one at the start."""
         return self._known.get(_key(path, version))
 
     def write(
         self, path: str, version: str, faults: Sequence[str], container: str = "", rows: int | None = None,
     ) -> None:
-        """A line more."""
+        """Append a line."""
         said: dict[str, Any] = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
         if self._command != VERIFY:
             said["command"] = self._command
@@ -109,12 +109,12 @@ class Report:
 
     def _begin(self, is_resumed: bool) -> None:
         if is_locked(self._file):
-            raise BatchError("another program is writing this report", self._name)
+            raise BatchError("another program is writing to this report", self._name)
         size = os.fstat(self._file.fileno()).st_size
         if not size:
             return
         if not is_resumed:
-            raise BatchError("there is a report already; --resume goes on with it", self._name)
+            raise BatchError("this report exists already; --resume continues it", self._name)
         self._demand_report()
         whole = 0
         with open(self._name, "rb") as file:
@@ -133,29 +133,20 @@ class Report:
                 os.ftruncate(self._file.fileno(), whole)
 
     def _demand_report(self) -> None:
-        """Nothing is cut off a file that something else has made."""
+        """Raise unless the file is a report: nothing else may be truncated."""
         with open(self._name, "rb") as file:
             first = file.readline()
         is_torn = not first.endswith(b"\n") and first[: len(_BEGIN)] == _BEGIN[: len(first)]
         if not is_torn and _parsed(first) is None:
-            raise BatchError("is not a report of glassfs", self._name)
+            raise BatchError("is not a report of glassfs; name another file", self._name)
 
-    def _writing(self) -> _Writing:
-        return _Writing(self._name)
-
-
-class _Writing:
-    """What the system refuses in here is told with the name of the report."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if isinstance(error, OSError):
-            raise BatchError(f"the report cannot be written: {error.strerror}", self._name) from error
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn errors of the system into BatchError with the name of the report."""
+        try:
+            yield
+        except OSError as error:
+            raise BatchError(f"cannot write the report: {error.strerror}", self._name) from error
 
 
 def _parsed(raw: bytes) -> Line | None:
@@ -180,7 +171,7 @@ def _hash(text: str) -> int:
 
 def _key(path: str, version: str) -> bytes:
     if not is_url(path):
-        # No more than this: what "folder/.." leads to is for the system to say.
+        # Not normalized further: only the system knows where ``folder/..`` leads.
         whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"
         path = "/".join(name for name in whole.split("/") if name not in ("", "."))
     return xxhash.xxh128_digest(raw(f"{path}\0{version}"))

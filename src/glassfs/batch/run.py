@@ -1,4 +1,4 @@
-"""One command over many containers: whose turn they are, what is known already, the work on the others, the report."""
+"""Run a command over many containers: select its shard, skip what the report knows, work on the rest, report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from glassfs.batch.contract import Fault, Found, Item, Work
+from glassfs.batch.contract import Fault, Item, SearchHit, Work
 from glassfs.batch.found import Unlisted
 from glassfs.batch.mapping import Done, Mapping, here
 from glassfs.batch.report import Report
@@ -17,10 +17,7 @@ from glassfs.source import absolute
 
 @dataclass(frozen=True)
 class Plan:
-    """What a person asked of a ``command``.
-
-    That is ``jobs`` processes (0: one each core) or a ``scheduler``, a part of all, a report.
-    """
+    """The options of a ``command``: ``jobs`` processes (0: one per core) or a ``scheduler``, a shard, a report."""
 
     command: str
     jobs: int = 1
@@ -36,19 +33,19 @@ class Plan:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing was asked for that is about many containers."""
+        """Whether no option for many containers was given."""
         return self.is_here and self.shard == Shard() and not self.report
 
     @property
     def threads(self) -> int:
-        """Those that may read one container, 0 for one each core: who works at the same time shares the cores."""
+        """Threads per container, 0 for one per core; simultaneous workers share the cores."""
         if self.is_here:
             return 0
         return 1 if self.scheduler else max(1, cores() // (self.jobs or cores()))
 
     @contextmanager
     def workers(self) -> Iterator[Workers | None]:
-        """Those who are to do it; none of them where this process is."""
+        """Start the workers; None if this process does the work."""
         if self.is_here:
             yield None
             return
@@ -65,15 +62,15 @@ class Plan:
 
 
 class Run:
-    """The counts of what was done, with what a ``report`` knew from before: ``containers`` and ``faults``.
+    """The counts of a run, including what the ``report`` knew: ``containers`` and ``faults``.
 
-    ``unlisted`` is told of folders that cannot be looked into. They have no line in a report, as they are no containers
-    and are tried again each time. ``skipped`` is told of what the report knows already.
+    ``unlisted`` is called with folders that cannot be listed. They have no line in a report and are tried again each
+    time. ``skipped`` is called with what the report knows already.
     """
 
     def __init__(
         self, plan: Plan, workers: Workers | None, report: Report | None, unlisted: Callable[[Unlisted], None],
-        skipped: Callable[[Found], None],
+        skipped: Callable[[SearchHit], None],
     ) -> None:
         self.containers = 0
         self.faults = 0
@@ -84,14 +81,13 @@ class Run:
         self._skipped_is = skipped
 
     def outcomes(
-        self, found: Iterable[Found | Unlisted], work: Work, is_ordered: bool = False,
-        is_still: Callable[[Found], bool] = lambda found: True,
+        self, found: Iterable[SearchHit | Unlisted], work: Work, is_ordered: bool = False,
+        is_still: Callable[[SearchHit], bool] = lambda found: True,
     ) -> Iterator[Done]:
-        """What comes of the files whose turn it is. That of one comes in parts only if it ``is_ordered``.
+        """Yield the outcomes for all files of this shard. Those in parts require ``is_ordered``.
 
-        What was done is in the report once the next outcome is asked for, but for what could not be looked at now: that
-        is tried again when the report is gone on with. What the report said before of a container counts if it
-        ``is_still`` so.
+        An outcome is in the report when the caller asks for the next one, except for containers that could not be
+        examined now: ``--resume`` tries those again. Earlier lines of the report count only if ``is_still`` agrees.
         """
         items = self._items(found, is_still)
         workers = self._workers
@@ -110,14 +106,14 @@ class Run:
                     self._note(done.item.found, faults, is_several, rows)
                 faults, is_several, rows = [], False, None
 
-    def _note(self, found: Found, faults: list[Fault], is_several: bool, rows: int | None) -> None:
+    def _note(self, found: SearchHit, faults: list[Fault], is_several: bool, rows: int | None) -> None:
         if self._report is not None:
-            # Of several files there is no version that can be compared at listing: without one it is read again.
+            # Several files have no version that a listing shows: without one in its line, the container is read again.
             version = "" if is_several else found.version
             self._report.write(found.name, version, [str(fault) for fault in faults], found.path, rows)
 
-    def _items(self, found: Iterable[Found | Unlisted], is_still: Callable[[Found], bool]) -> Iterator[Item]:
-        is_elsewhere = self._workers is not None and self._workers.is_elsewhere
+    def _items(self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool]) -> Iterator[Item]:
+        is_remote = self._workers is not None and self._workers.is_remote
         for one in found:
             if isinstance(one, Unlisted):
                 self.faults += 1
@@ -125,7 +121,7 @@ class Run:
             elif self._plan.shard.has(one.key):
                 known = None if self._report is None else self._report.known(one.name, one.version)
                 if known is None or not is_still(one):
-                    yield Item(one._replace(source=absolute(one.source)) if is_elsewhere else one)
+                    yield Item(one._replace(source=absolute(one.source)) if is_remote else one)
                 else:
                     self.containers += 1
                     self.faults += known.faults

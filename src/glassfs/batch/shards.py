@@ -1,6 +1,6 @@
-"""A part of all containers, for jobs that know nothing of each other: which part is told by the container's path alone.
+"""A part of all containers, for jobs that do not know each other, determined by each container's path alone.
 
-So it does not depend on the order of a listing, on what else is there, nor on where the folder is mounted. Pure values.
+It does not depend on the order of a listing, on other files, or on where the folder is mounted. Pure values.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from glassfs.names import raw
 
 
 class Shard(NamedTuple):
-    """Part ``number`` of ``parts``, from 0 on. Each path is in one of them."""
+    """Part ``number`` (from 0) of ``parts``. Each path is in exactly one."""
 
     number: int = 0
     parts: int = 1
 
     @classmethod
     def parsed(cls, text: str) -> Shard:
-        """What ``I/N`` says. Raises ValueError."""
+        """Parse ``I/N``. Raises ValueError."""
         number, slash, parts = text.partition("/")
         if not (slash and _is_plain(number) and _is_plain(parts)):
-            raise ValueError("is not like 0/3: a number from 0 on, and how many there are")
+            raise ValueError("is not of the form I/N, such as 0/3")
         found = cls(int(number), int(parts))
         if not 0 <= found.number < found.parts:
-            raise ValueError("has no such part: with N parts they are 0 to N-1")
+            raise ValueError("is out of range: with N parts, I is 0 to N-1")
         return found
 
     def has(self, key: str) -> bool:
-        """Whether the container at this path, from what was named, belongs to it."""
+        """Return whether the container at this path below the named folder belongs to this part."""
         return xxhash.xxh64_intdigest(raw(key)) % self.parts == self.number
 
 

@@ -1,7 +1,7 @@
-"""Who does the work: processes of this machine, or the workers of a Dask cluster, both as an executor.
+"""Workers: processes of this machine or of a Dask cluster, as executors.
 
-One thread asks. What ends a worker is ``LOST``: the task may be given to another one, as whoever runs it does nothing
-that could not be done twice. Worker processes end with the one that started them, however that ends.
+One thread calls. Tasks of a worker that ended raise one of ``lost`` and may be given to another worker, as every task
+may run twice. Worker processes end with their parent, however that ends.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from typing import Any
 
 from glassfs.batch.contract import BatchError
 
-PATIENCE = 30
-"""Seconds for which a scheduler may be silent, and in which it has to have workers."""
-KILLED = 5
-"""Seconds that a process which was killed may take to be gone, which one takes that waits for a device."""
-ENDED = 1
-"""Seconds in which an executor has ended whose processes are gone, if it ever does."""
+SCHEDULER_TIMEOUT_SECONDS = 30
+"""Timeout of the scheduler, and time for it to have workers."""
+KILL_TIMEOUT_SECONDS = 5
+"""Time for a killed process to end; one that waits for a device takes it all."""
+SHUTDOWN_SECONDS = 1
+"""Time for an executor to end whose processes are gone."""
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     with suppress(AttributeError):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class Workers(ABC):
-    """An executor of ``width`` tasks at a time. ``lost`` is what a task raises whose worker has ended.
+    """An executor of ``width`` tasks at a time. ``lost`` are the exceptions of tasks whose worker ended.
 
-    ``name`` is the address of those who are elsewhere. ``tries`` is how often a task ends its worker before that is its
-    own fault; ``is_elsewhere`` tells whether paths have to be those of any process.
+    ``name`` is the address of remote workers. ``tries`` is how many workers a task may end before the task is at fault;
+    ``is_remote`` tells whether paths must be absolute.
     """
 
     name = ""
     width: int
     lost: tuple[type[BaseException], ...]
     tries: int
-    is_elsewhere: bool
+    is_remote: bool
 
     def __enter__(self) -> Workers:
         return self
@@ -59,30 +59,29 @@ class Workers(ABC):
 
     @abstractmethod
     def submit(self, task: Callable[..., Any], *words: Any) -> Future[Any]:
-        """Has a task run. Raises one of ``lost`` where there are no workers any more, before ``renew``."""
+        """Run a task. Raises one of ``lost`` if there are no workers, until ``renew``."""
 
     @abstractmethod
     def renew(self) -> None:
-        """After workers were lost, and when none of them has anything to do: there are as many as before again."""
+        """Restore the number of workers after some were lost; called when none is busy."""
 
     def demand_alive(self) -> None:  # noqa: B027
-        """Raises BatchError where no worker can do anything."""
+        """Raise BatchError if no worker can do anything."""
 
     @abstractmethod
     def stop(self, is_over: bool) -> None:
-        """Ends what was started for this; at once, unless the work ``is_over``."""
+        """End what was started here: at once unless ``is_over``, that is, the work is complete."""
 
 
 class Processes(Workers):
-    """As many processes of this machine, each of which starts anew instead of being forked off.
+    """Processes of this machine, spawned instead of forked.
 
-    Where work was ended early, threads may be left that wait for something that never comes: the process is then to be
-    left by ``os._exit``.
+    After an early end, threads may be left that wait forever: the process has to be left by ``os._exit``.
     """
 
     lost = (BrokenProcessPool,)
     tries = 3
-    is_elsewhere = False
+    is_remote = False
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -101,7 +100,7 @@ class Processes(Workers):
         try:
             self.submit(os.getpid).result()
         except self.lost:
-            raise BatchError("the worker processes end as soon as they have begun") from None
+            raise BatchError("worker processes end right after they start") from None
 
     def stop(self, is_over: bool) -> None:
         if not is_over:
@@ -109,16 +108,16 @@ class Processes(Workers):
             for process in killed:
                 process.kill()
             for process in killed:
-                process.join(KILLED)
+                process.join(KILL_TIMEOUT_SECONDS)
         end = partial(self._executor.shutdown, wait=True, cancel_futures=True)
         if is_over:
             end()
             return
-        # A thread of the executor waits without end for a result of which a worker that was killed has written half.
-        # Mostly none has, and the locks are given back in order if it is waited for a moment.
+        # A thread of the executor waits forever if a killed worker wrote half of a result. Usually it does not, and
+        # releases its locks in order when given a moment.
         ending = threading.Thread(target=end, name="end of workers", daemon=True)
         ending.start()
-        ending.join(ENDED)
+        ending.join(SHUTDOWN_SECONDS)
 
     def _started(self) -> Executor:
         context = multiprocessing.get_context("spawn")
@@ -128,7 +127,7 @@ class Processes(Workers):
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Processes that are started in here do not hear of Ctrl-C and closed terminals: who started them ends them."""
+    """Start processes that ignore Ctrl-C and a closed terminal: the parent ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
@@ -137,7 +136,7 @@ def _unheard() -> Iterator[None]:
 
 
 def _begin_worker() -> None:
-    """The process ends with the one that started it, however that does."""
+    """End this process when its parent ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), name="parent", daemon=True).start()
@@ -149,31 +148,31 @@ def _end_with(sentinel: int) -> None:
 
 
 class Cluster(Workers):
-    """The workers of the Dask scheduler at ``address``. Raises BatchError where that cannot be had."""
+    """The workers of the Dask scheduler at ``address``. Raises BatchError if it cannot be used."""
 
-    tries = 1  # the scheduler has given it to several workers before it gives up
-    is_elsewhere = True
+    tries = 1  # the scheduler itself has tried several workers
+    is_remote = True
 
     def __init__(self, address: str) -> None:
         try:
             import distributed
         except ImportError:
-            raise BatchError("--scheduler needs Dask, which 'pip install glassfs[dask]' installs") from None
+            raise BatchError("--scheduler needs Dask: pip install 'glassfs[dask]'") from None
         self.name = address
         self.lost = (distributed.KilledWorker,)
         _silence("distributed", "tornado", "asyncio")
         try:
             made: Any = distributed.Client
-            self._client = made(address, timeout=PATIENCE, set_as_default=False)
+            self._client = made(address, timeout=SCHEDULER_TIMEOUT_SECONDS, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise BatchError(f"the scheduler does not answer: {_first_line(error)}", address) from None
         try:
-            self._client.wait_for_workers(1, timeout=PATIENCE)
+            self._client.wait_for_workers(1, timeout=SCHEDULER_TIMEOUT_SECONDS)
             self._executor = self._client.get_executor(pure=False)
             self.width = max(1, sum(self._client.nthreads().values()))
         except (OSError, TimeoutError):
             self._client.close(timeout=1)
-            raise BatchError(f"the scheduler has no workers, {PATIENCE} seconds long", address) from None
+            raise BatchError(f"the scheduler had no workers for {SCHEDULER_TIMEOUT_SECONDS} seconds", address) from None
         except BaseException:
             self._client.close(timeout=1)
             raise
@@ -192,11 +191,11 @@ class Cluster(Workers):
         with suppress(Exception):
             self._executor.shutdown(wait=False)
         with suppress(Exception):
-            self._client.close(timeout=PATIENCE if is_over else 2)
+            self._client.close(timeout=SCHEDULER_TIMEOUT_SECONDS if is_over else 2)
 
 
 def _silence(*names: str) -> None:
-    """What these log on standard error is for those who run the cluster; who asks it gets one sentence."""
+    """Silence loggers: their messages are for the cluster's administrator; the user gets one sentence."""
     for name in [*names, *logging.root.manager.loggerDict]:
         if name.partition(".")[0] in names:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)

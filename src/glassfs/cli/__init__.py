@@ -1,4 +1,4 @@
-"""The command line: one module a command, loaded when used. Errors are one line; exit status 1, or 2 for usage."""
+"""The command line: one module per command, imported when used. Errors are one line; exit status 1, or 2 for usage."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from glassfs.arguments import harmless, hide
 COMMANDS = {
     "mount": "Mount containers or a folder of them as a read-only directory.",
     "umount": "Unmount what 'glassfs mount' has mounted.",
-    "ls": "List what is in a container.",
-    "tree": "Show what is in a container as a tree.",
-    "cat": "Write files of a container to the standard output.",
-    "info": "Tell what a container is and what is in it.",
-    "export": "Copy the tree of a container, or parts of it, to a folder.",
+    "ls": "List the contents of a container.",
+    "tree": "Show the contents of a container as a tree.",
+    "cat": "Write files of a container to standard output.",
+    "info": "Describe a container: format, sizes, contents.",
+    "export": "Copy a container's tree, or parts of it, to a folder.",
     "episodes": "Print or write the table of the episodes in containers and folders.",
-    "views": "List the forms in which contents can be shown.",
-    "verify": "Read and check everything in containers.",
+    "views": "List the additional forms in which contents can be shown.",
+    "verify": "Read and check all data in containers.",
     "status": "Show what is mounted.",
     "install": "Install the helper for mount(8), fstab and systemd.",
     "completion": "Print the completion script for a shell.",
@@ -38,11 +38,11 @@ MEANT = {
     "print": "cat", "copy": "export", "cp": "export", "extract": "export", "unpack": "export", "check": "verify",
     "stat": "info", "describe": "info", "mounts": "status", "ps": "status", "manual": "man",
 }
-"""What people type for some of the commands."""
+"""Other names that users type for a command."""
 
 
 class _Commands(click.Group):
-    """Sub-commands whose modules are imported only when they run."""
+    """Subcommands whose modules are imported when they run."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -60,7 +60,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = arguments[0]
         if name not in COMMANDS and not name.startswith("-") and not context.resilient_parsing:
-            context.fail(f"there is no command '{name}'{_suggestion(arguments)}")
+            context.fail(f"no such command: '{name}'{_suggestion(arguments)}")
         return super().resolve_command(context, arguments)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -90,12 +90,12 @@ def glassfs() -> None:
 
 
 def main() -> None:
-    """The entry point of the program."""
+    """Run the program."""
     hide()
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # what a terminal's encoding lacks is shown as a number
+        if hasattr(stream, "reconfigure"):  # escape what the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
-    # What a start makes stays to the end, and goes with the process: looking through it would take a third of the time.
+    # Objects made at start live until the end: collecting them would take a third of the time.
     gc.set_threshold(100_000, 50, 100)
     status = run(sys.argv[1:])
     gc.freeze()
@@ -105,20 +105,21 @@ def main() -> None:
 
 
 def _leave(status: int) -> NoReturn:
-    """Ends the process as it is. Python 3.13 and older end a thread that comes back to it once it is ending, and one of
-    obstore's cannot be ended so: it takes the process with it, with SIGABRT. One that worker processes have served may
-    wait for them without end.
+    """End the process without cleaning up.
+
+    Python 3.13 and older ends threads that return to it during shutdown; a thread of obstore cannot be ended that way
+    and aborts the process (SIGABRT). A process that used worker processes might wait for them forever.
     """
     from glassfs.cli.stopping import leave
 
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, AttributeError):  # nobody reads it any more
+        with suppress(OSError, AttributeError):  # closed pipe
             stream.flush()
     leave(status)
 
 
 def run(arguments: list[str]) -> int:
-    """Runs one command; its exit status."""
+    """Run one command and return its exit status."""
     from glassfs.errors import GlassfsError
 
     try:
@@ -135,7 +136,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _failed("interrupted", 130)
     except BrokenPipeError:
-        # Whoever read the output has gone; Python must not flush into the pipe again when it ends.
+        # The reader of the output is gone: Python must not flush into the closed pipe at exit.
         sys.stdout = None
         return 1
     except OSError as error:
@@ -147,7 +148,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _plain(arguments: list[str]) -> list[str]:
-    """``help``, ``help COMMAND`` and ``version``, which many type, as the options that they are."""
+    """Map ``help``, ``help COMMAND`` and ``version`` to the options."""
     match arguments:
         case ["help"]:
             return ["--help"]

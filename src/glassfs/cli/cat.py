@@ -35,7 +35,7 @@ CHUNK = 1 << 20
 def command(places: tuple[str, ...], views: str, connection: Connection) -> int:
     """SOURCE is a container or a folder, or the URL of one, each PATH a file inside it.
 
-    Paths that go on into a container, as in 'glassfs cat run.trees/nodes/time.npy', are understood as well.
+    SOURCE and PATH may be written as one, as in 'glassfs cat run.trees/nodes/time.npy'.
     """
     buffer = memoryview(bytearray(CHUNK))
     is_whole = True
@@ -47,7 +47,7 @@ def command(places: tuple[str, ...], views: str, connection: Connection) -> int:
 
 
 def _grouped(places: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Sources, and the paths wanted from each."""
+    """Yield each source with the paths wanted from it."""
     first = located(places[0])
     if first.path == "/":
         if len(places) == 1:
@@ -68,7 +68,7 @@ def _how_to(place: Located) -> str:
 
 
 def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
-    """Whether the file could be written out. If not, the reason is printed."""
+    """Write a file to standard output, or report why that failed; return whether it succeeded."""
     try:
         file = _file(tree, path, source)
     except GlassfsError as error:
@@ -92,5 +92,5 @@ def _file(tree: Tree, path: str, source: str) -> File:
     if isinstance(node, Symlink):
         raise IsADirectory(f"{path}: is a symbolic link to {node.target}")
     if not isinstance(node, File):
-        raise IsADirectory(f"{path}: is a directory; 'glassfs ls {source} {path}' lists it")
+        raise IsADirectory(f"{path}: is a directory; list it with 'glassfs ls {source} {path}'")
     return node

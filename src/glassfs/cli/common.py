@@ -1,4 +1,4 @@
-"""What several commands share: the tree of what a person typed, paths in it, and lines on standard error."""
+"""Shared by several commands: the tree of a named source, paths in it, and lines on standard error."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime6
 
 
 class Located(NamedTuple):
-    """A container or folder, and the path in it: ``/`` where only the first was named."""
+    """A container or folder and a path in it: ``/`` if only the source was named."""
 
     source: str
     path: str
 
     @property
     def shown(self) -> str:
-        """The source as everybody may see it."""
+        """The source as it may be shown."""
         return name_of(self.source)
 
     def inner(self, path: str) -> str:
-        """A path that was typed beside it, as one in the source."""
+        """Convert a path typed beside the source to a path in it."""
         if self.path == "/":
             return path
         return self.path if path == "/" else f"{self.path}/{path}"
 
 
 def name_of(source: str) -> str:
-    """A source as everybody may see it, and as errors name it: of a URL without what may be secret in it."""
+    """Return a source as it may be shown and as errors name it: a URL without secrets."""
     return shown(source).rstrip("/") if is_url(source) else local_name(source)
 
 
 def located(typed: str) -> Located:
-    """What is meant where a source is to be named: it, or a path that goes on into a container, as in a mount.
+    """Split what the user typed into a source and a path in it.
 
-    The container is the longest part of the path that is a file; where that is a folder, it may be one in which a name
-    is shown escaped (``%0A``). A path that is there as it stands is never taken apart. Of a URL no server is asked: the
-    container is what is called like one, if something follows that has a name; one with a query is never taken apart.
-    Raises Refused for a URL that nobody should type.
+    The source is the longest prefix that exists as a file; a folder counts only if the rest may be an escaped name
+    (``%0A``). A path that exists is not split. For URLs no server is asked: the first component that is named like a
+    container and has something after it is the source; URLs with a query are not split. Raises Refused for a URL that
+    must not be typed.
     """
     if is_url(typed):
         return _located_url(typed)
@@ -87,7 +87,7 @@ def _located_url(typed: str) -> Located:
 
 views_option = click.option(
     "--views", default="", metavar="NAME+NAME…", callback=lambda context, parameter, names: _demand_views(names),
-    help="Other forms of what is inside as well, such as mp4+parquet, or all: 'glassfs views' lists them.",
+    help="Also show these forms of the contents, such as mp4+parquet, or all; see 'glassfs views'.",
 )
 
 
@@ -113,7 +113,7 @@ def _connection(context: click.Context, _parameter: click.Parameter, texts: tupl
 def _complete_connection(
     _context: click.Context, _parameter: click.Parameter, incomplete: str,
 ) -> list[CompletionItem]:
-    from glassfs.cli.unseen import completed_option
+    from glassfs.cli.option_completion import completed_option
     from glassfs.source.remote.options import DESCRIPTIONS
 
     return completed_option(DESCRIPTIONS, incomplete)
@@ -122,14 +122,14 @@ def _complete_connection(
 connection_option = click.option(
     "-o", "connection", metavar="OPTION[,OPTION]…", multiple=True, callback=_connection,
     shell_complete=_complete_connection,
-    help="How to reach a URL: endpoint=URL, region=NAME, anonymous, timeout=SECONDS and others, as for a mount.",
+    help="Options for URLs: endpoint=URL, region=NAME, anonymous, timeout=SECONDS and others, as for a mount.",
 )
-"""The argument ``connection`` of a command: a Connection."""
+"""Passes ``connection``, a Connection, to a command."""
 
 
 @contextmanager
 def opened(source: str, views: str = "", connection: Connection = Connection()) -> Iterator[Tree]:  # noqa: B008
-    """The tree of one source, closed at the end. Where it cannot be opened, the error has its path as it was typed."""
+    """Open the tree of one source for a ``with``. Errors name it as it was typed."""
     try:
         tree = open_tree(source, views=views, connection=connection)
     except Refused as error:
@@ -142,7 +142,7 @@ def opened(source: str, views: str = "", connection: Connection = Connection()) 
 
 
 def _with_hint(error: NotFound, source: str) -> NotFound:
-    """The same, with the URL that may be meant by a name that is not there."""
+    """Add the URL that a missing name may stand for."""
     from glassfs.source.remote.options import meant_by
 
     return type(error)(f"{error.reason}{meant_by(source)}", error.source, error.part) if not is_url(source) else error
@@ -150,7 +150,7 @@ def _with_hint(error: NotFound, source: str) -> NotFound:
 
 @contextmanager
 def opened_sources(source: str, connection: Connection = Connection()) -> Iterator[Sources]:  # noqa: B008
-    """What a person named, closed at the end, for what only a container knows: its facts, files and checks."""
+    """Open a named source for a ``with``, for its facts, files and checks."""
     if is_url(source):
         from glassfs.source.remote.options import demand_plain
 
@@ -164,7 +164,7 @@ def opened_sources(source: str, connection: Connection = Connection()) -> Iterat
 
 
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:
-    """Why something failed, without the names of the source and of the part where these have been told."""
+    """Return why something failed, without the names of source and part that the caller shows itself."""
     if isinstance(error, GlassfsError):
         if error.part and any(f"/{error.part.strip('/')}{end}" in f"/{path}/" for end in "./"):
             error = type(error)(error.reason, error.source)
@@ -174,18 +174,18 @@ def reason_of(error: Exception, source: str = "", path: str = "") -> str:
 
 
 def report(path: str, error: Exception, source: str = "") -> None:
-    """One line for a file that fails while the command goes on; with ``source`` it names that, too."""
+    """Print a line about a file that failed while the command continues."""
     place = f"{source}: {path}" if source else path
     complain(f"{place}: {reason_of(error, source, path)}")
 
 
 def complain(sentence: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     click.echo(f"glassfs: {printable(harmless(sentence))}", err=True)
 
 
 def lookup(tree: Tree, path: str, source: str) -> Node:
-    """The node at a path as a person types it. The errors name source and path, and what may have been meant."""
+    """Return the node at a path that the user typed. Errors name source and path, and suggest a similar name."""
     try:
         return tree.lookup(path)
     except NotFound:
@@ -198,7 +198,7 @@ def lookup(tree: Tree, path: str, source: str) -> Node:
 def nodes_from(
     tree: Tree, path: str, on_error: Callable[[str, GlassfsError], None],
 ) -> Iterator[tuple[str, Node]]:
-    """What is at ``path`` and all below it, parents first, with their paths."""
+    """Yield the node at ``path`` and all below it, parents first, with their paths."""
     node = tree.lookup(path)
     yield path, node
     if isinstance(node, Directory):
@@ -206,7 +206,8 @@ def nodes_from(
 
 
 def described(node: Node) -> str:
-    """Type and shape of an array or of a raw picture: ``float32 [300, 7]``. Empty where that takes reading blocks."""
+    """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that requires reading blocks.
+    """
     content = node.content if isinstance(node, File) else None
     if isinstance(content, Array) and isinstance(content.shape, tuple):
         return f"{_type_name(content.dtype)} {list(content.shape)}"
@@ -217,7 +218,7 @@ def described(node: Node) -> str:
 
 
 def _type_name(descr: str) -> str:
-    """NumPy's name for one of its descr strings; NumPy itself takes longer to load than a listing."""
+    """Return NumPy's name of a descr string; importing NumPy takes longer than a listing."""
     kind, size = descr[1], descr[2:]
     if kind == "b":
         return "bool"
@@ -227,13 +228,13 @@ def _type_name(descr: str) -> str:
 
 
 def _hint(tree: Tree, path: str) -> str:
-    """What may have been meant by a path that is not there."""
+    """Suggest what a missing path may stand for."""
     from difflib import get_close_matches
 
     if is_url(path) or os.path.isfile(path):
-        return "it is a file of its own; one source is taken"
+        return "it is a separate file; only one source is allowed"
     if any(character in path for character in "*?["):
-        return "patterns such as * work only in a mount"
+        return "patterns such as * only work in a mount"
     folder, _, wanted = normal(path).rpartition("/")
     try:
         names = [node.name for node in islice(tree.directory(folder or "/").listing(), SUGGESTED_FROM)]

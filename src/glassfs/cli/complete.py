@@ -1,8 +1,8 @@
-"""What the Tab key offers: paths inside containers.
+"""Tab completion of paths inside containers.
 
-A name comes from a container, that is from anybody, and most shells put it into the command line as it is: one with
-a character that means something to a shell, or that does not print, is not offered. Nothing here fails loudly, and no
-server is asked: for a URL nothing is offered.
+Names come from untrusted containers, and most shells insert them unquoted: names with characters that a shell
+interprets, or that are not printable, are not offered. Errors are silent, and URLs are not completed, so that no server
+is asked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HARMLESS = frozenset("%+,-.:=@^_")
 
 
 def complete_source(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files of the local system, and what is inside a container whose name has been typed in full."""
+    """Complete local files, and paths inside a container whose name was typed in full."""
     if is_url(incomplete):
         return []
     folder, slash, begun = incomplete.rpartition("/")
@@ -38,7 +38,7 @@ def complete_source(_context: click.Context, _parameter: click.Parameter, incomp
 
 
 def complete_path(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Paths inside the source that stands on the command line."""
+    """Complete paths inside the source on the command line."""
     source = context.params.get("source")
     if not source or is_url(source):
         return []
@@ -48,7 +48,7 @@ def complete_path(context: click.Context, _parameter: click.Parameter, incomplet
 
 
 def complete_paths(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For a command that takes source and paths as one list: the source first, then paths inside it."""
+    """Complete a list of a source followed by paths in it."""
     typed = context.params.get(parameter.name or "") or ()
     if not typed:
         return complete_source(context, parameter, incomplete)
@@ -59,12 +59,12 @@ def complete_paths(context: click.Context, parameter: click.Parameter, incomplet
 def complete_path_or_folder(
     context: click.Context, parameter: click.Parameter, incomplete: str,
 ) -> list[CompletionItem]:
-    """Paths inside the source, or where none begins like this, folders of the local system."""
+    """Complete paths inside the source, or local folders if none matches."""
     return complete_path(context, parameter, incomplete) or [CompletionItem(incomplete, type="dir")]
 
 
 def _offered(source: str, folder: str, begun: str, typed: str) -> list[CompletionItem]:
-    """The names in a folder of a container that begin like this, after what has been typed before them."""
+    """Return completions of ``begun`` in a folder of a container, prefixed with what was typed."""
     try:
         with open_tree(source) as tree:
             return [CompletionItem(typed + name) for name in _names(tree, normal(folder), begun)]
@@ -76,7 +76,7 @@ def _names(tree: Tree, folder: str, begun: str) -> list[str]:
     found = _matching(tree.directory(folder).listing(), begun)
     if len(found) != 1 or not found[0].endswith("/"):
         return found
-    # A shell puts a space after the only word that fits: one more level keeps it from ending at a directory.
+    # A shell appends a space to a single match: offer one more level, so that it does not stop at a directory.
     above = found[0]
     return [above + name for name in _matching(tree.directory(normal(f"{folder}/{above}")).listing(), "")] or found
 

@@ -14,5 +14,5 @@ def command(shell: str) -> None:
 
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.ClickException(f"{shell}: completion is not known")
+        raise click.ClickException(f"{shell}: completion is not supported")
     click.echo(kind(glassfs, {}, "glassfs", "_GLASSFS_COMPLETE").source())

@@ -1,14 +1,22 @@
-"""``glassfs export``: a tree as a folder of ordinary files. How the folder is written to safely is in ``target``."""
+"""``glassfs export``: a tree as a folder of ordinary files. ``target`` writes to the folder safely."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 
 import click
 
 from glassfs.batch.contract import Settings
 from glassfs.batch.shards import Shard
-from glassfs.cli.common import complain, connection_option, located, lookup, opened, views_option
+from glassfs.cli.common import (
+    complain,
+    connection_option,
+    located,
+    lookup,
+    nodes_from,
+    opened,
+    views_option,
+)
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.export_many import export_many, report_failure
 from glassfs.cli.exporting import Export
@@ -18,68 +26,74 @@ from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.cli.target import Existing, NotWritten, names_below, opened_target
 from glassfs.errors import GlassfsError
 from glassfs.source import Connection, is_url
-from glassfs.tree import Tree
+from glassfs.tree import File, Tree
 from glassfs.tree.tree import normal
 
 
 @click.command()
 @click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
 @click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_path_or_folder)
-@click.option("--overwrite", is_flag=True, help="Replace files, links and pipes that TARGET has under the same names.")
-@click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
-@many_options("Go on with an export that was interrupted: what is complete is kept.")
+@click.option("--overwrite", is_flag=True, help="Replace files, links and pipes of the same names in TARGET.")
+@click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
+@many_options("Continue an interrupted export: complete files are kept.")
 @views_option
 @connection_option
 def command(
     source: str, paths: tuple[str, ...], overwrite: bool, resume: bool, progress: bool | None, views: str, jobs: int,
     scheduler: str, shard: Shard, report: str, connection: Connection,
 ) -> int:
-    """Write the same tree with the same bytes as a mount to the folder TARGET: all of SOURCE, or each PATH in it.
+    """Write the tree of SOURCE, or each PATH in it, to the folder TARGET, with the same names and bytes as in a mount.
 
-    TARGET is made where it is missing; one that has something in it needs --overwrite or --resume. A file gets its
-    name when it is whole. For --resume one is complete if it is a regular file whose time is the source's and whose
-    size is right (not compared where it takes decoding to know it); any other regular file is written anew.
-    Permissions are those of a mount less the umask, and folders can be written to by their owner.
+    TARGET is created if missing; if it is not empty, --overwrite or --resume is required. A file gets its name when it
+    is complete. With --resume, a regular file counts as complete if its time is that of the source and its size is
+    right (not compared if that requires decoding); any other regular file is written again. Permissions are those of a
+    mount less the umask, and folders are writable by their owner.
     """
     if not paths:
-        raise click.UsageError("a folder to write to is needed", click.get_current_context())
+        raise click.UsageError("the TARGET folder is missing", click.get_current_context())
     if overwrite and resume:
         raise click.UsageError("--overwrite and --resume cannot be used together", click.get_current_context())
     *chosen, folder = paths
     existing = Existing.OVERWRITE if overwrite else Existing.RESUME if resume else Existing.REFUSE
     plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=False)
-    is_shown = sys.stderr.isatty() if progress is None else progress
     place = located(source)
     source, name = place.source, place.shown
     chosen = [place.inner(path) for path in chosen] or [place.path]
     with opened(source, views, connection) as tree:
         starts = _starts(tree, name, chosen)
         if _would_hit_itself(tree, source, starts, folder):
-            raise click.ClickException(f"{folder}: this would write over {name}, which is to be exported")
+            raise click.ClickException(f"{folder}: would overwrite the source {name}; name another folder")
         try:
             if plan.is_plain:
                 with (
                     stoppable(), opened_target(folder, tree.root.mode, existing, source) as target,
-                    Progress(tree, starts, is_shown) as bar,
+                    Progress(lambda: _sizes(tree, starts), progress) as bar,
                 ):
                     failed = report_failure(name, folder, bar.aside)
                     failures = Export(tree, source, target, existing, bar, failed).run(starts)
             else:
                 with stoppable():
                     settings = Settings(views, connection)
-                    failures = export_many(plan, tree, source, starts, folder, existing, settings, is_shown)
+                    failures = export_many(plan, tree, source, starts, folder, existing, settings, progress)
         except NotWritten as error:
             raise click.ClickException(f"{folder}: {error}") from error
         except Stopped as stopped:
-            complain(f"{stopped}; '--resume' goes on from here")
+            complain(f"{stopped}; continue with --resume")
             return stopped.status
     if failures:
-        raise click.ClickException(f"{name}: {failures} of its files and directories could not be written")
+        raise click.ClickException(f"{name}: {failures} of its files and directories were not written")
     return 0
 
 
+def _sizes(tree: Tree, starts: list[str]) -> Iterator[int]:
+    for start in starts:
+        for _, node in nodes_from(tree, start, lambda *_: None):
+            if isinstance(node, File) and node.data.is_sized:
+                yield node.size
+
+
 def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
-    """The paths to be exported, each of them there, none inside another one."""
+    """Return the paths to export: all exist, and none is inside another."""
     for path in paths:
         lookup(tree, path, source)
     found: list[str] = []
@@ -94,7 +108,7 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def _would_hit_itself(tree: Tree, source: str, starts: list[str], folder: str) -> bool:
-    """Whether the source lies in the target where something of this name is to be written."""
+    """Return whether the source is in the target where something of this name would be written."""
     names = None if is_url(source) else names_below(source, folder)
     if names is None:
         return False

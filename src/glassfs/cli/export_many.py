@@ -1,8 +1,7 @@
-"""An export of many containers at once: folders and links are made here, files and containers by those who do the work.
+"""Export many containers at once: this process makes folders and links, workers write files and containers.
 
-Each of these opens the source by itself and writes to the same target, which is safe by how files are written there: a
-name is a whole file or none. What a worker has begun that was killed is begun again by another one, so that files that
-are complete are kept, as with ``--resume``.
+Each worker opens the source itself and writes to the same target, which is safe: a name is a complete file or does not
+exist. What a killed worker had begun is begun again by another one, so complete files are kept as with ``--resume``.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from glassfs.batch.contract import Fault, Faults, Found, Item, Outcome, Settings
+from glassfs.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan, Run
-from glassfs.batch.unforeseen import as_fault
+from glassfs.batch.unexpected import as_fault
 from glassfs.cli.common import complain, name_of, reason_of, report
 from glassfs.cli.exporting import Export
-from glassfs.cli.many import Bar, found_under
+from glassfs.cli.many import found_under, progress
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_target
 from glassfs.errors import GlassfsError, NotFound, Passing
@@ -32,7 +31,7 @@ Failed = Callable[[str, Exception], None]
 
 
 def report_failure(source: str, folder: str, aside: Callable[[], AbstractContextManager[None]]) -> Failed:
-    """Tells on standard error what is left out, under its name in the source or in the target."""
+    """Return a function that reports what is left out, under its name in the source or the target."""
 
     def failed(place: str, error: Exception) -> None:
         with aside():
@@ -46,27 +45,27 @@ def report_failure(source: str, folder: str, aside: Callable[[], AbstractContext
 
 def export_many(
     plan: Plan, tree: Tree, source: str, starts: list[str], folder: str, existing: Existing, settings: Settings,
-    is_shown: bool,
+    is_shown: bool | None,
 ) -> int:
-    """The number of nodes that failed. Raises NotWritten where there is no point in going on."""
+    """Return the number of nodes that failed. Raises NotWritten if continuing is pointless."""
     search = found_under([source], settings.connection, has_all=True)
     name = name_of(source)
     with (
         opened_target(folder, tree.root.mode, existing, source) as target,
-        Bar(search.all, plan.shard, is_shown) as bar, plan.opened_report() as lines, plan.workers() as workers,
+        progress(search, plan.shard, is_shown) as bar, plan.opened_report() as lines, plan.workers() as workers,
     ):
         existing = Existing.OVERWRITE if existing is Existing.OVERWRITE else Existing.RESUME
         tell = report_failure(name, folder, bar.aside)
-        here = Export(tree, source, target, existing, Progress(tree, [], False), tell)
+        here = Export(tree, source, target, existing, Progress(), tell)
 
         def unlisted_is(one: Unlisted) -> None:
             with bar.aside():
                 report(one.name, one.error)
 
-        def is_still(found: Found) -> bool:
+        def is_still(found: SearchHit) -> bool:
             return target.has_anything(_place(found)) or _place(found) == "/"
 
-        run = Run(plan, workers, lines, unlisted_is, bar.advance)
+        run = Run(plan, workers, lines, unlisted_is, lambda hit: bar.advance(hit.size))
         walk = _Walk(plan, search, tree, source, here)
         work = Exporting(settings, name, absolute(source), folder, os.path.abspath(folder), existing)
         for done in run.outcomes(walk.files(starts), work, is_still=is_still):
@@ -75,14 +74,14 @@ def export_many(
             for fault in done.outcome.faults:
                 with bar.aside():
                     complain(str(fault))
-            bar.advance(done.item.found)
+            bar.advance(done.item.found.size)
         if settings.views and "/" in starts and not plan.shard.number:
             walk.write_joined()
     return run.faults + here.failures
 
 
 class _Walk:
-    """Goes through the source: folders and links are written, files are found."""
+    """Walk the source: write folders and links, yield files."""
 
     def __init__(self, plan: Plan, search: Search, tree: Tree, source: str, here: Export) -> None:
         self._plan, self._search = plan, search
@@ -90,7 +89,7 @@ class _Walk:
         root = tree.root
         self._has_folders = isinstance(root, (Joinable, Folder))
 
-    def files(self, starts: list[str]) -> Iterator[Found | Unlisted]:
+    def files(self, starts: list[str]) -> Iterator[SearchHit | Unlisted]:
         for start in starts:
             self._here.make_folders_above(start)
             place = self._folder_at(start)
@@ -109,16 +108,16 @@ class _Walk:
                     self._here.leave_out(_place(found), None)
 
     def write_joined(self) -> None:
-        """What the root has besides what is in the folder: tables over all containers."""
+        """Write what the root has besides the folder's entries: tables over all containers."""
         if self._has_folders:
             root = self._tree.root
-            shown = {found.path for found in self._search.below((), "") if isinstance(found, Found)}
+            shown = {found.path for found in self._search.below((), "") if isinstance(found, SearchHit)}
             for node in root.listing():
                 if node.name not in shown:
                     self._here.write_all(f"/{node.name}")
 
     def _folder_at(self, start: str) -> Path | None:
-        """Where the folder is from the source on that is shown at a path; None where there is none."""
+        """Return the path, below the source, of the folder shown at ``start``; None if it is no folder."""
         if not self._has_folders:
             return None
         if start == "/":
@@ -126,23 +125,23 @@ class _Walk:
         node = self._tree.lookup(start)
         return self._search.inner(node.location) if isinstance(node, Folder) else None
 
-    def _found_at(self, start: str) -> Found:
-        """A file or container, or something in one, as if that were all there is."""
+    def _found_at(self, start: str) -> SearchHit:
+        """Return a file or container, or a part of one, as the only hit."""
         node = self._tree.lookup(start)
         source = name_of(self._source)
         name = source if start == "/" else f"{source}{start}"
         size = node.size if isinstance(node, File) and node.data.is_sized else 0
         version = str(node.origin.identity)
-        return Found(name, self._source, (), start[1:], start[1:], Kind.FILE, version, size, is_named=True)
+        return SearchHit(name, self._source, (), start[1:], start[1:], Kind.FILE, version, size, is_named=True)
 
-    def _write(self, found: Found) -> None:
-        """A folder, in which there may be files of any part, or a link."""
+    def _write(self, found: SearchHit) -> None:
+        """Write a folder, which may contain files of any shard, or a link of this shard."""
         place = _place(found)
         if found.kind is not Kind.LINK or self._plan.shard.has(found.key):
             try:
                 self._here.write(place, self._tree.lookup(place))
             except NotFound:
-                return  # gone meanwhile
+                return  # removed meanwhile
             except Unusable:
                 raise
             except GlassfsError as error:
@@ -151,7 +150,7 @@ class _Walk:
 
 @dataclass(frozen=True)
 class Exporting:
-    """The work: each file, or all of a container, to the target. ``name`` and ``folder`` are as they are told."""
+    """The work: write each file, or all of a container, to the target. ``name`` and ``folder`` are for messages."""
 
     settings: Settings
     name: str
@@ -171,7 +170,7 @@ class Exporting:
         except NotWritten as error:
             yield Outcome(is_container=False, fatal=str(error))
 
-    def _outcome(self, tree: Tree, target: Target, found: Found) -> Outcome:
+    def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Faults()
 
         def failed(place: str, error: Exception) -> None:
@@ -182,7 +181,7 @@ class Exporting:
                 faults.add(Fault(f"{self.name}: {place}", reason, isinstance(error, Passing)))
 
         place = _place(found)
-        export = Export(tree, self.source, target, self.existing, Progress(tree, [], False), failed)
+        export = Export(tree, self.source, target, self.existing, Progress(), failed)
         is_container = is_several = False
         try:
             node = tree.lookup(place)
@@ -198,5 +197,5 @@ class Exporting:
         return Outcome(faults.all, is_container, is_several=is_several)
 
 
-def _place(found: Found) -> str:
+def _place(found: SearchHit) -> str:
     return f"/{found.path}"

@@ -1,25 +1,22 @@
-"""Writing what is in a tree to a target, node by node: what ``glassfs export`` does, here or in a worker.
-
-One thread.
-"""
+"""Write the nodes of a tree to a target, for ``glassfs export``, here or in a worker. One thread."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 
-from glassfs.batch.unforeseen import as_fault
+from glassfs.batch.unexpected import as_fault
 from glassfs.cli.common import nodes_from
 from glassfs.cli.progress import Progress
-from glassfs.cli.target import PIECE, Existing, NotWritten, Place, Target, Unusable
+from glassfs.cli.target import PIECE, Existing, NotWritten, Target, Unusable
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 
 
 class Export:
-    """From a tree, that of ``source``, to a target; what cannot be read or written is told, counted and left out.
+    """Writes nodes of a tree of ``source`` to a target. Nodes that fail are reported, counted and left out.
 
-    ``failed`` gets the path in the tree of what is left out, and why.
+    ``failed`` is called with the path of a node that is left out, and the reason.
     """
 
     def __init__(
@@ -37,19 +34,21 @@ class Export:
         self.failures = 0
 
     def run(self, starts: list[str]) -> int:
-        """The number of nodes that failed. Raises Unusable where there is no point in going on."""
+        """Write what is at these paths and return the number of nodes that failed. Raises Unusable if continuing is
+        pointless.
+        """
         for start in starts:
             self.make_folders_above(start)
             self.write_all(start)
         return self.failures
 
     def write_all(self, start: str) -> None:
-        """What is at a path and below it, where the folders above it are there."""
+        """Write what is at a path and below it; the folders above it must exist."""
         for place, node in nodes_from(self._tree, start, self._unlisted):
             self.write(place, node)
 
     def is_left_out(self, place: str) -> bool:
-        """Whether nothing can be written there, as the folder for it could not be made; that is told already."""
+        """Return whether nothing can be written there because its folder could not be made, which was reported."""
         return bool(self._unusable) and place.rpartition("/")[0] in self._unusable
 
     def make_folders_above(self, start: str) -> None:
@@ -59,7 +58,7 @@ class Export:
             self.write(place, self._tree.lookup(place))
 
     def write(self, place: str, node: Node) -> None:
-        """One node, without what is below it. Raises Unusable."""
+        """Write one node without those below it. Raises Unusable."""
         if place == "/":
             return
         if self.is_left_out(place):
@@ -79,20 +78,20 @@ class Export:
             below = " and nothing below it is written" if isinstance(node, Directory) else ""
             self.failed(place, NotWritten(f"{error}{below}"))
             self.leave_out(place, node, is_counted=True)
-        except (GlassfsError, OSError) as error:  # the target raises none of its own
+        except (GlassfsError, OSError) as error:  # from the source; the target raises NotWritten
             self.failed(place, error)
         except Exception as error:
             self.failed(place, as_fault(error, f"{self._source}: {place}"))
 
     def _make_folder(self, place: str, node: Directory) -> None:
         if self._has_folders and self._is_target(place):
-            raise Unusable(f"is inside the source, as {place}")
+            raise Unusable(f"is inside the source, as {place}; name another folder")
         self._target.make_folder(place, node.mode)
 
     def _is_target(self, place: str) -> bool:
-        """Whether a folder of the source is the target, which may be mounted a second time in there."""
+        """Return whether a folder of the source is the target, which may be mounted a second time in there."""
         try:
-            return Place.of(os.stat(self._source + place)) == self._target.place
+            return self._target.is_at(self._source + place)
         except OSError:
             return False
 
@@ -100,10 +99,11 @@ class Export:
         origin = node.origin
         is_sized = node.data.is_sized
         if self._is_resumed and self._target.has_file(place, origin.mtime_ns, node.size if is_sized else None):
-            self._bar.leave_out(node)
+            if is_sized:
+                self._bar.correct(-node.size)
             return
         if not is_sized:
-            self._bar.unsized(node.size)
+            self._bar.correct(node.size)
         with origin.lease:
             self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node))
 
@@ -117,13 +117,13 @@ class Export:
             self._bar.advance(len(piece))
 
     def leave_out(self, place: str, node: Node | None, is_counted: bool = False) -> None:
-        """Writes neither it nor anything below it."""
+        """Write neither this node nor any below it."""
         if isinstance(node, Directory):
             self._unusable.add(place)
         self.failures += not is_counted
 
     def failed(self, place: str, error: Exception) -> None:
-        """It is left out, for this reason."""
+        """Count and report a node that is left out."""
         self.failures += 1
         self._failed_is(place, error)
 

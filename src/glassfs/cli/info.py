@@ -41,11 +41,11 @@ KINDS: dict[type[Content], str] = {
 }
 
 SUMMED = ("num_episodes", "num_frames", "length_T", "rows", "keys", "members")
-"""Facts of single containers that mean something when they are added up."""
+"""Facts of containers that can be added up."""
 
 
 LOOKED_INTO = 256
-"""Directories that are looked into for views, and views told of one kind."""
+"""Directories searched for views, and paths listed per kind of view."""
 
 
 @click.command()
@@ -53,16 +53,16 @@ LOOKED_INTO = 256
     "sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False),
     shell_complete=complete_source,
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each source, on a line.")
-@click.option("--quick", is_flag=True, help="Header and index only; nothing inside is counted.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per source, for programs.")
+@click.option("--quick", is_flag=True, help="Read header and index only; count nothing inside.")
 @connection_option
 def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Connection) -> int:
-    """Counts what is in each SOURCE, and compares its size raw with that of the file.
+    """Count the contents of each SOURCE, and compare its raw size with the size of the file.
 
-    Sizes that would take decoding are left out. Views are told that appear with --views all, and where: of things that
-    are numbered in the first one. For KinoDB the cameras are counted, and how many episodes succeeded.
-    A SOURCE that is a folder, or the URL of one: how many containers of each format are in it and below, their sizes,
-    and the sums of what their headers tell.
+    Sizes that require decoding are left out. Views are listed that appear with --views all, and where; for numbered
+    entries only the first is searched. For KinoDB, cameras and successful episodes are counted. If SOURCE is a folder
+    or the URL of one, show the number of containers of each format in and below it, their sizes, and the sums of facts
+    in their headers.
     """
     failures = 0
     for number, source in enumerate(sources):
@@ -83,7 +83,7 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Co
 
 
 def _described(sources: Sources, name: str, quick: bool) -> dict[str, Any]:
-    """What a container is: format, version, sizes in bytes, what its header says, and how much of what is in it."""
+    """Return format, version, sizes in bytes, header facts and counts of a container."""
     container = sources.containers.all_open()[0].container
     found = {"source": name} | _told(container)
     if quick:
@@ -92,7 +92,7 @@ def _described(sources: Sources, name: str, quick: bool) -> dict[str, Any]:
 
 
 def _told(container: Container) -> dict[str, Any]:
-    """What its header and index say."""
+    """Return what header and index say."""
     return {
         "format": container.format, "version": container.version, "bytes": sum(part.size for part in container.sources),
         "files": len(container.sources), "facts": container.facts,
@@ -100,7 +100,7 @@ def _told(container: Container) -> dict[str, Any]:
 
 
 def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
-    """The containers in a folder by their formats: how many, how large, and the sums of some of their facts."""
+    """Return the containers in a folder by format: number, size, and sums of some facts."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
     starts = [Folder("", location) for location in sources.locations.values()]
@@ -141,7 +141,7 @@ def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:
                 unsized += 1
             elif not _is_repeated(node):
                 raw += node.size
-        if has_episodes:  # last, as a document has a size once it was read
+        if has_episodes:  # last, as reading a document determines its size
             episodes.see(path, node)
     ratio = round(raw / size, 3) if size else None
     found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized, "unreadable": unreadable}
@@ -149,7 +149,7 @@ def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:
 
 
 def _views(sources: Sources) -> dict[str, list[str]]:
-    """The paths of what views add to the tree, by their endings. Nothing is read but what listings take."""
+    """Return the paths of what views add to the tree, by suffix. Reads only what listings need."""
     found: dict[str, list[str]] = {}
     plain = sources.plain_root()
     waiting = deque([("", plain, sources.viewed(plain.name, plain.ino))])
@@ -175,7 +175,7 @@ def _views(sources: Sources) -> dict[str, list[str]]:
 
 
 class _Episodes:
-    """What the nodes of a KinoDB tree tell, as they come by: in how many episodes a camera is, and how these ended."""
+    """Counts in the nodes of a KinoDB tree: episodes per camera, and outcomes of episodes."""
 
     def __init__(self) -> None:
         self.cameras: Counter[str] = Counter()
@@ -194,7 +194,7 @@ class _Episodes:
 
 
 def _is_repeated(file: File) -> bool:
-    """Whether the bytes are those of another file in another form: frames of a film, rows of a text array."""
+    """Return whether the bytes are those of another file: frames of a video, rows of a text array."""
     if isinstance(file.content, RaggedText):
         return True
     return isinstance(file.content, Image) and file.data.location() is None

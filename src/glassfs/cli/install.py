@@ -23,14 +23,14 @@ MARK = "Written by 'glassfs install': the next one replaces this file, 'glassfs 
 
 
 @click.command()
-@click.option("--systemd", "with_systemd", is_flag=True, help="Also units for systemd, examples, and the manual page.")
-@click.option("--directory", default="/sbin", show_default=True, help="Where mount(8) looks for its helpers.")
-@click.option("--prefix", default="/usr/local", show_default=True, help="Where the files of --systemd go.")
-@click.option("--remove", is_flag=True, help="Take all of it away again.")
+@click.option("--systemd", "with_systemd", is_flag=True, help="Also install systemd units, examples and manual page.")
+@click.option("--directory", default="/sbin", show_default=True, help="Where mount(8) looks for helpers.")
+@click.option("--prefix", default="/usr/local", show_default=True, help="Where --systemd installs files.")
+@click.option("--remove", is_flag=True, help="Remove everything that was installed.")
 def command(with_systemd: bool, directory: str, prefix: str, remove: bool) -> None:
-    """Puts links to the mount helper where mount(8) looks for it: afterwards 'mount -t glassfs SOURCE DIR -o …', lines
-    of /etc/fstab and systemd's mount units work. With --systemd, also glassfs@.service, which starts the glassfs that
-    installs it, the examples for a mount unit, and glassfs(1).
+    """Create links to the mount helper where mount(8) looks for it: then 'mount -t glassfs SOURCE DIR -o …', /etc/fstab
+    and systemd mount units work. With --systemd, also install glassfs@.service, which starts this glassfs, examples of
+    mount units, and glassfs(1).
     """
     links = [Path(directory, helper) for helper in HELPERS]
     try:
@@ -52,8 +52,8 @@ def command(with_systemd: bool, directory: str, prefix: str, remove: bool) -> No
     except OSError as error:
         reason = f"{error.filename2 or error.filename}: {error.strerror}"
         if isinstance(error, PermissionError) and os.geteuid() != 0:
-            # sudo looks for programs in a path of its own, which leaves out virtual environments and home folders.
-            reason += f"; as root it may work: sudo {shlex.quote(find_program('glassfs'))} install"
+            # sudo searches a path of its own, without virtual environments and home folders.
+            reason += f"; run it as root: sudo {shlex.quote(find_program('glassfs'))} install"
         raise click.ClickException(reason) from None
     if with_systemd:
         click.echo("now: systemctl daemon-reload")
@@ -61,7 +61,7 @@ def command(with_systemd: bool, directory: str, prefix: str, remove: bool) -> No
 
 
 def find_program(name: str) -> str:
-    """The path of an installed program: beside this one, or where this Python's programs are."""
+    """Return the path of an installed program: beside this one, or among the scripts of this Python."""
     started = sys.argv[0]
     folders = [
         os.path.dirname(os.path.abspath(started)), os.path.dirname(os.path.realpath(started)),
@@ -72,11 +72,11 @@ def find_program(name: str) -> str:
         place = os.path.join(folder, name)
         if os.path.isfile(place) and os.access(place, os.X_OK):
             return place
-    raise click.ClickException(f"{name} is not in any of {', '.join(folders)}: glassfs is not installed as a package")
+    raise click.ClickException(f"{name} not found in {', '.join(folders)}; install the glassfs package")
 
 
 def unit(name: str) -> str:
-    """The text of a unit, as it is in the package."""
+    """Return the text of a unit in the package."""
     return (resources.files("glassfs") / "data/systemd" / name).read_text(encoding="utf-8")
 
 
@@ -89,19 +89,19 @@ def _files(prefix: Path, program: str) -> list[tuple[Path, str]]:
 
 
 def _with_program(text: str, program: str) -> str:
-    """The unit with another path of the program, as systemd.service(5) has it."""
+    """Return the unit with another path of the program, quoted as in systemd.service(5)."""
     if not program.isprintable() or set(program) & set("'\"\\"):
-        sentence = "systemd does not start a program whose path has a quote, a backslash or a control character"
+        sentence = "systemd cannot start a program whose path has quotes, backslashes or control characters"
         raise click.ClickException(f"{printable(program)}: {sentence}")
     path = program.replace("%", "%%")
     return text.replace(PROGRAM_IN_UNITS, f'"{path}"' if " " in path else path)
 
 
 def _check(places: list[Path]) -> None:
-    """Before anything is changed: what is there already must be from here."""
+    """Refuse, before anything is changed, to replace files of other origin."""
     for place in places:
         if os.path.lexists(place) and not _is_ours(place):
-            raise click.ClickException(f"{printable(str(place))}: exists, and is not from glassfs")
+            raise click.ClickException(f"{printable(str(place))}: exists and is not from glassfs; move it away first")
 
 
 def _remove(links: list[Path], files: list[Path]) -> None:
@@ -124,12 +124,12 @@ def _is_ours(place: Path) -> bool:
 
 
 def _warn_of_owners(program: str) -> None:
-    """Root will run this program: whoever may change it, or replace a folder on the way to it, is as good as root."""
+    """Warn if users other than root can replace the program that root will run."""
     for place in (Path(program), *Path(program).parents):
         status = place.stat()
         is_open = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
         if status.st_uid != 0 or is_open:
             who = "other users" if is_open else f"user {status.st_uid}"
-            sentence = f"warning: {who} may change {printable(str(place))}, and root will run {printable(program)}"
+            sentence = f"warning: {who} can change {printable(str(place))}, and root will run {printable(program)}"
             click.echo(f"glassfs: {sentence}", err=True)
             return

@@ -28,9 +28,9 @@ WIDEST = 40
 @click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
 @click.argument("path", default="/", shell_complete=complete_path)
 @click.option("-l", "--long", "is_long", is_flag=True,
-              help="Modes, owners, sizes and times as well, and type and shape of arrays.")
-@click.option("-R", "--recursive", is_flag=True, help="Everything below as well.")
-@click.option("-H", "--human-readable", is_flag=True, help="Sizes such as 1.5K.")
+              help="Also show modes, owners, sizes, times, and type and shape of arrays.")
+@click.option("-R", "--recursive", is_flag=True, help="Also list everything below.")
+@click.option("-H", "--human-readable", is_flag=True, help="Print sizes such as 1.5K.")
 @views_option
 @connection_option
 def command(
@@ -38,7 +38,7 @@ def command(
 ) -> int:
     """SOURCE is a container or a folder, or the URL of one, PATH a directory or file inside it.
 
-    A SOURCE that goes on into a container, as in 'glassfs ls run.trees/nodes', is understood as well.
+    SOURCE may include a path into a container, as in 'glassfs ls run.trees/nodes'.
     """
     place = located(source)
     inside = place.inner(path)
@@ -52,14 +52,14 @@ def command(
 
 
 def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bool) -> int:
-    """Shows a directory; the number of nodes that failed."""
+    """List a directory; return the number of nodes that failed."""
     failures = 0
     waiting = [path]
     while waiting:
         place = waiting.pop()
         try:
             nodes = sorted(tree.directory(place).listing(), key=lambda node: node.name)
-        except NotADirectory:  # only its name said that it is one
+        except NotADirectory:  # a presumed container that is none
             continue
         except GlassfsError as error:
             report(place, error)

@@ -1,4 +1,4 @@
-"""``glassfs man``: the manual page, made from what the commands say about themselves."""
+"""``glassfs man``: the manual page, generated from the help texts of the commands."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ NOTES = {
     ),
     "A mount that hangs": (
         "'glassfs status' gives each mount two seconds and says 'does not answer' then. "
-        "'glassfs umount --lazy' takes it away."
+        "'glassfs umount --lazy' removes it."
     ),
 }
 
 
 @click.command()
 def command() -> None:
-    """In the form of man(7): 'glassfs man | man -l -', or to a file glassfs.1 where man(1) looks."""
+    """Format man(7): 'glassfs man | man -l -', or write it to glassfs.1 where man(1) looks."""
     click.echo(page(), nl=False)
 
 
 def page() -> str:
-    """The page in roff."""
+    """Return the page in roff."""
     from glassfs.cli import glassfs
 
     parts = [

@@ -1,45 +1,42 @@
-"""What commands over many containers share: the options, the bar, and how they end."""
+"""Shared by commands over many containers: options, search, progress bar."""
 
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
-from tqdm import tqdm
 
-from glassfs.batch.contract import Found
-from glassfs.batch.found import Search, Unlisted
+from glassfs.batch.contract import SearchHit
+from glassfs.batch.found import Search
 from glassfs.batch.run import Plan
 from glassfs.batch.shards import Shard
-from glassfs.errors import GlassfsError, NotFound
+from glassfs.cli.progress import Progress
+from glassfs.errors import NotFound
 from glassfs.source import Connection, Kind, is_url
 
 MOST_JOBS = 1024
 DIGITS = 9
-"""Of a number that a person types: Python refuses to read some thousands of them."""
+"""Digits of a number that the user types: Python refuses to parse thousands of them."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def many_options(resume: str) -> Callable[[Command], Command]:
-    """The options; ``resume`` says what ``--resume`` does for this command."""
+    """Add the options; ``resume`` describes ``--resume`` for this command."""
     options = [
         click.option(
             "--jobs", metavar="N", default="1", callback=lambda context, parameter, said: _jobs(said),
-            help="So many processes at a time; 0 or auto: one for each core. The default is 1, this one.",
+            help="Number of processes; 0 or auto: one per core. Default: 1, this process.",
         ),
-        click.option("--scheduler", metavar="ADDRESS", default="", help="The workers of this Dask scheduler instead."),
+        click.option("--scheduler", metavar="ADDRESS", default="", help="Use the workers of this Dask scheduler."),
         click.option(
             "--shard", metavar="I/N", default="0/1", callback=lambda context, parameter, said: _shard(said),
-            help="Only part I of N, from 0/N on, of all containers: each is in one part, by its path.",
+            help="Process only part I of N, counted from 0; a container's path decides its part.",
         ),
         click.option(
             "--report", metavar="FILE", default="", type=click.Path(readable=False),
-            help="Write a line of JSON for each container there, as they are done.",
+            help="Write a line of JSON to FILE for each container when it is done.",
         ),
         click.option("--resume", is_flag=True, help=resume),
     ]
@@ -53,19 +50,19 @@ def many_options(resume: str) -> Callable[[Command], Command]:
 
 
 def planned(jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, *, is_report_needed: bool) -> Plan:
-    """What the options ask for. Raises UsageError where they contradict each other."""
+    """Return the plan. Raises UsageError if options contradict each other."""
     context = click.get_current_context()
     if scheduler and jobs != 1:
         raise click.UsageError("--jobs and --scheduler cannot be used together", context)
     if resume and not report and is_report_needed:
-        raise click.UsageError("--resume goes on with a report, which --report names", context)
+        raise click.UsageError("--resume needs --report FILE", context)
     return Plan(context.info_name or "", jobs, scheduler, shard, report, resume)
 
 
 def found_under(
     sources: Sequence[str], connection: Connection, *, is_by_path: bool = False, has_all: bool = False,
 ) -> Search:
-    """What is to be found under what a person named. Raises Refused for a URL that nobody should type, and NotFound."""
+    """Return the search for what the user named. Raises Refused for a URL that must not be typed, and NotFound."""
     for source in filter(is_url, sources):
         from glassfs.source.remote.options import demand_plain
 
@@ -79,52 +76,15 @@ def found_under(
         raise type(error)(f"{error.reason}{meant_by(next(missing, ''))}", error.source, error.part) from None
 
 
-class Bar:
-    """How far it is, in bytes of the files that there are to do, on standard error; nothing unless ``is_shown``.
+def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
+    """Return a progress bar over the bytes of all files of this shard."""
 
-    How many these are is found out meanwhile by a thread of its own, which goes through ``found`` for itself.
-    """
+    def sizes() -> Iterator[int]:
+        for hit in search.all():
+            if isinstance(hit, SearchHit) and hit.kind is Kind.FILE and shard.has(hit.key):
+                yield hit.size
 
-    def __init__(self, found: Callable[[], Iterator[Found | Unlisted]], shard: Shard, is_shown: bool | None) -> None:
-        is_shown = sys.stderr.isatty() if is_shown is None else is_shown
-        self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, disable=not is_shown, leave=False)
-        self._found, self._shard = found, shard
-        self._is_over = threading.Event()
-        self._sum: int | None = None
-        self._counting = threading.Thread(target=self._count, name="sum", daemon=True) if is_shown else None
-
-    def __enter__(self) -> Bar:
-        if self._counting is not None:
-            self._counting.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._bar.close()
-
-    def advance(self, found: Found) -> None:
-        """This one is done, now or before."""
-        if self._sum is not None:
-            self._bar.total = self._sum
-        self._bar.update(found.size)
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Lines may be written in here."""
-        with tqdm.external_write_mode(file=sys.stdout):
-            yield
-
-    def _count(self) -> None:
-        total = 0
-        try:
-            for one in self._found():
-                if self._is_over.is_set():
-                    return
-                if isinstance(one, Found) and one.kind is Kind.FILE and self._shard.has(one.key):
-                    total += one.size
-        except (GlassfsError, OSError):
-            return
-        self._sum = total
+    return Progress(sizes, is_shown)
 
 
 def counted(number: int, what: str) -> str:
@@ -135,7 +95,7 @@ def _jobs(said: str) -> int:
     if said == "auto":
         return 0
     if not (said.isascii() and said.isdigit() and len(said) <= DIGITS and int(said) <= MOST_JOBS):
-        raise click.BadParameter(f"is a number up to {MOST_JOBS}, or auto")
+        raise click.BadParameter(f"must be a number up to {MOST_JOBS}, or auto")
     return int(said)
 
 

@@ -8,7 +8,7 @@ import shlex
 import click
 from click.shell_completion import CompletionItem
 
-from glassfs.cli.unseen import complete_path, completed_option
+from glassfs.cli.option_completion import complete_path, completed_option
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
 from glassfs.source.remote.options import demand_plain, meant_by
@@ -23,7 +23,7 @@ def _described() -> str:
 
 
 def complete_options(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Mount options; several are separated by commas, and the last of them is completed."""
+    """Complete the last of several mount options separated by commas."""
     return completed_option(DESCRIPTIONS, incomplete)
 
 
@@ -34,22 +34,22 @@ def complete_options(_context: click.Context, _parameter: click.Parameter, incom
     "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",
     shell_complete=complete_options,
 )
-@click.option("--log-file", type=click.Path(dir_okay=False), help="Where the daemon logs to, instead of syslog.")
+@click.option("--log-file", type=click.Path(dir_okay=False), help="Log to this file instead of syslog.")
 def command(
     places: tuple[str, ...], foreground: bool, options: tuple[str, ...], log_file: str | None,
 ) -> int:
-    """One SOURCE that is a container: MOUNTPOINT shows its contents. A folder: it is mirrored, and every container in
-    it is a directory. Several: MOUNTPOINT has one directory for each.
+    """If SOURCE is a container, MOUNTPOINT shows its contents. If it is a folder, it is mirrored, and every container
+    in it is a directory. With several SOURCEs, MOUNTPOINT has one directory for each.
 
-    Without a MOUNTPOINT, glassfs makes one in the current directory, named after the one SOURCE: run.kdb is mounted at
-    run, or at run-glassfs if there is a run already, and a folder data at data-glassfs. It goes when the mount ends.
+    Without MOUNTPOINT, glassfs creates one in the current directory, named after SOURCE: run.kdb is mounted at run, or
+    at run-glassfs if run exists, and a folder data at data-glassfs. It is removed when the mount ends.
 
     A SOURCE may be a URL, such as s3://bucket/datasets or https://host/run.kdb.
     """
     from glassfs.mount.daemon import mount
 
     if not places:
-        raise click.UsageError("a source is missing: what is to be mounted?", click.get_current_context())
+        raise click.UsageError("SOURCE is missing: name a container or a folder", click.get_current_context())
     try:
         parsed = MountOptions.parse(options)
     except WrongOption as error:
@@ -61,7 +61,7 @@ def command(
 
 
 def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file: str | None) -> int:
-    """Mounts at a directory that is made for it, and says which."""
+    """Mount at a directory created for it, and print its name."""
     from glassfs.mount import mountpoint
     from glassfs.mount.daemon import mount
     from glassfs.mount.errors import MountError
@@ -73,7 +73,7 @@ def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file
     options.own_mountpoint = own
     where = f"{printable(shown(source))} is mounted at {printable(own.name)}"
     if foreground or "debug" in options.flags:
-        # At its end there is nothing left to be said.
+        # Print it now: in the foreground nothing is printed at the end.
         click.echo(f"{where}, until Ctrl-C", err=True)
         return mount([source], own.name, options, foreground, log_file)
     status = mount([source], own.name, options, foreground, log_file)

@@ -1,83 +1,73 @@
-"""How far a command is that copies a tree: bytes, rate, and the time that is left once it is known how much there is.
-
-The sum is made by a thread of its own, so that nobody waits for it; a rate is shown until it is there. A file whose
-size takes a pass over its data is added when it has been copied. ``advance`` and ``leave_out`` are for one thread.
-"""
+"""A progress bar: bytes, rate, and the time left once a background thread has summed up the sizes."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any
 
 from tqdm import tqdm
 
-from glassfs.cli.common import nodes_from
-from glassfs.errors import GlassfsError
-from glassfs.tree import File, Tree
+JOIN_SECONDS = 1.0
 
 
 class Progress:
-    """A bar on standard error; nothing at all unless ``is_shown``."""
+    """A bar on standard error; without ``sizes``, or unless ``is_shown`` (None: on a terminal), nothing.
 
-    def __init__(self, tree: Tree, paths: Sequence[str], is_shown: bool) -> None:
-        # None is made in vain: it has a lock that a worker process which is killed would leave behind in the system.
+    ``sizes`` yields the size of everything to do; a thread of its own consumes it, so that no work waits for the sum.
+    The other methods are for one thread.
+    """
+
+    def __init__(self, sizes: Callable[[], Iterator[int]] | None = None, is_shown: bool | None = None) -> None:
+        is_shown = sizes is not None and (sys.stderr.isatty() if is_shown is None else is_shown)
+        # Created only if needed: it owns a lock that a killed worker process would leave behind in the system.
         self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, leave=False) if is_shown else None
-        self._tree = tree
-        self._paths = paths
+        self._thread: threading.Thread | None = None
+        if is_shown:
+            self._thread = threading.Thread(target=self._add_up, args=(sizes,), name="sum", daemon=True)
         self._sum: int | None = None
-        self._more = 0
+        self._correction = 0
         self._is_over = threading.Event()
-        self._counting = threading.Thread(target=self._count, name="sum", daemon=True) if is_shown else None
 
     def __enter__(self) -> Progress:
-        if self._counting is not None:
-            self._counting.start()
+        if self._thread is not None:
+            self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._is_over.set()
-        if self._counting is not None:
-            self._counting.join()
+        if self._thread is not None:
+            self._thread.join(JOIN_SECONDS)
         if self._bar is not None:
             self._bar.close()
 
     def advance(self, count: int) -> None:
-        """So many bytes were copied."""
+        """Count so many bytes as done."""
         if self._bar is not None:
-            self._set_total(self._bar)
+            if self._sum is not None:
+                self._bar.total = self._sum + self._correction
             self._bar.update(count)
 
-    def leave_out(self, file: File) -> None:
-        """The file need not be copied: it counts neither as work nor as speed."""
-        if file.data.is_sized:
-            self._more -= file.size
-
-    def unsized(self, size: int) -> None:
-        """A file of this size, unknown before, is being copied."""
-        self._more += size
+    def correct(self, count: int) -> None:
+        """Add bytes to the sum that were not in ``sizes``; a negative number removes bytes that need no work."""
+        self._correction += count
 
     def aside(self) -> AbstractContextManager[None]:
-        """Lines may be written to standard error in here."""
-        aside: AbstractContextManager[None] = tqdm.external_write_mode(file=sys.stderr)
+        """Hide the bar while lines are written to standard output or standard error."""
+        aside: AbstractContextManager[None] = nullcontext()
+        if self._bar is not None:
+            aside = tqdm.external_write_mode(file=sys.stderr)
         return aside
 
-    def _set_total(self, bar: tqdm[Any]) -> None:
-        if self._sum is not None:
-            bar.total = self._sum + self._more
-
-    def _count(self) -> None:
-        found = 0
-        for path in self._paths:
-            try:
-                for _, node in nodes_from(self._tree, path, lambda *_: None):
-                    if self._is_over.is_set():
-                        return
-                    if isinstance(node, File) and node.data.is_sized:
-                        found += node.size
-            except (GlassfsError, OSError):
-                continue
-        self._sum = found
+    def _add_up(self, sizes: Callable[[], Iterator[int]]) -> None:
+        total = 0
+        try:
+            for size in sizes():
+                if self._is_over.is_set():
+                    return
+                total += size
+        except Exception:  # without a sum the bar shows a rate
+            return
+        self._sum = total

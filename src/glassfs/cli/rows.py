@@ -1,7 +1,7 @@
-"""Episodes as a table: the forms in which it is written, and rows that stand in a file read back.
+"""Episodes as a table: encode rows, write them, and read rows back from an incomplete file.
 
-Rows come as ``Placed``, pieces of a container, and are written as they come; a table as Parquet is put together at the
-end, of what was put aside in a file without a name. One thread.
+Rows come as ``ContainerPiece`` and are written as they come; a Parquet table is assembled at the end
+from an unnamed temporary file. One thread.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from glassfs.content.join import (
     COLUMNS,
     CONTAINER,
     PIECE_ROWS,
-    Found,
+    ContainerPiece,
     Joined,
-    Placed,
+    JoinedRows,
     joined_block,
     sizes_of,
 )
@@ -35,12 +35,12 @@ from glassfs.view.parquet.file import Parquet
 
 JSONL, CSV, PARQUET = "jsonl", "csv", "parquet"
 LARGEST_CELL = 8 << 20
-"""A list of texts as JSON has less."""
+"""Bytes; a list of texts as JSON is smaller."""
 FORMS = (JSONL, PARQUET, CSV)
 
 
-def encoded(form: str, placed: Sequence[Placed]) -> Any:
-    """What a worker gives back of these rows: the bytes to be written, or the pieces where a table is made of them."""
+def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
+    """Return the rows as a worker sends them: the bytes to write, or for Parquet the pieces."""
     if form == PARQUET:
         return tuple(placed)
     rows = (row for one in placed for row in _rows(one))
@@ -49,8 +49,8 @@ def encoded(form: str, placed: Sequence[Placed]) -> Any:
     return b"".join([json.line(dict(zip(COLUMNS, row, strict=True))) + b"\n" for row in rows])
 
 
-def _rows(placed: Placed) -> Iterator[tuple[Any, ...]]:
-    """Values in the order of COLUMNS."""
+def _rows(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of each row in the order of COLUMNS."""
     for number, told in enumerate(zip(*standard_json.loads(placed.piece.data), strict=True), placed.first):
         yield (placed.path, number, *told)
 
@@ -62,7 +62,7 @@ def _as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
 
 
 def _cell(value: Any) -> str:
-    """Text as it is, nothing where there is none, all else as in JSON."""
+    """Return text unchanged, None as empty, all else as JSON."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -71,24 +71,24 @@ def _cell(value: Any) -> str:
 
 
 def head(form: str) -> bytes:
-    """What stands before all rows."""
+    """Return what precedes all rows."""
     return _as_csv([COLUMNS]) if form == CSV else b""
 
 
 class Output(ABC):
-    """Where rows go: what ``encoded`` gave, in order. ``end`` comes after the last ones."""
+    """The output of rows, as ``encoded`` returns them, in order."""
 
     @abstractmethod
     def write(self, rows: Any) -> None:
-        """Some more."""
+        """Write some rows."""
 
     @abstractmethod
     def end(self) -> None:
-        """There are no more."""
+        """Finish after the last rows."""
 
 
 class Lines(Output):
-    """Lines of JSON, or of CSV."""
+    """Lines of JSON or CSV."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -102,14 +102,14 @@ class Lines(Output):
 
 
 class Table(Output):
-    """A Parquet file, the one that a mount has beside a folder of these containers."""
+    """A Parquet file, the same as in a mount of a folder with these containers."""
 
     def __init__(self, file: BinaryIO, folder: str | None) -> None:
         self._file = file
         self._aside = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._ends, self._sizes = array("Q", [0]), array("Q")
         self._rows = 0
-        self._placed: list[Placed] = []
+        self._placed: list[ContainerPiece] = []
 
     def write(self, rows: Any) -> None:
         for placed in rows:
@@ -125,7 +125,7 @@ class Table(Output):
         with self._aside:
             if self._placed:
                 self._close()
-            found = Found(self._rows, len(self._ends) - 1, self._block, self._sizes)
+            found = JoinedRows(self._rows, len(self._ends) - 1, self._block, self._sizes)
             for piece in Parquet(Joined(lambda: found, lambda path: None), BlockCache(), ("episodes",)).pieces():
                 self._file.write(piece)
             self._file.flush()
@@ -144,9 +144,9 @@ class Table(Output):
 
 
 def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    """The rows that stand in a file, each as the container that it is of and its bytes; up to a last one that is torn.
+    """Yield the rows in a file, each as its container and its bytes, up to an incomplete last row.
 
-    Raises GlassfsError where something else stands there.
+    Raises GlassfsError if the file has other contents.
     """
     return _csv_back(file) if form == CSV else _jsonl_back(file)
 
@@ -195,4 +195,4 @@ def _csv_back(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
 
 
 def _no_row(number: int, form: str) -> GlassfsError:
-    return GlassfsError(f"line {number} is no row of episodes as {form}, so that it cannot be gone on with")
+    return GlassfsError(f"cannot resume: line {number} is not a row of episodes as {form}")

@@ -13,9 +13,9 @@ from glassfs.terminal import printable
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each mount, on a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per mount, for programs.")
 def command(as_json: bool) -> None:
-    """Source and mount point of each; and for whoever mounted it, or root: uptime, how the cache is used, errors."""
+    """Show source and mount point of each mount; for its owner and root also uptime, use of the cache, and errors."""
     mounts = [mount for mount in system.mounts() if mount.file_system == system.FILE_SYSTEM]
     for mount, status in zip(mounts, probe.statuses([mount.path for mount in mounts]), strict=True):
         found = status | {"mountpoint": mount.path, "source": mount.source}

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal as one exception, so that what was begun is cleared away. Main thread only."""
+"""Turn Ctrl-C, SIGTERM and a closed terminal into one exception, so that cleanup runs. Main thread only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SENTENCES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal
 
 
 class Stopped(BaseException):
-    """A signal asked the program to end. ``status`` is the exit status that shells expect then."""
+    """A signal asked the program to end. ``status`` is the exit status that shells expect."""
 
     def __init__(self, number: int) -> None:
         super().__init__(_SENTENCES[signal.Signals(number)])
@@ -22,8 +22,10 @@ class Stopped(BaseException):
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process whatever its threads wait for. What is named in the system for worker processes is given back
-    before, or the one who looks after that would tell of it.
+    """End the process whatever its threads wait for.
+
+    Shared objects named in the system for worker processes are released first; otherwise Python's resource tracker
+    would print a warning.
     """
     if util := sys.modules.get("multiprocessing.util"):
         util._run_finalizers(0)
@@ -36,8 +38,8 @@ def leave_at_once(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """In here the first such signal raises Stopped. Of those after it Ctrl-C ends the process at once; the others are
-    ignored, as it is already being cleared up.
+    """Raise Stopped for the first such signal. After it, another Ctrl-C ends the process at once; the other signals are
+    ignored during cleanup.
     """
     caught = [number for number in _SENTENCES if signal.getsignal(number) is not signal.SIG_IGN]
 

@@ -1,11 +1,10 @@
-"""A folder of the local system that is written to safely, whatever others have put or are putting into it.
+"""Write safely to a folder of the local system that other processes may be changing.
 
-Below the folder everything is done by descriptors of directories, each opened from the one above it: nothing there is
-followed, and what stands where a folder or a file has to go is never opened. A file is written under a temporary name
-beside its own and renamed when it is whole; whatever ends the writing, the temporary file goes. So a name in the
-target is a whole file or no file, also where two programs write into one target.
+Below the folder, everything uses descriptors of directories, each opened from its parent without following links. A
+file is written under a temporary name beside its own and renamed when complete; the temporary file is removed on any
+failure. So a name in the target is a complete file or does not exist, even if two programs write to one target.
 
-One thread. What cannot be done is NotWritten; Unusable is one after which nothing else can be written either.
+One thread. Failures raise NotWritten; Unusable if nothing else can be written either.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from types import TracebackType
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from glassfs.errors import GlassfsError
+from glassfs.lru import LRU
 from glassfs.names import raw
 from glassfs.source import is_url
 
@@ -42,60 +41,57 @@ class Unusable(NotWritten):
 
 
 class Existing(Enum):
-    """What to do about a file that is there already."""
+    """What to do about existing files."""
 
     REFUSE = "refuse"
     OVERWRITE = "overwrite"
     RESUME = "resume"
 
 
-class Place(NamedTuple):
-    """A file or folder of the local system, whatever path leads to it."""
-
-    device: int
-    number: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Place:
-        return cls(status.st_dev, status.st_ino)
+Identity = tuple[int, int]
+"""Device and inode number of a file or folder."""
 
 
 class Target:
-    """The open folder ``root``. Places in it are ``/a/b``, as in a tree; ``/`` is the folder itself.
+    """The open folder ``root``. Paths in it are ``/a/b``, as in a tree; ``/`` is the folder itself.
 
-    ``kept`` are files and folders (the source) that nothing is written to and nothing takes the place of.
+    ``kept`` identifies files and folders (the source) that must neither be written to nor replaced.
     """
 
-    def __init__(self, root: int, existing: Existing, kept: Collection[Place] = ()) -> None:
-        self.place = Place.of(os.fstat(root))
+    def __init__(self, root: int, existing: Existing, kept: Collection[Identity] = ()) -> None:
+        self._identity = _identity(os.fstat(root))
         self._existing = existing
         self._kept = kept
         self._root = root
-        self._folders: OrderedDict[str, int] = OrderedDict()
+        self._folders: LRU[str, int] = LRU(KEPT_FOLDERS, evicted=lambda path, descriptor: os.close(descriptor))
         self._last = "", root
 
     def __enter__(self) -> Target:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for descriptor in (*self._folders.values(), self._root):
+        for descriptor in (*(descriptor for _, descriptor in self._folders.items()), self._root):
             os.close(descriptor)
         self._folders.clear()
 
+    def is_at(self, path: str) -> bool:
+        """Return whether ``path`` leads to this folder. Raises OSError."""
+        return _identity(os.stat(path)) == self._identity
+
     def make_folder(self, place: str, mode: int) -> None:
-        """A folder that may be there already. A new one has ``mode`` less the umask; its owner may fill it."""
+        """Make a folder unless it exists. A new one has ``mode`` less the umask and is writable by its owner."""
         above, name = self._at(place)
         with _writing:
             try:
                 os.mkdir(name, mode & 0o777 | OWNER, dir_fd=above)
             except FileExistsError:
                 if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
-                    raise NotWritten("something that is not a directory is in the way") from None
+                    raise NotWritten("something other than a directory is in the way") from None
 
     def write(self, place: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
-        """A file of these pieces, each but the last PIECE long; what is zero in it becomes a hole.
+        """Write a file of these pieces, each but the last PIECE long; zeros become holes.
 
-        What ``pieces`` raises goes through, and the file does not come into being.
+        If ``pieces`` raises, the error passes through and no file is created.
         """
         folder, name = self._free(place)
         temporary = _temporary_name()
@@ -107,7 +103,7 @@ class Target:
                 with _writing:
                     os.utime(descriptor, ns=(mtime_ns, mtime_ns))
             finally:
-                with _writing:  # some file systems tell only now that there is no room
+                with _writing:  # some file systems report a full disk only now
                     os.close(descriptor)
             self._put(folder, temporary, name)
         except BaseException:
@@ -115,7 +111,7 @@ class Target:
             raise
 
     def link(self, place: str, goal: str, mtime_ns: int) -> None:
-        """A symbolic link to ``goal``."""
+        """Make a symbolic link to ``goal``."""
         folder, name = self._free(place)
         temporary = _temporary_name()
         try:
@@ -128,7 +124,7 @@ class Target:
             raise
 
     def has_file(self, place: str, mtime_ns: int, size: int | None) -> bool:
-        """Whether a regular file with this time and, where that is given, this size is there."""
+        """Return whether a regular file with this time and, if given, size exists."""
         status = self._status(*self._at(place))
         return (
             status is not None and stat.S_ISREG(status.st_mode) and status.st_mtime_ns == mtime_ns
@@ -136,7 +132,7 @@ class Target:
         )
 
     def has_anything(self, place: str) -> bool:
-        """Whether something is there, in a folder that is."""
+        """Return whether anything exists there."""
         try:
             return self._status(*self._at(place)) is not None
         except NotWritten:
@@ -154,44 +150,41 @@ class Target:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def _free(self, place: str) -> tuple[int, bytes]:
-        """Folder and name for a new file, where nothing is or what is there is to be replaced."""
+        """Return folder and name for a new file where nothing exists or the existing file may be replaced."""
         folder, name = self._at(place)
         status = self._status(folder, name)
         if status is None:
             return folder, name
-        if Place.of(status) in self._kept:
+        if _identity(status) in self._kept:
             raise NotWritten("is the source itself")
         if stat.S_ISDIR(status.st_mode):
             raise NotWritten("a directory is in the way")
         if self._existing is Existing.REFUSE:
             raise NotWritten("exists already; use --overwrite to replace it or --resume to keep it if it is complete")
         if self._existing is Existing.RESUME and not stat.S_ISREG(status.st_mode):
-            raise NotWritten("something that is not a regular file is in the way; --overwrite replaces it")
+            raise NotWritten("something other than a regular file is in the way; use --overwrite to replace it")
         return folder, name
 
     def _at(self, place: str) -> tuple[int, bytes]:
-        """The folder that a place is in, open, and its name there."""
+        """Return the open folder of a path, and the name in it."""
         folder, _, name = place.rpartition("/")
         return self._folder(folder), _component(name)
 
     def _folder(self, place: str) -> int:
-        """The descriptor of a folder that is there, opened component by component from one that is open."""
-        if place == self._last[0]:  # mostly a file goes beside the one before it
+        """Return the descriptor of an existing folder, opened component by component from an open one."""
+        if place == self._last[0]:  # usually the same folder as before
             return self._last[1]
         missing: list[str] = []
         known = place
         while known and known not in self._folders:
             known, _, name = known.rpartition("/")
             missing.append(name)
-        descriptor = self._root
-        if known:
-            descriptor = self._folders[known]
-            self._folders.move_to_end(known)
+        above = self._folders.get(known)
+        descriptor = self._root if above is None else above
         for name in reversed(missing):
             known = f"{known}/{name}"
-            descriptor = self._folders[known] = self._entered(descriptor, _component(name))
-            if len(self._folders) > KEPT_FOLDERS:
-                os.close(self._folders.popitem(last=False)[1])
+            descriptor = self._entered(descriptor, _component(name))
+            self._folders.put(known, descriptor)
         self._last = place, descriptor
         return descriptor
 
@@ -200,10 +193,10 @@ class Target:
             try:
                 descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
             except (NotADirectoryError, FileNotFoundError):
-                raise NotWritten("the folder for it is no longer there") from None
-        if Place.of(os.fstat(descriptor)) in self._kept:
+                raise NotWritten("its folder no longer exists") from None
+        if _identity(os.fstat(descriptor)) in self._kept:
             os.close(descriptor)
-            raise NotWritten("the folder for it is the source itself")
+            raise NotWritten("its folder is the source itself")
         return descriptor
 
     def _status(self, folder: int, name: bytes) -> os.stat_result | None:
@@ -218,19 +211,19 @@ class Target:
 def opened_target(
     path: str, mode: int, existing: Existing, source: str, is_begun: bool = False,
 ) -> Iterator[Target]:
-    """The folder at ``path``, made with ``mode`` where it is missing, together with those above it.
+    """Open the folder at ``path``; a missing one is made with ``mode``, after those above it.
 
-    Links in ``path`` are followed as usual, but for the last component. Refused, before anything is written: a folder
-    that is ``source`` or inside it, and one that has something in it, if that is not said to be replaced or resumed.
-    If it ``is_begun``, others are writing to it, and it is there.
+    Links in ``path`` are followed, except for the last component. Refused before anything is written: a folder that is
+    ``source`` or inside it, and one that is not empty unless ``existing`` allows it. If ``is_begun``, it must exist, as
+    other processes write to it.
     """
-    kept = set() if is_url(source) else {Place.of(os.stat(source))}
+    kept = set() if is_url(source) else {_identity(os.stat(source))}
     above, missing = _deepest(path)
     try:
         if any(place in kept for place in _and_above(above)):
-            raise NotWritten("is the source itself, or inside it")
+            raise NotWritten("is the source itself or inside it; name another folder")
         if missing and is_begun:
-            raise Unusable("is not there for one of those who should write to it")
+            raise Unusable("does not exist on one of the workers; use a folder that all of them share")
         for number, name in enumerate(missing, 1):
             is_last = number == len(missing)
             with suppress(FileExistsError):
@@ -245,26 +238,30 @@ def opened_target(
         os.close(above)
     with Target(root, existing, kept) as target:
         if existing is Existing.REFUSE and not is_begun and _has_something(root):
-            raise NotWritten("is not empty; use --overwrite to replace files in it or --resume to go on with an export")
+            raise NotWritten("is not empty; use --overwrite to replace files in it or --resume to continue an export")
         yield target
 
 
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
 def names_below(path: str, folder: str) -> list[str] | None:
-    """The names that lead from a folder to what is at ``path``; None if it is not inside."""
+    """Return the names that lead from a folder to ``path``; None if it is not inside."""
     above = os.path.realpath(path)
     names: list[str] = []
     with suppress(OSError):
-        wanted = Place.of(os.stat(folder))
+        wanted = _identity(os.stat(folder))
         while above != "/":
             above, name = os.path.split(above)
             names.append(name)
-            if Place.of(os.stat(above)) == wanted:
+            if _identity(os.stat(above)) == wanted:
                 return names[::-1]
     return None
 
 
 def _deepest(path: str) -> tuple[int, list[bytes]]:
-    """The deepest directory of a path that is there, open, and the names that are missing below it."""
+    """Open the deepest existing directory of a path; also return the names missing below it."""
     missing: list[bytes] = []
     place = os.fsencode(path)
     while True:
@@ -278,17 +275,17 @@ def _deepest(path: str) -> tuple[int, list[bytes]]:
             place = above or b"."
         except NotADirectoryError as error:
             if not missing and os.path.islink(place):
-                raise NotWritten("is a symbolic link; with a slash after it the folder it leads to is used") from error
-            raise NotWritten("is not a directory" if not missing else "what is above it is not a directory") from error
+                raise NotWritten("is a symbolic link; append a slash to use the folder that it leads to") from error
+            raise NotWritten("is not a directory" if not missing else "its parent is not a directory") from error
         except OSError as error:
             _raise_not_written(error)
         else:
             return descriptor, missing
 
 
-def _and_above(directory: int) -> Iterator[Place]:
-    """An open directory and all above it, found by descriptors."""
-    place = Place.of(os.fstat(directory))
+def _and_above(directory: int) -> Iterator[Identity]:
+    """Yield an open directory and all above it, found through descriptors."""
+    place = _identity(os.fstat(directory))
     current = os.dup(directory)
     try:
         while True:
@@ -296,7 +293,7 @@ def _and_above(directory: int) -> Iterator[Place]:
             above = os.open(b"..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=current)
             os.close(current)
             current = above
-            below, place = place, Place.of(os.fstat(current))
+            below, place = place, _identity(os.fstat(current))
             if place == below:
                 return
     finally:
@@ -339,12 +336,12 @@ def _discard(folder: int, name: bytes) -> None:
 
 def _component(name: str) -> bytes:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise NotWritten("is not a name that a file can have")
+        raise NotWritten("is not a valid file name")
     return raw(name)
 
 
 class _Writing:
-    """What the system refuses in here is NotWritten. A class, as a generator would cost as much as the system call."""
+    """Turns errors of the system into NotWritten. A class, as a generator would cost as much as the system call."""
 
     def __enter__(self) -> None:
         pass
@@ -357,7 +354,7 @@ class _Writing:
 def _raise_not_written(error: OSError) -> NoReturn:
     reason = error.strerror or str(error)
     if error.errno in _FULL:
-        raise Unusable(f"{reason}; when there is room, --resume goes on from here") from error
+        raise Unusable(f"{reason}; free some space and continue with --resume") from error
     raise (Unusable if error.errno == errno.EROFS else NotWritten)(reason) from error
 
 

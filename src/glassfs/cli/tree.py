@@ -22,34 +22,34 @@ MANY = 40
 @click.command()
 @click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
 @click.argument("path", default="/", shell_complete=complete_path)
-@click.option("-L", "--level", type=click.IntRange(1), help="Go no deeper than this.")
-@click.option("-a", "--all", "show_all", is_flag=True, help=f"All entries of a directory, not only the first {MANY}.")
+@click.option("-L", "--level", type=click.IntRange(1), help="Maximum depth.")
+@click.option("-a", "--all", "show_all", is_flag=True, help=f"Show all entries of a directory, not the first {MANY}.")
 @views_option
 @connection_option
 def command(
     source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection,
 ) -> int:
-    """SOURCE is a container or a folder, or the URL of one, PATH a directory inside it. Arrays have type and shape
-    beside them.
+    """SOURCE is a container or a folder, or the URL of one, PATH a directory inside it. Arrays are shown with type and
+    shape.
 
-    A SOURCE that goes on into a container, as in 'glassfs tree run.trees/nodes', is understood as well.
+    SOURCE may include a path into a container, as in 'glassfs tree run.trees/nodes'.
     """
     place = located(source)
     inside = place.inner(path)
     with opened(place.source, views, connection) as tree:
         node = lookup(tree, inside, place.shown)
         if not isinstance(node, Directory):
-            raise NotADirectory(f"{inside}: is not a directory; 'glassfs ls -l' tells what it is")
+            raise NotADirectory(f"{inside}: is not a directory; show it with 'glassfs ls -l'")
         click.echo(printable(shown(source) if normal(path) == "/" else path))
         return 1 if _show(node, level, show_all) else 0
 
 
 class _Level:
-    """A directory of which some entries are still to be shown: ``indent`` stands in front of them."""
+    """A directory with entries still to be shown, each after ``indent``."""
 
     def __init__(self, directory: Directory, indent: str, show_all: bool) -> None:
         nodes: Sequence[Node] = directory.listing()
-        if isinstance(nodes, (list, tuple)):  # a series comes in order, and is not to be made as a whole
+        if isinstance(nodes, (list, tuple)):  # a lazy series is in order already
             nodes = sorted(nodes, key=lambda node: node.name)
         shown = len(nodes) if show_all or len(nodes) <= MANY else MANY
         self.indent = indent
@@ -60,7 +60,7 @@ class _Level:
 
 
 def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
-    """Shows all below a directory, however deep it is; the number of directories that could not be listed."""
+    """Show everything below a directory, at any depth; return the number of directories that could not be listed."""
     failures = 0
     levels: list[_Level] = []
     below: tuple[Directory, str] | None = (directory, "")
@@ -69,7 +69,7 @@ def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
             try:
                 levels.append(_Level(*below, show_all))
             except GlassfsError as error:
-                # Of what only its name said that it is a directory nothing is missing.
+                # A presumed container that is none loses nothing.
                 if not (isinstance(error, Changed) and below[0].is_presumed):
                     report(below[0].name, error)
                     failures += 1
@@ -94,6 +94,6 @@ def _label(node: Node) -> str:
         return f"{name} -> {printable(node.target)}"
     if not isinstance(node, File):
         return f"{name}/"
-    # A size that takes a pass over the data is not worth waiting for here.
+    # Do not wait for a size that takes a pass over the data.
     size = human_size(node.size) if node.data.is_sized else ""
     return "  ".join(filter(None, (name, size, described(node))))

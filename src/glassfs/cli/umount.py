@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import click
 
-from glassfs.cli.unseen import complete_path
+from glassfs.cli.option_completion import complete_path
 from glassfs.mount import mountpoint as places
 from glassfs.mount import system
 
 
 @click.command()
 @click.argument("mountpoints", metavar="MOUNTPOINT...", nargs=-1, required=True, shell_complete=complete_path)
-@click.option("-l", "--lazy", is_flag=True, help="Also when it is in use: it goes away when the last user does.")
+@click.option("-l", "--lazy", is_flag=True, help="Detach a mount in use now; it ends with its last user.")
 def command(mountpoints: tuple[str, ...], lazy: bool) -> None:
-    """A mount point that glassfs has made itself goes as well, if it is empty."""
+    """A mount point that glassfs created is removed if it is empty."""
     for mountpoint in mountpoints:
         place = system.real_path(mountpoint)
         is_own = not lazy and system.is_glassfs(place) and places.is_own(place)
         system.unmount(mountpoint, lazy)
         if is_own:
-            # Else the name might still be taken when the next command wants it.
+            # Without waiting, the name might still exist when the next command needs it.
             places.wait_for_removal(place)

@@ -1,4 +1,4 @@
-"""``glassfs verify``: everything in a container is read, decoded and compared with what is said of it."""
+"""``glassfs verify``: read, decode and check everything in containers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from typing import NamedTuple
 
 import click
 
-from glassfs.batch.contract import Fault, Faults, Found, Item, Outcome, Settings
+from glassfs.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.opening import Opener
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
-from glassfs.batch.unforeseen import as_fault
+from glassfs.batch.unexpected import as_fault
 from glassfs.cli.common import complain, connection_option, reason_of
-from glassfs.cli.many import Bar, counted, found_under, many_options, planned
+from glassfs.cli.many import counted, found_under, many_options, planned
+from glassfs.cli.many import progress as progress_over
+from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.content import Image, Json
 from glassfs.errors import GlassfsError, Passing, Unrecognised
@@ -31,11 +33,11 @@ from glassfs.tree import File, Tree
 CHUNK = 1 << 20
 AHEAD = 64
 SMALL = 1 << 20
-"""Bytes of a container up to which threads would cost more than they bring."""
+"""Containers up to this size are read by one thread: more would take longer."""
 
 
 class _Told(NamedTuple):
-    """A fault as it is told of ``place``, and as a sentence that names the part itself, by which it is known again."""
+    """A fault as reported for ``place``, and as a complete sentence, which identifies duplicates."""
 
     place: str
     reason: str
@@ -49,31 +51,31 @@ class _Told(NamedTuple):
 
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
-@click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object for each fault, on a line.")
-@click.option("--progress/--no-progress", default=None, help="A progress bar; the default on a terminal.")
-@many_options("Go on with the report: what has a line in it is not read again.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per fault, for programs.")
+@click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
+@many_options("Continue the report: containers with a line in it are not read again.")
 @connection_option
 def command(
     sources: tuple[str, ...], as_json: bool, progress: bool | None, jobs: int, scheduler: str, shard: Shard,
     report: str, resume: bool, connection: Connection,
 ) -> int:
-    """Reads everything in each SOURCE, a container or a folder with containers: checksums, offsets, lengths, blocks,
-    pictures, cross-references. A fault is a line; exit status 1 if there is any.
+    """Read everything in each SOURCE, a container or a folder of containers: checksums, offsets, lengths, blocks,
+    images, cross-references. Prints a line per fault; exit status 1 if there is any.
     """
     plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=True)
     search = found_under(sources, connection)
     try:
-        with stoppable(), Bar(search.all, shard, progress) as bar:
+        with stoppable(), progress_over(search, shard, progress) as bar:
             run = _run(plan, search, connection, bar, as_json)
     except Stopped as stopped:
-        complain(f"{stopped}; '--resume' goes on from here" if report else str(stopped))
+        complain(f"{stopped}; continue with --resume" if report else str(stopped))
         return stopped.status
     if not as_json:
         click.echo(f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}", err=True)
     return 1 if run.faults else 0
 
 
-def _run(plan: Plan, search: Search, connection: Connection, bar: Bar, as_json: bool) -> Run:
+def _run(plan: Plan, search: Search, connection: Connection, bar: Progress, as_json: bool) -> Run:
     def tell(name: str, fault: Fault) -> None:
         with bar.aside():
             _tell(name, fault, as_json)
@@ -82,20 +84,20 @@ def _run(plan: Plan, search: Search, connection: Connection, bar: Bar, as_json: 
         tell(folder.name, Fault("", reason_of(folder.error, folder.name)))
 
     with plan.opened_report() as report, plan.workers() as workers:
-        run = Run(plan, workers, report, unlisted_is, bar.advance)
+        run = Run(plan, workers, report, unlisted_is, lambda hit: bar.advance(hit.size))
         work = Verification(Settings(connection=connection, threads=plan.threads), tell if workers is None else None)
         for done in run.outcomes(search.all(), work):
             found = done.item.found
             if workers is not None:
                 for fault in done.outcome.faults:
                     tell(found.name, fault)
-            bar.advance(found)
+            bar.advance(found.size)
     return run
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The work: what is wrong with each file that is a container. ``tell`` is called with each fault at once."""
+    """The work: the faults of each container. ``report`` is called with each fault at once."""
 
     settings: Settings
     tell: Callable[[str, Fault], None] | None = None
@@ -105,7 +107,7 @@ class Verification:
             for item in items:
                 yield self._outcome(item.found, opener)
 
-    def _outcome(self, found: Found, opener: Opener) -> Outcome:
+    def _outcome(self, found: SearchHit, opener: Opener) -> Outcome:
         faults = Faults()
         try:
             for fault in faults_of(found, opener, self.settings.threads):
@@ -119,10 +121,10 @@ class Verification:
         return Outcome(faults.all, is_several=opener.is_several)
 
 
-def faults_of(found: Found, opener: Opener, threads: int) -> Iterator[Fault]:
-    """What is wrong with one container, each fault once: a check may meet what reading the files has met before.
+def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Fault]:
+    """Yield the faults of one container, each once: a check may find what reading the files has found.
 
-    Raises Unrecognised for a file that is none, if it was not named as one.
+    Raises Unrecognised for a file that is not a container, unless it was named as one.
     """
     seen: set[str] = set()
     name = found.name
@@ -180,7 +182,7 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Told]:
                     yield from _given(waiting.popleft().result())
             for future in waiting:
                 yield from _given(future.result())
-        finally:  # also where somebody has ended it
+        finally:  # also if the consumer stops early
             is_over.set()
             pool.shutdown(cancel_futures=True)
     yield from unlisted
@@ -192,9 +194,9 @@ def _given(told: _Told | None) -> Iterator[_Told]:
 
 
 def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Told | None:
-    """Why a file cannot be read whole, or does not hold what it should; nothing once nobody wants to know any more."""
+    """Return why a file cannot be read completely or has invalid contents; None once ``is_over``."""
     if isinstance(file.content, Image) and file.data.location() is None:
-        return None  # a frame of a film, whose array is read as a whole
+        return None  # a frame of an array that is read as a whole
     try:
         for position in range(0, file.size, CHUNK):
             if is_over.is_set():

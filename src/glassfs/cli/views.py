@@ -10,7 +10,7 @@ from glassfs.view import available
 
 @click.command()
 def command() -> None:
-    """Each is shown beside what it is made of, where '--views' or '-o views=' names it: mp4+parquet, or all."""
+    """Each view appears beside what it is made from if '--views' or '-o views=' names it: mp4+parquet, or all."""
     found = available()
     width = max(map(len, found))
     for name, view in found.items():

@@ -138,7 +138,7 @@ class Inotify:
             try:
                 thread.start()
             except RuntimeError:
-                raise OSError(errno.ENOMEM, "there can be no more threads") from None
+                raise OSError(errno.ENOMEM, "no more threads") from None
             self._thread = thread
 
     def wake(self) -> None:

@@ -1,7 +1,7 @@
-"""What is completed on the command line without looking at it, as ``click.Path`` does.
+"""Completion that does not touch the file, unlike ``click.Path``.
 
-A mount point may be one whose daemon hangs, and then whoever looks at it hangs as well; what a URL stands for is too
-far away to be asked at each press of a key.
+A mount point may belong to a daemon that hangs, and any access to it would hang as well; a URL is too slow to ask at
+each press of a key.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from glassfs.source.remote.url import is_url
 
 
 def complete_path(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Lets the shell complete it as the path of a file or a folder."""
+    """Let the shell complete the path of a file or folder."""
     return [] if is_url(incomplete) else [CompletionItem(incomplete, type="file")]
 
 
 def completed_option(descriptions: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
-    """Options after ``-o`` that are described like this; several are separated by commas, and the last is completed."""
+    """Complete the last of several options separated by commas."""
     before, comma, begun = incomplete.rpartition(",")
     given = {option.partition("=")[0] for option in before.split(",")}
     found = []

@@ -1,4 +1,4 @@
-"""Errors that nobody has foreseen: each costs the container that it was met in, and is logged. Any thread."""
+"""Unexpected errors: each costs only the container in which it occurred, and is logged. Any thread."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import logging
 from glassfs.errors import Damaged, GlassfsError, Unavailable
 
 log = logging.getLogger(__name__)
-log.addHandler(logging.NullHandler())  # where nobody has asked for a log none is printed
+log.addHandler(logging.NullHandler())  # print nothing unless logging is configured
 
 
 def as_fault(error: Exception, name: str) -> GlassfsError:
-    """What is told of it: that of memory passes, all else is taken for a fault of what is called ``name``."""
+    """Log an unexpected error and return the fault to report: temporary for lack of memory, else damage of ``name``."""
     text = str(error)
     reason = f"cannot be read: {type(error).__name__}{': ' if text else ''}{text}"
     log.error("%s: %s", name, reason, exc_info=error)

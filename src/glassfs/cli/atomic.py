@@ -1,6 +1,6 @@
-"""A file that is there when it is whole: until then it stands beside it, under its name and ``.part``.
+"""A file that appears under its name when it is complete; until then it is beside it, with the suffix ``.part``.
 
-Who writes holds a lock on it. After an interruption the part can stay, and be gone on with. One thread.
+The writer holds a lock on it. After an interruption the part can stay and be continued. One thread.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from glassfs.errors import GlassfsError
 SUFFIX = ".part"
 
 
-class WholeFile:
-    """The file at ``name``, open as ``file``. What is there when it ends early stays if it ``is_kept``.
+class AtomicFile:
+    """The file at ``name``, open as ``file``. If it ``is_kept``, an incomplete part stays.
 
-    Raises GlassfsError where it cannot be written.
+    Raises GlassfsError if it cannot be written.
     """
 
     def __init__(self, name: str, is_kept: bool) -> None:
@@ -31,7 +31,7 @@ class WholeFile:
             raise GlassfsError("is a folder", name)
         self.file: BinaryIO = self._opened(self._part)
 
-    def __enter__(self) -> WholeFile:
+    def __enter__(self) -> AtomicFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -40,13 +40,13 @@ class WholeFile:
                 os.unlink(self._part)
         try:
             self.file.close()
-        except OSError:  # of what could not be written has been told
+        except OSError:  # reported already if an error is under way
             if kind is None:
                 raise
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What the system refuses in here is told with the name of the file."""
+        """Turn errors of the system into GlassfsError with the name of the file."""
         try:
             yield
         except OSError as error:
@@ -55,16 +55,17 @@ class WholeFile:
             raise GlassfsError(f"cannot be written: {error.strerror or error}", self._name) from error
 
     def begin(self, head: bytes) -> None:
-        """Nothing of before counts."""
+        """Start over with ``head``."""
         with self.writing():
             self.file.truncate(0)
             self.file.write(head)
             self.file.flush()
 
     def go_on(self, kept: Callable[[BinaryIO], Iterable[bytes]]) -> None:
-        """Goes on with what is ``kept`` of a part, or of the whole file, which stays until another one is whole.
+        """Continue with what is ``kept`` of a part, or of the complete file, which stays until the new one is complete.
 
-        Raises GlassfsError if there is neither, and what ``kept`` does, with the name; then all is as it was.
+        Raises GlassfsError if neither exists, and with the file's name what ``kept`` raises; both files are then
+        unchanged.
         """
         before, name = self.file, self._part
         if not os.path.getsize(self._part):
@@ -73,7 +74,7 @@ class WholeFile:
             except FileNotFoundError:
                 with suppress(OSError):
                     os.unlink(self._part)
-                raise GlassfsError("neither it nor a part of it is there to go on with", self._name) from None
+                raise GlassfsError("nothing to resume: neither it nor its .part file exists", self._name) from None
         new = f"{self._part}-{os.urandom(8).hex()}"
         file = self._opened(new)
         try:
@@ -98,7 +99,7 @@ class WholeFile:
         self.file = file
 
     def end(self) -> None:
-        """It is whole."""
+        """Give the complete file its name."""
         with self.writing():
             self.file.flush()
             os.rename(self._part, self._name)
@@ -112,5 +113,5 @@ class WholeFile:
         file = open(number, "r+b")  # noqa: SIM115
         if is_locked(file):
             file.close()
-            raise GlassfsError("another program is writing it", name)
+            raise GlassfsError("another program is writing to it", name)
         return file
