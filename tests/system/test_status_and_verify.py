@@ -163,7 +163,7 @@ def test_status_of_a_killed_daemon(mountpoint: Path) -> None:
     pid = pid_of(mountpoint)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_running(pid))
-    assert line_of(mountpoint).endswith(": its daemon is gone; 'glassfs umount' takes it away")
+    assert line_of(mountpoint).endswith(": its daemon is gone; 'glassfs umount' removes it")
 
 
 @pytest.mark.parametrize("said", [

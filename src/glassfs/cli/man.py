@@ -28,7 +28,7 @@ NOTES = {
     ),
     "A mount that hangs": (
         "'glassfs status' gives each mount two seconds and says 'does not answer' then. "
-        "'glassfs umount --lazy' takes it away."
+        "'glassfs umount --lazy' removes it."
     ),
 }
 
