@@ -29,7 +29,7 @@ from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Output, Table, encoded, head, read_back
 from glassfs.cli.stopping import Stopped, stoppable
-from glassfs.content.join import Placed, pieces_of
+from glassfs.content.join import ContainerPiece, pieces_of
 from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, recognise
 from glassfs.source import Connection, Named, is_url
@@ -179,7 +179,7 @@ class Rows:
                 yield outcome
 
     def _outcome(self, item: Item, opener: Opener) -> Outcome:
-        placed: list[Placed] = []
+        placed: list[ContainerPiece] = []
         rest: _Rest | None = None
         faults: tuple[Fault, ...] = ()
         is_container = True
@@ -196,7 +196,7 @@ class Rows:
         return Outcome(faults, is_container, encoded(self.form, placed), rest, opener.is_several, rows)
 
 
-def _take(item: Item, named: Named, opener: Opener, placed: list[Placed]) -> _Rest | None:
+def _take(item: Item, named: Named, opener: Opener, placed: list[ContainerPiece]) -> _Rest | None:
     """Append rows of a container to ``placed``, also if later ones cannot be read; return where to continue."""
     entry = named.store.entry(named.path)
     block, position, version = item.rest or _Rest(0, 0, str(entry.version))
@@ -208,7 +208,7 @@ def _take(item: Item, named: Named, opener: Opener, placed: list[Placed]) -> _Re
         for piece in pieces_of(table, opener.cache, block) if table is not None else ():
             if size >= AT_ONCE:
                 return _Rest(piece.block, position, version)
-            placed.append(Placed(item.found.path, position, piece))
+            placed.append(ContainerPiece(item.found.path, position, piece))
             position += piece.rows
             size += len(piece.data)
         if table is not None and table.records is not None and position != table.rows:

@@ -1,6 +1,6 @@
 """Episodes as a table: encode rows, write them, and read rows back from an incomplete file.
 
-Rows come as ``Placed``, pieces of a container, and are written as they come; a Parquet table is assembled at the end
+Rows come as ``ContainerPiece`` and are written as they come; a Parquet table is assembled at the end
 from an unnamed temporary file. One thread.
 """
 
@@ -23,9 +23,9 @@ from glassfs.content.join import (
     COLUMNS,
     CONTAINER,
     PIECE_ROWS,
-    Found,
+    ContainerPiece,
     Joined,
-    Placed,
+    JoinedRows,
     joined_block,
     sizes_of,
 )
@@ -39,7 +39,7 @@ LARGEST_CELL = 8 << 20
 FORMS = (JSONL, PARQUET, CSV)
 
 
-def encoded(form: str, placed: Sequence[Placed]) -> Any:
+def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
     """Return the rows as a worker sends them: the bytes to write, or for Parquet the pieces."""
     if form == PARQUET:
         return tuple(placed)
@@ -49,7 +49,7 @@ def encoded(form: str, placed: Sequence[Placed]) -> Any:
     return b"".join([json.line(dict(zip(COLUMNS, row, strict=True))) + b"\n" for row in rows])
 
 
-def _rows(placed: Placed) -> Iterator[tuple[Any, ...]]:
+def _rows(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
     """Yield the values of each row in the order of COLUMNS."""
     for number, values in enumerate(zip(*standard_json.loads(placed.piece.data), strict=True), placed.first):
         yield (placed.path, number, *values)
@@ -109,7 +109,7 @@ class Table(Output):
         self._aside = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._ends, self._sizes = array("Q", [0]), array("Q")
         self._rows = 0
-        self._placed: list[Placed] = []
+        self._placed: list[ContainerPiece] = []
 
     def write(self, rows: Any) -> None:
         for placed in rows:
@@ -125,7 +125,7 @@ class Table(Output):
         with self._aside:
             if self._placed:
                 self._close()
-            found = Found(self._rows, len(self._ends) - 1, self._block, self._sizes)
+            found = JoinedRows(self._rows, len(self._ends) - 1, self._block, self._sizes)
             for piece in Parquet(Joined(lambda: found, lambda path: None), BlockCache(), ("episodes",)).pieces():
                 self._file.write(piece)
             self._file.flush()

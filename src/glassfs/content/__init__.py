@@ -1,7 +1,7 @@
-"""What a container holds: groups of arrays, images, documents and so on. No files, and no format.
+"""Contents of containers: groups, arrays, images, documents and so on. They know neither files nor formats.
 
-``model`` has the kinds of content; the bytes behind them are ``data``, put together by ``parts``, and in ``blocks`` of
-the cache.
+``model`` has the kinds of content, ``data`` and ``parts`` the bytes behind them, ``blocks`` the bytes that the cache
+keeps.
 """
 
 from glassfs.content.blocks import Decoded, Rendered
@@ -48,7 +48,7 @@ from glassfs.content.parts import (
 from glassfs.content.recording import Recording
 from glassfs.content.table import Cells, Column, Documents, Ragged, Table
 
-# The names that these had until 0.2, for formats and views of other packages.
+# Former names, for formats and views of other packages.
 Film = Video
 Picture = EncodedImage
 

@@ -1,4 +1,4 @@
-"""Data that are made as a whole and kept by the cache: rendered ones, and decoded blocks of a source."""
+"""Data made as a whole and kept by the cache: rendered data, and decoded blocks of a source."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HELD_BACK = 128 << 10
 
 
 class Rendered(Data):
-    """Bytes made as a whole by ``make`` and kept in the cache; their size is that of the result.
+    """Bytes that ``make`` returns as a whole; the cache keeps them.
 
-    ``size`` may be given where it is known beforehand: then ``make`` must give just as many bytes. Otherwise the
-    first one who asks for the size renders them. ``cost`` is the memory that making them takes.
+    If ``size`` is given, ``make`` must return exactly as many bytes. Otherwise the first caller that needs the size
+    renders them. ``cost`` is the memory in bytes that making them takes.
     """
 
     __slots__ = ("_cache", "_make", "_size", "cost", "key")
@@ -68,9 +68,9 @@ class Rendered(Data):
 class Decoded(Data):
     """One stored block of a source, decoded and checked: ``size`` raw bytes from the stored bytes of ``extent``.
 
-    ``part`` names the block in messages. The raw bytes of a compressed block are kept by the cache. Of a block too
-    large to check before its first byte is given, the last HELD_BACK bytes are given only after the whole of it was
-    found to be right.
+    ``part`` names the block in messages. The cache keeps the raw bytes of a compressed block. If a block is too large
+    to check before its first byte is returned, the last HELD_BACK bytes are returned only after the whole block has
+    passed the check.
     """
 
     __slots__ = ("_cache", "_check", "_crc", "_extent", "_size", "codec", "key", "part")
@@ -118,14 +118,14 @@ class Decoded(Data):
         self._extent.scatter_into(buffers, offset)
 
     def mapped(self) -> memoryview | None:
-        """That of a block stored as it is, after its checksum was found right."""
+        """Return the bytes of an uncompressed block after checking them; None for others."""
         if self.codec != compression.NONE:
             return None
         self._demand_right(self._size)
         return self._extent.mapped()
 
     def _demand_right(self, end: int) -> None:
-        """Raises Damaged where the stored bytes up to ``end`` are not to be given, of a block stored as it is."""
+        """Raise Damaged if the bytes up to ``end`` of an uncompressed block must not be returned."""
         if self._extent.size != self._size:
             raise self._damage(f"has {self._extent.size} stored bytes, but {self._size} are declared")
         if self._check is not None and not self._check.is_passed:
@@ -137,7 +137,7 @@ class Decoded(Data):
 
     def whole(self) -> bytes:
         if self._extent.size > self._size + HELD_BACK:
-            return b"".join(self.pieces())  # more is stored than can be needed: it is not read at once
+            return b"".join(self.pieces())  # more is stored than the block can need: do not read it at once
         with self._cache.waiting():
             stored = self._extent.source.buffer(self._extent.offset, self._extent.size)
         try:
@@ -162,7 +162,7 @@ class Decoded(Data):
                 else:
                     held += piece
             if self._crc is not None:
-                for _ in stored:  # the checksum of the stored bytes covers what the decoder did not need, too
+                for _ in stored:  # the checksum of the stored bytes also covers what the decoder did not need
                     pass
         except GlassfsError as error:
             raise error.at(self._extent.source.name, self.part) from error
@@ -171,7 +171,7 @@ class Decoded(Data):
         yield held
 
     def _is_right(self) -> bool:
-        """What was found is noted for whoever opens the container again."""
+        """Check the block, and note the result for the next opening of the container."""
         key = (*self.key, "right")
         if self._cache.notes.get(key) is not None:
             return True
@@ -191,7 +191,7 @@ class Decoded(Data):
 
 
 class _Stored:
-    """The stored bytes in pieces, and the CRC-32C of those that were given. It can be iterated once."""
+    """The stored bytes in pieces, with the CRC-32C of those that were returned. Iterable once."""
 
     def __init__(self, extent: Extent, cache: BlockCache, is_counted: bool) -> None:
         self.crc = 0
@@ -211,7 +211,7 @@ class _Stored:
 
 
 class _Check:
-    """A check that is made once, when first needed, by one thread; a failure to read is not remembered."""
+    """A check that runs once, when first needed, on one thread; a failed read is not remembered."""
 
     def __init__(self, check: Callable[[], bool]) -> None:
         self._run = check
@@ -228,7 +228,7 @@ class _Check:
         return self._found is False
 
     def begin(self, cache: BlockCache) -> None:
-        """Starts it on another thread; raises nothing, whatever it finds."""
+        """Start the check on another thread. Raises nothing, whatever the result."""
         if not self._is_begun:
             self._is_begun = True
             cache.run(self.result)

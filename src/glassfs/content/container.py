@@ -1,4 +1,4 @@
-"""A container that was opened: what is in it, what is known of it, and what is wrong with it."""
+"""An open container: its contents, facts about it, and its damage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glassfs.source import Source
 
 
 class Fault(NamedTuple):
-    """Something wrong in a container: where (a path or a part's name) and what."""
+    """Damage in a container: where (a path or the name of a part) and what."""
 
     place: str
     reason: str
@@ -28,12 +28,12 @@ def no_episodes() -> None:
 
 @dataclass(slots=True)
 class Container:
-    """An opened container.
+    """An open container.
 
-    ``facts`` are what its header and index tell (JSON values, in the order to show them). ``sources`` are all files it
-    is made of, its own first. ``check`` goes through what reading all contents does not cover (holes, overlaps,
-    cross-references) and yields what is wrong. ``episodes`` gives the table of those that are in it: one that is an
-    episode itself has a table of one row and no ``directory``.
+    ``facts`` are what its header and index say: JSON values in display order. ``sources`` are all its files, its own
+    first. ``check`` yields damage that reading all contents does not find (holes, overlaps, cross-references).
+    ``episodes`` returns the table of its episodes; for a container that is one episode, a table of one row and no
+    ``directory``.
     """
 
     format: str
@@ -45,12 +45,12 @@ class Container:
     episodes: Callable[[], Table | None] = no_episodes
 
     def keep(self) -> None:
-        """Holds on to descriptors as they are needed."""
+        """Keep descriptors open once they are needed."""
         for source in self.sources:
             source.keep()
 
     def park(self) -> None:
-        """Gives back descriptors; what is left of the contents can still be read, slower."""
+        """Close descriptors; contents still in use stay readable, but slower."""
         for source in self.sources:
             source.park()
 

@@ -1,7 +1,7 @@
-"""Bytes of a known size, readable in any range: what is in a source, and the contract of all that is made of it.
+"""Bytes of a known size, readable in any range: those of a source, and the contract of all data derived from them.
 
-All of them are immutable and may be read from any thread. ``read_into`` fills the whole buffer or raises
-Damaged or Changed; the range must lie inside ``[0, size)``.
+Data are immutable and may be read from any thread. ``read_into`` fills the whole buffer, or raises Damaged or Changed;
+the range must lie inside ``[0, size)``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Location(NamedTuple):
 
 
 class Data(ABC):
-    """``size`` bytes. The size may need work the first time it is asked for, and that may raise Damaged."""
+    """``size`` bytes. The first use of the size may need work, and that may raise Damaged."""
 
     __slots__ = ()
 
@@ -44,15 +44,15 @@ class Data(ABC):
     def read_into(self, buffer: memoryview, offset: int) -> None: ...
 
     def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Fills ``buffers``, one after another, with the bytes from ``offset`` on, which lie in ``[0, size)``."""
+        """Fill ``buffers``, one after another, with the bytes from ``offset`` on, which lie in ``[0, size)``."""
         distribute(self.read(offset, total(buffers)), buffers)
 
     def mapped(self) -> memoryview | None:
-        """All bytes, where they can be had without reading them: see ``Source.mapped``. Elsewhere None."""
+        """Return all bytes if they are available without reading (see ``Source.mapped``), else None."""
         return None
 
     def location(self) -> Location | None:
-        """Where the bytes are stored, if they are in one place."""
+        """Return where the bytes are stored, if they are contiguous."""
         return None
 
     def read(self, offset: int, size: int) -> bytes:
@@ -64,13 +64,13 @@ class Data(ABC):
         return self.read(0, self.size)
 
     def pieces(self) -> Iterator[bytes]:
-        """All bytes, at most PIECE at a time."""
+        """Yield all bytes, at most PIECE at a time."""
         for offset in range(0, self.size, PIECE):
             yield self.read(offset, min(PIECE, self.size - offset))
 
 
 class Memory(Data):
-    """Bytes at hand."""
+    """Bytes in memory."""
 
     __slots__ = ("_bytes",)
 
@@ -88,7 +88,7 @@ class Memory(Data):
 class Extent(Data):
     """The bytes ``[offset, offset + size)`` of a source, unchanged.
 
-    An extent that leaves the source is Damaged when it is read, not when it is made.
+    Reading an extent that exceeds the source raises Damaged; making one does not.
     """
 
     __slots__ = ("_size", "offset", "source")
@@ -116,7 +116,7 @@ class Extent(Data):
 
 
 class Zeros(Data):
-    """``size`` bytes that are 0."""
+    """``size`` zero bytes."""
 
     __slots__ = ("_size",)
 

@@ -1,7 +1,7 @@
-"""Stored JPEG and PNG pictures, decoded with Pillow.
+"""Decode stored JPEG and PNG images with Pillow.
 
-They are bytes of a stranger: what takes much time or memory is judged by the head alone, before anything is decoded,
-and room for it is to be taken from the cache (``COPIES`` of the stored bytes, and ``cost``). Any thread.
+The bytes are untrusted. What takes much time or memory is refused by the header alone, before anything is decoded, and
+callers reserve memory from the cache (``COPIES`` of the stored bytes, and ``cost``). Any thread.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from glassfs.errors import Damaged, Unavailable
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
-MOST_BYTES = 16 << 20  # of a stored picture that is decoded
+MOST_BYTES = 16 << 20  # of a stored image that is decoded
 MOST_PIXELS = 16 << 20
 MOST_JPEG_SCANS = 100  # a progressive JPEG decodes all of its pixels in each
 
-COPIES = 4  # of the stored bytes, while they are handed on
-LARGEST_UNIT = 32  # a JPEG is decoded in units of so many rows and columns at the most
-JPEG_COST = 12  # of a pixel: four bytes of it, and four coefficients of two bytes
+COPIES = 4  # of the stored bytes, at most, on their way to the decoder
+LARGEST_UNIT = 32  # rows and columns of the largest unit in which a JPEG is decoded
+JPEG_COST = 12  # bytes for a pixel: four of its own, and four coefficients of two
 PNG_COST = 4
-PNG_COLUMN_COST = 16  # two rows are held as they are stored, of eight bytes a pixel at the most
+PNG_COLUMN_COST = 16  # two stored rows, of at most eight bytes for a pixel
 
 _CHUNK = struct.Struct(">I4s")
 _CHUNK_SIZE = 12
 _SIGNATURE_SIZE = 8
-_ANCILLARY = 0x20  # in the first letter of a chunk's name
+_ANCILLARY = 0x20  # in the first character of a chunk's name
 
 
 def opened(stored: bytes, media: str) -> ImageFile:
-    """A picture of which the head is read. Raises Damaged."""
+    """Open an image and read its header. Raises Damaged."""
     import io
 
     from PIL.JpegImagePlugin import JpegImageFile
@@ -42,35 +42,35 @@ def opened(stored: bytes, media: str) -> ImageFile:
             return PngImageFile(io.BytesIO(_without_text(stored)))
         return JpegImageFile(io.BytesIO(stored))
     except MemoryError as error:
-        raise Unavailable("there is not enough memory to decode a picture") from error
-    except Exception as error:  # decoders raise whatever comes
+        raise Unavailable("there is not enough memory to decode an image") from error
+    except Exception as error:  # decoders raise exceptions of any type
         raise Damaged(f"is not a {media.upper()} that can be decoded") from error
 
 
 def decode(image: ImageFile) -> None:
-    """Makes its pixels. Raises Damaged."""
+    """Decode the pixels of an opened image. Raises Damaged."""
     try:
         image.load()
     except MemoryError as error:
-        raise Unavailable("there is not enough memory to decode a picture") from error
+        raise Unavailable("there is not enough memory to decode an image") from error
     except Exception as error:
-        raise Damaged("is a picture that does not decode") from error
+        raise Damaged("is an image that does not decode") from error
 
 
 def is_quick(stored: bytes, media: str) -> bool:
-    """Whether it takes no longer to decode than its pixels tell."""
+    """Return whether the number of pixels bounds the time that decoding takes."""
     return media == "png" or stored.count(b"\xff\xda") <= MOST_JPEG_SCANS
 
 
 def cost(media: str, width: int, height: int) -> int:
-    """The memory that decoding takes beside the stored bytes."""
+    """Return the bytes of memory that decoding takes besides the stored bytes."""
     if media == "jpeg":
         return JPEG_COST * (width + LARGEST_UNIT) * (height + LARGEST_UNIT)
     return PNG_COST * width * height + PNG_COLUMN_COST * width
 
 
 def _without_text(png: bytes) -> bytes:
-    """The chunks that pixels need: text and colour profiles may be compressed, and large."""
+    """Return only the chunks that pixels need: text and color profiles may be compressed, and large."""
     parts = [png[:_SIGNATURE_SIZE]]
     position = _SIGNATURE_SIZE
     while position + _CHUNK.size <= len(png):

@@ -1,8 +1,8 @@
 """The episodes of many containers as one table.
 
-What a table of episodes tells is brought into the columns below: a piece of it, some thousand rows, becomes
-bytes that can be kept anywhere, and a block of the joined table is made of the pieces of several containers. What a
-container tells beyond these columns is left out; what is not of a column's type is unknown. Any thread.
+Episodes of every container are reduced to the columns below. A piece, about a thousand rows of one container, is bytes
+that can be stored anywhere; a block of the joined table consists of pieces of several containers. Other columns of a
+container are dropped; values that are not of a column's type become unknown. Any thread.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ COLUMNS = {
     "action_dim": "<i8",
     "channels": TEXTS,
 }
-"""The dtypes of the columns; those of text have none."""
-TOLD = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))
-"""What is taken from the records of a container."""
+"""The dtypes of the columns; columns of text have none."""
+RECORD_COLUMNS = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))
+"""The columns that come from the records of a container."""
 LAYOUT = 2
-"""To be raised when the same containers give other pieces than before."""
+"""Raise this when the same containers give other pieces than before."""
 PIECE_ROWS = 1024
 PIECE_BYTES = 256 << 10
-"""A piece ends with the block of its table in which it gets so large."""
+"""A piece ends with the block of its table in which it reaches this size."""
 BLOCK_BYTES = 4 * PIECE_BYTES
-"""A block of the joined table has no more, unless a single piece does."""
+"""Limit of a block of the joined table, unless it is a single piece."""
 LONGEST = 64 << 10
-"""Letters of a text that are told, and of a list of texts in all."""
+"""Limit of characters in a text, and in a list of texts in all."""
 LARGEST_INTEGER = 1 << 1000
-"""That is taken for a float."""
+"""Limit of integers that become floats."""
 BLOCK_COST, ROWS_COST = 4 << 10, 16
-"""The memory that the rows of a block may take: for each, and for each byte that is kept of it."""
+"""The memory in bytes that the rows of a block may take: for each block, and for each of its bytes."""
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 _RANGES = {"<i8": (-(1 << 63), (1 << 63) - 1), "<u8": (0, (1 << 64) - 1)}
 _BOUNDS = struct.Struct(f"<{len(COLUMNS) + 1}Q")
 
 
 class Piece(NamedTuple):
-    """Rows of one container that stand one after another, and what they tell as bytes.
+    """Consecutive rows of one container, as bytes.
 
-    The first of them is that of block ``block`` of the container's own table.
+    The first row is that of block ``block`` of the container's own table.
     """
 
     rows: int
@@ -70,8 +70,8 @@ class Piece(NamedTuple):
     block: int = 0
 
 
-class Placed(NamedTuple):
-    """A piece of the container at ``path``, the number of whose first row is ``first``."""
+class ContainerPiece(NamedTuple):
+    """A piece of the container at ``path``, whose first row has the number ``first``."""
 
     path: str
     first: int
@@ -79,27 +79,27 @@ class Placed(NamedTuple):
 
 
 def pieces_of(table: Table, cache: BlockCache, first: int = 0) -> Iterator[Piece]:
-    """A table in pieces, from block ``first`` of it on; at least one, also where there is no row.
+    """Yield a table in pieces, from its block ``first`` on; at least one, even without rows.
 
-    ``taken`` is around what may need so many bytes for a while. Raises Damaged where the rows are not those of the
-    table, if all are asked for.
+    Memory is reserved from ``cache`` meanwhile. Raises Damaged if all rows are wanted and their number is not that of
+    the table.
     """
     records = table.records
     blocks = records.blocks if records else 0
-    columns: list[list[Any]] = [[] for _ in TOLD]
+    columns: list[list[Any]] = [[] for _ in RECORD_COLUMNS]
     begin, size, total = first, 0, 0
     for block in range(first, blocks):
         cost = records.cost(block) if records else 0
         with cache.measuring(cost):
             for record in records.block(block) if records else ():
                 total += 1
-                for name, column in zip(TOLD, columns, strict=True):
-                    value = _told(record, name)
+                for name, column in zip(RECORD_COLUMNS, columns, strict=True):
+                    value = _value(record, name)
                     column.append(value)
-                    size += _letters(value)
+                    size += _weight(value)
         if len(columns[0]) >= PIECE_ROWS or size >= PIECE_BYTES or block == blocks - 1:
             yield _piece(columns, begin)
-            columns, begin, size = [[] for _ in TOLD], block + 1, 0
+            columns, begin, size = [[] for _ in RECORD_COLUMNS], block + 1, 0
     if first >= blocks:
         yield _piece(columns, begin)
     if records and not first and total != table.rows:
@@ -110,8 +110,8 @@ def _piece(columns: list[list[Any]], block: int) -> Piece:
     return Piece(len(columns[0]), json.dumps(columns, separators=(",", ":")).encode(), block)
 
 
-def _told(record: Any, name: str) -> Any:
-    """A value of a record, None where it has none of the column's type."""
+def _value(record: Any, name: str) -> Any:
+    """Return a value of a record, None if it has none of the column's type."""
     if not isinstance(record, dict):
         return None
     value = record.get(name)
@@ -122,7 +122,7 @@ def _told(record: Any, name: str) -> Any:
         return value[:LONGEST] if isinstance(value, str) else None
     if dtype == TEXTS:
         is_right = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
-        return _begin(value) if is_right and value is not None else None
+        return _within_limit(value) if is_right and value is not None else None
     if dtype == "|b1" or isinstance(value, bool):
         return value if dtype == "|b1" and isinstance(value, bool) else None
     if dtype in _RANGES:
@@ -133,32 +133,32 @@ def _told(record: Any, name: str) -> Any:
     return value if isinstance(value, float) else None
 
 
-def _begin(texts: Sequence[str]) -> list[str]:
-    """As many of the texts as may be told."""
+def _within_limit(texts: Sequence[str]) -> list[str]:
+    """Return as many of the texts as fit the limit."""
     letters = accumulate(len(text) + 1 for text in texts)
     return [text for text, end in zip(texts, letters, strict=True) if end <= LONGEST]
 
 
-def _letters(value: Any) -> int:
-    """How much a value adds to a piece, roughly."""
+def _weight(value: Any) -> int:
+    """Return about how many bytes a value adds to a piece."""
     if isinstance(value, list):
         return sum(len(text) + 1 for text in value)
     return len(value) if isinstance(value, str) else 8
 
 
-def joined_block(parts: Iterable[Placed]) -> bytes:
-    """The rows of a block: a column after another, each as JSON, behind the places where they begin.
+def joined_block(parts: Iterable[ContainerPiece]) -> bytes:
+    """Return the rows of a block: the bounds of the columns, then each column as JSON.
 
-    Raises Damaged for a piece that is not what it should be.
+    Raises Damaged for an invalid piece.
     """
     columns: list[list[Any]] = [[] for _ in COLUMNS]
     for path, first, (rows, data, _) in parts:
-        told = json.loads(data)
-        if len(told) != len(TOLD) or any(len(column) != rows for column in told):
+        values_by_column = json.loads(data)
+        if len(values_by_column) != len(RECORD_COLUMNS) or any(len(column) != rows for column in values_by_column):
             raise Damaged("has other rows than were counted")
         columns[0] += [path] * rows
         columns[1] += range(first, first + rows)
-        for column, values in zip(columns[2:], told, strict=True):
+        for column, values in zip(columns[2:], values_by_column, strict=True):
             column += values
     texts = [json.dumps(column, separators=(",", ":")).encode() for column in columns]
     bounds = [_BOUNDS.size]
@@ -168,12 +168,13 @@ def joined_block(parts: Iterable[Placed]) -> bytes:
 
 
 def sizes_of(block: Data) -> list[int]:
-    """The bytes that each column of a block has."""
+    """Return the sizes in bytes of the columns of a block."""
     return [end - start for start, end in pairwise(_BOUNDS.unpack(block.read(0, _BOUNDS.size)))]
 
 
-class Found(NamedTuple):
-    """What a joined table has: ``block(i)`` is what ``joined_block`` gave for block ``i`` of ``blocks``.
+class JoinedRows(NamedTuple):
+    """The contents of a joined table: ``block(i)`` returns the result of ``joined_block`` for block ``i`` of
+    ``blocks``.
 
     ``sizes`` are those of the columns of all blocks, one block after another.
     """
@@ -183,19 +184,19 @@ class Found(NamedTuple):
     block: Callable[[int], Data]
     sizes: Sequence[int]
     omitted: int = 0
-    """Containers that are not in it, as not everybody may read them."""
+    """Number of containers left out because not every user may read them."""
     error: str = ""
-    """What else is not in it, and why."""
+    """What else is missing, and why."""
 
 
 class Joined(Table):
-    """A table of the episodes in containers below a folder. ``find`` is asked once somebody wants to know more.
+    """A table of the episodes in all containers below a folder. ``find`` is called when its contents are first needed.
 
-    ``directory_of`` is the path, from the folder, of the directory that has a directory for each episode of the
-    container at that path, called by its position; the container's own where it is an episode itself, and ``None``.
+    ``directory_of`` returns, for the path of a container, the path from the folder to the directory that has a
+    directory for each episode, named by its position; None if the container itself is one episode.
     """
 
-    def __init__(self, find: Callable[[], Found], directory_of: Callable[[str], str | None]) -> None:
+    def __init__(self, find: Callable[[], JoinedRows], directory_of: Callable[[str], str | None]) -> None:
         self.key = NAME
         self.columns = self._columns
         self.records = _JoinedRecords(find)
@@ -210,11 +211,11 @@ class Joined(Table):
 
     def attributes(self) -> dict[str, str]:
         found = self._find()
-        told = {"omitted": str(found.omitted), "error": found.error}
-        return {name: text for name, text in told.items() if text and text != "0"}
+        facts = {"omitted": str(found.omitted), "error": found.error}
+        return {name: text for name, text in facts.items() if text and text != "0"}
 
     def path_of(self, record: dict[str, Any]) -> str:
-        """Where the episode of a row is, from the folder: a directory as trees show it."""
+        """Return the path from the folder to the directory of a row's episode, as trees show it."""
         container = record[CONTAINER]
         directory = self._directory_of(container)
         return f"{container}/{directory}/{record[POSITION]}" if directory else str(container)
@@ -233,7 +234,7 @@ class Joined(Table):
 class _JoinedRecords(Records):
     """The rows, or one column of them."""
 
-    def __init__(self, find: Callable[[], Found], name: str | None = None) -> None:
+    def __init__(self, find: Callable[[], JoinedRows], name: str | None = None) -> None:
         self.key = NAME if name is None else name.encode()
         self.type_name = ""
         self.block = partial(_rows, find) if name is None else partial(_column, find, name)
@@ -246,21 +247,21 @@ class _JoinedRecords(Records):
 
 
 class _JoinedCells(Cells, _JoinedRecords):
-    """The values of a column."""
+    """The values of a column that is not text."""
 
-    def __init__(self, find: Callable[[], Found], name: str, dtype: str) -> None:
+    def __init__(self, find: Callable[[], JoinedRows], name: str, dtype: str) -> None:
         _JoinedRecords.__init__(self, find, name)
         self.dtype = dtype
 
 
-def _cost(find: Callable[[], Found], name: str | None, block: int) -> int:
-    """The memory that the rows of a block may take, or those of one column."""
+def _cost(find: Callable[[], JoinedRows], name: str | None, block: int) -> int:
+    """Return the memory in bytes that the rows of a block may take, or those of one column."""
     first, number = block * len(COLUMNS), 0 if name is None else _NUMBERS[name]
     sizes = find().sizes[first : first + len(COLUMNS)] if name is None else [find().sizes[first + number]]
     return BLOCK_COST + ROWS_COST * sum(sizes)
 
 
-def _column(find: Callable[[], Found], name: str, block: int) -> list[Any]:
+def _column(find: Callable[[], JoinedRows], name: str, block: int) -> list[Any]:
     data = find().block(block)
     number = _NUMBERS[name]
     bounds = _BOUNDS.unpack(data.read(0, _BOUNDS.size))
@@ -268,7 +269,7 @@ def _column(find: Callable[[], Found], name: str, block: int) -> list[Any]:
     return found
 
 
-def _rows(find: Callable[[], Found], block: int) -> list[dict[str, Any]]:
+def _rows(find: Callable[[], JoinedRows], block: int) -> list[dict[str, Any]]:
     data = find().block(block)
     whole = data.read(0, data.size)
     columns = [json.loads(whole[start:end]) for start, end in pairwise(_BOUNDS.unpack_from(whole))]

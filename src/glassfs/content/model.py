@@ -1,7 +1,7 @@
-"""The kinds of content. A format makes them, a view shows them as files.
+"""The kinds of content. Formats make them, views show them as files.
 
-A name is a tuple of components, bytes as the container has them: the format decides whether its names are paths.
-Everything here is cheap to make; what costs reading hides behind ``Data`` or a function.
+A name is a tuple of components, bytes as the container has them; the format decides whether its names are paths.
+Contents are cheap to make: what costs reading is behind ``Data`` or a function.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ class Content:
     key: bytes
 
     def attributes(self) -> dict[str, str]:
-        """What a curious reader wants to know, as text: dtype, shape, codec, stored_bytes, offset, checksum."""
+        """Return facts for extended attributes, as text: dtype, shape, codec, stored_bytes, offset, checksum."""
         return {}
 
 
 @dataclass(slots=True)
 class Stored(Content):
-    """A content that is made of bytes."""
+    """A content with bytes."""
 
     data: Data
 
     def attributes(self) -> dict[str, str]:
-        place = self.data.location()
-        if place is None:
+        location = self.data.location()
+        if location is None:
             return {}
-        found = {"codec": place.codec, "stored_bytes": str(place.stored), "offset": str(place.offset)}
-        if place.checksum:
-            found["checksum"] = place.checksum
+        found = {"codec": location.codec, "stored_bytes": str(location.stored), "offset": str(location.offset)}
+        if location.checksum:
+            found["checksum"] = location.checksum
         return found
 
 
@@ -48,10 +48,10 @@ class Stored(Content):
 class Array(Stored):
     """An array in C order, little-endian: ``data`` has product(shape) items of ``dtype``.
 
-    ``dtype`` is NumPy's descr string (``<f4``, ``|b1``, ``<M8[100ns]``), ``type_name`` what the container calls it.
-    ``modality`` is ``rgb`` or ``depth`` where metadata say that it is an image. The shape may be a function where it
-    takes a pass over the data to find out, as then does ``data.size``. ``label`` tells arrays of one name apart:
-    ``.offset_minutes``, for one. ``fps`` is that of a ``Video``, where rows of the array are frames.
+    ``dtype`` is NumPy's descr string (``<f4``, ``|b1``, ``<M8[100ns]``), ``type_name`` the container's name for it.
+    ``modality`` is ``rgb`` or ``depth`` if metadata say that it is an image. The shape is a function if finding it
+    takes a pass over the data, as ``data.size`` then does. ``label`` distinguishes arrays of one name
+    (``.offset_minutes``, for example). ``fps`` is that of a ``Video``, if rows of the array are frames.
     """
 
     dtype: str
@@ -71,7 +71,7 @@ class Array(Stored):
 class Image(Stored):
     """Raw pixels, row by row: width x height x channels of 8 or 16 bits, little-endian.
 
-    Channels (1 grey, 2 grey and alpha, 3 RGB, 4 RGBA) are interleaved, or one plane after another if ``is_planar``.
+    Channels (1 gray, 2 gray and alpha, 3 RGB, 4 RGBA) are interleaved, or one plane after another if ``is_planar``.
     """
 
     width: int
@@ -89,19 +89,19 @@ class Image(Stored):
 
 @dataclass(slots=True)
 class EncodedImage(Stored):
-    """A picture stored compressed; ``media`` is ``jpeg`` or ``png``."""
+    """An image stored compressed; ``media`` is ``jpeg`` or ``png``."""
 
     media: str
 
 
 @dataclass(slots=True)
 class Video(Content):
-    """``count`` frames, ``fps`` of them a second, shown ``width`` x ``height`` pixels large.
+    """``count`` frames, ``fps`` of them a second, shown at ``width`` x ``height`` pixels.
 
-    The rate may be a function where it takes reading to find out; 0 stands for one that nobody knows.
-    ``frame(number)`` is its Image or EncodedImage, and may raise Damaged; one of another size is scaled, and any other
-    content is one that cannot be shown. ``present`` are the numbers of the frames that are there, rising: None if all
-    are. What is seen at a frame that is missing is the one before.
+    The rate is a function if finding it takes reading; 0 means that it is unknown. ``frame(number)`` returns an Image
+    or EncodedImage, and may raise Damaged; a frame of another size is scaled, and any other content is one that cannot
+    be shown. ``present`` has the rising numbers of the frames that exist, None if all do. A missing frame shows the
+    previous one.
     """
 
     count: int
@@ -121,8 +121,8 @@ class Json(Stored):
 class Document(Content):
     """A value that becomes JSON: dict, list, str, bytes (text that may not be UTF-8), int, float, bool or None.
 
-    ``value`` is asked when the document is first looked at, and may raise. ``cost`` is the memory that the value and
-    its text may take together, in bytes.
+    ``value`` is called when the document is first needed, and may raise. ``cost`` is the memory in bytes that the value
+    and its text may take together.
     """
 
     value: Callable[[], Any]
@@ -150,8 +150,8 @@ class Text(Stored):
 class RaggedText(Content):
     """Text by row: row i is ``text[offsets[i]:offsets[i + 1]]``.
 
-    ``offsets`` holds ``rows + 1`` integers of ``offset_dtype``; that they do not rise from 0 to the end is found
-    when they are read (Damaged). ``is_json`` says that each row is a JSON document.
+    ``offsets`` holds ``rows + 1`` integers of ``offset_dtype``. Readers raise Damaged if they do not rise from 0 to the
+    end. ``is_json`` says that each row is a JSON document.
     """
 
     text: Data
@@ -163,10 +163,10 @@ class RaggedText(Content):
 
 @dataclass(slots=True)
 class Records(Content):
-    """Values by row, to be shown a line each: str, None, or a list of these.
+    """Values by row, shown one on a line: str, None, or a list of these.
 
-    ``block(i)`` decodes block i of ``blocks`` into its rows, and ``cost(i)`` is the memory that the rows may take, and
-    one of them as JSON beside them.
+    ``block(i)`` decodes block i of ``blocks`` into its rows. ``cost(i)`` is the memory in bytes that these rows may
+    take, together with one of them as JSON.
     """
 
     blocks: int
@@ -180,9 +180,9 @@ class Records(Content):
 
 @dataclass(slots=True)
 class Link(Content):
-    """Another place where something is to be found: names from the directory that this is in, ``..`` among them.
+    """A reference to another content: names from the directory of the link, ``..`` among them.
 
-    Where it is known only as a path as trees show it, that is ``shown``.
+    If the target is known only as a path in a tree, ``shown`` is that path.
     """
 
     target: Name
@@ -191,12 +191,12 @@ class Link(Content):
 
 @dataclass(slots=True)
 class Part(Stored):
-    """Bytes of something that is made of several files, under the name that it has there."""
+    """Bytes of something that consists of several files, under the name that it has there."""
 
 
 @dataclass(slots=True)
 class Blob(Stored):
-    """Bytes that nobody described."""
+    """Bytes without a description."""
 
 
 class Member(NamedTuple):
@@ -208,9 +208,9 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class Group(Content):
-    """Contents under names. ``members`` is asked when somebody looks inside, and may raise Damaged.
+    """Contents under names. ``members`` is called when a caller lists the group, and may raise Damaged.
 
-    Order decides who keeps a name that several want: the first. ``error`` says why some of it could not be shown.
+    If several members want one name, the first gets it. ``error`` says why some members are missing.
     """
 
     members: Callable[[], Iterable[Member]]
@@ -218,10 +218,10 @@ class Group(Content):
 
 
 class Outline:
-    """Names that are known before any content is made: of collections, which come first, and of others.
+    """Names known before any content is made: first those of collections, then those of others.
 
-    They are distinct, and no dot and nothing that has to be escaped is in them: whatever extensions files get, no two
-    can want one name.
+    They are distinct and contain neither dots nor characters that need escaping, so that no two of them can want one
+    name, whatever extensions their files get.
     """
 
     __slots__ = ("collections", "names", "numbers")
@@ -236,10 +236,10 @@ class Outline:
 
 @dataclass(slots=True)
 class Fields(Content):
-    """Contents under the names of an outline, like the fields of a record, each made by its name when asked for.
+    """Contents under the names of an outline, like the fields of a record, each made when its name is looked up.
 
-    What the outline calls collections are such, and of the others none is, nor an array that is a film. ``meanings``
-    are contents that have no file of their own, and only say what others mean: tables, films.
+    The names that the outline lists as collections are collections, and no other is one, or an array that is a video.
+    ``meanings`` are contents without files, which describe others: tables, videos.
     """
 
     outline: Outline
@@ -249,11 +249,11 @@ class Fields(Content):
 
 @dataclass(slots=True)
 class Series(Content):
-    """``count`` contents named ``0``, ``1`` … with at least ``digits`` digits, each made when asked for.
+    """``count`` contents named ``0``, ``1`` … with at least ``digits`` digits, each made when looked up.
 
-    All are groups or none is; those that are not have one view each, all under the same suffix. ``kept`` is the memory
-    that it takes to know them, in bytes. Where it is known how many bytes each has without making it, ``sizes`` tells
-    that of those from a number up to another. If ``is_uniform``, they differ in nothing but their bytes.
+    Either all are groups or none is. Others have one view each, all with the same suffix. ``kept`` is the memory in
+    bytes that the series takes. If sizes are known without making contents, ``sizes(start, stop)`` yields them. If
+    ``is_uniform``, contents differ in nothing but their bytes.
     """
 
     count: int
@@ -266,11 +266,11 @@ class Series(Content):
 
 
 Collection: TypeAlias = Group | Fields | Series
-"""What holds other contents."""
+"""Contents that hold other contents."""
 
 
 def members_of(collection: Collection) -> Iterator[Member]:
-    """All contents of a collection under their names, those of a series under their numbers."""
+    """Yield all contents of a collection under their names, those of a series under their numbers."""
     if isinstance(collection, Group):
         yield from collection.members()
     elif isinstance(collection, Fields):
@@ -284,6 +284,6 @@ def members_of(collection: Collection) -> Iterator[Member]:
 
 @dataclass(slots=True)
 class Beside(Content):
-    """All that has a file of its own in one directory, for whoever shows it as a whole."""
+    """All contents with files in one directory, for views that show them as a whole."""
 
     members: Sequence[Member]

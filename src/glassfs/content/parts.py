@@ -1,7 +1,6 @@
-"""Data in parts: what is read part by part, and what is made unit by unit.
+"""Data in parts, each read separately, and data in units, made some at a time.
 
-Two loops over a range are here and nowhere else: over parts that stand one after another (``Parted``), and over units
-of one size that are made some at a time (``Made``).
+The only two loops over a range are here: over consecutive parts (``Parted``), and over units of one size (``Made``).
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from glassfs.errors import Damaged
 
 
 class Parted(Data):
-    """Parts that stand one after another."""
+    """Consecutive parts."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def bounds(self) -> Sequence[int]:
-        """Where each part begins, rising, and where the last one ends."""
+        """Where each part begins, in rising order, and where the last one ends."""
 
     @abstractmethod
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        """Fills ``buffer``, which is not empty and ends with the part at the latest, from byte ``offset`` of it on."""
+        """Fill ``buffer``, not empty and ending with the part at the latest, from byte ``offset`` of the part on."""
 
     @property
     def size(self) -> int:
@@ -64,11 +63,11 @@ class Made(Data):
 
     @abstractmethod
     def make(self, first: int, count: int) -> bytes | memoryview:
-        """The units ``[first, first + count)``. The last unit of the data may be cut."""
+        """Return the units ``[first, first + count)``. The last unit of the data may be incomplete."""
 
     @property
     def at_once(self) -> int:
-        """How many units are made at a time at the most."""
+        """The largest number of units made at a time."""
         return max(1, PIECE // self.unit)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
@@ -79,7 +78,7 @@ class Made(Data):
             made = self.make(first, count)
             taken = min(len(buffer), len(made) - inside)
             if taken <= 0:
-                raise Damaged("what is stored gives too few bytes")
+                raise Damaged("the stored bytes are too few")
             buffer[:taken] = made[inside : inside + taken]
             buffer, first, inside = buffer[taken:], first + count, 0
 
@@ -105,7 +104,7 @@ class Computed(Made):
 
 
 class Regular(Sequence[int]):
-    """Bounds of parts of one size, of which the last may be shorter: 0, ``step``, 2 ``step`` … ``end``."""
+    """Bounds of parts of one size, the last of which may be shorter: 0, ``step``, 2 ``step`` … ``end``."""
 
     __slots__ = ("_end", "_step")
 
@@ -143,13 +142,13 @@ class Concatenated(Parted):
 
 
 FEW = 256
-"""Records that are picked out one by one, which needs no NumPy."""
+"""Up to this many records are picked without NumPy."""
 
 
 class Gathered(Made):
     """One field of interleaved records: ``count`` times ``width`` bytes, ``stride`` bytes apart in ``records``.
 
-    The first field begins at ``offset``. A range is read with the records around it and picked out.
+    The first field begins at ``offset``. A read reads the whole records and picks the field.
     """
 
     __slots__ = ("_count", "_offset", "_records", "_stride", "_width")
@@ -184,7 +183,7 @@ class Gathered(Made):
 
 
 class Counted(Made):
-    """The numbers 0, 1 … ``count - 1`` as little-endian integers of 64 bits."""
+    """The numbers 0, 1 … ``count - 1`` as little-endian 64-bit integers."""
 
     __slots__ = ("_count",)
 
@@ -203,10 +202,10 @@ class Counted(Made):
 
 
 class Converted(Made):
-    """Data changed unit by unit: each ``stored`` bytes of ``data`` become ``shown`` bytes.
+    """Data converted unit by unit: each ``stored`` bytes of ``data`` become ``shown`` bytes.
 
-    ``convert`` turns any whole number of units at once and keeps their number; the last unit of the data may be
-    cut, which is why ``size`` is given.
+    ``convert`` takes any whole number of units and keeps their number. The last unit of the data may be incomplete,
+    which is why ``size`` is given.
     """
 
     __slots__ = ("_convert", "_data", "_shown", "_size", "_stored")
@@ -240,16 +239,16 @@ _TRUTH = bytes([0]) + bytes([1]) * 255
 
 
 def booleans(data: Data, count: int) -> Data:
-    """``count`` bytes as booleans of NumPy: all but 0 is 1."""
+    """Return ``count`` bytes as booleans of NumPy: every byte but 0 becomes 1."""
     return Converted(data, 1, 1, count, lambda raw: raw.translate(_TRUTH))
 
 
 class Blocked(Parted):
-    """Data in blocks that are made one at a time when a range needs them.
+    """Data in blocks, each made when a range needs it.
 
-    ``find_bounds`` gives the rising positions at which the blocks begin, and the end of the last one; it is called
-    once, when the size is first asked for, and may read the blocks to find out. Without such work, ``is_sized`` is
-    given as True. A reader that goes on to the next block finds the one after it already being made.
+    ``find_bounds`` returns the rising positions at which blocks begin, and the end of the last one. It is called once,
+    when the size is first needed, and may read the blocks to find out; ``is_sized`` says that it does not. A reader
+    that continues with the next block has the block after that prefetched.
     """
 
     def __init__(
@@ -277,7 +276,7 @@ class Blocked(Parted):
         return self._is_sized or self._bounds is not None
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        # Read-ahead requests come in parallel and out of order: one step back or forth is still sequential.
+        # Read-ahead requests arrive in parallel and out of order: one step back or forth is still sequential.
         if self._last >= 0 and 0 <= number - self._last <= 1 and number + 2 < len(self.bounds):
             self._cache.prefetch(self._block(number + 1))
         self._last = number

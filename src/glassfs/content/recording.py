@@ -1,4 +1,4 @@
-"""What was recorded in one go, step by step."""
+"""Episodes: what was recorded in one go, step by step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from glassfs.content.table import Table
 
 @dataclass(slots=True)
 class Recording(Content):
-    """An episode, for whoever shows it as a whole; all that it is made of is there for itself as well.
+    """An episode, for views that show it as a whole. Its parts are contents of their own as well.
 
-    ``record`` is what is known of it, JSON values by their names. ``steps`` has what was recorded at each step, a row
-    each. ``cameras`` are films, and arrays that may be films, as views tell, under the names of the directories that
-    then have a file for each frame, from the directory that the episode is in. Both functions are asked when somebody
-    looks, and may raise Damaged.
+    ``record`` returns what is known of the episode, JSON values by name. ``steps`` has a row for each recorded step.
+    ``cameras`` returns videos, and arrays that views may take for videos, named by the path from the episode's
+    directory to the directory that has a file for each frame. Both functions are called when needed and may raise
+    Damaged.
     """
 
     record: Callable[[], dict[str, Any]]

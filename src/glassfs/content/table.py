@@ -1,7 +1,7 @@
-"""Columns of one length: what IDV columns, the tables of tskit and per-step vectors have in common.
+"""Tables: columns of one length, such as IDV columns, tables of tskit and per-step vectors.
 
-A table is made of contents that are there for themselves as well; it adds their names, their order and that row i of
-one belongs to row i of the others. Cheap to make; any thread.
+A table refers to contents that exist by themselves as well. It adds their names, their order and that row i of one
+belongs to row i of the others. Cheap to make; any thread.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from glassfs.content.model import Array, Content, RaggedText, Records
 from glassfs.errors import Damaged, TooLarge
 
 WIDEST = 10_000
-"""Columns of a table at the most: once somebody asks for them all are in memory, 1 to 3 KiB each."""
+"""Limit of columns in a table: once they are asked for, all are in memory, 1 to 3 KiB each."""
 
 
 @dataclass(slots=True)
 class Ragged(Content):
     """Runs of numbers by row: row i is ``values[offsets[i]:offsets[i + 1]]``, counted in items of ``dtype``.
 
-    ``offsets`` holds ``rows + 1`` integers of ``offset_dtype``; that they do not rise from 0 to the number of values is
-    found when they are read (Damaged). A run of ``|V1`` is bytes that are opaque.
+    ``offsets`` holds ``rows + 1`` integers of ``offset_dtype``. Readers raise Damaged if they do not rise from 0 to the
+    number of values. A run of ``|V1`` is opaque bytes.
     """
 
     values: Data
@@ -35,16 +35,16 @@ class Ragged(Content):
 
 @dataclass(slots=True)
 class Cells(Records):
-    """Records of another type than text: ``dtype`` is that of the values that are not None."""
+    """Records that are not text: ``dtype`` is that of the values other than None."""
 
     dtype: str = ""
 
 
 @dataclass(slots=True)
 class Documents(Content):
-    """A column that is there for itself, and each row of which is a JSON document too; one of no bytes is ``{}``.
+    """A column that is a content by itself, and each row of which is a JSON document too; an empty row is ``{}``.
 
-    ``rows`` is asked when somebody looks, may raise Damaged, and gives None where they turn out not to be documents.
+    ``rows`` is called when needed, may raise Damaged, and returns None if the rows turn out not to be documents.
     """
 
     rows: Callable[[], RaggedText | None]
@@ -56,8 +56,8 @@ ColumnContent: TypeAlias = "Array | RaggedText | Ragged | Records"
 class Column(NamedTuple):
     """A name and the values under it.
 
-    An array of n rows gives a value a row where it has one dimension, else a vector. Of records, ``is_list`` says that
-    each row is a list of values, or None, and not a value or None.
+    An array of n rows gives a value for each row if it has one dimension, else a vector. For records, ``is_list`` says
+    that each row is None or a list of values, rather than None or a value.
     """
 
     name: bytes
@@ -67,11 +67,11 @@ class Column(NamedTuple):
 
 @dataclass(slots=True)
 class Table(Content):
-    """``rows`` rows of columns. ``columns`` is asked when somebody first looks at them, and may raise Damaged.
+    """``rows`` rows of columns. ``columns`` is called when they are first needed, and may raise Damaged.
 
-    ``width`` is how many there are, where that is known before: a table that is too wide or has none is not to be shown
-    (``demand_columns``), and its ``columns`` may lack some. Where each row tells of a thing, ``records`` has them as
-    objects, and ``directory`` is the name of what holds a directory for each, called by its number.
+    ``width`` is the number of columns, if it is known before: a table that is too wide or has none is not shown
+    (``demand_columns``), and its ``columns`` may be incomplete. If each row describes a thing, ``records`` has the rows
+    as objects, and ``directory`` names the directory that has a subdirectory for each, named by its number.
     """
 
     rows: int
@@ -82,7 +82,7 @@ class Table(Content):
 
 
 def demand_columns(table: Table) -> None:
-    """Raises TooLarge for a table that is too wide to be shown, and Damaged for one without columns."""
+    """Raise TooLarge for a table that is too wide to show, and Damaged for one without columns."""
     if table.width == 0:
         raise Damaged("a table of no columns shows nothing")
     if table.width is not None and table.width > WIDEST:
@@ -90,7 +90,7 @@ def demand_columns(table: Table) -> None:
 
 
 def is_sized(column: Column) -> bool:
-    """Whether the sizes of what a column is made of are known without reading blocks; those of records never are."""
+    """Return whether the sizes of a column's data are known without reading blocks; those of records never are."""
     content = column.content
     if isinstance(content, Array):
         return isinstance(content.shape, tuple) and content.data.is_sized

@@ -22,7 +22,17 @@ import xxhash
 
 from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
-from glassfs.content.join import BLOCK_BYTES, NAME, PIECE_ROWS, Found, Joined, Piece, Placed, joined_block, sizes_of
+from glassfs.content.join import (
+    BLOCK_BYTES,
+    NAME,
+    PIECE_ROWS,
+    ContainerPiece,
+    Joined,
+    JoinedRows,
+    Piece,
+    joined_block,
+    sizes_of,
+)
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
 from glassfs.names import free_name, raw
 from glassfs.tree.build import ContentDirectory, Draft
@@ -78,7 +88,7 @@ class Snapshot:
         """Valid until then, whatever its age."""
         self._is_shared = is_shared
         self._lock = threading.Lock()
-        self._found: Found | None = None
+        self._found: JoinedRows | None = None
         self._blocks: list[tuple[str, tuple[_Part, ...]]] = []
         """The key of each block in the cache, and its parts."""
         self._directories: dict[str, str] = {}
@@ -98,7 +108,7 @@ class Snapshot:
         """Whether nothing is left out for a passing reason."""
         return self._is_whole
 
-    def found(self) -> Found:
+    def found(self) -> JoinedRows:
         """Return its rows. The first caller reads the containers."""
         if self._found is None:
             with self._lock:
@@ -112,7 +122,7 @@ class Snapshot:
                         self.until = 0.0 if self.is_whole else self._clock() + min(LONGEST_AGE_SECONDS, AGE * took)
         return self._found
 
-    def _find(self, until: float) -> Found:
+    def _find(self, until: float) -> JoinedRows:
         omitted = 0
         faults = [(fault.path, fault.error) for fault in self._folders if fault.is_public or not self._is_shared]
         omitted += len(self._folders) - len(faults)
@@ -147,7 +157,7 @@ class Snapshot:
                         if not block.has_room(piece):
                             close()
                         part = _Part(number, episodes.number, first, count, piece.block)
-                        block.add(part, Placed(file.path, first, piece))
+                        block.add(part, ContainerPiece(file.path, first, piece))
                         if episodes.directory:
                             self._directories[file.path] = episodes.directory
                     first += count
@@ -162,7 +172,7 @@ class Snapshot:
             close()
         used = {part.file for _, parts in self._blocks for part in parts}
         self._files = {number: self._files[number] for number in used}
-        return Found(rows, len(self._blocks), self._block, sizes, omitted, _sentence(faults))
+        return JoinedRows(rows, len(self._blocks), self._block, sizes, omitted, _sentence(faults))
 
     def directory(self, views: ViewSet, access: Access, ino: int, volume: str) -> ContentDirectory:
         """Return the directory of what these views make of the table."""
@@ -195,7 +205,7 @@ class Snapshot:
             file = self._files[part.file]
             if piece is None or piece.rows != part.rows:
                 raise Damaged("has other rows than before", file.path)
-            placed.append(Placed(file.path, part.first, piece))
+            placed.append(ContainerPiece(file.path, part.first, piece))
         return joined_block(placed)
 
 
@@ -207,7 +217,7 @@ class _Block:
 
     def clear(self) -> None:
         self.parts: list[_Part] = []
-        self.placed: list[Placed] = []
+        self.placed: list[ContainerPiece] = []
         self.rows = self.size = 0
 
     def has_room(self, piece: Piece) -> bool:
@@ -215,7 +225,7 @@ class _Block:
         fits = self.rows + piece.rows <= PIECE_ROWS and self.size + len(piece.data) <= BLOCK_BYTES
         return fits or not self.parts
 
-    def add(self, part: _Part, placed: Placed) -> None:
+    def add(self, part: _Part, placed: ContainerPiece) -> None:
         self.parts.append(part)
         self.placed.append(placed)
         self.rows += part.rows
