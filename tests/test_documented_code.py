@@ -69,7 +69,7 @@ def test_the_guide_to_python_works(
     assert "run2.kdb/episodes/2 24\n" in printed and "/episodes/0/state.npy\n" in printed
     assert "run1.kdb/episodes/0/sate: there is no such entry; the nearest: run1.kdb/episodes/0/state.npy" in printed
     assert names["data"]["run1.kdb"].attributes["format"] == "kinodb"
-    assert names["array"].shape == (24, 7) and names["film"].shape[3] == 3
+    assert names["array"].shape == (24, 7) and names["video"].shape[3] == 3
     assert str(names["times"][1]).startswith("1970-01-02")
     assert names["failed"]["language_instruction"].tolist() == ["open the drawer"] * 2
     assert names["actions"].shape == (24, 7) and (tmp_path / "episode.mp4").read_bytes()[4:8] == b"ftyp"

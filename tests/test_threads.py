@@ -49,14 +49,22 @@ def test_pool_runs_no_more_tasks_at_a_time_than_it_has_threads() -> None:
     wait_until(lambda: "glassfs-test" not in {thread.name for thread in threading.enumerate()})
 
 
-def test_pool_gives_up_calls_at_their_deadline() -> None:
+def test_thread_of_an_abandoned_task_does_not_count() -> None:
     pool = DaemonPool("test", most=1)
-    release = threading.Event()
-    with pytest.raises(TimeoutError, match="no result within"):
-        pool.call(lambda: wait_for(release), 0.01)
-    assert pool.call(lambda: "next", 60) == "next"  # the abandoned thread does not count
+    begun, release = threading.Event(), threading.Event()
+
+    def task() -> str:
+        begun.set()
+        wait_for(release)
+        return "late"
+
+    late = pool.submit(task)
+    wait_for(begun)
+    pool.abandon(late)
+    assert pool.submit(lambda: "next").result(60) == "next"
     release.set()
-    assert pool.call(lambda: "again", 60) == "again"
+    assert late.result(60) == "late"
+    assert pool.submit(lambda: "again").result(60) == "again"
 
 
 def test_pool_cancels_abandoned_tasks_that_wait() -> None:
@@ -68,7 +76,7 @@ def test_pool_cancels_abandoned_tasks_that_wait() -> None:
     release.set()
     first.result(60)
     assert second.cancelled()
-    assert pool.call(lambda: 1, 60) == 1
+    assert pool.submit(lambda: 1).result(60) == 1
 
 
 def test_errors_of_tasks_reach_the_caller_and_keep_nothing_alive() -> None:
@@ -85,7 +93,7 @@ def test_errors_of_tasks_reach_the_caller_and_keep_nothing_alive() -> None:
     gc.disable()
     try:
         with pytest.raises(ValueError, match="wrong") as caught:
-            pool.call(task, 60)
+            pool.submit(task).result(60)
         del task, thing, caught
         wait_until(lambda: gone() is None)
     finally:
@@ -103,19 +111,19 @@ def test_refused_threads_raise_unavailable(monkeypatch: pytest.MonkeyPatch) -> N
             threads.start("test", print)
         with pytest.raises(Unavailable):
             pool.submit(lambda: 0)
-    assert pool.call(lambda: 1, 60) == 1
+    assert pool.submit(lambda: 1).result(60) == 1
 
 
 def test_forked_process_has_values_and_threads_of_its_own() -> None:
     pool = DaemonPool("test", most=1)
-    assert pool.call(lambda: 1, 60) == 1
+    assert pool.submit(lambda: 1).result(60) == 1
     value: PerProcess[list[int]] = PerProcess(lambda: [os.getpid()])
     parent = generation()
     before = value.get()
     assert value.get() is before is value.made
     assert in_fork(lambda: (
         value.made is None and value.get() == [os.getpid()] and generation() != parent
-        and pool.call(lambda: 2, 60) == 2
+        and pool.submit(lambda: 2).result(60) == 2
     ))
     assert (value.get(), generation()) == (before, parent)
 

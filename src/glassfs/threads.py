@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
 from glassfs.errors import Unavailable
@@ -62,24 +61,11 @@ class DaemonPool:
                         raise
         return future
 
-    def call(self, task: Callable[[], Result], timeout_seconds: float) -> Result:
-        """Return or raise what ``task`` does, on a thread of the pool.
-
-        Raises TimeoutError when the time is up; the task is then abandoned (see ``abandon``).
-        """
-        future = self.submit(task)
-        try:
-            return future.result(timeout_seconds)
-        except FutureTimeout:
-            if future.done():  # the task itself raised it, or finished just now
-                return future.result()
-            self.abandon(future)
-            raise TimeoutError(f"no result within {timeout_seconds:g} seconds") from None
-        finally:
-            del future  # its exception refers to this frame
-
     def abandon(self, future: Future[Any]) -> None:
-        """Cancel a task that has not begun. The thread of one that has begun no longer counts, and ends with it."""
+        """Give up a task after its deadline: cancel it, or if it has begun, no longer count its thread.
+
+        That thread ends with the task.
+        """
         state = self._state.get()
         with state.changed:
             if future.cancel():

@@ -12,7 +12,7 @@ import pytest
 from glassfs.content import Blob, Group, Member, Records, Unreadable
 from glassfs.errors import Changed, Damaged, GlassfsError, NotAllowed, Unavailable
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import LONG, SHORT
+from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS
 from glassfs.tree import Node
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Access, FixedDirectory, Origin, Symlink
@@ -60,7 +60,7 @@ def test_a_look_up() -> None:
     found = kernel.look_up(ROOT, "big.bin")
     assert found.ident > ROOT
     assert found.generation == 0
-    assert (found.entry_timeout, found.timeout) == (LONG, LONG)
+    assert (found.entry_timeout, found.timeout) == (LONG_SECONDS, LONG_SECONDS)
     assert found.attr == Attr(
         found.attr.ino, len(BIG), 20, 9, 9, 9, 0, 0, 0, 0o100444, 1, 7, 8, 0, 4096, 0,
     )
@@ -76,11 +76,11 @@ def test_attributes() -> None:
     body = kernel.bytes_of(GETATTR, found.ident, bytes(16))
     assert len(body) == 104
     seconds, nanoseconds, padding = struct.unpack_from("=QII", body)
-    assert (seconds, nanoseconds, padding) == (LONG, 0, 0)
+    assert (seconds, nanoseconds, padding) == (LONG_SECONDS, 0, 0)
     assert attr_of(body[16:]) == found.attr
     assert (found.attr.uid, found.attr.gid, found.attr.mode) == (5, 6, 0o100400)
     seconds, nanoseconds, _ = struct.unpack_from("=QII", kernel.bytes_of(GETATTR, ROOT, bytes(16)))
-    assert (seconds, nanoseconds) == (0, SHORT * 10**9)
+    assert (seconds, nanoseconds) == (0, SHORT_SECONDS * 10**9)
 
 
 @pytest.mark.parametrize("mtime_ns", [0, 1, 10**18 + 123_456_789, -1, -(10**9), -(10**18) - 5, 1 << 63])
@@ -322,10 +322,10 @@ def test_an_entry_that_fails_costs_no_reference(monkeypatch: pytest.MonkeyPatch)
 def test_names_that_are_not_there_are_remembered_by_the_kernel() -> None:
     kernel = kernel_of()
     inner = kernel.find("/dir")
-    assert kernel.look_up(inner, "none")[:3] == (0, 0, LONG)
-    assert kernel.look_up(ROOT, "none")[:3] in ((0, 0, SHORT), (0, 0, LONG))
+    assert kernel.look_up(inner, "none")[:3] == (0, 0, LONG_SECONDS)
+    assert kernel.look_up(ROOT, "none")[:3] in ((0, 0, SHORT_SECONDS), (0, 0, LONG_SECONDS))
     changing = kernel_over(folder({}))
-    assert changing.look_up(ROOT, "none")[:3] == (0, 0, SHORT)
+    assert changing.look_up(ROOT, "none")[:3] == (0, 0, SHORT_SECONDS)
     kernel.operations.longest = 0.0
     assert kernel.ask(LOOKUP, inner, b"none\0") == errno.ENOENT
     kernel.check()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from glassfs import errors
-from glassfs.mount.errors import REMEMBERED, Answer, Failures
+from glassfs.mount.errors import MAX_SENTENCES, Answer, Failures
 
 EXPECTED = [
     (errors.NotFound("/x"), errno.ENOENT), (errors.NotADirectory("/x"), errno.ENOTDIR),
@@ -62,7 +62,7 @@ def test_a_repeated_error_is_counted_and_logged_once(caplog: pytest.LogCaptureFi
 def test_the_memory_for_sentences_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     failures = Failures()
-    for number in range(3 * REMEMBERED):
+    for number in range(3 * MAX_SENTENCES):
         failures.errno_of(errors.Damaged(f"block {number}"))
-    assert failures.count == 3 * REMEMBERED
-    assert len(failures._seen) <= REMEMBERED
+    assert failures.count == 3 * MAX_SENTENCES
+    assert len(failures._seen) <= MAX_SENTENCES

@@ -12,7 +12,7 @@ import pytest
 from glassfs.content import Blob, Group, Member, Memory
 from glassfs.errors import Changed, NotADirectory
 from glassfs.mount import inodes as inodes_module
-from glassfs.mount.inodes import ROOT, Inodes, _Holding, _Shelf
+from glassfs.mount.inodes import ROOT, Inodes, _HeldLease, _NodeCache
 from glassfs.tree import Node, Settled
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
@@ -131,7 +131,7 @@ def test_the_table_does_not_grow_with_what_was_given_back() -> None:
 
 
 def test_nodes_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inodes_module, "KEPT_FILES", 50)
+    monkeypatch.setattr(inodes_module, "MAX_FILES", 50)
     roots = {f"c{number}": folder_of(100, f"{number}") for number in range(5)}
     top = FixedDirectory("", 1, origin("top"), roots)
     kernel = Kernel(operations_over(lambda: top))
@@ -147,8 +147,8 @@ def test_nodes_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nodes_go_with_the_container_that_came_first() -> None:
-    shelf = _Shelf(4)
-    first, second, third = (_Holding(Lease(())) for _ in range(3))
+    shelf = _NodeCache(4)
+    first, second, third = (_HeldLease(Lease(())) for _ in range(3))
     node = Symlink("a", 2, origin(), "b")
     places = [(first, 2), (first, 3), (second, 4), (third, 5), (third, 6)]
     for holding, ident in places:
@@ -163,7 +163,7 @@ def test_nodes_go_with_the_container_that_came_first() -> None:
 
 
 def test_files_take_no_room_from_directories(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inodes_module, "KEPT_FILES", 4)
+    monkeypatch.setattr(inodes_module, "MAX_FILES", 4)
     root = folder_of(100)
     kernel = Kernel(operations_over(lambda: root))
     inodes = kernel.operations.inodes

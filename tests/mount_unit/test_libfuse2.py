@@ -107,7 +107,7 @@ def kernel(engine: Libfuse2, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 def test_the_engine(engine: Libfuse2) -> None:
-    assert engine.generation == 2 and not engine.takes_notice
+    assert engine.generation == 2 and not engine.can_invalidate
     engine.invalidate(Stale([(1, "x")], [1]))
     engine.tick()
     assert engine.requests() == {}

@@ -18,7 +18,7 @@ from glassfs.errors import Changed, Damaged, IsADirectory, NotADirectory, NotAll
 from glassfs.mount import operations as operations_module
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import LONG, SHORT, Missing, Operations
+from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS, Missing, Operations
 from glassfs.tree import Directory, Node, Symlink
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import FixedDirectory
@@ -51,7 +51,7 @@ def test_attributes_are_those_of_the_nodes() -> None:
     assert (stat.S_ISREG(file.mode), file.mode & 0o7777, file.nlink, file.size) == (True, 0o444, 1, len(BIG))
     assert file.blocks == 20
     assert (file.uid, file.gid, file.mtime_ns) == (7, 8, 9 * 10**9)
-    assert timeout == LONG
+    assert timeout == LONG_SECONDS
     folder, _ = operations.attributes(kernel.find("/dir"))
     assert (stat.S_ISDIR(folder.mode), folder.mode & 0o7777, folder.nlink) == (True, 0o555, 1)
     assert operations.attributes(ROOT)[0].nlink == 1
@@ -180,15 +180,15 @@ def test_what_is_in_a_container_is_good_for_long_in_a_folder_too(is_watched: boo
     _, kernel = served(store)
     operations = kernel.operations
     container = operations.look_up(ROOT, "c")
-    in_folder = LONG if is_watched else SHORT
+    in_folder = LONG_SECONDS if is_watched else SHORT_SECONDS
     for found in (container, operations.look_up(ROOT, "plain")):
         assert (found.entry_timeout, found.timeout) == (in_folder, in_folder)
-        assert operations.attributes(found.ident)[1] == SHORT
+        assert operations.attributes(found.ident)[1] == SHORT_SECONDS
     inner = operations.look_up(container.ident, "a.bin")
-    assert (inner.entry_timeout, inner.timeout) == (LONG, LONG)
-    assert operations.attributes(inner.ident)[1] == LONG
-    assert operations.attributes(ROOT)[1] == SHORT
-    for parent, timeout in ((container.ident, LONG), (ROOT, in_folder)):
+    assert (inner.entry_timeout, inner.timeout) == (LONG_SECONDS, LONG_SECONDS)
+    assert operations.attributes(inner.ident)[1] == LONG_SECONDS
+    assert operations.attributes(ROOT)[1] == SHORT_SECONDS
+    for parent, timeout in ((container.ident, LONG_SECONDS), (ROOT, in_folder)):
         with pytest.raises(Missing) as caught:
             operations.look_up(parent, "none")
         assert caught.value.timeout == timeout
@@ -205,10 +205,10 @@ def test_nothing_is_good_for_longer_than_the_kernel_can_be_told() -> None:
 
 def test_names_at_the_root_of_a_container_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or whoever asks for more and more of them fills the memory of a daemon that belongs to somebody else."""
-    monkeypatch.setattr(operations_module, "REMEMBERED_NAMES", 100)
+    monkeypatch.setattr(operations_module, "MAX_NAMES", 100)
     _, kernel = served(MemoryStore({"c": made(a=b"a")}), "c")
     operations = kernel.operations
-    assert operations.look_up(ROOT, "a.bin").entry_timeout == LONG
+    assert operations.look_up(ROOT, "a.bin").entry_timeout == LONG_SECONDS
     for number in range(1000):
         with pytest.raises(NotFound):
             operations.look_up(ROOT, f"missing{number}")
@@ -216,7 +216,7 @@ def test_names_at_the_root_of_a_container_are_remembered_up_to_a_number(monkeypa
     assert {(ROOT, "a.bin"), (ROOT, "missing0")} <= set(stale.entries)
     assert len(stale.entries) == 100
     # What is above that cannot be told of, and is asked for again soon.
-    assert operations.look_up(ROOT, "a.bin").entry_timeout == SHORT
+    assert operations.look_up(ROOT, "a.bin").entry_timeout == SHORT_SECONDS
 
 
 def test_names_are_noted_while_the_kernel_is_told_of_them() -> None:
@@ -404,12 +404,12 @@ def test_listings_of_folders_that_changed_just_now_are_told_of_once_more(monkeyp
     operations = operations_over(lambda: root)
     operations.listing(ROOT, 0)
     assert operations.unsettled() == []
-    now += SHORT
+    now += SHORT_SECONDS
     assert operations.unsettled() == [ROOT]
     assert operations.unsettled() == []
-    monkeypatch.setattr(operations_module.time, "time_ns", lambda: 9 * 10**9 + operations_module.SETTLED)
+    monkeypatch.setattr(operations_module.time, "time_ns", lambda: 9 * 10**9 + operations_module.SETTLED_NANOSECONDS)
     operations.listing(ROOT, 0)
-    now += SHORT
+    now += SHORT_SECONDS
     assert operations.unsettled() == []
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotAllowed, NotFound
 from glassfs.formats import registry
 from glassfs.mount.engines import paths as paths_module
-from glassfs.mount.engines.paths import MOMENT, Handles, Paths
+from glassfs.mount.engines.paths import CACHE_SECONDS, Handles, Paths
 from glassfs.mount.errors import Answer
 from glassfs.mount.operations import Operations
 from glassfs.mount.options import MountOptions
@@ -73,7 +73,7 @@ class House:
         return [node.name for node in self.handles.listing(handle).nodes_from(0)]
 
     def assert_all_given_back(self, clock: Clock) -> None:
-        clock.now += MOMENT
+        clock.now += CACHE_SECONDS
         self.paths.expire()
         assert (len(self.handles), len(self.operations.inodes), self.operations.inodes.held) == (0, 0, 0)
 
@@ -162,7 +162,7 @@ def test_all_children_of_a_directory_keep_their_ids_while_it_is_remembered(house
 
 
 def test_what_is_remembered_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths_module, "REMEMBERED_DIRECTORIES", 2)
+    monkeypatch.setattr(paths_module, "MAX_DIRECTORIES", 2)
     for _ in range(2):
         for path in ("/some/dir/inner/b.bin", "/folder/other/a.bin", f"/folder/{SHOWN}/c"):
             house.size(path)
@@ -171,11 +171,11 @@ def test_what_is_remembered_is_bounded(house: House, monkeypatch: pytest.MonkeyP
 
 def test_what_is_remembered_ends_by_itself(house: House, clock: Clock) -> None:
     house.size("/some/dir/inner/b.bin")
-    clock.now += MOMENT / 2
+    clock.now += CACHE_SECONDS / 2
     house.size("/folder/other/a.bin")
     house.paths.expire()
     held = house.operations.inodes.held
-    clock.now += MOMENT / 2
+    clock.now += CACHE_SECONDS / 2
     house.paths.expire()
     assert 0 < house.operations.inodes.held < held
 
@@ -327,7 +327,7 @@ def test_an_older_file_of_a_container_that_was_closed_meanwhile_is_not_read_unde
     assert house.size("/folder/other/a.bin") == 5
     store.put("some", made(a=b"newer"))
     assert house.read(old) == b"old"
-    clock.now += MOMENT
+    clock.now += CACHE_SECONDS
     new = house.open("/some/a.bin")
     assert house.read(new) == b"newer"
     with pytest.raises(Changed):
@@ -346,7 +346,8 @@ def test_the_status_is_another_one_at_each_opening(house: House) -> None:
 
 
 def test_versions_are_remembered_up_to_a_number(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths_module, "REMEMBERED_VERSIONS", 1)
+    monkeypatch.setattr(paths_module, "MAX_VERSIONS", 1)
+    house.handles = Handles(house.operations, house.paths)
     paths = ("/some/a.bin", "/folder/plain")
     for path in paths:
         house.handles.release(house.open(path))
@@ -411,7 +412,7 @@ def test_whatever_happens_every_reference_is_given_back(clock: Clock, steps: lis
             elif step == "remove":
                 house.store.remove(name)
             elif step == "wait":
-                clock.now += number * MOMENT / 8
+                clock.now += number * CACHE_SECONDS / 8
                 house.paths.expire()
             else:
                 house.sources.refresh()

@@ -14,7 +14,7 @@ from glassfs.mount import session as session_module
 from glassfs.mount.errors import Failures
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Stale
-from glassfs.mount.session import WATCH_INTERVAL, MountSession
+from glassfs.mount.session import WATCH_SECONDS, MountSession
 from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import served
 from tests.tree.made import FORMAT, made
@@ -39,7 +39,7 @@ def session_over(sources: object, operations: object, is_ending: threading.Event
     fields: dict[str, Any] = {
         "sources": sources, "operations": operations, "engine": engine, "failures": Failures(), "shown_sources": ["x"],
         "cache": SimpleNamespace(misses=0), "_memory": SimpleNamespace(tick=lambda misses: None),
-        "_is_ending": is_ending, "_wake": threading.Event(), "_compared": set(),
+        "_is_ending": is_ending, "_wake": threading.Event(), "_changed": set(),
     }
     for name, value in fields.items():
         setattr(session, name, value)
@@ -50,7 +50,7 @@ def test_comparing_outlives_what_goes_wrong(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Without it nothing new would be shown any more; the log says once what it was."""
-    monkeypatch.setattr(session_module, "WATCH_INTERVAL", 0)
+    monkeypatch.setattr(session_module, "WATCH_SECONDS", 0)
     outcomes: list[list[str] | Exception] = [ValueError("unexpected"), ["/changed"], ValueError("unexpected")]
     is_ending = threading.Event()
 
@@ -65,7 +65,7 @@ def test_comparing_outlives_what_goes_wrong(
     session, _ = session_over(SimpleNamespace(refresh=refresh), SimpleNamespace(), is_ending)
     with caplog.at_level(logging.ERROR):
         session._poll()
-    assert session._compared == {"/changed"}
+    assert session._changed == {"/changed"}
     assert session._wake.is_set()
     assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected"]
 
@@ -73,7 +73,7 @@ def test_comparing_outlives_what_goes_wrong(
 def test_the_watch_outlives_what_goes_wrong_while_the_kernel_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(session_module, "WATCH_INTERVAL", 0)
+    monkeypatch.setattr(session_module, "WATCH_SECONDS", 0)
 
     def stale(place: str) -> Stale:
         raise ValueError(f"unexpected at {place}")
@@ -106,14 +106,14 @@ def test_what_changed_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     other = kernel.find("/other/a.bin")
     session, engine = session_over(sources, kernel.operations, threading.Event())
     again: dict[str, float] = {}
-    session._look(again)
+    session._notify(again)
     assert (engine.entries, engine.nodes) == ([], [])
     store.set_permissions("c", 0o600)
-    for seconds, is_told in ((0, True), (WATCH_INTERVAL / 2, False), (WATCH_INTERVAL, True), (9, False)):
+    for seconds, is_told in ((0, True), (WATCH_SECONDS / 2, False), (WATCH_SECONDS, True), (9, False)):
         now = 1000.0 + seconds
         engine.entries, engine.nodes = [], []
-        session._compared = set(sources.refresh())
-        session._look(again)
+        session._changed = set(sources.refresh())
+        session._notify(again)
         assert ((ROOT, "c") in engine.entries) == is_told
         assert (idents <= set(engine.nodes)) == is_told
         assert other not in engine.nodes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import LONG, SHORT
+from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS
 from glassfs.tree import open_sources
 from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import operations_of, served
@@ -50,8 +50,8 @@ def test_a_file_with_another_name_is_asked_for_again_soon(tmp_path: Path) -> Non
     sources = open_sources([str(folder)])
     with sources.tree:
         operations = operations_of(sources)
-        if operations.look_up(ROOT, "alone").entry_timeout != LONG:
+        if operations.look_up(ROOT, "alone").entry_timeout != LONG_SECONDS:
             pytest.skip("folders cannot be watched here")
-        assert operations.look_up(ROOT, "shared").entry_timeout == SHORT
+        assert operations.look_up(ROOT, "shared").entry_timeout == SHORT_SECONDS
         os.link(folder / "alone", elsewhere / "another")
-        assert operations.look_up(ROOT, "alone").entry_timeout == SHORT
+        assert operations.look_up(ROOT, "alone").entry_timeout == SHORT_SECONDS

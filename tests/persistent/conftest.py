@@ -1,4 +1,4 @@
-"""A small disk for the tests of the persistent cache."""
+"""Fixtures of the tests of the persistent cache."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import pytest
 
 
 @pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
     if os.geteuid() or subprocess.run(mount, check=False).returncode:
         pytest.skip("mounting takes root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)  # another mount namespace may hold it
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)  # another mount namespace may hold it

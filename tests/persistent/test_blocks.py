@@ -1,4 +1,4 @@
-"""The disk cache: what was put or nothing, within its bound, whatever happens to its folder and its processes."""
+"""Blocks and facts on disk: the stored bytes or nothing, within the budget."""
 
 from __future__ import annotations
 
@@ -26,17 +26,12 @@ BUDGET = 1 << 20
 LARGE = 64 << 20
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "kept"
-
-
 def opened(folder: Path, budget: int = LARGE) -> DiskCache:
     return DiskCache(os.fspath(folder), budget)
 
 
 def content(number: int, size: int = BLOCK) -> bytes:
-    """The data that belong to a number, no two of them alike."""
+    """Return the data of a block, different for each number."""
     return random.Random(number).randbytes(size)
 
 
@@ -45,7 +40,7 @@ def blocks(folder: Path) -> list[Path]:
 
 
 def taken(folder: Path) -> int:
-    """What all files in the folder take, also those that are being written and the index."""
+    """Return the bytes of all files in the folder, the index and unfinished files included."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -57,13 +52,13 @@ def taken(folder: Path) -> int:
 
 
 def used(disk: Path) -> int:
-    """What is in use on a file system at this moment."""
-    told = os.statvfs(disk)
-    return (told.f_blocks - told.f_bfree) * told.f_frsize
+    """Return the bytes in use on a file system."""
+    status = os.statvfs(disk)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
-def kept(cache: DiskCache, numbers: range, key: str = "key", size: int = BLOCK) -> list[int]:
-    """Those of the blocks that are there; each is what was put."""
+def cached(cache: DiskCache, numbers: range, key: str = "key", size: int = BLOCK) -> list[int]:
+    """Return the numbers of the blocks that are cached, after comparing their data."""
     found = []
     for number in numbers:
         data = cache.get(key, "tag", number, size)
@@ -73,7 +68,7 @@ def kept(cache: DiskCache, numbers: range, key: str = "key", size: int = BLOCK) 
     return found
 
 
-# -- what is found
+# Contents
 
 KEYS = st.sampled_from(["s3://bucket/a", "s3://bucket/b", "", "\udc80", "a" * 5000])
 TAGS = st.sampled_from(['"1"', '"2"', "3", 'W/"1"', "", "*"])
@@ -88,10 +83,10 @@ STEPS = st.one_of(
 
 @settings(max_examples=300)
 @given(steps=st.lists(st.tuples(st.booleans(), STEPS), max_size=30))
-def test_two_caches_in_one_folder_are_one_dictionary(
+def test_caches_of_one_folder_behave_as_one_mapping(
     steps: list[tuple[bool, tuple[str, str, str, int, int]]], tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    folder = tmp_path_factory.mktemp("model") / "kept"
+    folder = tmp_path_factory.mktemp("model") / "cache"
     caches = [opened(folder), opened(folder)]
     data: dict[tuple[str, str, int], bytes] = {}
     facts: dict[str, Facts] = {}
@@ -107,7 +102,7 @@ def test_two_caches_in_one_folder_are_one_dictionary(
             found = cache.get(key, tag, number, value)
             known = data.get((key, tag, number))
             if known is not None and len(known) != value:
-                del data[key, tag, number]  # one of them is wrong, and nobody can say which
+                del data[key, tag, number]  # one of the lengths is wrong, and the cache cannot know which
                 known = None
             assert found == known
         elif step == "note":
@@ -128,20 +123,20 @@ def test_two_caches_in_one_folder_are_one_dictionary(
 
 
 @pytest.mark.parametrize("data", [bytearray(b"abc"), memoryview(b"abc"), memoryview(b"xabcx")[1:4]])
-def test_whatever_has_bytes_can_be_put(folder: Path, data: bytearray | memoryview) -> None:
+def test_any_buffer_can_be_stored(folder: Path, data: bytearray | memoryview) -> None:
     cache = opened(folder)
     cache.put("key", "tag", 0, data)
     found = cache.get("key", "tag", 0, 3)
     assert type(found) is bytes and found == b"abc"
 
 
-def test_keys_and_tags_are_not_run_together(folder: Path) -> None:
+def test_key_and_validator_are_not_concatenated(folder: Path) -> None:
     cache = opened(folder)
     cache.put("ab", "c", 0, b"1")
     assert cache.get("a", "bc", 0, 1) is None
 
 
-def test_facts_are_there_for_the_next_process_unless_they_tell_nothing_apart(folder: Path) -> None:
+def test_facts_with_strong_validators_are_stored(folder: Path) -> None:
     cache = opened(folder)
     cache.note_facts("key", Facts(10, '"a"', 5))
     for etag in ("", "*", 'W/"b"', "x" * 5000):
@@ -156,7 +151,7 @@ def test_facts_are_there_for_the_next_process_unless_they_tell_nothing_apart(fol
     assert cache.facts("key") == Facts(12, '"d"', 7)
 
 
-def test_facts_have_a_share_and_no_more(folder: Path) -> None:
+def test_facts_stay_within_their_share(folder: Path) -> None:
     cache = opened(folder, LEAST)
     for number in range(1500):
         cache.note_facts(f"key {number}", Facts(number, '"a"', 0))
@@ -166,7 +161,7 @@ def test_facts_have_a_share_and_no_more(folder: Path) -> None:
     assert (folder / INDEX).stat().st_size <= LEAST // FACTS_SHARE + 2 * files_module.UNIT
 
 
-def test_facts_that_were_damaged_are_not_believed(folder: Path) -> None:
+def test_damaged_facts_are_not_returned(folder: Path) -> None:
     cache = opened(folder)
     cache.note_facts("key", Facts(10, '"a"', 5))
     cache.close()
@@ -181,12 +176,12 @@ def test_facts_that_were_damaged_are_not_believed(folder: Path) -> None:
     connection.close()
 
 
-# -- the bound
+# The budget
 
 @settings(max_examples=100)
 @given(sizes=st.lists(st.integers(1, 300_000), min_size=1, max_size=25))
-def test_the_bound_is_kept_and_what_is_oldest_goes(sizes: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("bound") / "kept"
+def test_oldest_blocks_are_evicted(sizes: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("bound") / "cache"
     cache = opened(folder, BUDGET)
     for number, size in enumerate(sizes):
         cache.put("key", "tag", number, bytes(size))
@@ -194,47 +189,47 @@ def test_the_bound_is_kept_and_what_is_oldest_goes(sizes: list[int], tmp_path_fa
         there = [cache.get("key", "tag", known, sizes[known]) is not None for known in range(number + 1)]
         first = there.index(True)
         assert all(there[first:])
-        if first:  # what went last would not have had room
+        if first:  # the block evicted last would not have fitted
             assert sum(sizes[first - 1:number + 1]) > BUDGET - index_module.JOURNAL - (number + 12) * files_module.UNIT
     cache.close()
     shutil.rmtree(folder)
 
 
-def test_what_was_read_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_block_keeps_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_module, "TOUCH_NS", 0)
     cache = opened(folder, BUDGET)
     for number in range(40):
         cache.put("key", "tag", number, content(number))
         assert cache.get("key", "tag", 0, BLOCK) == content(0)
-    there = kept(cache, range(40))
+    there = cached(cache, range(40))
     assert there[0] == 0 and there[1:] == list(range(there[1], 40)) and there[1] > 20
 
 
-def test_times_to_come_do_not_keep_a_block(folder: Path) -> None:
+def test_mtime_in_the_future_does_not_keep_a_block(folder: Path) -> None:
     cache = opened(folder, BUDGET)
     cache.put("key", "tag", 0, content(0))
     os.utime(blocks(folder)[0], (2**33, 2**33))
     for number in range(1, 40):
         cache.put("key", "tag", number, content(number))
-    assert kept(cache, range(40))[0] > 20
+    assert cached(cache, range(40))[0] > 20
 
 
-def test_use_is_noted_now_and_then(folder: Path) -> None:
+def test_reading_updates_an_old_mtime(folder: Path) -> None:
     cache = opened(folder)
     cache.put("key", "tag", 0, content(0))
     (path,) = blocks(folder)
     before = path.stat().st_mtime_ns
-    assert kept(cache, range(1)) == [0]
+    assert cached(cache, range(1)) == [0]
     assert path.stat().st_mtime_ns == before
     os.utime(path, ns=(before, before - files_module.TOUCH_NS))
-    assert kept(cache, range(1)) == [0]
+    assert cached(cache, range(1)) == [0]
     assert path.stat().st_mtime_ns >= before
 
 
 @pytest.mark.parametrize("is_each_alone", [True, False])
-def test_the_bound_is_kept_under_many_threads(small_disk: Path, scale: Scale, is_each_alone: bool) -> None:
-    """At any moment: the disk says what is in use, where adding up files would see some of them twice."""
-    folder = small_disk / "kept"
+def test_budget_holds_with_many_threads(small_disk: Path, scale: Scale, is_each_alone: bool) -> None:
+    """At any moment. The disk is asked, as a sum over files would count renamed ones twice."""
+    folder = small_disk / "cache"
     cache = opened(folder, BUDGET)
     whole = {number: content(number) for number in range(scale(60, 1000))}
 
@@ -254,7 +249,7 @@ def test_the_bound_is_kept_under_many_threads(small_disk: Path, scale: Scale, is
     assert not list(folder.glob(f"{NEW}*"))
 
 
-def test_a_smaller_budget_holds_from_the_first_block_on(folder: Path) -> None:
+def test_smaller_budget_holds_from_the_first_block_on(folder: Path) -> None:
     cache = opened(folder)
     for number in range(60):
         cache.put("key", "tag", number, content(number))
@@ -263,10 +258,10 @@ def test_a_smaller_budget_holds_from_the_first_block_on(folder: Path) -> None:
     cache = opened(folder, BUDGET)
     cache.put("key", "tag", 60, content(60))
     assert taken(folder) <= BUDGET
-    assert kept(cache, range(61))[-2:] == [59, 60]
+    assert cached(cache, range(61))[-2:] == [59, 60]
 
 
-def test_what_is_larger_than_the_budget_is_not_kept(folder: Path) -> None:
+def test_block_beyond_the_budget_is_not_stored(folder: Path) -> None:
     cache = opened(folder, LEAST)
     cache.put("key", "tag", 0, b"1")
     cache.put("key", "tag", 1, bytes(LEAST + 1))
@@ -278,10 +273,10 @@ def test_what_is_larger_than_the_budget_is_not_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_files_that_the_index_does_not_know_are_counted(
+def test_files_missing_from_the_index_are_counted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool,
 ) -> None:
-    """After the machine went down, or without the index, it goes by what there is."""
+    """After a crash of the machine, or without the index, the cache counts the files."""
     cache = opened(folder)
     for number in range(60):
         cache.put("key", "tag", number, content(number))
@@ -300,5 +295,5 @@ def test_files_that_the_index_does_not_know_are_counted(
     cache = opened(folder, BUDGET)
     cache.put("key", "tag", 60, content(60))
     assert taken(folder) <= BUDGET
-    assert kept(cache, range(61))[-2:] == [59, 60]
+    assert cached(cache, range(61))[-2:] == [59, 60]
     assert (folder / "ab" / "notes").exists()

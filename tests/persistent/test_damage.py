@@ -1,4 +1,4 @@
-"""The disk cache where things go wrong: damage, other people, disks that are full or gone."""
+"""The persistent cache when things go wrong: damage, other users, disks that are full or gone."""
 
 from __future__ import annotations
 
@@ -24,19 +24,14 @@ from glassfs.persistent.files import HEADER, NEW
 from glassfs.source.remote.disk import LEAST, DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, LARGE, blocks, content, kept, opened, taken
+from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, LARGE, blocks, cached, content, opened, taken
 
 SMALL = content(1, 64)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "kept"
-
-
-@pytest.fixture
 def one(folder: Path) -> Path:
-    """The file of a block that has the bytes of ``SMALL``."""
+    """The file of a block with the bytes of ``SMALL``."""
     cache = opened(folder)
     cache.put("key", "tag", 1, SMALL)
     cache.close()
@@ -49,7 +44,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def again(folder: Path) -> bytes | None:
-    """What the next process finds of that block."""
+    """Return what the next process reads of that block."""
     cache = opened(folder)
     try:
         return cache.get("key", "tag", 1, len(SMALL))
@@ -57,13 +52,13 @@ def again(folder: Path) -> bytes | None:
         cache.close()
 
 
-# -- damage
+# Damage
 
 def flipped(data: bytes, place: int, bit: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1:]
 
 
-def test_no_damage_of_any_byte_gives_wrong_ones(one: Path, folder: Path) -> None:
+def test_damage_of_any_byte_is_a_miss(one: Path, folder: Path) -> None:
     whole = one.read_bytes()
     assert len(whole) == HEADER.size + len(SMALL)
     cache = opened(folder)
@@ -79,7 +74,7 @@ def test_no_damage_of_any_byte_gives_wrong_ones(one: Path, folder: Path) -> None
     assert cache.get("key", "tag", 1, len(SMALL)) == SMALL
 
 
-def test_a_block_in_the_place_of_another_is_not_taken_for_it(one: Path, folder: Path) -> None:
+def test_block_under_another_name_is_a_miss(one: Path, folder: Path) -> None:
     whole = one.read_bytes()
     cache = opened(folder)
     for other in (("yek", "tag", 1), ("key", "gat", 1), ("key", "tag", 2)):
@@ -92,7 +87,7 @@ def test_a_block_in_the_place_of_another_is_not_taken_for_it(one: Path, folder: 
 
 @pytest.mark.parametrize("suffix", index_module.SUFFIXES)
 @pytest.mark.parametrize("garbage", [b"", b"garbage" * 1000, None], ids=["empty", "garbage", "half"])
-def test_a_damaged_index_costs_no_block_and_not_the_bound(folder: Path, suffix: str, garbage: bytes | None) -> None:
+def test_damaged_index_costs_neither_blocks_nor_the_budget(folder: Path, suffix: str, garbage: bytes | None) -> None:
     cache = opened(folder, BUDGET)
     for number in range(12):
         cache.put("key", "tag", number, content(number))
@@ -104,14 +99,14 @@ def test_a_damaged_index_costs_no_block_and_not_the_bound(folder: Path, suffix: 
     assert cache.facts("key") in (None, Facts(11, '"tag"', 0))
     cache.put("key", "tag", 12, content(12))
     cache.put("key", "tag", 13, content(13))
-    assert set(range(5, 12)) < set(kept(cache, range(14)))
+    assert set(range(5, 12)) < set(cached(cache, range(14)))
     for number in range(14, 40):
         cache.put("key", "tag", number, content(number))
         assert taken(folder) <= BUDGET
-    assert kept(cache, range(40))[-2:] == [38, 39]
+    assert cached(cache, range(40))[-2:] == [38, 39]
 
 
-def test_an_index_that_is_damaged_anywhere_gives_no_wrong_bytes(folder: Path, scale: Scale) -> None:
+def test_random_damage_of_the_index_gives_no_wrong_bytes(folder: Path, scale: Scale) -> None:
     cache = opened(folder, BUDGET)
     for number in range(12):
         cache.put("key", "tag", number, content(number))
@@ -129,12 +124,12 @@ def test_an_index_that_is_damaged_anywhere_gives_no_wrong_bytes(folder: Path, sc
         for number in range(12):
             assert cache.facts(f"key {number}") in (None, Facts(number, '"tag"', 0))
             cache.put("key", "tag", number, content(number))
-        assert kept(cache, range(12))
+        assert cached(cache, range(12))
         cache.close()
 
 
 @pytest.mark.usefixtures("no_pause")
-def test_an_index_that_is_removed_in_use_is_made_again(folder: Path) -> None:
+def test_index_removed_in_use_is_made_again(folder: Path) -> None:
     cache = opened(folder, BUDGET)
     for number in range(12):
         cache.put("key", "tag", number, content(number))
@@ -143,12 +138,12 @@ def test_an_index_that_is_removed_in_use_is_made_again(folder: Path) -> None:
     for number in range(12, 40):
         cache.put("key", "tag", number, content(number))
         assert taken(folder) <= BUDGET
-    assert kept(cache, range(40))[-2:] == [38, 39]
+    assert cached(cache, range(40))[-2:] == [38, 39]
 
 
-# -- other people
+# Other users
 
-def test_the_folder_is_made_for_its_user_only(folder: Path) -> None:
+def test_folder_and_files_are_private(folder: Path) -> None:
     before = os.umask(0)
     try:
         cache = opened(folder)
@@ -171,7 +166,7 @@ def refusal(folder: Path, budget: int = LARGE) -> str:
     return text
 
 
-def test_folders_that_are_not_to_be_trusted_are_refused(folder: Path) -> None:
+def test_untrusted_folders_are_refused(folder: Path) -> None:
     assert "smaller than one block" in refusal(folder, LEAST - 1)
     assert not folder.exists()
     assert "No such file" in refusal(folder / "inner")
@@ -190,7 +185,7 @@ def test_folders_that_are_not_to_be_trusted_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder takes root")
-def test_a_folder_of_somebody_else_is_refused(folder: Path) -> None:
+def test_folder_of_another_user_is_refused(folder: Path) -> None:
     folder.mkdir(0o700)
     os.chown(folder, 1234, 1234)
     assert "belongs to another user" in refusal(folder)
@@ -247,7 +242,7 @@ def test_planted_blocks_are_not_read(
     assert cache.get("key", "tag", 1, len(SMALL)) == SMALL
 
 
-def test_a_folder_in_the_place_of_a_block_is_a_miss(one: Path, folder: Path) -> None:
+def test_folder_in_place_of_a_block_is_a_miss(one: Path, folder: Path) -> None:
     one.unlink()
     one.mkdir()
     assert again(folder) is None
@@ -256,7 +251,7 @@ def test_a_folder_in_the_place_of_a_block_is_a_miss(one: Path, folder: Path) -> 
 
 
 @pytest.mark.usefixtures("no_pause")
-def test_nothing_is_written_where_a_link_leads(one: Path, folder: Path, tmp_path: Path) -> None:
+def test_links_are_not_followed_when_writing(one: Path, folder: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     one.parent.rename(elsewhere)
     one.parent.symlink_to(elsewhere)
@@ -269,7 +264,7 @@ def test_nothing_is_written_where_a_link_leads(one: Path, folder: Path, tmp_path
 
 
 @pytest.mark.parametrize("suffix", index_module.SUFFIXES)
-def test_a_planted_index_is_replaced(one: Path, folder: Path, tmp_path: Path, suffix: str) -> None:
+def test_planted_index_is_replaced(one: Path, folder: Path, tmp_path: Path, suffix: str) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"precious")
     index = folder / (INDEX + suffix)
@@ -284,18 +279,20 @@ def test_a_planted_index_is_replaced(one: Path, folder: Path, tmp_path: Path, su
         assert not index.is_symlink()
 
 
-# -- disks
+# Disks
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_full_disk(small_disk: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = small_disk / "kept"
+def test_full_disk_is_logged_once_and_passes(
+    small_disk: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = small_disk / "cache"
     cache = opened(folder)
     for number in range(100):
         cache.put("key", "tag", number, content(number))
-    there = kept(cache, range(100))
+    there = cached(cache, range(100))
     assert there == list(range(len(there))) and len(there) > 20
     assert not list(folder.glob(f"{NEW}*"))
     (line,) = warnings(caplog)
@@ -305,55 +302,55 @@ def test_a_full_disk(small_disk: Path, caplog: pytest.LogCaptureFixture, monkeyp
     later = time.monotonic() + 2 * cache_module.PAUSE_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later)
     cache.put("key", "tag", 100, content(100))
-    assert kept(cache, range(100, 101)) == [100]
+    assert cached(cache, range(100, 101)) == [100]
     for number in range(100):
         cache.put("key", "more", number, content(number))
     assert len(warnings(caplog)) == 1
 
 
 @pytest.mark.usefixtures("no_pause")
-def test_a_full_disk_costs_no_block_that_is_there(small_disk: Path) -> None:
+def test_full_disk_evicts_nothing(small_disk: Path) -> None:
     """What could not be written is not counted: nothing goes for it."""
-    cache = opened(small_disk / "kept", 3 << 20)
+    cache = opened(small_disk / "cache", 3 << 20)
     for number in range(200):
         cache.put("key", "tag", number, content(number))
-    there = kept(cache, range(200))
+    there = cached(cache, range(200))
     assert there[:20] == list(range(20))
     (small_disk / "other").write_bytes(b"")
     cache.close()
-    cache = opened(small_disk / "kept", BUDGET)
+    cache = opened(small_disk / "cache", BUDGET)
     cache.put("key", "tag", 200, content(200))
-    assert kept(cache, range(201))[-1] == 200
+    assert cached(cache, range(201))[-1] == 200
     assert taken(small_disk) <= BUDGET
 
 
-def test_a_disk_that_is_full_from_the_beginning(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_disk_full_from_the_beginning_is_logged_once(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (small_disk / "other").open("wb") as file, pytest.raises(OSError):
         while True:
             os.write(file.fileno(), bytes(4096))
-    cache = opened(small_disk / "kept")
+    cache = opened(small_disk / "cache")
     cache.put("key", "tag", 0, SMALL)
     cache.note_facts("key", Facts(1, "tag", 0))
     assert cache.get("key", "tag", 0, len(SMALL)) is None
     assert len(warnings(caplog)) == 1
 
 
-def test_a_disk_that_can_only_be_read(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = opened(small_disk / "kept")
+def test_read_only_disk_can_be_read(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = opened(small_disk / "cache")
     cache.put("key", "tag", 0, content(0))
     cache.close()
-    os.utime(blocks(small_disk / "kept")[0], (0, 0))
+    os.utime(blocks(small_disk / "cache")[0], (0, 0))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    cache = opened(small_disk / "kept")
+    cache = opened(small_disk / "cache")
     cache.put("key", "tag", 1, content(1))
     cache.note_facts("key", Facts(1, "tag", 0))
     cache.facts("key")
-    assert kept(cache, range(2)) == [0]
+    assert cached(cache, range(2)) == [0]
     assert len(warnings(caplog)) == 1
     assert DiskCache(os.fspath(small_disk / "other"), LARGE).get("key", "tag", 0, BLOCK) is None
 
 
-def test_a_folder_that_goes_away_and_comes_back(
+def test_folder_that_comes_back_is_used_again(
     folder: Path, caplog: pytest.LogCaptureFixture, no_pause: None,
 ) -> None:
     cache = opened(folder)
@@ -363,19 +360,19 @@ def test_a_folder_that_goes_away_and_comes_back(
         cache.put("key", "tag", number, content(number))
         cache.note_facts("key", Facts(1, "tag", 0))
         assert cache.facts("key") is None
-        assert kept(cache, range(3)) == []
+        assert cached(cache, range(3)) == []
     assert not folder.exists()
     folder.mkdir(0o755)
     cache.put("key", "tag", 0, content(0))
     assert not list(folder.iterdir())
     folder.chmod(0o700)
     cache.put("key", "tag", 0, content(0))
-    assert kept(cache, range(3)) == [0]
+    assert cached(cache, range(3)) == [0]
     assert len(warnings(caplog)) == 1
 
 
 @pytest.mark.parametrize("call", ["writev", "rename", "utime", "mkdir", "read"])
-def test_a_disk_that_fails(
+def test_failing_disk_is_logged_once(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, call: str,
 ) -> None:
     cache = opened(folder)
@@ -390,5 +387,5 @@ def test_a_disk_that_fails(
             cache.put("key", "tag", number, content(number))
             assert cache.get("key", "tag", 0, BLOCK) in (None, content(0))
     assert not list(folder.glob(f"{NEW}*"))
-    assert 0 in kept(cache, range(4))
+    assert 0 in cached(cache, range(4))
     assert len(warnings(caplog)) == 1

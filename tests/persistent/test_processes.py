@@ -1,4 +1,4 @@
-"""The disk cache and its processes: several at a time, forked off, and killed while they write."""
+"""Several processes share a persistent cache, fork, and are killed while they write."""
 
 from __future__ import annotations
 
@@ -20,13 +20,8 @@ from glassfs.persistent import files as files_module
 from glassfs.persistent.files import NEW
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, blocks, content, kept, opened, taken, used
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "kept"
-
+from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, blocks, cached, content, opened, taken, used
+from tests.waiting import wait_for, wait_until
 
 WRITER = """
 import random, sys
@@ -35,12 +30,13 @@ from glassfs.source.remote.server import Facts
 folder, budget, block, seed, count = sys.argv[1], *map(int, sys.argv[2:])
 cache = DiskCache(folder, budget)
 chance = random.Random(seed)
-print("begun", flush=True)
 for turn in range(count):
     number = chance.randrange(60)
     data = random.Random(number).randbytes(block)
     cache.put("key", "tag", number, data)
     cache.note_facts(f"key {number}", Facts(number, "tag", 0))
+    if not turn:
+        print("begun", flush=True)
     number = chance.randrange(60)
     found = cache.get("key", "tag", number, block)
     assert found is None or found == random.Random(number).randbytes(block), number
@@ -56,22 +52,26 @@ def writer(folder: Path, seed: int, count: int) -> subprocess.Popen[str]:
     return process
 
 
-def test_two_processes_share_the_bound(small_disk: Path, scale: Scale) -> None:
-    folder = small_disk / "kept"
+def test_processes_share_the_budget(small_disk: Path, scale: Scale) -> None:
+    folder = small_disk / "cache"
     both = [writer(folder, seed, scale(200, 3000)) for seed in range(2)]
-    most = 0
-    while any(process.poll() is None for process in both):
-        most = max(most, used(small_disk))
+    seen = []
+
+    def have_ended() -> bool:
+        seen.append(used(small_disk))
+        return all(process.poll() is not None for process in both)
+
+    wait_until(have_ended, 600)
     for process in both:
         assert process.communicate()[0] == "done\n"
         assert process.returncode == 0
-    assert BUDGET // 2 < most <= BUDGET + 2 * BLOCK
+    assert BUDGET // 2 < max(seen) <= BUDGET + 2 * BLOCK
     assert taken(folder) <= BUDGET
-    assert kept(opened(folder, BUDGET), range(60))
+    assert cached(opened(folder, BUDGET), range(60))
 
 
-def test_killed_while_it_writes(folder: Path, scale: Scale) -> None:
-    """Every block is right or missing, the bound is kept, and nothing is left over."""
+def test_killed_writers_leave_whole_blocks_within_budget(folder: Path, scale: Scale) -> None:
+    """Every block is right or missing, and no unfinished file is left."""
     for turn in range(scale(4, 60, 400)):
         pair = [writer(folder, 2 * turn + which, 1_000_000) for which in range(2)]
         time.sleep(random.Random(turn).random() * 0.1)
@@ -82,18 +82,18 @@ def test_killed_while_it_writes(folder: Path, scale: Scale) -> None:
         assert taken(folder) <= BUDGET + 2 * BLOCK
         cache = opened(folder, BUDGET)
         assert not list(folder.glob(f"{NEW}*"))
-        assert kept(cache, range(60))
+        assert cached(cache, range(60))
         for number in range(60):
             assert cache.facts(f"key {number}") in (None, Facts(number, "tag", 0))
         cache.put("key", "tag", 0, content(0))
         assert taken(folder) <= BUDGET
         for number in range(30):
             cache.put("key", "tag", number, content(number))
-        assert kept(cache, range(30))[-2:] == [28, 29]
+        assert cached(cache, range(30))[-2:] == [28, 29]
         cache.close()
 
 
-def test_what_a_living_process_writes_is_not_swept_away(folder: Path) -> None:
+def test_unfinished_files_of_living_processes_are_kept(folder: Path) -> None:
     opened(folder)
     files = files_module.Files(os.fspath(folder))
     (folder / f"{NEW}dead").write_bytes(b"half of a")
@@ -106,7 +106,7 @@ def test_what_a_living_process_writes_is_not_swept_away(folder: Path) -> None:
     assert not (folder / f"{NEW}dead").exists()
 
 
-def test_sweeping_disturbs_no_writer(folder: Path, scale: Scale, caplog: pytest.LogCaptureFixture) -> None:
+def test_sweeping_does_not_disturb_writers(folder: Path, scale: Scale, caplog: pytest.LogCaptureFixture) -> None:
     cache = opened(folder)
     files = files_module.Files(os.fspath(folder))
     numbers = range(scale(150, 2000))
@@ -124,12 +124,12 @@ def test_sweeping_disturbs_no_writer(folder: Path, scale: Scale, caplog: pytest.
     finally:
         is_done.set()
         thread.join()
-    assert kept(cache, numbers, size=1000) == list(numbers)
+    assert cached(cache, numbers, size=1000) == list(numbers)
     assert not caplog.records
 
 
 def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, call: str, do: Callable[[], None]) -> None:
-    """Has something happen before a function is called for the first time."""
+    """Call ``do`` before the first call of a function."""
     real = getattr(owner, call)
 
     def called(*arguments: object, **named: object) -> object:
@@ -140,29 +140,28 @@ def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, call: str, do: 
     monkeypatch.setattr(owner, call, called)
 
 
-def test_what_was_swept_before_it_was_locked_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_swept_before_it_was_locked_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = opened(folder)
     before_first(monkeypatch, files_module.fcntl, "flock", files_module.Files(os.fspath(folder)).sweep)
     cache.put("key", "tag", 0, content(0))
-    assert kept(cache, range(1)) == [0]
+    assert cached(cache, range(1)) == [0]
 
 
-def test_a_block_that_was_given_up_while_it_was_written_is_not_left(
+def test_block_evicted_while_written_leaves_no_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody would count it any more."""
-    def give_up() -> None:
+    def evict() -> None:
         connection = sqlite3.connect(folder / INDEX)
         connection.executescript("DELETE FROM blocks; UPDATE totals SET bytes = 0")
         connection.close()
 
     cache = opened(folder)
-    before_first(monkeypatch, os, "writev", give_up)
+    before_first(monkeypatch, os, "writev", evict)
     cache.put("key", "tag", 0, content(0))
     assert not blocks(folder) and not list(folder.glob(f"{NEW}*"))
 
 
-def test_nothing_is_left_that_only_an_index_knows_which_was_removed(
+def test_block_of_a_removed_index_leaves_no_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cache = opened(folder)
@@ -171,7 +170,7 @@ def test_nothing_is_left_that_only_an_index_knows_which_was_removed(
     assert not blocks(folder) and not list(folder.glob(f"{NEW}*"))
 
 
-def test_a_block_of_another_length_goes_before_the_new_one_comes(
+def test_block_of_another_length_is_removed_first(
     folder: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cache = opened(folder)
@@ -183,7 +182,7 @@ def test_a_block_of_another_length_goes_before_the_new_one_comes(
     assert cache.get("key", "tag", 0, 1000) == content(0, 1000)
 
 
-def test_file_systems_without_locks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -191,13 +190,13 @@ def test_file_systems_without_locks(folder: Path, monkeypatch: pytest.MonkeyPatc
     (folder / f"{NEW}other").write_bytes(b"half of a")
     monkeypatch.setattr(files_module.fcntl, "flock", fail)
     files_module.Files(os.fspath(folder)).sweep()
-    assert (folder / f"{NEW}other").exists()  # nobody knows whose it is
+    assert (folder / f"{NEW}other").exists()  # its process may be alive
     cache.put("key", "tag", 0, content(0))
-    assert kept(cache, range(1)) == [0]
+    assert cached(cache, range(1)) == [0]
 
 
-def test_room_of_the_dead_is_found_while_others_live(folder: Path) -> None:
-    """What was counted and never finished goes when its turn comes, and with it what is left of it."""
+def test_unfinished_files_of_dead_processes_are_evicted(folder: Path) -> None:
+    """A block that was counted and never finished is evicted in its turn, with its unfinished file."""
     cache = opened(folder, BUDGET)
     cache.put("key", "tag", 0, content(0))
     (folder / f"{NEW}dead").write_bytes(bytes(BLOCK))
@@ -212,7 +211,7 @@ def test_room_of_the_dead_is_found_while_others_live(folder: Path) -> None:
     assert not (folder / f"{NEW}dead").exists()
 
 
-def test_a_process_that_was_forked_off_goes_on_with_it(folder: Path) -> None:
+def test_forked_process_uses_the_cache(folder: Path) -> None:
     cache = opened(folder)
     cache.put("key", "tag", 0, content(0))
     child = os.fork()
@@ -220,57 +219,54 @@ def test_a_process_that_was_forked_off_goes_on_with_it(folder: Path) -> None:
         status = 1
         try:
             cache.put("key", "tag", 1, content(1))
-            status = 0 if kept(cache, range(3)) == [0, 1] else 2
+            status = 0 if cached(cache, range(3)) == [0, 1] else 2
             cache.close()
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     cache.put("key", "tag", 2, content(2))
-    assert kept(cache, range(4)) == [0, 1, 2]
+    assert cached(cache, range(4)) == [0, 1, 2]
 
 
-def test_forked_off_while_another_thread_changes_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_waits_for_threads_that_change_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "LOCK_TIMEOUT_SECONDS", 60)
     cache = opened(folder)
-    is_inside = threading.Event()
+    is_inside, is_forking = threading.Event(), threading.Event()
 
     def wait() -> None:
         is_inside.set()
-        time.sleep(0.05)
+        wait_for(is_forking)
 
     before_first(monkeypatch, os, "rename", wait)
+    before_first(monkeypatch, cache_module._Own, "hold", is_forking.set)
     thread = threading.Thread(target=cache.put, args=("key", "tag", 0, content(0)))
     thread.start()
-    assert is_inside.wait(60)
+    wait_for(is_inside)
     child = os.fork()
     if not child:
         status = 1
         try:
             cache.put("key", "tag", 1, content(1))
-            status = 0 if kept(cache, range(3)) == [0, 1] else 2
+            status = 0 if cached(cache, range(3)) == [0, 1] else 2
         finally:
             os._exit(status)
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
     cache.put("key", "tag", 2, content(2))
-    assert kept(cache, range(4)) == [0, 1, 2]
+    assert cached(cache, range(4)) == [0, 1, 2]
 
 
-def test_an_index_that_another_process_holds_delays_no_reader(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_locked_index_delays_no_reader(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = opened(folder)
     cache.put("key", "tag", 0, content(0))
     other = sqlite3.connect(folder / INDEX, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    assert kept(cache, range(1)) == [0]
+    assert cached(cache, range(1)) == [0]
     cache.put("key", "tag", 1, content(1))
-    assert kept(cache, range(2)) == [0]
+    assert cached(cache, range(2)) == [0]
     other.execute("ROLLBACK")
     cache.put("key", "tag", 1, content(1))
-    assert kept(cache, range(2)) == [0, 1]
+    assert cached(cache, range(2)) == [0, 1]
     other.close()
     assert not caplog.records
 
-
-def test_sqlite_is_for_those_who_need_it() -> None:
-    program = "import sys, glassfs.source.remote.disk; assert 'sqlite3' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)

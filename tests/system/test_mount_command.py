@@ -12,8 +12,9 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from tests.mount.mounts import missing
+from tests.waiting import SECONDS
 
-# The helper goes beside links to all that /sbin has: nothing outside of the namespace changes.
+# The helper is installed beside links to the programs of /sbin. Nothing outside of the namespace changes.
 SETUP = """
 set -e
 mkdir original sbin
@@ -39,9 +40,9 @@ def place(tmp_path: Path) -> Path:
 
 
 def run(place: Path, script: str) -> str:
-    """What the script prints. It starts in ``place``."""
+    """Run a script in ``place`` and return what it prints."""
     done = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "bash", "-c", SETUP + script], cwd=place, timeout=60,
+        ["unshare", "--mount", "--propagation", "private", "bash", "-c", SETUP + script], cwd=place, timeout=SECONDS,
         env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True, check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -65,8 +66,7 @@ def test_mount_by_type(place: Path, kind: str) -> None:
     assert budget == str(8 << 20)
 
 
-def test_lines_of_fstab(place: Path) -> None:
-    """All that mount(8) and systemd have words for, and what a noauto line does not do."""
+def test_mount_from_fstab(place: Path) -> None:
     source = str(place / "some data.kas").replace(" ", "\\040")
     options = "nofail,_netdev,x-systemd.automount,x-systemd.idle-timeout=10min,user,comment=data,umask=027"
     (place / "later").mkdir()
@@ -89,7 +89,7 @@ def test_lines_of_fstab(place: Path) -> None:
     ]
 
 
-def test_what_cannot_be_mounted(place: Path) -> None:
+def test_exit_status_of_failed_mounts(place: Path) -> None:
     said = run(place, """
         mount -t glassfs nothing.kas mnt 2>&1 || echo "status $?"
         mount -t glassfs "some data.kas" mnt -o colour=blue 2>&1 || echo "status $?"

@@ -1,8 +1,7 @@
-"""``glassfs mount SOURCE``: a mount point that glassfs makes, says, and takes away again; and nothing but that."""
+"""``glassfs mount SOURCE`` creates a mount point, prints it and removes it; it never touches other directories."""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -14,12 +13,13 @@ import pytest
 
 from glassfs.mount.mountpoint import make
 from tests.mount.mounts import COMMAND, glassfs, is_mounted, is_running, missing
-from tests.waiting import wait_until
+from tests.system.conftest import pid_of
+from tests.waiting import SECONDS, wait_until
 
 
 @pytest.fixture
 def here(tmp_path: Path, store: Path) -> Iterator[Path]:
-    """A folder to stand in, with ``run.kas`` and a folder ``data``, in which nothing stays mounted."""
+    """A working directory with ``run.kas`` and a folder ``data``. Mounts left in it are removed."""
     reason = missing("3") and missing("2")
     if reason:
         pytest.skip(reason)
@@ -32,13 +32,8 @@ def here(tmp_path: Path, store: Path) -> Iterator[Path]:
             subprocess.run(["umount", "-l", str(path)], check=False)
 
 
-def pid_of(mountpoint: Path) -> int:
-    number: int = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
-    return number
-
-
 @pytest.mark.parametrize(("source", "name"), [("run.kas", "run"), ("data", "data-glassfs"), ("data/", "data-glassfs")])
-def test_it_is_made_named_and_removed(here: Path, source: str, name: str) -> None:
+def test_mount_point_is_created_printed_and_removed(here: Path, source: str, name: str) -> None:
     before = sorted(os.listdir(here))
     done = glassfs("mount", source, cwd=here)
     assert (done.returncode, done.stderr) == (0, "")
@@ -48,8 +43,8 @@ def test_it_is_made_named_and_removed(here: Path, source: str, name: str) -> Non
     assert sorted(os.listdir(here)) == before
 
 
-def test_what_is_there_is_never_used(here: Path) -> None:
-    """Not even an empty directory: it is somebody's."""
+def test_existing_paths_are_not_used(here: Path) -> None:
+    """Not even an empty directory."""
     (here / "run").mkdir()
     (here / "run-glassfs").write_text("mine")
     done = glassfs("mount", "run.kas", cwd=here)
@@ -60,7 +55,7 @@ def test_what_is_there_is_never_used(here: Path) -> None:
     assert not (here / "run-glassfs-2").exists()
 
 
-def test_a_mount_point_that_somebody_else_made_stays(here: Path) -> None:
+def test_given_mount_point_stays(here: Path) -> None:
     (here / "run").mkdir()
     assert glassfs("mount", "run.kas", "run", cwd=here).returncode == 0
     pid = pid_of(here / "run")
@@ -69,33 +64,27 @@ def test_a_mount_point_that_somebody_else_made_stays(here: Path) -> None:
     assert (here / "run").is_dir()
 
 
-def test_another_directory_of_its_name_stays(here: Path) -> None:
-    """Only the one that was made is removed, and a lazy unmount leaves time to put another in its place."""
+@pytest.mark.parametrize("change", ["replaced", "filled"])
+def test_mount_point_changed_after_a_lazy_unmount_stays(here: Path, change: str) -> None:
+    """Only the directory that was created is removed, and only while it is empty."""
     assert glassfs("mount", "run.kas", cwd=here).returncode == 0
     pid = pid_of(here / "run")
     with (here / "run/array.npy").open("rb"):
         assert glassfs("umount", "--lazy", "run", cwd=here).returncode == 0
-        (here / "run").rename(here / "old")
-        (here / "run").mkdir()
+        if change == "replaced":
+            (here / "run").rename(here / "old")
+            (here / "run").mkdir()
+        else:
+            (here / "run/mine.txt").write_text("mine")
     wait_until(lambda: not is_running(pid))
-    assert (here / "run").is_dir() and (here / "old").is_dir()
-
-
-def test_what_somebody_puts_there_stays(here: Path) -> None:
-    assert glassfs("mount", "run.kas", cwd=here).returncode == 0
-    pid = pid_of(here / "run")
-    with (here / "run/array.npy").open("rb"):
-        assert glassfs("umount", "--lazy", "run", cwd=here).returncode == 0
-        (here / "run/mine.txt").write_text("mine")
-    wait_until(lambda: not is_running(pid))
-    assert (here / "run/mine.txt").read_text() == "mine"
+    assert (here / "run").is_dir() and (here / ("old" if change == "replaced" else "run/mine.txt")).exists()
 
 
 @pytest.mark.parametrize("words", [
     ["bad.kas"], ["none.kas"], ["."], ["-o", "colour", "run.kas"], ["-o", "spool=/none", "run.kas"],
     ["--log-file", "/none/log", "run.kas"], ["-f", "bad.kas"], ["/"],
 ])
-def test_nothing_is_left_where_mounting_fails(here: Path, words: list[str]) -> None:
+def test_failed_mount_leaves_nothing(here: Path, words: list[str]) -> None:
     (here / "bad.kas").write_bytes((here / "run.kas").read_bytes()[:-8])
     before = sorted(os.listdir(here))
     done = glassfs("mount", *words, cwd=here)
@@ -105,17 +94,17 @@ def test_nothing_is_left_where_mounting_fails(here: Path, words: list[str]) -> N
     wait_until(lambda: sorted(os.listdir(here)) == before)
 
 
-def test_in_the_foreground_it_goes_when_the_mount_ends(here: Path) -> None:
+def test_foreground_mount_removes_its_mount_point(here: Path) -> None:
     process = subprocess.Popen([*COMMAND, "mount", "-f", "run.kas"], cwd=here, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: is_mounted(here / "run"))
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 0
     assert said.startswith("run.kas is mounted at run, until Ctrl-C\n")
     assert not (here / "run").exists()
 
 
-def test_after_a_killed_daemon_it_stays_until_somebody_removes_it(here: Path) -> None:
+def test_mount_point_of_a_killed_daemon_stays(here: Path) -> None:
     assert glassfs("mount", "run.kas", cwd=here).returncode == 0
     pid = pid_of(here / "run")
     os.kill(pid, signal.SIGKILL)
@@ -126,7 +115,7 @@ def test_after_a_killed_daemon_it_stays_until_somebody_removes_it(here: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["with blank", "it's", "-o", "ünï", "line\nbreak"])
-def test_what_it_says_can_be_typed(here: Path, name: str) -> None:
+def test_printed_command_can_be_typed(here: Path, name: str) -> None:
     (here / f"{name}.kas").write_bytes((here / "run.kas").read_bytes())
     done = glassfs("mount", f"./{name}.kas", cwd=here)
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)

@@ -1,4 +1,4 @@
-"""What is given away: the sdist and the wheel, built without a warning, with everything that belongs into them."""
+"""The sdist and the wheel: built without a warning, complete, and usable."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    # Without this variable of some shells, which would be a warning of its own.
+    # With this variable set, building prints a warning.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.run(
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=250, check=False,
@@ -81,7 +81,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def files_below(folder: str) -> dict[str, bytes]:
-    """The files of this repository in a folder, but for those that running and installing it leaves there."""
+    """Return the files of a folder of this repository, without those that running or installing it creates."""
     files = {}
     for place, folders, names in os.walk(ROOT / folder, followlinks=True):
         folders[:] = [name for name in folders if name != "__pycache__" and not name.endswith(".egg-info")]
@@ -99,8 +99,8 @@ def metadata(wheel: dict[str, bytes]) -> Message:
     return Parser().parsestr(text.decode())
 
 
-def test_the_manual_page_needs_only_what_a_build_requires() -> None:
-    """setup.py imports the commands in an environment that has nothing but build-system.requires."""
+def test_manual_page_needs_only_build_requirements() -> None:
+    """setup.py imports the commands in an environment with nothing but build-system.requires."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     line = next(line for line in text.splitlines() if line.startswith("requires = "))
     required = [requirement.partition(">=")[0].strip() for requirement in line.split('"')[1::2]]
@@ -109,13 +109,13 @@ def test_the_manual_page_needs_only_what_a_build_requires() -> None:
 
 
 @pytest.mark.slow
-def test_building_says_nothing_that_needs_doing(packages: Packages) -> None:
+def test_building_prints_no_warnings(packages: Packages) -> None:
     lines = [line for line in packages.printed.splitlines() if "warning" in line.lower() or "deprecat" in line.lower()]
     assert not lines
 
 
 @pytest.mark.slow
-def test_indexes_would_take_them(packages: Packages) -> None:
+def test_twine_accepts_the_packages(packages: Packages) -> None:
     package("twine")
     done = run("-m", "twine", "check", "--strict", *packages.place.iterdir())
     assert done.returncode == 0, done.stdout + done.stderr
@@ -133,7 +133,7 @@ def test_sdist_holds_the_repository(packages: Packages, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_sdist_can_be_worked_with(packages: Packages) -> None:
+def test_sdist_has_pages_and_executable_scripts(packages: Packages) -> None:
     pages = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
     assert pages | {"pyproject.toml", "setup.py", ".ci/run"} <= packages.sdist.keys()
     assert {".ci/run", "scripts/test", "scripts/demo"} <= packages.executable
@@ -147,7 +147,24 @@ def test_wheel_holds_units_and_manual_page(packages: Packages) -> None:
 
 
 @pytest.mark.slow
-def test_wheel_holds_the_program_and_no_more(packages: Packages) -> None:
+def test_unpacked_wheel_finds_its_units(packages: Packages, tmp_path: Path) -> None:
+    (wheel,) = packages.place.glob("*.whl")
+    shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")
+    script = (
+        "import glassfs; from glassfs.cli.install import unit\n"
+        "print(glassfs.__file__)\nprint(unit('glassfs@.service'), end='')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(tmp_path / "unpacked")}, cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )
+    place, _, text = done.stdout.partition("\n")
+    assert place.startswith(str(tmp_path / "unpacked"))
+    assert text == (ROOT / "systemd/glassfs@.service").read_text()
+
+
+@pytest.mark.slow
+def test_wheel_holds_only_the_program(packages: Packages) -> None:
     kinds = (".py", "/py.typed", ".css", ".html", ".js")
     program = {name.removeprefix("src/") for name in files_below("src") if name.endswith(kinds)}
     assert {name for name in packages.wheel if name.endswith(kinds)} == program

@@ -1,11 +1,9 @@
-"""Living with the system: readiness, mount(8)'s helper, the units, completion and the manual page."""
+"""System integration: readiness, the helper of mount(8), the units, completion and the manual page."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -18,34 +16,26 @@ from glassfs.cli.man import NOTES
 from glassfs.mount.options import DESCRIPTIONS
 from tests.conftest import ROOT
 from tests.mount.mounts import COMMAND, glassfs, is_mounted
-from tests.waiting import wait_until
+from tests.system.conftest import in_foreground, pid_of
+from tests.waiting import SECONDS, wait_until
 
 WRONG_USE, MOUNT_FAILURE = 1, 32
 HELPER = (sys.executable, "-c", "from glassfs.mount.helper import main; main()")
 
 
 def helper(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*HELPER, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*HELPER, *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
-def test_service_manager_is_told_when_the_mount_answers(store: Path, mountpoint: Path, tmp_path: Path) -> None:
+def test_service_manager_is_notified(store: Path, mountpoint: Path, tmp_path: Path) -> None:
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(address))
-        channel.settimeout(20)
-        process = subprocess.Popen(
-            [*COMMAND, "mount", "-f", str(store), str(mountpoint)],
-            env=os.environ | {"NOTIFY_SOCKET": str(address)}, stderr=subprocess.DEVNULL,
-        )
-        try:
+        channel.settimeout(SECONDS)
+        with in_foreground(store, mountpoint, variables={"NOTIFY_SOCKET": str(address)}) as process:
             assert channel.recv(4096).decode().splitlines() == ["READY=1", f"MAINPID={process.pid}"]
             assert sorted(os.listdir(mountpoint)) == [".glassfs", "array.npy"]
-            process.send_signal(signal.SIGTERM)
-            assert channel.recv(4096) == b"STOPPING=1"
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
-            process.wait()
+        assert channel.recv(4096) == b"STOPPING=1"
     assert not is_mounted(mountpoint)
 
 
@@ -53,25 +43,18 @@ def test_journal_gets_levels(store: Path, mountpoint: Path, tmp_path: Path) -> N
     journal = tmp_path / "journal"
     with journal.open("wb") as stream:
         status = os.fstat(stream.fileno())
-        process = subprocess.Popen(
-            [*COMMAND, "mount", "-f", str(store), str(mountpoint)], stderr=stream,
-            env=os.environ | {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"},
-        )
-        try:
+        variables = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
+        with in_foreground(store, mountpoint, stderr=stream, variables=variables):
             wait_until(lambda: "is mounted at" in journal.read_text())
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
     assert all(line.startswith("<6>") for line in journal.read_text().splitlines())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to give up")
 def test_daemon_keeps_only_the_capabilities_it_needs(store: Path, mountpoint: Path) -> None:
     assert glassfs("mount", store, mountpoint).returncode == 0
-    pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    for task in Path(f"/proc/{pid_of(mountpoint)}/task").iterdir():
         fields = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
-        # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_SYS_ADMIN, of those that the test itself has.
+        # At most CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_SYS_ADMIN remain.
         assert int(fields["CapEff"], 16) & ~0x200006 == 0
         assert int(fields["CapBnd"], 16) & ~0x200006 == 0
         assert fields["NoNewPrivs"] == "1"
@@ -79,15 +62,15 @@ def test_daemon_keeps_only_the_capabilities_it_needs(store: Path, mountpoint: Pa
     assert not is_mounted(mountpoint)
 
 
-def test_helper_mounts_as_mount_asks(store: Path, mountpoint: Path) -> None:
-    options = "rw,noauto,nofail,_netdev,user,x-systemd.automount,x-systemd.idle-timeout=600,cache_size=8M"
+def test_helper_mounts_with_options_of_mount(store: Path, mountpoint: Path) -> None:
+    options = "rw,noauto,nofail,_netdev,user,x-systemd.automount,x-systemd.idle-timeout=SECONDS0,cache_size=8M"
     done = helper(store, mountpoint, "-n", "-o", options)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(os.listdir(mountpoint)) == [".glassfs", "array.npy"]
     assert glassfs("umount", mountpoint).returncode == 0
 
 
-def test_helper_only_pretends_with_f(store: Path, mountpoint: Path) -> None:
+def test_helper_mounts_nothing_with_f(store: Path, mountpoint: Path) -> None:
     assert helper(store, mountpoint, "-f").returncode == 0
     assert not is_mounted(mountpoint)
 
@@ -109,8 +92,8 @@ def test_helper_explains_its_usage(arguments: list[str]) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_helper_tells_failures_from_wrong_use(tmp_path: Path, mountpoint: Path) -> None:
-    """By the exit statuses of mount(8); one line, whatever is in the name."""
+def test_helper_exit_status_tells_failure_from_wrong_use(tmp_path: Path, mountpoint: Path) -> None:
+    """The exit statuses are those of mount(8). The message is one line, whatever the name contains."""
     done = helper(tmp_path / "none\n\x1b[31m.kas", mountpoint)
     assert done.returncode == MOUNT_FAILURE
     (line,) = done.stderr.splitlines()
@@ -120,7 +103,7 @@ def test_helper_tells_failures_from_wrong_use(tmp_path: Path, mountpoint: Path) 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_units_are_sound(tmp_path: Path) -> None:
     for unit in (ROOT / "systemd").iterdir():
-        # The program need not be installed where the units expect it, nor the manual page.
+        # Neither the program nor the manual page need be installed.
         text = unit.read_text().replace("/usr/local/bin/glassfs", "/bin/true")
         lines = [line for line in text.splitlines() if not line.startswith("Documentation=")]
         (tmp_path / unit.name).write_text("\n".join(lines))
@@ -145,10 +128,18 @@ def test_completion_is_a_script_for_the_shell(shell: str) -> None:
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_completion_knows_the_commands() -> None:
-    variables = {"_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": "glassfs ex", "COMP_CWORD": "1"}
-    done = subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "plain,export"
+def completed(*words: str) -> str:
+    """Return the completions of a command line in bash."""
+    variables = {
+        "_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1),
+    }
+    return subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False).stdout
+
+
+def test_completion_knows_commands_and_leaves_paths_to_the_shell() -> None:
+    assert completed("glassfs", "ex") == "plain,export\n"
+    for command in ("mount", "umount"):
+        assert completed("glassfs", command, "some") == "file,some\n"
 
 
 @pytest.mark.parametrize(("typed", "expected"), [
@@ -158,10 +149,8 @@ def test_completion_knows_the_commands() -> None:
     ("nothing", []),
 ])
 def test_completion_knows_the_options(typed: str, expected: list[str] | None) -> None:
-    """What stands behind the last comma is completed; what is given already does not come again."""
-    variables = {"_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": f"glassfs mount -o {typed}", "COMP_CWORD": "3"}
-    done = subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False)
-    found = [line.removeprefix("plain,") for line in done.stdout.splitlines() if line]
+    """The word after the last comma is completed. Options that are given are not offered again."""
+    found = [line.removeprefix("plain,") for line in completed("glassfs", "mount", "-o", typed).splitlines() if line]
     if expected is None:
         names = {option.partition("=")[0] for described in DESCRIPTIONS for option in described.split(", ")}
         assert {option.removeprefix(typed).rstrip("=") for option in found} == names - {"uid"}
@@ -169,14 +158,7 @@ def test_completion_knows_the_options(typed: str, expected: list[str] | None) ->
         assert found == expected
 
 
-@pytest.mark.parametrize("command", ["mount", "umount"])
-def test_completion_leaves_paths_to_the_shell(command: str) -> None:
-    variables = {"_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": f"glassfs {command} some", "COMP_CWORD": "2"}
-    done = subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False)
-    assert done.stdout == "file,some\n"
-
-
-def test_manual_page_tells_everything() -> None:
+def test_manual_page_has_every_command_and_option() -> None:
     page = glassfs("man").stdout.replace("\\-", "-")
     for command in COMMANDS:
         assert f".SS glassfs {command}" in page

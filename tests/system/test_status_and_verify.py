@@ -1,4 +1,4 @@
-"""``glassfs status`` and ``glassfs verify`` as a person or a program uses them."""
+"""``glassfs status`` and ``glassfs verify``: their output, for people and as JSON, and their exit status."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from writers.wshard import WShardWriter
 from glassfs.source.mountinfo import glassfs_devices
 from glassfs.terminal import printable
 from tests.mount.mounts import glassfs, is_mounted, is_running, missing
+from tests.system.conftest import pid_of
 from tests.waiting import wait_until
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three sound containers and a file that is none."""
+    """Three sound containers and another file."""
     place = tmp_path / "data"
     (place / "below").mkdir(parents=True)
     frames = np.arange(4 * 6 * 5 * 3, dtype=np.uint8).reshape(4, 6, 5, 3)
@@ -44,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def damage(path: Path, where: bytes, offset: int = 0) -> None:
-    """Changes a byte behind the last occurrence of ``where``."""
+    """Change a byte behind the last occurrence of ``where``."""
     data = bytearray(path.read_bytes())
     data[data.rindex(where) + offset] ^= 0xFF
     path.write_bytes(data)
@@ -56,7 +57,7 @@ def test_sound_containers_have_no_faults(folder: Path) -> None:
     assert done.stderr == "3 containers, 0 faults\n"
 
 
-def test_each_fault_is_a_line_that_names_container_and_place(folder: Path) -> None:
+def test_each_fault_is_a_line_with_container_and_path(folder: Path) -> None:
     damage(folder / "below/episode.wshard", b"\x28\xb5\x2f\xfd", 12)  # inside the last zstd frame
     (folder / "cut.kas").write_bytes((folder / "values.kas").read_bytes()[:-8])
     done = glassfs("verify", folder)
@@ -68,8 +69,7 @@ def test_each_fault_is_a_line_that_names_container_and_place(folder: Path) -> No
     assert done.stderr == "4 containers, 2 faults\n"
 
 
-def test_no_name_stands_twice_in_a_sentence(tmp_path: Path) -> None:
-    """Two blocks with the same fault are two lines all the same."""
+def test_faults_of_several_blocks_are_separate_lines(tmp_path: Path) -> None:
     path = tmp_path / "episode.wshard"
     with WShardWriter(path, codec="zstd") as writer:
         for name in ("first", "second", "third"):
@@ -87,7 +87,7 @@ def test_no_name_stands_twice_in_a_sentence(tmp_path: Path) -> None:
     assert all(reason.startswith("zstd data cannot be decoded") for _, reason in told)
 
 
-def test_json_for_programs(folder: Path) -> None:
+def test_verify_json(folder: Path) -> None:
     damage(folder / "below/episode.wshard", b"\x28\xb5\x2f\xfd", 12)
     done = glassfs("verify", "--json", folder / "below/episode.wshard")
     assert done.returncode == 1
@@ -95,7 +95,7 @@ def test_json_for_programs(folder: Path) -> None:
     assert [set(fault) for fault in faults] == [{"source", "place", "reason"}]
 
 
-def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
+def test_verify_of_a_missing_source_fails(tmp_path: Path) -> None:
     done = glassfs("verify", tmp_path / "none.kdb")
     assert done.returncode == 1
     assert "No such file" in done.stderr
@@ -117,13 +117,13 @@ def mountpoint(folder: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def line_of(mountpoint: Path) -> str:
-    """What ``glassfs status`` says of one mount. Those of others may be there as well."""
+    """Return the line of ``glassfs status`` about one mount. Other mounts may be listed as well."""
     done = glassfs("status")
     assert (done.returncode, done.stderr) == (0, "")
     return next(line for line in done.stdout.splitlines() if f" on {printable(str(mountpoint))}: " in line)
 
 
-def test_status_tells_what_is_mounted(folder: Path, mountpoint: Path) -> None:
+def test_status_lists_mounts(folder: Path, mountpoint: Path) -> None:
     (mountpoint / "values.kas/a.npy").read_bytes()
     found = [json.loads(line) for line in glassfs("status", "--json").stdout.splitlines()]
     mine = next(status for status in found if status["mountpoint"] == str(mountpoint))
@@ -134,16 +134,16 @@ def test_status_tells_what_is_mounted(folder: Path, mountpoint: Path) -> None:
     assert line.startswith(f"{folder} on ") and f": pid {mine['pid']}, up " in line
 
 
-def test_a_mount_is_known_by_its_device(mountpoint: Path, folder: Path) -> None:
-    """As whoever comes across it in a source has to know it, without asking its daemon."""
+def test_mount_is_recognized_by_its_device(mountpoint: Path, folder: Path) -> None:
+    """Without a request to its daemon."""
     assert (mountpoint / "values.kas").stat().st_dev in glassfs_devices()
     assert folder.stat().st_dev not in glassfs_devices()
 
 
 @pytest.mark.slow
-def test_a_mount_that_hangs_does_not_make_others_wait(folder: Path, mountpoint: Path, tmp_path: Path) -> None:
-    """The daemon is stopped: whoever asks it waits in the kernel, but not the command."""
-    pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
+def test_status_does_not_wait_for_a_mount_that_hangs(folder: Path, mountpoint: Path, tmp_path: Path) -> None:
+    """The daemon is stopped, so requests to it wait in the kernel."""
+    pid = pid_of(mountpoint)
     os.kill(pid, signal.SIGSTOP)
     try:
         assert line_of(mountpoint).endswith(": does not answer")
@@ -159,18 +159,18 @@ def test_a_mount_that_hangs_does_not_make_others_wait(folder: Path, mountpoint: 
     wait_until(lambda: not is_running(pid))
 
 
-def test_a_mount_whose_daemon_is_gone(mountpoint: Path) -> None:
-    pid = json.loads((mountpoint / ".glassfs/status.json").read_text())["pid"]
+def test_status_of_a_killed_daemon(mountpoint: Path) -> None:
+    pid = pid_of(mountpoint)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_running(pid))
-    assert line_of(mountpoint).endswith(": its daemon is gone; 'glassfs umount' takes it away")
+    assert line_of(mountpoint).endswith(": its daemon is gone; 'glassfs umount' removes it")
 
 
 @pytest.mark.parametrize("said", [
     "", "[]", "{}", '{"cache": 1}', '{"unreadable": "a\\nb\\u001b"}', '{"pid": 1, "cache": {}}',
 ])
-def test_a_status_that_is_made_up(tmp_path: Path, said: str) -> None:
-    """Everybody may mount something that calls itself glassfs; the table of mounts is made up here."""
+def test_forged_status_is_printable(tmp_path: Path, said: str) -> None:
+    """Any user can mount a file system of type fuse.glassfs. The table of mounts is made up here."""
     (tmp_path / ".glassfs").mkdir()
     (tmp_path / ".glassfs/status.json").write_text(said)
     (tmp_path / "table").write_text(f"60 26 0:50 / {tmp_path} ro - fuse.glassfs some\\012thing ro,user_id=0\n")

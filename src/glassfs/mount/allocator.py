@@ -1,8 +1,7 @@
-"""How glibc's allocator is to treat a daemon: keep what requests need all the time, give back what blocks needed once.
+"""Tune glibc's allocator for a daemon: keep the memory that every request needs, return the memory of large blocks.
 
-The daemon makes a reply of up to 1 MiB for each request, which is not to be mapped and unmapped each time; and blocks
-of many MiB, which are. What is left over in the arenas of threads is given back when there was no work for a while.
-Where there is no glibc, nothing happens.
+Replies of up to 1 MiB must not be mapped and unmapped each time; blocks of many MiB must. Free memory in the arenas of
+threads is returned to the system when there was no work for a while. Without glibc nothing happens.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Any
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGEST_IN_ARENA = 8 << 20
-KEPT = 16 << 20
+TRIM_THRESHOLD = 16 << 20
 ARENAS = 2
-QUIET = 1.5
-"""Seconds without work after which memory is given back."""
-BUSY = 5.0
-"""Seconds of work after which it is given back all the same."""
+QUIET_SECONDS = 1.5
+"""Time without work after which memory is returned."""
+BUSY_SECONDS = 5.0
+"""Time of work after which it is returned all the same."""
 
 
 def _libc() -> Any:
@@ -29,17 +28,17 @@ def _libc() -> Any:
         return None
 
 
-def tame() -> None:
-    """To be called before there are threads."""
+def tune() -> None:
+    """Set the thresholds. Call this before threads are started."""
     libc = _libc()
     if libc is not None:
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST_IN_ARENA)
-        libc.mallopt(M_TRIM_THRESHOLD, KEPT)
+        libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
         libc.mallopt(M_ARENA_MAX, ARENAS)
 
 
 class Memory:
-    """Gives free memory back to the system from time to time. For one thread."""
+    """Returns free memory to the system from time to time. For one thread."""
 
     def __init__(self) -> None:
         self._libc = _libc()
@@ -48,13 +47,13 @@ class Memory:
         self._is_clean = True
 
     def tick(self, work: int) -> None:
-        """``work`` is a number that changes when blocks are decoded, and when the kernel learns of directories."""
+        """Return memory if it is time. ``work`` changes when blocks are decoded or the kernel learns of directories."""
         now = time.monotonic()
         if work != self._work:
             self._work, self._last_change, self._is_clean = work, now, False
         if self._is_clean or self._libc is None:
             return
-        is_quiet = now - self._last_change > QUIET
-        if is_quiet or now - self._last_trim > BUSY:
+        is_quiet = now - self._last_change > QUIET_SECONDS
+        if is_quiet or now - self._last_trim > BUSY_SECONDS:
             self._libc.malloc_trim(0)
             self._last_trim, self._is_clean = now, is_quiet

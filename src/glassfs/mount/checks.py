@@ -1,6 +1,6 @@
-"""What is looked at before anything is mounted: what people get wrong first, each with its own sentence.
+"""Check a mount command before anything is mounted; each common mistake has a message of its own.
 
-For the one thread that there is at that time. A mount that hangs at the mount point does not make the checks hang.
+Runs while the process has one thread. A mount that hangs at the mount point does not make the checks hang.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FUSE_CONFIGURATION = "/etc/fuse.conf"
 
 
 def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
-    """Raises MountError with what to do about it. Unmounts a dead glassfs mount that is in the way.
+    """Check sources, mount point and /dev/fuse, and unmount a dead glassfs mount at the mount point.
 
-    No server is asked: what is elsewhere is opened by the daemon.
+    No server is asked: the daemon opens remote sources. Raises MountError with what to do.
     """
     for source in sources:
         demand_plain(source)
-    places = [local_name(source) for source in sources if not is_url(source)]
-    for source in places:
+    files = [local_name(source) for source in sources if not is_url(source)]
+    for source in files:
         if not os.path.exists(source):
             raise MountError(f"{source}: no such file or folder{meant_by(source)}")
         if not os.access(source, os.R_OK):
@@ -46,7 +46,7 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
         raise MountError(f"{mountpoint}: the mount point is not a directory")
     if "nonempty" not in options.flags and os.listdir(mountpoint):
         raise MountError(f"{mountpoint}: the mount point is not empty; choose an empty directory, or add -o nonempty")
-    for source in places:
+    for source in files:
         if os.path.isdir(source) and _is_inside(mountpoint, source):
             advice = "choose a mount point outside of it"
             raise MountError(f"{mountpoint}: lies inside {source}, which would then contain itself; {advice}")
@@ -54,31 +54,31 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
 
 
 def _check_nothing_is_mounted(mountpoint: str) -> None:
-    place = system.real_path(mountpoint)
-    existing = system.mount_at(place)
+    path = system.real_path(mountpoint)
+    existing = system.mount_at(path)
     if existing is None or existing.file_system != system.FILE_SYSTEM:
         return
     from glassfs.mount import probe
 
-    (state,) = probe.ask([lambda: b"dead" if system.is_dead(place) else b"alive"])
+    (state,) = probe.ask([lambda: b"dead" if system.is_dead(path) else b"alive"])
     if state == b"dead":
         log.warning("%s: unmounting a glassfs mount whose daemon is gone", mountpoint)
-        system.unmount(place, lazy=True)
+        system.unmount(path, lazy=True)
     elif state == b"alive":
         advice = f"'glassfs umount {mountpoint}' first"
         raise MountError(f"{mountpoint}: {existing.source} is mounted there already; {advice}")
     else:
-        advice = f"'glassfs umount --lazy {mountpoint}' takes it away"
+        advice = f"'glassfs umount --lazy {mountpoint}' removes it"
         raise MountError(f"{mountpoint}: {existing.source} is mounted there and does not answer; {advice}")
 
 
 def _is_inside(path: str, folder: str) -> bool:
-    """By device and inode of each directory on the way up: a folder may have several paths, by bind mounts."""
+    """Return whether a directory above ``path`` is ``folder``, by inode: bind mounts give a folder several paths."""
     outer = os.stat(folder)
-    place = os.path.realpath(path)
-    while not os.path.samestat(os.stat(place), outer):
-        place, below = os.path.dirname(place), place
-        if place == below:
+    above = os.path.realpath(path)
+    while not os.path.samestat(os.stat(above), outer):
+        above, below = os.path.dirname(above), above
+        if above == below:
             return False
     return True
 

@@ -1,7 +1,7 @@
-"""``mount``: the checks, the fork into a daemon, readiness, and the end of a mount point that was made for it.
+"""Mount: check, fork into a daemon, report readiness, and remove a mount point that was made for the mount.
 
-The fork comes before anything heavy is imported and before there are threads. The child opens the sources and mounts;
-the parent waits on a pipe until the mount answers, or for the one sentence that says why it does not.
+The fork comes before heavy imports and before threads are started. The child opens the sources and mounts; the parent
+waits on a pipe until the mount answers, or for the message that says why it does not.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 def mount(
     sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, log_file: str | None,
 ) -> int:
-    """Mounts and returns when the mount is usable; in the foreground, when it has ended. The exit status."""
+    """Mount, and return the exit status when the mount is usable; in the foreground, when it has ended."""
     try:
         return _mount(sources, mountpoint, options, foreground, log_file)
     except BaseException:
-        _remove_own(options)
+        _remove_mountpoint(options)
         raise
 
 
@@ -47,7 +47,7 @@ def _mount(
 
         MountSession(sources, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
         service.notify("STOPPING=1")
-        _remove_own(options)
+        _remove_mountpoint(options)
         return 0
     readable, writable = os.pipe()
     if os.fork() == 0:
@@ -57,12 +57,12 @@ def _mount(
     with open(readable, encoding="utf-8", errors="replace") as pipe:
         answer = pipe.read()
     if answer != "ready":
-        raise MountError(answer or "the daemon ended before the mount was ready")
+        raise MountError(answer or "the daemon ended before the mount was ready; see the log")
     return 0
 
 
 def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
-    """Goes on as a daemon and never returns. What goes wrong before the mount is ready is written to the pipe."""
+    """Serve as a daemon and never return. Errors before the mount is ready are written to the pipe."""
     status = 1
     try:
         from glassfs.mount.session import MountSession
@@ -70,26 +70,26 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
-        places = [absolute(source) for source in sources]
+        paths = [absolute(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
-        MountSession(places, target, options, sources).run(_readiness(pipe))
+        MountSession(paths, target, options, sources).run(_readiness(pipe))
         status = 0
     except GlassfsError as error:
-        _tell(pipe, str(error))
+        _report(pipe, str(error))
     except OSError as error:
-        _tell(pipe, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        _report(pipe, f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except BaseException as error:
         log.exception("the daemon ends")
-        _tell(pipe, f"{type(error).__name__}: {error}")
+        _report(pipe, f"{type(error).__name__}: {error}")
     finally:
-        _remove_own(options)
+        _remove_mountpoint(options)
         logging.shutdown()
         os._exit(status)
 
 
 def _readiness(pipe: int) -> Callable[[], None]:
-    """What tells the starter that the mount answers, and lets go of the starter's terminal."""
+    """Return a function that reports readiness to the parent and detaches from its terminal."""
 
     def ready() -> None:
         null = os.open(os.devnull, os.O_RDWR)
@@ -98,14 +98,14 @@ def _readiness(pipe: int) -> Callable[[], None]:
         os.close(null)
         try:
             os.write(pipe, b"ready")
-        except BrokenPipeError:  # whoever wanted the mount has given up waiting for a server
+        except BrokenPipeError:  # the parent was killed while it waited for a server
             os.kill(os.getpid(), signal.SIGTERM)
         os.close(pipe)
 
     return ready
 
 
-def _tell(pipe: int, sentence: str) -> None:
+def _report(pipe: int, sentence: str) -> None:
     try:
         os.write(pipe, printable(harmless(" ".join(sentence.split()))).encode())
     except OSError:  # the parent has its answer already
@@ -113,13 +113,13 @@ def _tell(pipe: int, sentence: str) -> None:
 
 
 def _open_standard_descriptors() -> None:
-    """Where the starter has closed stdin, stdout or stderr, no source and no device may come to have its number."""
+    """Open /dev/null as stdin, stdout and stderr where the parent closed them: no source may get their numbers."""
     number = os.open(os.devnull, os.O_RDWR)
     while number < 3:
         number = os.open(os.devnull, os.O_RDWR)
     os.close(number)
 
 
-def _remove_own(options: MountOptions) -> None:
+def _remove_mountpoint(options: MountOptions) -> None:
     if options.own_mountpoint is not None:
         options.own_mountpoint.remove()

@@ -1,4 +1,4 @@
-"""From the exceptions of the core to errno values, in this one place, and a log that repeated errors do not flood."""
+"""Map exceptions to errno values, in this one place, and log them without letting repeated errors flood the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from glassfs.errors import (
 
 log = logging.getLogger(__name__)
 
-REMEMBERED = 1000
+MAX_SENTENCES = 1000
+"""Logged sentences that are remembered."""
 
 _ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
     (NotFound, errno.ENOENT),
@@ -41,15 +42,15 @@ _ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
 
 
 class MountError(GlassfsError):
-    """Mounting or unmounting failed; one sentence with what to do about it."""
+    """Mounting or unmounting failed; the message says what to do."""
 
 
 class WrongOption(MountError):
-    """A wrong ``-o``: a mistake in the command line, not something that failed."""
+    """A wrong ``-o`` option: a mistake in the command line, not a failure."""
 
 
 class Answer(Exception):
-    """An errno that a callback answers with on purpose; not logged."""
+    """An errno to answer a request with. Not logged."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -57,7 +58,7 @@ class Answer(Exception):
 
 
 class Failures:
-    """Turns what a callback raises into an errno, and logs it: each sentence once, then counted."""
+    """Maps exceptions of requests to errno values. Each sentence is logged once and then counted. Any thread."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,7 +78,7 @@ class Failures:
         return number
 
     def log_counts(self) -> None:
-        """Logs how often each sentence came that came more than once."""
+        """Log how often each sentence occurred that occurred more than once."""
         with self._lock:
             seen = dict(self._seen)
         for sentence, times in seen.items():
@@ -88,9 +89,9 @@ class Failures:
         with self._lock:
             self.count += 1
             times = self._seen.get(sentence, 0) + 1
-            if times == 1 and len(self._seen) >= REMEMBERED:
+            if times == 1 and len(self._seen) >= MAX_SENTENCES:
                 self._seen.pop(next(iter(self._seen)))
             self._seen[sentence] = times
-        # Once: a damaged block that somebody reads in a loop must not fill the log.
+        # Once: a program that reads a damaged block in a loop must not fill the log.
         if times == 1:
             log.error("%s", sentence, exc_info=unexpected)

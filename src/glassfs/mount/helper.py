@@ -1,6 +1,6 @@
-"""``mount.glassfs``: what mount(8) runs for ``mount -t glassfs SOURCE DIR -o …`` and for lines of /etc/fstab.
+"""``mount.glassfs``: the helper that mount(8) runs for ``mount -t glassfs SOURCE DIR -o …`` and lines of /etc/fstab.
 
-Its exit statuses are those that mount(8) lists, which hands them on.
+Its exit statuses are those of mount(8), which passes them on.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ WRONG_USE, INTERRUPTED, FAILED = 1, 8, 32
 
 
 class WrongUse(GlassfsError):
-    """The command line cannot be understood."""
+    """The command line cannot be parsed."""
 
 
 def main() -> None:
-    """The entry point of the program."""
+    """Run the program and exit."""
     hide()
     try:
         sys.exit(run(sys.argv[1:]))
@@ -38,15 +38,15 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Mounts as mount(8) asks for it (mount(8), "External helpers"). Raises GlassfsError."""
+    """Mount as mount(8) asks (mount(8), "External helpers"); return the exit status. Raises GlassfsError."""
     from glassfs.mount.daemon import mount
     from glassfs.mount.options import MountOptions
 
-    places, options, flags = _parse(arguments)
-    if len(places) != 2:
+    names, options, flags = _parse(arguments)
+    if len(names) != 2:
         raise WrongUse(USAGE)
-    source, mountpoint = places
-    # mount(8) says rw where nobody said ro; a glassfs mount is read-only all the same.
+    source, mountpoint = names
+    # mount(8) passes rw by default; a glassfs mount is read-only all the same.
     parsed = MountOptions.parse(options, is_lenient="s" in flags, ignored={"rw"})
     if "f" in flags:
         return 0
@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> tuple[list[str], tuple[str, ...], set[str]]:
-    places: list[str] = []
+    names: list[str] = []
     options: list[str] = []
     flags: set[str] = set()
     rest = iter(arguments)
@@ -70,8 +70,8 @@ def _parse(arguments: list[str]) -> tuple[list[str], tuple[str, ...], set[str]]:
                 raise WrongUse(f"unknown flag {argument}; {USAGE}")
             flags |= set(argument[1:])
         else:
-            places.append(argument)
-    return places, tuple(options), flags
+            names.append(argument)
+    return names, tuple(options), flags
 
 
 def _end(sentence: str, status: int) -> None:

@@ -1,13 +1,11 @@
-"""Node ids: what the kernel calls the nodes that it knows, for as long as it knows them.
+"""Map node ids, by which the kernel refers to nodes, to nodes of the tree.
 
-Ids come from a counter and are never used again, so that two versions of a container never share pages. The children
-of a directory in a container have a run of ids in the order of its listing, whether anybody asks for them or not: the
-table costs an entry for each directory that the kernel knows something in, however much that is. What is in a mirrored
-folder changes, and has a run of its own for each name.
+Ids come from a counter and are never reused, so two versions of a container never share pages. The children of a
+directory in a container have a run of consecutive ids in the order of its listing, so the table needs one entry per
+directory in which the kernel knows a node. A mirrored folder changes, so there each name has a run of its own.
 
-A run counts the references that the kernel holds to its ids, which FORGET gives back; as long as there are any, the
-lease on the container is held. Nodes are made from the number of the id when they are asked for; some are kept. Any
-thread.
+A run counts the references that the kernel holds to its ids and releases by FORGET. Until then it holds the lease on
+the container. Nodes are made from their number when they are needed, and some are cached. Any thread.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
 
 ROOT = 1
-KEPT_DIRECTORIES = 6_144
-"""Nodes of directories, which every look-up below them needs: with what they have found out a KiB each."""
-KEPT_FILES = 8_192
-"""Nodes of files: each is read soon after it was looked up, and later from the kernel's pages."""
+MAX_DIRECTORIES = 6_144
+"""Cached nodes of directories, which every look-up below needs: about 1 KiB each."""
+MAX_FILES = 8_192
+"""Cached nodes of files: each is read soon after its look-up, and later from the kernel's pages."""
 SPARSE = 1024
-"""Runs that were given back before the table is made anew."""
+"""Released runs in the table before it is rebuilt."""
 
 
-class _Holding:
-    """What the kernel holds of one version of a container, or of one file: the lease, by so many runs."""
+class _HeldLease:
+    """The lease on one version of a container or file, and the number of runs that hold it."""
 
     __slots__ = ("lease", "runs")
 
@@ -40,10 +38,10 @@ class _Holding:
         self.runs = 0
 
 
-class _Shelf:
-    """Up to ``limit`` nodes by their ids, half of them of one holding at most: those of whom came first go first.
+class _NodeCache:
+    """Up to ``limit`` nodes by id, at most half of them of one lease; the nodes of the oldest lease are evicted first.
 
-    Changed under the lock of the table, asked without.
+    Changed under the lock of the table, read without.
     """
 
     __slots__ = ("_count", "_limit", "_of")
@@ -51,16 +49,16 @@ class _Shelf:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._count = 0
-        self._of: dict[_Holding, dict[int, Node]] = {}
+        self._of: dict[_HeldLease, dict[int, Node]] = {}
 
     def __len__(self) -> int:
         return self._count
 
-    def find(self, holding: _Holding, ident: int) -> Node | None:
+    def find(self, holding: _HeldLease, ident: int) -> Node | None:
         nodes = self._of.get(holding)
         return None if nodes is None else nodes.get(ident)
 
-    def put(self, holding: _Holding, ident: int, node: Node) -> None:
+    def put(self, holding: _HeldLease, ident: int, node: Node) -> None:
         nodes = self._of.get(holding)
         if nodes is not None and len(nodes) >= self._limit // 2:
             self.drop(holding)
@@ -72,7 +70,7 @@ class _Shelf:
         if self._count > self._limit:
             self.drop(next(iter(self._of)))
 
-    def drop(self, holding: _Holding) -> None:
+    def drop(self, holding: _HeldLease) -> None:
         self._count -= len(self._of.pop(holding, ()))
 
     def clear(self) -> None:
@@ -81,10 +79,10 @@ class _Shelf:
 
 
 class _Run:
-    """The ids from ``first`` on, ``count`` of them, to which the kernel holds ``held`` references together.
+    """``count`` ids from ``first`` on, to which the kernel holds ``held`` references in total.
 
-    They are those of the children of ``directory``, or of the directory with number ``number`` in the run ``above``; or
-    the one of ``node``, which is called ``name`` in the directory with the id ``parent``.
+    They belong to the children of ``directory``, or of the directory with number ``number`` in the run ``above``; or
+    the only one belongs to ``node``, which is ``name`` in the directory with the id ``parent``.
     """
 
     __slots__ = (
@@ -92,7 +90,7 @@ class _Run:
         "volume",
     )
 
-    def __init__(self, first: int, count: int, parent: int, identity: str, volume: str, holding: _Holding) -> None:
+    def __init__(self, first: int, count: int, parent: int, identity: str, volume: str, holding: _HeldLease) -> None:
         self.first = first
         self.count = count
         self.parent = parent
@@ -108,7 +106,7 @@ class _Run:
 
 
 class Inodes:
-    """The ids below ``root``, which is asked anew each time and has the id 1; ``own`` is one more child of it."""
+    """The ids below ``root``, which has the id 1 and is called anew each time. ``own`` is one more child of it."""
 
     def __init__(self, root: Callable[[], Directory], own: Callable[[], Directory]) -> None:
         self._root = root
@@ -116,27 +114,27 @@ class Inodes:
         self._next = ROOT + 1
         self._lock = threading.Lock()
         self._table: tuple[list[int], list[_Run | None]] = ([], [])
-        """First ids, ascending, and their runs; exchanged as one by whoever makes it shorter."""
+        """First ids, ascending, and their runs; replaced as a pair when it is rebuilt."""
         self._gone = 0
         self._settled: dict[int, _Run] = {}
-        """The run of the children of a directory that does not change, by the directory's id."""
+        """The run of the children of a directory in a container, by the directory's id."""
         self._named: dict[tuple[int, str], _Run] = {}
-        self._holdings: dict[Lease, _Holding] = {}
-        self._directories = _Shelf(KEPT_DIRECTORIES)
-        self._files = _Shelf(KEPT_FILES)
+        self._holdings: dict[Lease, _HeldLease] = {}
+        self._directories = _NodeCache(MAX_DIRECTORIES)
+        self._files = _NodeCache(MAX_FILES)
 
     def __len__(self) -> int:
-        """How many runs there are."""
+        """Return the number of runs."""
         firsts, _ = self._table
         return len(firsts) - self._gone
 
     @property
     def held(self) -> int:
-        """How many references the kernel holds."""
+        """The number of references that the kernel holds."""
         return sum(run.held for run in list(self._table[1]) if run is not None)
 
     def node(self, ident: int) -> Node:
-        """The node with that id. Raises Changed where there is none any more."""
+        """Return the node with that id. Raises Changed if it no longer exists."""
         if ident == ROOT:
             return self._root()
         run = self._run(ident)
@@ -144,7 +142,7 @@ class Inodes:
             return run.node
         found = self._directories.find(run.holding, ident) or self._files.find(run.holding, ident)
         if found is None:
-            found = _still(run, self._directory_of(run).at(ident - run.first))
+            found = _verified(run, self._directory_of(run).at(ident - run.first))
             self._keep(run.holding, ident, found)
         return found
 
@@ -155,18 +153,18 @@ class Inodes:
         return node
 
     def is_in_container(self, ident: int) -> bool:
-        """Whether what has that id is in a container, and not in a folder. Asks nobody."""
+        """Return whether that id is of a node in a container, not in a folder. Does no I/O."""
         return ident != ROOT and self._run(ident).node is None
 
     def volume(self, ident: int) -> str:
-        """What may hang together with a node. Asks nobody."""
+        """Return the volume that a node is on. Does no I/O."""
         try:
             return "" if ident == ROOT else self._run(ident).volume
         except Changed:
             return ""
 
     def look_up(self, parent: int, directory: Directory, name: str) -> tuple[int, Node]:
-        """The id and the node of a name in the directory with the id ``parent``, with one more reference to it."""
+        """Look up a name in the directory with the id ``parent``; return its id, newly referenced, and its node."""
         if parent == ROOT and name == RESERVED:
             own = self.own()
             return self.hold_named(ROOT, own), own
@@ -176,12 +174,12 @@ class Inodes:
         number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node.origin, 1)
         ident = run.first + number
-        if self._shelf(node).find(run.holding, ident) is None:
+        if self._cache_of(node).find(run.holding, ident) is None:
             self._keep(run.holding, ident, node)
         return ident, node
 
     def hold_settled(self, parent: int, directory: Settled, origin: Origin, references: int) -> _Run:
-        """The run of the children of a directory, which have this origin; so many more references are held to it."""
+        """Return the run of a directory's children, which have this origin, with so many more references."""
         identity = origin.identity
         count, above = 0, None
         while True:
@@ -193,11 +191,11 @@ class Inodes:
                 if run is not None and run.identity == identity:
                     run.held += references
                     return run
-            count = directory.count  # not under the lock: it may take reading
+            count = directory.count  # not under the lock: this may read
             above = None if parent == ROOT else self._run(parent)
 
     def hold_named(self, parent: int, node: Node) -> int:
-        """The id of a child of a directory that may change, with one more reference to it."""
+        """Return the id of a child of a folder, with one more reference."""
         key = parent, node.name
         with self._lock:
             run = self._named.get(key)
@@ -214,15 +212,15 @@ class Inodes:
         return run.first
 
     def forget(self, ident: int, references: int) -> None:
-        """The kernel gives back references."""
+        """Release references of the kernel."""
         if ident == ROOT:
             return
         left = self._given_back(ident, references)
-        if left is not None:  # not under the lock: closing files may have to wait for whoever reads them
+        if left is not None:  # not under the lock: closing files may wait for readers
             left.release()
 
     def _given_back(self, ident: int, references: int) -> Lease | None:
-        """Takes references from a run; the lease that is to be released."""
+        """Take references from a run; return the lease if the caller must release it."""
         with self._lock:
             firsts, runs = self._table
             place = bisect_right(firsts, ident) - 1
@@ -246,12 +244,12 @@ class Inodes:
             return left
 
     def named(self, parent: int, name: str) -> int | None:
-        """The id that the kernel knows a name in a directory that may change by, if it does."""
+        """Return the id by which the kernel knows a name in a folder, or None."""
         run = self._named.get((parent, name))
         return run.first if run is not None else None
 
     def renew(self, ident: int) -> None:
-        """Takes the attributes of what is in a folder anew. Raises what finding them out raises."""
+        """Renew the attributes of a node in a folder. Raises what the folder's ``child`` raises."""
         run = None if ident == ROOT else self._run(ident)
         if run is None or run.node is None:
             return
@@ -264,7 +262,7 @@ class Inodes:
             left.release()
 
     def below(self, ident: int) -> Iterator[int]:
-        """The ids of all that is in the container that a directory shows now. Some of them the kernel may not know."""
+        """Yield the ids of all nodes in the container that a directory shows now, known to the kernel or not."""
         top = self._settled.get(ident)
         if top is None:
             return
@@ -273,7 +271,7 @@ class Inodes:
                 yield from range(run.first, run.first + run.count)
 
     def drop_nodes(self, lease: Lease | None = None) -> None:
-        """Makes nodes anew from now on: those of one container, or all."""
+        """Drop cached nodes: those of one container, or all."""
         with self._lock:
             if lease is None:
                 self._directories.clear()
@@ -286,65 +284,65 @@ class Inodes:
         place = bisect_right(firsts, ident) - 1
         run = runs[place] if place >= 0 else None
         if run is None or ident >= run.first + run.count:
-            raise Changed("is not known any more")
+            raise Changed("is no longer known")
         return run
 
     def _directory_of(self, run: _Run) -> Settled:
-        """The directory whose children have these ids."""
+        """Return the directory whose children have these ids."""
         found: Node | None = run.directory
         if found is None:
             above = run.above
             assert above is not None
             found = above.node or self._directories.find(above.holding, above.first + run.number)
             if found is None:
-                found = _still(above, self._directory_of(above).at(run.number))
+                found = _verified(above, self._directory_of(above).at(run.number))
                 self._keep(above.holding, above.first + run.number, found)
         if not isinstance(found, Settled):
-            raise Changed("is not the directory that it was")
+            raise Changed("is no longer the same directory")
         return found
 
-    def _keep(self, holding: _Holding, ident: int, node: Node) -> None:
+    def _keep(self, holding: _HeldLease, ident: int, node: Node) -> None:
         with self._lock:
-            if not holding.runs:  # given back meanwhile
+            if not holding.runs:  # released meanwhile
                 return
-            self._shelf(node).put(holding, ident, node)
+            self._cache_of(node).put(holding, ident, node)
 
-    def _shelf(self, node: Node) -> _Shelf:
+    def _cache_of(self, node: Node) -> _NodeCache:
         return self._files if isinstance(node, File) else self._directories
 
-    def _drop(self, holding: _Holding) -> None:
-        """Under the lock."""
+    def _drop(self, holding: _HeldLease) -> None:
+        """Drop cached nodes. The caller holds the lock."""
         self._directories.drop(holding)
         self._files.drop(holding)
 
     def _added(self, parent: int, origin: Origin, count: int) -> _Run:
-        """A new run for what has this origin. Under the lock."""
+        """Return a new run for nodes of this origin. The caller holds the lock."""
         run = _Run(self._next, count, parent, origin.identity, origin.volume, self._joined(origin.lease))
         self._next += count
         firsts, runs = self._table
-        # In this order: who looks meanwhile finds the run before, and sees that the id lies outside it.
+        # In this order: a concurrent reader finds the previous run, and sees that the id is outside of it.
         runs.append(run)
         firsts.append(run.first)
         return run
 
     @staticmethod
     def _place(run: _Run, parent: int, directory: Directory, above: _Run | None) -> None:
-        """Notes where the directory of a new run comes from: itself if it is a container's root, which costs little."""
+        """Set where the directory of a new run comes from: a container's root is kept itself, which costs little."""
         if above is None or above.node is not None:
             run.directory = directory
         else:
             run.above, run.number = above, parent - above.first
 
-    def _joined(self, lease: Lease) -> _Holding:
+    def _joined(self, lease: Lease) -> _HeldLease:
         holding = self._holdings.get(lease)
         if holding is None:
             lease.acquire()
-            holding = self._holdings[lease] = _Holding(lease)
+            holding = self._holdings[lease] = _HeldLease(lease)
         holding.runs += 1
         return holding
 
-    def _left(self, holding: _Holding) -> Lease | None:
-        """One run less; the lease, if it was the last. Under the lock, and whoever calls releases it without."""
+    def _left(self, holding: _HeldLease) -> Lease | None:
+        """Count one run less; return the lease if it was the last one. The caller releases it after the lock."""
         holding.runs -= 1
         if holding.runs:
             return None
@@ -353,10 +351,9 @@ class Inodes:
         return holding.lease
 
     def _renewed(self, run: _Run, node: Node) -> Lease | None:
-        """Takes another node for the same thing; the lease that is to be released. Under the lock.
+        """Replace the node of a run by a newer one; return the lease if the caller must release it, after the lock.
 
-        A file stays the node that it is, which may have it open, unless its attributes changed: those have a lease of
-        their own.
+        A file keeps its node, which may have it open, unless its attributes changed.
         """
         known, origin = run.node, node.origin
         if (
@@ -372,15 +369,15 @@ class Inodes:
         return self._left(before)
 
 
-def _still(run: _Run, node: Node) -> Node:
-    """A node that was made anew. Its container may be another by then, if only a further file of it was replaced."""
+def _verified(run: _Run, node: Node) -> Node:
+    """Return a node that was made again. Raises Changed if its container was replaced meanwhile."""
     if node.origin.identity != run.identity:
         raise Changed("was replaced while it was open", part=node.name)
     return node
 
 
 def _is_same(known: Node | None, node: Node) -> bool:
-    """Whether two nodes of one name may share pages."""
+    """Return whether two nodes of one name may share pages."""
     return (
         known is not None and not node.is_volatile and type(known) is type(node)
         and known.origin.identity == node.origin.identity

@@ -1,8 +1,7 @@
-"""Where the log goes, and what a line of it looks like.
+"""Configure the log: where it goes and how a line looks.
 
-A record is one line of printable text, whatever names and sentences of strangers it is made of; a traceback follows on
-lines of its own, indented, so that none of them can pass for a record. Handlers never raise: a line that cannot be
-written is lost, and the mount goes on.
+A record is one line of printable text, even if it contains names from untrusted containers. A traceback follows on
+indented lines, so that none of them can pass for a record. Handlers never raise: a line that cannot be written is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ErrorInfo = (
 
 
 class LineFormatter(logging.Formatter):
-    """One printable line a record, and indented ones for a traceback; nothing that is secret in what was typed."""
+    """Formats a record as one printable line, a traceback as indented lines, and hides secrets of the command line."""
 
     def format(self, record: logging.LogRecord) -> str:
         return harmless(super().format(record))
@@ -41,7 +40,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JournalFormatter(LineFormatter):
-    """Lines with the level in front, as the journal reads it (sd-daemon(3)); it knows time and process itself."""
+    """Puts the level before each line (sd-daemon(3)); the journal adds time and process."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = next((number for least, number in _LEVELS if record.levelno >= least), 7)
@@ -49,7 +48,7 @@ class JournalFormatter(LineFormatter):
 
 
 def configure(log_file: str | None, is_daemon: bool) -> None:
-    """To a file, else to stderr in the foreground (the journal under systemd), else to syslog. Raises OSError."""
+    """Log to a file if given, else in the foreground to stderr or the journal, else to syslog. Raises OSError."""
     handler: logging.Handler
     formatter: logging.Formatter = LineFormatter("%(asctime)s %(levelname)s %(message)s")
     if log_file is not None:
@@ -61,12 +60,12 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
         if service.is_journal(2):
             formatter = JournalFormatter()
     handler.setFormatter(formatter)
-    logging.raiseExceptions = False  # else logging writes its own troubles, a full disk say, to stderr
+    logging.raiseExceptions = False  # else logging reports its own errors, such as a full disk, to stderr
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
 
 
 def _own_stderr() -> logging.Handler:
-    """To the stderr of this moment, whatever descriptor 2 is later: libfuse's messages are caught there for a while."""
+    """Return a handler on a duplicate of descriptor 2, which ``Messages`` redirects for a while."""
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     return logging.StreamHandler(open(os.dup(2), "w", 1, encoding, "backslashreplace"))
 
@@ -76,7 +75,7 @@ def _syslog() -> logging.Handler:
 
     try:
         return SysLogHandler(SYSLOG)
-    except OSError:  # there is none, or nobody listens
+    except OSError:  # there is none, or no process listens
         return logging.NullHandler()
 
 

@@ -1,7 +1,7 @@
-"""What libfuse and fusermount say on stderr, kept for the one sentence if mounting fails.
+"""Capture what libfuse and fusermount write to stderr, for the error message if mounting fails.
 
-For the thread that mounts; while it lasts, descriptor 2 of the whole process is another file. The log has a stderr of
-its own (``logs``) and is not caught. Needs no folder for temporary files.
+For the thread that mounts. Meanwhile descriptor 2 of the whole process is another file; the log has a duplicate of the
+real one (``logs``). Needs no folder for temporary files.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from glassfs.terminal import printable
 
 
 class Messages:
-    """Catches from the moment it is made until ``restore`` or ``text``."""
+    """Captures stderr from its creation until ``restore`` or ``text``."""
 
     def __init__(self) -> None:
         self._stderr: int | None = os.dup(2)
         self._lines: list[str] = []
-        self._caught = _nameless()
+        self._caught = _unnamed_file()
         os.dup2(self._caught, 2)
 
     def restore(self) -> None:
-        """Gives stderr back. May be called again, and from another thread than the one that mounts."""
+        """Restore stderr. May be called again, and from any thread."""
         stderr, self._stderr = self._stderr, None
         if stderr is None:
             return
@@ -34,13 +34,13 @@ class Messages:
         os.close(self._caught)
 
     def text(self) -> str:
-        """All that was said, in one printable line. Gives stderr back if that was not done yet."""
+        """Return all captured text as one printable line, and restore stderr."""
         self.restore()
         return "; ".join(printable(line.strip()) for line in self._lines if line.strip())
 
 
-def _nameless() -> int:
-    # A pipe would be full some day, or kill a fusermount that lives on and finds nobody to read it.
+def _unnamed_file() -> int:
+    # Not a pipe: it could fill up, and would kill a fusermount that outlives its reader.
     if sys.platform == "linux":
         return os.memfd_create("glassfs-messages")
     import tempfile

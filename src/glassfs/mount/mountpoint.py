@@ -1,7 +1,7 @@
-"""A mount point that glassfs makes itself, where nobody named one, and takes away again when the mount ends.
+"""Create a mount point if the user named none, and remove it when the mount ends.
 
-The process that serves the mount removes it, so that it goes however the mount ends, except by ``kill -9``. Only an
-empty directory is ever removed, and only if it is the one that was made.
+The process that serves the mount removes it, however the mount ends, except by ``kill -9``. Only an empty directory is
+removed, and only if it is the one that was created.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.tree import may_be_container
 
 SUFFIX = "-glassfs"
-PATIENCE = 10.0
+REMOVAL_SECONDS = 10.0
 _TRIES = 1000
-_UNFINISHED = ".partial"  # what a writer adds to the name of a container until it is complete
+_PARTIAL = ".partial"  # the suffix of a container that is still being written
 
 
 @dataclass(frozen=True)
 class OwnMountPoint:
-    """A directory that was made for one mount. ``name`` is relative to where that was, ``path`` is not."""
+    """A directory that was created for one mount. ``name`` is relative to where it was created, ``path`` absolute."""
 
     name: str
     path: str
@@ -31,17 +31,17 @@ class OwnMountPoint:
     inode: int
 
     def remove(self) -> None:
-        """Removes it if it is still there, still the same, and empty. Never raises."""
+        """Remove the directory if it is still the same one and empty. Never raises."""
         try:
             status = os.lstat(self.path)
             if (status.st_dev, status.st_ino) == (self.device, self.inode):
                 os.rmdir(self.path)
-        except OSError:  # gone already, or somebody keeps something in it
+        except OSError:  # removed already, or not empty
             return
 
 
 def is_own(path: str) -> bool:
-    """Whether the mount at ``path`` says that its mount point was made for it and goes with it."""
+    """Return whether the mount at ``path`` reports that its mount point was created for it."""
     from glassfs.mount import probe
 
     options = probe.statuses([path])[0].get("options")
@@ -49,8 +49,8 @@ def is_own(path: str) -> bool:
 
 
 def wait_for_removal(path: str) -> None:
-    """Waits for the process that served a mount to remove its mount point; not for long if somebody fills it."""
-    end = time.monotonic() + PATIENCE
+    """Wait until the process that served a mount has removed its mount point, or the directory is no longer empty."""
+    end = time.monotonic() + REMOVAL_SECONDS
     while time.monotonic() < end:
         try:
             if os.listdir(path):
@@ -61,10 +61,10 @@ def wait_for_removal(path: str) -> None:
 
 
 def make(source: str) -> OwnMountPoint:
-    """A new directory in the current one, named after the source. What is there already is never used, no server asked.
+    """Create a directory in the current one, named after the source. Existing ones are not used; no server is asked.
 
-    A container gives its name without the suffix, anything else its name with ``-glassfs`` after it, which is also
-    the second choice for a container; then come numbers. Raises MountError.
+    The name is that of a container without its suffix, or that of any other source with ``-glassfs`` appended, which is
+    also the second choice for a container; then numbers are appended. Raises MountError.
     """
     for name in _names(source):
         try:
@@ -72,30 +72,30 @@ def make(source: str) -> OwnMountPoint:
         except FileExistsError:
             continue
         except OSError as error:
-            raise MountError(f"{name}: cannot be made here ({error.strerror}); name a mount point yourself") from None
+            raise MountError(f"{name}: cannot be created ({error.strerror}); name a mount point") from None
         status = os.lstat(name)
         return OwnMountPoint(name, os.path.abspath(name), status.st_dev, status.st_ino)
-    raise MountError(f"{shown(source)}: no name is left for a mount point here; name one yourself")
+    raise MountError(f"{shown(source)}: no name is free for a mount point here; name one")
 
 
 def _names(source: str) -> list[str]:
     name, is_folder = _of_url(source) if is_url(source) else _of_file(local_name(source))
-    stem = name if is_folder else os.path.splitext(name.removesuffix(_UNFINISHED))[0]
+    stem = name if is_folder else os.path.splitext(name.removesuffix(_PARTIAL))[0]
     base = f"{stem}{SUFFIX}"
     names = [base, *(f"{base}-{number}" for number in range(2, _TRIES))]
     if stem not in ("", name):
         names.insert(0, stem)
-    # With ./ in front, a name that begins like an option can be given back to a command as it is.
+    # With ./ in front, a name that begins like an option can be passed to other commands.
     return [f"./{name}" if name.startswith("-") else name for name in names]
 
 
 def _of_file(source: str) -> tuple[str, bool]:
-    """What it is called, and whether it is a folder."""
+    """Return the name, and whether it is that of a folder."""
     return os.path.basename(os.path.abspath(source)), os.path.isdir(source)
 
 
 def _of_url(source: str) -> tuple[str, bool]:
-    """The same, as far as the name tells: of a bucket or server as a whole it is its own."""
+    """Return the same as far as the URL tells; a whole bucket or server has its own name."""
     url = parsed(source)
     name = url.path[-1] if url.path else url.host.partition(":")[0]
     return component(raw(name)), url.is_folder or not may_be_container(name)

@@ -1,6 +1,6 @@
-"""What the kernel asks, answered from a tree in node ids. No ctypes here, and no FUSE: it can be driven by hand.
+"""Answer requests of the kernel from a tree, in node ids. Without ctypes and FUSE, so tests can call it directly.
 
-Every method may be called from any thread, and raises what the tree raises, or ``Answer`` for an errno of its own.
+Every method may be called from any thread. It raises what the tree raises, or ``Answer`` for an errno of its own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import stat
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
+from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.options import MountOptions
@@ -26,22 +26,21 @@ from glassfs.tree.nodes import XATTR_PREFIX, Facts
 BLOCK = 512
 STATFS_BLOCK = 4096
 LONGEST_NAME = 255
-LONG = 86_400.0
-"""Seconds that the kernel may rely on what cannot change, or on what it will be told of."""
-SHORT = 0.5
-REMEMBERED_NAMES = 20_000
-KEPT_SNAPSHOTS = 64
-SETTLED = 2 * 10**9
-"""Nanoseconds after which the next change of a folder is sure to give it another mtime."""
-COOKIE = 32
-"""Bits of a position in a listing; above them stands which snapshot of a folder that changes it belongs to."""
-
+LONG_SECONDS = 86_400.0
+"""Timeout in the kernel of what cannot change, or of whose changes the kernel is notified."""
+SHORT_SECONDS = 0.5
+MAX_NAMES = 20_000
+MAX_SNAPSHOTS = 64
+SETTLED_NANOSECONDS = 2 * 10**9
+"""Age of an mtime after which the next change of the folder is sure to change it."""
+POSITION_BITS = 32
+"""Bits of a cookie that are the position in a listing; the upper ones number the snapshot of a folder."""
 
 AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 class Attributes(NamedTuple):
-    """A node's stat fields. Times are nanoseconds since 1970."""
+    """The stat fields of a node. Times are nanoseconds since 1970."""
 
     mode: int
     nlink: int
@@ -56,8 +55,8 @@ class Attributes(NamedTuple):
         return -(-self.size // BLOCK)
 
 
-class Found(NamedTuple):
-    """What a look-up gives: an id with one more reference, the attributes, and for how many seconds they are good."""
+class Lookup(NamedTuple):
+    """The result of a look-up: a node id with one more reference, attributes, and timeouts in seconds."""
 
     ident: int
     node: Node
@@ -67,14 +66,14 @@ class Found(NamedTuple):
 
 
 class Stale(NamedTuple):
-    """What the kernel is to forget: entries of directories, by the directory's node id and name, and nodes."""
+    """What the kernel must forget: entries by node id of the directory and name, and nodes by id."""
 
     entries: Sequence[tuple[int, str]] = ()
     nodes: Sequence[int] = ()
 
 
 class Missing(NotFound):
-    """There is no such name, and for ``timeout`` seconds there will not be."""
+    """There is no such name. The kernel may remember that for ``timeout`` seconds."""
 
     def __init__(self, reason: str = "", source: str = "", part: str = "", timeout: float = 0.0) -> None:
         super().__init__(reason, source, part)
@@ -82,10 +81,9 @@ class Missing(NotFound):
 
 
 class Listing:
-    """The children of a directory, in order: those of a container, or what was in a folder when it was listed.
+    """The children of a directory in order: those in a container, or a snapshot of a folder.
 
-    ``own`` is listed before them. ``cookie`` is added to each position; ``timeout`` is for how many seconds all this is
-    good.
+    ``own`` is listed first. ``cookie`` is added to each position. ``timeout`` is that of the entries, in seconds.
     """
 
     def __init__(
@@ -106,11 +104,11 @@ class Listing:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """Without ``own``; those of a container are made when they are asked for."""
+        """The nodes without ``own``. Those in a container are made on access."""
         return self.directory.listing() if self.is_settled else self._nodes
 
     def nodes_from(self, start: int) -> Iterator[Node]:
-        """The nodes from position ``start`` on."""
+        """Yield the nodes from position ``start`` on."""
         if self.own is not None:
             if start == 0:
                 yield self.own
@@ -127,9 +125,9 @@ class Listing:
         return self.directory.at(position) if isinstance(self.directory, Settled) else self._nodes[position]
 
     def held_from(self, start: int) -> Iterator[tuple[int, Node]]:
-        """What is listed from position ``start`` on and may change: ids, each with one more reference, and nodes.
+        """Yield ids, each with one more reference, and nodes from position ``start`` on, except those in a container.
 
-        0 is the id of what has to be asked for. Who stops early gives back the last one by ``forget``.
+        The id is 0 for nodes that need a look-up. A caller that stops early must release the last id by ``forget``.
         """
         if self.own is not None:
             if start == 0:
@@ -139,9 +137,9 @@ class Listing:
             yield 0 if node.is_volatile else self._inodes.hold_named(self._parent, node), node
 
     def held_inside(self, start: int) -> tuple[int, Iterable[Facts]]:
-        """What is listed of a container from position ``start`` on: the id of the first, and facts.
+        """Return the id of the first child in a container from position ``start`` on, and facts of all of them.
 
-        Each has one more reference; whoever does not need that many gives back the others.
+        Each id has one more reference; the caller must release those that it does not need.
         """
         start -= self.own is not None
         if start >= self._count or not isinstance(self.directory, Settled):
@@ -153,7 +151,7 @@ class Listing:
 class Operations:
     """The file system over ``root``, with ``own`` as one more directory in it.
 
-    ``total_size`` gives the bytes of all sources, for ``df``.
+    ``total_size`` returns the bytes of all sources, for ``df``.
     """
 
     def __init__(
@@ -162,22 +160,23 @@ class Operations:
     ) -> None:
         self.options = options
         self.inodes = Inodes(root, own)
-        self.longest = LONG
-        """Seconds; less where the kernel cannot be told that something has changed."""
+        self.longest = LONG_SECONDS
+        """The longest timeout; less if the kernel cannot be notified of changes."""
         self.has_presumed = False
-        """Whether there may be directories that are presumed, so that OPENDIR has to ask."""
+        """Whether directories may turn out to be files, so that OPENDIR must check."""
         self._total_size = total_size
         self._mask = ~(options.umask or 0)
         self._lock = threading.Lock()
-        self._snapshots: OrderedDict[tuple[int, int], Listing] = OrderedDict()
+        self._snapshots: LRU[tuple[int, int], Listing] = LRU(MAX_SNAPSHOTS)
         self._numbers = itertools.count(1)
         self._names_at_root: set[str] = set()
         self._noted = ""
-        """The version whose names at the root are all among them."""
+        """The version whose names at the root are all in ``_names_at_root``."""
         self._unsettled: dict[int, float] = {}
+        """When to check folders again that were listed just after a change, by node id."""
 
-    def look_up(self, parent: int, name: str) -> Found:
-        """A name in a directory. Raises Missing where it is not there."""
+    def look_up(self, parent: int, name: str) -> Lookup:
+        """Look up a name in a directory. Raises Missing if it does not exist."""
         if parent == ROOT:
             self._note_at_root(name)
         directory = self.inodes.directory(parent)
@@ -185,41 +184,41 @@ class Operations:
         try:
             ident, node = self.inodes.look_up(parent, directory, name)
         except NotFound as error:
-            # No variable has the exception: its frames would refer to it, and wait for the collector.
+            # No variable holds the exception: that would be a reference cycle with its frames.
             raise Missing(error.reason, error.source, error.part, timeout) from None
         try:
             attributes = self.attributes_of(node)
-            # After what may have taken long: the kernel is told of a change once, and must not get the old name later.
+            # Last, as the above may take long: the kernel is notified once and must not get a stale name afterwards.
             _checked(node)
         except BaseException:
             self.inodes.forget(ident, 1)
             raise
         if node.is_volatile:
-            return Found(ident, node, attributes, 0.0, self.longest)
+            return Lookup(ident, node, attributes, 0.0, self.longest)
         timeout = self.timeout_of(node, timeout)
-        return Found(ident, node, attributes, timeout, timeout)
+        return Lookup(ident, node, attributes, timeout, timeout)
 
     def timeout_of(self, node: Node, timeout: float) -> float:
-        """For how many seconds a node is good in a directory where others are for so many."""
-        return min(SHORT, timeout) if node.origin.has_other_names else timeout
+        """Return the timeout of a node in a directory where ``timeout`` is that of others."""
+        return min(SHORT_SECONDS, timeout) if node.origin.has_other_names else timeout
 
     def forget(self, ident: int, references: int) -> None:
         self.inodes.forget(ident, references)
 
     def node(self, ident: int) -> Node:
-        """Raises Changed where the node belongs to a version that another has taken the place of."""
+        """Return a node. Raises Changed if its version was replaced."""
         return _checked(self.inodes.node(ident))
 
     def attributes(self, ident: int) -> tuple[Attributes, float]:
-        """All attributes, and for how many seconds they are good."""
+        """Return all attributes, and their timeout in seconds."""
         if self.inodes.is_in_container(ident):
             return self.attributes_of(self.node(ident)), self.longest
-        with suppress(NotFound, Changed):  # deleted, or in a folder that is, and still open: the attributes that it had
+        with suppress(NotFound, Changed):  # deleted while open: the last known attributes
             self.inodes.renew(ident)
-        return self.attributes_of(self.node(ident)), min(SHORT, self.longest)
+        return self.attributes_of(self.node(ident)), min(SHORT_SECONDS, self.longest)
 
     def attributes_of(self, node: Node) -> Attributes:
-        """All attributes. May take a pass over the data for a file whose size needs one."""
+        """Return all attributes. May read all data of a file whose size needs that."""
         size = 0
         if isinstance(node, File):
             size = node.data.size
@@ -231,21 +230,21 @@ class Operations:
         return self.attributes_in(node.origin, node.mode, node.ino, size)
 
     def attributes_in(self, origin: Origin, mode: int, ino: int = 0, size: int = 0) -> Attributes:
-        """Those of what comes from a source."""
+        """Return the attributes of a node that comes from a source."""
         _, uid, gid = origin.access
         uid = uid if self.options.uid is None else self.options.uid
         gid = gid if self.options.gid is None else self.options.gid
         mode = mode if stat.S_ISLNK(mode) else mode & self._mask
-        # One link: to count sub-directories would take a look into each directory.
+        # One link: counting sub-directories would mean listing each directory.
         return Attributes(mode, 1, ino, uid, gid, size, origin.mtime_ns)
 
     def known_attributes(self, node: Node) -> Attributes | None:
-        """The attributes, if they are known without reading from the container."""
+        """Return the attributes, or None if they need a read from the container."""
         is_known = not isinstance(node, File) or (node.data.is_sized and not node.is_volatile)
         return self.attributes_of(node) if is_known else None
 
     def read_into(self, ident: int, buffer: memoryview, offset: int) -> int:
-        """Fills the buffer from ``offset`` on, as far as the file goes; the number of bytes."""
+        """Fill the buffer from ``offset`` on, up to the end of the file; return the number of bytes."""
         node = self.node(ident)
         if not isinstance(node, File):
             raise IsADirectory("is a directory", part=node.name)
@@ -258,42 +257,36 @@ class Operations:
         return node.target
 
     def enter(self, ident: int) -> None:
-        """Somebody opens a directory. Raises Changed where it is none, and the kernel looks its name up again."""
+        """Verify a directory that is opened. Raises Changed if it is none; the kernel then looks its name up again."""
         _checked(self.inodes.directory(ident)).enter()
 
     def listing(self, ident: int, cookie: int) -> tuple[Listing, int]:
-        """What to list a directory from, and from which position on: 0, or where a cookie has led before."""
-        number, position = cookie >> COOKIE, cookie & (1 << COOKIE) - 1
+        """Return the listing of a directory, and the position in it that the cookie stands for."""
+        number, position = cookie >> POSITION_BITS, cookie & (1 << POSITION_BITS) - 1
         if number:
-            with self._lock:
-                kept = self._snapshots.get((ident, number))
+            kept = self._snapshots.get((ident, number))
             if kept is not None:
                 return kept, position
         directory = _checked(self.inodes.directory(ident))
         timeout = self._timeout_in(ident, directory)
         own = self.inodes.own() if ident == ROOT else None
         number = 0 if isinstance(directory, Settled) else next(self._numbers) & 0x3FFFFFFF
-        listing = Listing(self.inodes, ident, directory, own, number << COOKIE, timeout)
+        listing = Listing(self.inodes, ident, directory, own, number << POSITION_BITS, timeout)
         if ident == ROOT and listing.is_settled:
             self._note_all_at_root(listing.nodes)
         if not listing.is_settled:
-            if time.time_ns() - directory.origin.mtime_ns < SETTLED:
-                self._unsettled[ident] = time.monotonic() + SHORT
-            with self._lock:
-                self._snapshots[ident, number] = listing
-                if len(self._snapshots) > KEPT_SNAPSHOTS:
-                    self._snapshots.popitem(last=False)
+            if time.time_ns() - directory.origin.mtime_ns < SETTLED_NANOSECONDS:
+                self._unsettled[ident] = time.monotonic() + SHORT_SECONDS
+            self._snapshots.put((ident, number), listing)
         return listing, position
 
     def listed(self, ident: int, cookie: int) -> None:
-        """Somebody has come to the end of a listing."""
-        if cookie >> COOKIE:
-            with self._lock:
-                self._snapshots.pop((ident, cookie >> COOKIE), None)
+        """Drop the snapshot of a listing that was read to the end."""
+        self._snapshots.pop((ident, cookie >> POSITION_BITS))
 
     def getxattr(self, ident: int, name: str) -> bytes:
         if not name.startswith("user."):
-            # Not ENODATA: on ENOTSUP ``ls -l`` stops asking after the first file.
+            # Not ENODATA: after ENOTSUP ``ls -l`` does not ask for other files.
             raise Answer(errno.ENOTSUP)
         node = self.node(ident)
         if isinstance(node, Directory) and name.startswith(XATTR_PREFIX):
@@ -307,7 +300,7 @@ class Operations:
         return list(self.node(ident).xattrs())
 
     def statfs(self) -> dict[str, int]:
-        """The fields of statvfs: as large as the sources, and nothing free."""
+        """Return the fields of statvfs: the size of the sources, and no free space."""
         return {
             "f_bsize": STATFS_BLOCK,
             "f_frsize": STATFS_BLOCK,
@@ -316,7 +309,7 @@ class Operations:
         }
 
     def stale(self, at: str) -> Stale:
-        """What the kernel may have of what is at a path of the tree: entries by directory and name, and node ids."""
+        """Return what the kernel may know of a path of the tree."""
         ident, above, entries = ROOT, [], []
         for name in at.split("/")[1:]:
             entries, above = [(ident, name)], [ident]
@@ -325,7 +318,7 @@ class Operations:
                 return Stale(entries, above)
             ident = below
         for one in (*above, ident):
-            with suppress(GlassfsError):  # gone, or another: that shows when somebody asks
+            with suppress(GlassfsError):  # deleted or replaced: the next request shows that
                 self.inodes.renew(one)
         if ident == ROOT:
             with self._lock:
@@ -333,7 +326,7 @@ class Operations:
         return Stale(entries, [*above, ident, *self.inodes.below(ident)])
 
     def unsettled(self) -> list[int]:
-        """Folders of which the kernel may have kept a listing, although they may have changed under the same mtime."""
+        """Return folders that may have changed under the same mtime after the kernel cached their listing."""
         now = time.monotonic()
         due = [ident for ident, when in list(self._unsettled.items()) if when <= now]
         for ident in due:
@@ -341,33 +334,33 @@ class Operations:
         return due
 
     def _timeout_in(self, ident: int, directory: Directory) -> float:
-        """For how many seconds what is in a directory is good. To be asked before looking at what that is."""
-        is_told = isinstance(directory, Settled) or directory.watch()
-        if is_told and (ident != ROOT or len(self._names_at_root) < REMEMBERED_NAMES):
+        """Return the timeout of a directory's entries. Call it before reading them, as it begins to watch."""
+        is_notified = isinstance(directory, Settled) or directory.watch()
+        if is_notified and (ident != ROOT or len(self._names_at_root) < MAX_NAMES):
             return self.longest
-        return min(SHORT, self.longest)
+        return min(SHORT_SECONDS, self.longest)
 
     def _note_at_root(self, name: str) -> None:
-        """The kernel has to be told of each name in the root when a container is the root and changes."""
+        """Remember a name in the root: when a container that is the root changes, each must be invalidated."""
         with self._lock:
-            if len(self._names_at_root) < REMEMBERED_NAMES:
+            if len(self._names_at_root) < MAX_NAMES:
                 self._names_at_root.add(name)
 
     def _note_all_at_root(self, nodes: Sequence[Node]) -> None:
-        """Once for each version, however many requests a listing takes."""
+        """Remember all names, once per version."""
         identity = nodes[0].origin.identity if nodes else ""
         with self._lock:
             if self._noted == identity:
                 return
             for node in nodes:
-                if len(self._names_at_root) >= REMEMBERED_NAMES:
+                if len(self._names_at_root) >= MAX_NAMES:
                     break
                 self._names_at_root.add(node.name)
             self._noted = identity
 
 
 def _checked(node: AnyNode) -> AnyNode:
-    """Raises Changed where it belongs to a version that another has taken the place of."""
+    """Return the node. Raises Changed if its version was replaced."""
     if node.origin.lease.is_replaced:
         raise Changed("was replaced while it was open", part=node.name)
     return node

@@ -1,4 +1,4 @@
-"""What ``-o`` takes: glassfs's own options, those of FUSE that make sense here, and those of mount(8) to be ignored."""
+"""Parse ``-o``: the options of glassfs, those of FUSE that apply, and those of mount(8), which are ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glassfs.source.remote.connection import Connection
 from glassfs.tree import views_named
 from glassfs.tree.containers.containers import OPEN_CONTAINERS, PARSED_BYTES
 
-# Handled by mount(8), systemd or the kernel before or after us, or already so.
+# Handled by mount(8), systemd or the kernel, or always on.
 _IGNORED = {
     "auto", "noauto", "defaults", "nofail", "ro", "user", "users", "nouser", "owner", "group", "_netdev",
     "atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime", "lazytime", "async",
@@ -28,7 +28,7 @@ _FLAGS = {
 }
 
 READ_AHEAD_KIB = 1024
-LARGEST_ID = 0xFFFFFFFE  # the one above says "no change" to the system
+LARGEST_ID = 0xFFFFFFFE  # the next number means "no change" to the system
 
 _SIZE = "a size, such as 64M or 2G"
 _EXPECTED = {
@@ -37,34 +37,34 @@ _EXPECTED = {
 }
 
 DESCRIPTIONS = {
-    "allow_other": "let other users in, each as far as modes and owners allow",
-    "allow_root": "let root in, which FUSE does not do by itself",
-    "default_permissions": "let the kernel check modes; always on",
-    "uid=N, gid=N": "owner and group of everything, instead of the source's",
-    "umask=OCTAL": "permissions to take away, such as 077",
+    "allow_other": "let other users access the mount, subject to modes and owners",
+    "allow_root": "let root access the mount as well as the user who mounted it",
+    "default_permissions": "have the kernel check modes; always on",
+    "uid=N, gid=N": "owner and group of all files, instead of the source's",
+    "umask=OCTAL": "permission bits to clear, such as 077",
     "cache_size=SIZE": "memory for decoded blocks (256M)",
-    "spool=DIR": "where blocks too large for memory are decoded to, in files without a name (TMPDIR or /tmp)",
-    "max_open=N": f"containers kept open at a time, as far as they fit into {PARSED_BYTES >> 20}M ({OPEN_CONTAINERS})",
+    "spool=DIR": "folder for blocks too large for memory, decoded to unnamed files (TMPDIR or /tmp)",
+    "max_open=N": f"containers kept open, within {PARSED_BYTES >> 20}M of memory ({OPEN_CONTAINERS})",
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
-    "nonempty": "mount over a directory that has something in it",
-    "views=NAME+NAME…": "other forms of what is inside as well, such as mp4+parquet, or all",
-    "catalogue=no": "keep nothing in the user's cache of what tables over folders have found",
-    "auto_unmount": "unmount when the daemon dies, even by kill -9 (some fusermount3 do so for root only)",
+    "nonempty": "allow a mount point that is not empty",
+    "views=NAME+NAME…": "derived views to show beside the files, such as mp4+parquet, or all",
+    "catalogue=no": "do not cache on disk what tables over folders have found",
+    "auto_unmount": "unmount when the daemon dies, even by kill -9 (with some fusermount3 for root only)",
     "debug": "print every request; implies -f",
     **remote.DESCRIPTIONS,
 }
 
 
 class UnknownOption(WrongOption):
-    """An option that nobody knows."""
+    """An option that does not exist."""
 
 
 @dataclass
 class MountOptions:
     """The options of one mount. Sizes are bytes.
 
-    ``umask`` is None where none was given. ``remote`` is what was said of URLs. ``own_mountpoint`` is not an option to
-    be given: it is the mount point, if one was made for this mount.
+    ``umask`` is None if none was given. ``remote`` has the options about URLs. ``own_mountpoint`` is no option: it is
+    the mount point, if one was created for this mount.
     """
 
     uid: int | None = None
@@ -84,7 +84,7 @@ class MountOptions:
     def parse(
         cls, texts: Sequence[str], is_lenient: bool = False, ignored: Collection[str] = (),
     ) -> MountOptions:
-        """Options as given after ``-o``, several to a text.
+        """Return the options given after ``-o``, several in a text.
 
         Raises WrongOption for a wrong value, and for an unknown option unless ``is_lenient``.
         """
@@ -142,16 +142,16 @@ class MountOptions:
             self.remote = changed
 
     def connection(self) -> Connection:
-        """How to reach what is elsewhere, and whose it is: the user's who mounts, and nobody else's unless he says so.
+        """Return how to reach remote sources, and their permissions: only the mounting user's unless umask says more.
 
-        ``uid`` and ``gid`` are not in it: they are put on all nodes alike.
+        ``uid`` and ``gid`` are not included: they apply to all nodes alike.
         """
         if self.umask is None:
             return self.remote
         return replace(self.remote, permissions=0o444 & ~self.umask)
 
     def shown(self) -> dict[str, object]:
-        """For status.json."""
+        """Return the options for status.json."""
         return {
             "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid,
             "umask": None if self.umask is None else f"{self.umask:03o}",

@@ -1,7 +1,7 @@
-"""What a daemon takes and gives up at its start: all descriptors it may have, and capabilities it can do without.
+"""Raise a daemon's limit of open files, and drop the capabilities that it does not need.
 
-Capabilities (capabilities(7)) belong to threads, and new threads inherit them: given up before there are any. Linux
-only; elsewhere, and for a user who is not root, there is nothing to give up.
+Capabilities (capabilities(7)) belong to threads, and new threads inherit them: drop them before threads are started.
+Only root on Linux has any.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 log = logging.getLogger(__name__)
 
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN = 1, 2, 21
-KEPT = 1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH | 1 << CAP_SYS_ADMIN
-"""To read sources whoever owns them, and to mount and unmount."""
+NEEDED = 1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH | 1 << CAP_SYS_ADMIN
+"""To read sources of all owners, and to mount and unmount."""
 
 _VERSION_3 = 0x20080522
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 38, 24
@@ -32,7 +32,7 @@ class _Data(ctypes.Structure):
 
 
 def raise_descriptor_limit() -> None:
-    """Raises the soft limit of open files to the hard one: a container of many parts has as many files."""
+    """Raise the soft limit of open files to the hard one: a container may consist of many files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
@@ -43,12 +43,12 @@ def raise_descriptor_limit() -> None:
 
 
 def drop() -> None:
-    """Gives up what is not needed. Where the system does not allow that, the log says so, and the mount is served."""
+    """Drop the capabilities that are not needed. A failure is logged, and the mount is served all the same."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in range(_CAPABILITIES):
-        if not KEPT >> capability & 1:
+        if not NEEDED >> capability & 1:
             libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for numbers that this kernel does not have
     header = _Header(_VERSION_3, 0)
     held = (_Data * 2)()
@@ -56,8 +56,8 @@ def drop() -> None:
         log.warning("capabilities cannot be read: %s", os.strerror(ctypes.get_errno()))
         return
     for number, part in enumerate(held):
-        mask = KEPT >> 32 * number & 0xFFFFFFFF
+        mask = NEEDED >> 32 * number & 0xFFFFFFFF
         part.effective, part.permitted, part.inheritable = part.effective & mask, part.permitted & mask, 0
     if libc.capset(ctypes.byref(header), held) != 0:
-        log.warning("capabilities cannot be given up: %s", os.strerror(ctypes.get_errno()))
+        log.warning("capabilities cannot be dropped: %s", os.strerror(ctypes.get_errno()))
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

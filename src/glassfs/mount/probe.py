@@ -1,8 +1,8 @@
-"""Asking mounts something that may never be answered, such as how they are.
+"""Ask mounts for their status in child processes, as a mount may never answer.
 
-A thread that waits for a file system whose daemon hangs cannot be ended, not even by SIGKILL, and a process with such
-a thread cannot end either. So each question is put by a child of its own, which is left to itself when its time is
-over. To be called while the process has one thread.
+A thread that waits for a file system whose daemon hangs cannot be ended, not even by SIGKILL, and neither can its
+process. So each question is asked by a child process, which is abandoned when its time is up. Call these functions
+while the process has one thread.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from glassfs.mount import system
 
 Question = Callable[[], bytes]
 
-PATIENCE = 2.0
+TIMEOUT_SECONDS = 2.0
 AT_A_TIME = 16
 LARGEST_STATUS = 16 << 20
 _PART = 1 << 16
 
-GONE = "its daemon is gone; 'glassfs umount' takes it away"
+GONE = "its daemon is gone; 'glassfs umount' removes it"
 SILENT = "does not answer"
-NOT_ALLOWED = "only the user who mounted it, and root, may see more"
-FOREIGN = "says nothing that glassfs understands"
+NOT_ALLOWED = "only root and the user who mounted it may see more"
+FOREIGN = "its status cannot be read"
 
 
-def statuses(paths: Sequence[str], patience: float = PATIENCE) -> list[dict[str, Any]]:
-    """What each mount says about itself in its status.json, or the reason why it does not, as ``unreadable``.
+def statuses(paths: Sequence[str], timeout_seconds: float = TIMEOUT_SECONDS) -> list[dict[str, Any]]:
+    """Return each mount's status.json, or the reason why it cannot be read, as ``unreadable``.
 
-    Whoever may mount can be at the other end: what is in it is not to be relied on.
+    Any user who may mount can be at the other end, so callers must not trust the content.
     """
-    return [_parsed(answer) for answer in ask([_status_of(path) for path in paths], patience)]
+    return [_parsed(answer) for answer in ask([_status_of(path) for path in paths], timeout_seconds)]
 
 
-def ask(questions: Sequence[Question], patience: float = PATIENCE) -> list[bytes | None]:
-    """The answer to each question, or None where there was none after so many seconds, or it raised."""
+def ask(questions: Sequence[Question], timeout_seconds: float = TIMEOUT_SECONDS) -> list[bytes | None]:
+    """Return the answer to each question, or None if it raised or timed out."""
     answers: list[bytes | None] = []
     for first in range(0, len(questions), AT_A_TIME):
-        answers += _ask_together(questions[first : first + AT_A_TIME], patience)
+        answers += _ask_together(questions[first : first + AT_A_TIME], timeout_seconds)
     return answers
 
 
-def _ask_together(questions: Sequence[Question], patience: float) -> list[bytes | None]:
+def _ask_together(questions: Sequence[Question], timeout_seconds: float) -> list[bytes | None]:
     answers: list[bytes | None] = [None] * len(questions)
     with selectors.DefaultSelector() as selector:
         for number, question in enumerate(questions):
             child, pipe = _put(question)
             selector.register(pipe, selectors.EVENT_READ, (number, child, bytearray()))
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout_seconds
         while selector.get_map() and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 number, child, said = key.data
@@ -65,13 +65,13 @@ def _ask_together(questions: Sequence[Question], patience: float) -> list[bytes 
                     answers[number] = bytes(said) if status == 0 else None
         for key in list(selector.get_map().values()):
             os.close(key.fd)
-            # Not waited for: if it hangs in the kernel, it ends when the kernel lets it.
+            # Not waited for: a child that hangs in the kernel ends when the kernel lets it.
             os.kill(key.data[1], signal.SIGKILL)
     return answers
 
 
 def _put(question: Question) -> tuple[int, int]:
-    """The child that answers, and the pipe that it answers through."""
+    """Start a child for the question; return its process id and the pipe that it answers through."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -84,7 +84,7 @@ def _answer(question: Question, readable: int, writable: int) -> NoReturn:
     status = 1
     try:
         os.close(readable)
-        # Whoever reads the output of this program must not have to wait for a child that hangs.
+        # A reader of this program's output must not have to wait for a child that hangs.
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(null, number)
@@ -97,7 +97,7 @@ def _answer(question: Question, readable: int, writable: int) -> NoReturn:
 
 
 def _status_of(path: str) -> Question:
-    """The status with ``+`` in front, or the reason why there is none with ``-``."""
+    """Return a question whose answer is the status after ``+``, or the reason why there is none after ``-``."""
 
     def question() -> bytes:
         try:

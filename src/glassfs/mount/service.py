@@ -1,4 +1,4 @@
-"""Living under systemd: telling it that the mount is ready (sd_notify(3)), knowing its journal (sd-daemon(3))."""
+"""Run under systemd: notify it that the mount is ready (sd_notify(3)), recognize its journal (sd-daemon(3))."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def notify(*assignments: str) -> None:
-    """Sends ``READY=1``, ``STOPPING=1``, ``STATUS=…`` to the service manager, if there is one that wants to hear it."""
+    """Send ``READY=1``, ``STOPPING=1``, ``STATUS=…`` to the service manager, if one asks for it."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -19,11 +19,11 @@ def notify(*assignments: str) -> None:
         try:
             channel.sendto("\n".join(assignments).encode(), address)
         except OSError as error:
-            logging.getLogger(__name__).warning("the service manager does not listen: %s", error)
+            logging.getLogger(__name__).warning("cannot notify the service manager: %s", error)
 
 
 def is_journal(descriptor: int) -> bool:
-    """Whether this descriptor is the journal's stream that systemd gave us."""
+    """Return whether this descriptor is the stream to the journal that systemd opened."""
     device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
     try:
         status = os.fstat(descriptor)

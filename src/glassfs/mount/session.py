@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from glassfs import __version__
+from glassfs import __version__, threads
 from glassfs.cache import BlockCache
 from glassfs.errors import GlassfsError
 from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.messages import Messages
-from glassfs.mount.operations import SHORT, Operations, Stale
+from glassfs.mount.operations import SHORT_SECONDS, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
 from glassfs.source.remote.url import shown as shown_name
@@ -33,7 +33,7 @@ from glassfs.tree.sources.usage import Usage
 
 log = logging.getLogger(__name__)
 
-WATCH_INTERVAL = 0.2
+WATCH_SECONDS = 0.2
 
 
 class MountSession:
@@ -66,22 +66,22 @@ class MountSession:
         )
         self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations.has_presumed = self.sources.has_presumed
-        if not self.engine.takes_notice:
-            self.operations.longest = SHORT
+        if not self.engine.can_invalidate:
+            self.operations.longest = SHORT_SECONDS
         self._memory = allocator.Memory()
-        self._compared: set[str] = set()
-        """What has changed by comparing, and the kernel was not told of yet; exchanged as a whole."""
+        self._changed: set[str] = set()
+        """Paths that changed according to ``_poll``, before the kernel is notified; replaced as a whole."""
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serves until the file system is unmounted; ``ready`` is called once it answers. Raises MountError."""
+        """Serve until the file system is unmounted; call ``ready`` once it answers. Raises MountError."""
         privileges.drop()
-        allocator.tame()
-        _tame_collector()
+        allocator.tune()
+        _tune_collector()
 
         def started() -> None:
-            threading.Thread(target=self._after_start, args=(ready,), name="glassfs-watch", daemon=True).start()
-            threading.Thread(target=self._tick, name="glassfs-clock", daemon=True).start()
-            threading.Thread(target=self._poll, name="glassfs-poll", daemon=True).start()
+            threads.start("watch", self._after_start, ready)
+            threads.start("clock", self._tick)
+            threads.start("poll", self._poll)
 
         self._messages = Messages() if "debug" not in self.options.flags else None
         try:
@@ -111,69 +111,69 @@ class MountSession:
         return options | dict.fromkeys(self.options.flags & {"allow_other", "allow_root", "auto_unmount"}, True)
 
     def _after_start(self, ready: Callable[[], None]) -> None:
-        """On a thread of its own: tells that the mount answers, then watches the sources until the end.
+        """Report that the mount answers, then watch the sources until the end. Runs on a thread of its own.
 
-        It does not look at the mount: a thread that waits for it when the process is killed could never end, and with
-        it the process.
+        It must not access the mount: a thread that waits for it when the process is killed never ends, and neither does
+        the process.
         """
         mounted = system.mount_at(self.mountpoint)
         if mounted is not None and not system.raise_read_ahead(mounted.device, self.options.read_ahead):
-            log.info("the read-ahead of %s stays at 128 KiB: only root may raise it", self.mountpoint)
+            log.info("%s: read-ahead stays at 128 KiB, as only root may raise it", self.mountpoint)
         if self._messages:
             self._messages.restore()
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
-        with suppress(GlassfsError):  # as the first who looks would have to wait for it
+        with suppress(GlassfsError):  # now, as the first reader would have to wait for it
             self.sources.root().watch()
         self._watch()
 
     def _watch(self) -> None:
-        """Until the end. Whatever goes wrong is logged: without the watch nothing new would be shown any more."""
+        """Notify the kernel of changes until the end. Errors are logged: without this loop changes would not show."""
         again: dict[str, float] = {}
         while not self._is_ending.is_set():
-            self._wake.wait(WATCH_INTERVAL)
+            self._wake.wait(WATCH_SECONDS)
             self._wake.clear()
             try:
-                self._look(again)
+                self._notify(again)
             except Exception as error:
                 self.failures.errno_of(error)
 
-    def _look(self, again: dict[str, float]) -> None:
-        """What has changed, the kernel forgets: now, and "again" when that is due."""
+    def _notify(self, again: dict[str, float]) -> None:
+        """Have the kernel forget what has changed: now, and once more at the time in ``again``."""
         now = time.monotonic()
-        due = {place for place, when in again.items() if when <= now}
-        for place in due:
-            del again[place]
-        compared, self._compared = self._compared, set()
-        for place in compared.union(self.sources.heard()):
-            log.info("%s has changed", place or self.shown_sources[0])
-            # Once more later: what somebody is looking at in this moment keeps its old attributes the first time.
-            again[place] = now + WATCH_INTERVAL
-            due.add(place)
-        for place in due:
-            self.engine.invalidate(self.operations.stale(place))
+        due = {path for path, when in again.items() if when <= now}
+        for path in due:
+            del again[path]
+        changed, self._changed = self._changed, set()
+        for path in changed.union(self.sources.heard()):
+            log.info("%s has changed", path or self.shown_sources[0])
+            # Once more later: a request in progress may bring the old attributes back.
+            again[path] = now + WATCH_SECONDS
+            due.add(path)
+        for path in due:
+            self.engine.invalidate(self.operations.stale(path))
         self.engine.invalidate(Stale(nodes=self.operations.unsettled()))
         self._memory.tick(self.cache.misses + len(self.operations.inodes))
 
     def _tick(self) -> None:
-        """On a thread of its own: the watch may have to wait for the kernel."""
-        while not self._is_ending.wait(WATCH_INTERVAL):
+        """Run the engine's periodic work, on a thread of its own as the watch may wait for the kernel."""
+        while not self._is_ending.wait(WATCH_SECONDS):
             self.engine.tick()
 
     def _poll(self) -> None:
-        """On a thread of its own, as it waits for sources that hang: compares what is shown with the stores."""
-        while not self._is_ending.wait(WATCH_INTERVAL):
+        """Compare what is shown with the stores, on a thread of its own as a store may hang."""
+        while not self._is_ending.wait(WATCH_SECONDS):
             try:
                 changed = self.sources.refresh()
             except Exception as error:
                 self.failures.errno_of(error)
                 continue
             if changed:
-                self._compared = self._compared.union(changed)
+                self._changed = self._changed.union(changed)
                 self._wake.set()
 
     def status(self) -> dict[str, Any]:
-        """For ``.glassfs/status.json``."""
+        """Return the content of ``.glassfs/status.json``."""
         inodes = self.operations.inodes
         return {
             "version": __version__,
@@ -194,7 +194,7 @@ class MountSession:
         }
 
 
-def _tame_collector() -> None:
-    """Nodes come and go by the thousand, and are freed without the collector having to look at all of them."""
+def _tune_collector() -> None:
+    """Run the garbage collector rarely: nodes come and go by the thousand, and reference counts free them."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)

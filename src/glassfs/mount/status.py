@@ -1,4 +1,4 @@
-"""What a mount shows of itself: ``.glassfs`` with ``status.json`` and, not listed, ``source`` and ``views``."""
+"""Show the mount's own directory: ``.glassfs`` with ``status.json`` and, not listed, ``source`` and ``views``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ VIEWS = "views"
 
 
 class OwnDirectory(Directory):
-    """``.glassfs`` in the root of ``sources``, which belongs to ``owner``: a user and a group."""
+    """``.glassfs`` in the root of ``sources``. ``owner`` is a user id and a group id."""
 
     __slots__ = ("_outer", "_sources", "_status")
 
     def __init__(self, sources: Sources, status: Callable[[], dict[str, Any]], owner: tuple[int, int]) -> None:
         root = sources.tree.root
         outer = root.origin
-        # Its own identity and lease: it goes on whatever becomes of the container whose root it is shown in.
+        # Its own identity and lease: it stays when the container whose root it is shown in is replaced.
         own = replace(outer, identity=RESERVED, access=Access(0o444, *owner), lease=Lease(()))
         super().__init__(RESERVED, inode(RESERVED, root.ino), own)
         self._outer = outer
@@ -54,7 +54,7 @@ class OwnDirectory(Directory):
 
 
 class StatusFile(File):
-    """What the status was when the file was looked up. Only the owner of the mount may read it."""
+    """The status at the time of the look-up. Only the owner of the mount may read it."""
 
     __slots__ = ()
     is_volatile = is_of_mount = True

@@ -1,4 +1,4 @@
-"""What the system says and does about mounts: the table of mounts, unmounting, the read-ahead of one mount."""
+"""Find mounts in the system's table, unmount them, and set their read-ahead."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = [
     "real_path", "unmount",
 ]
 
-PATIENCE = 10.0
+UNMOUNT_SECONDS = 10.0
 
 
 def mount_at(path: str) -> Mount | None:
-    """The topmost mount whose mount point is ``path``, which must be absolute and without symbolic links."""
+    """Return the topmost mount whose mount point is ``path``, which must be absolute and without symbolic links."""
     found = None
     for mount in mounts():
         if mount.path == path:
@@ -27,19 +27,19 @@ def mount_at(path: str) -> Mount | None:
 
 
 def is_glassfs(path: str) -> bool:
-    """Whether the topmost mount at ``path`` is one of glassfs."""
+    """Return whether the topmost mount at ``path`` is one of glassfs."""
     found = mount_at(path)
     return found is not None and found.file_system == FILE_SYSTEM
 
 
 def real_path(path: str) -> str:
-    """The path without symbolic links; the last component is not looked at, as a dead mount cannot be."""
+    """Return the path without symbolic links, except in the last component: a dead mount cannot be resolved."""
     absolute = os.path.abspath(path)
     return os.path.join(os.path.realpath(os.path.dirname(absolute)), os.path.basename(absolute)).rstrip("/") or "/"
 
 
 def is_dead(path: str) -> bool:
-    """Whether the daemon of the mount at ``path`` is gone. The kernel would answer ``stat`` from its cache."""
+    """Return whether the daemon of the mount at ``path`` is gone. Not by ``stat``, which the kernel may have cached."""
     try:
         os.statvfs(path)
     except OSError as error:
@@ -48,31 +48,31 @@ def is_dead(path: str) -> bool:
 
 
 def unmount(path: str, lazy: bool = False) -> None:
-    """Unmounts what is mounted at ``path``. Raises MountError with the reason."""
-    place = real_path(path)
-    mount = mount_at(place) or mount_at(os.path.realpath(path))
+    """Unmount the glassfs mount at ``path``. Raises MountError with the reason."""
+    real = real_path(path)
+    mount = mount_at(real) or mount_at(os.path.realpath(path))
     if mount is None:
         raise MountError(f"{path}: nothing is mounted there")
     if mount.file_system != FILE_SYSTEM:
         raise MountError(f"{path}: is not a glassfs mount but {mount.file_system}")
     reason = _unmount(mount.path, lazy)
     if reason:
-        hint = "; close what uses it ('fuser -m' tells what), or 'glassfs umount --lazy'" if "busy" in reason else ""
-        raise MountError(f"{path}: {reason}{hint}")
-    end = time.monotonic() + PATIENCE
+        hint = "; close what uses it ('fuser -m' lists the processes), or use 'glassfs umount --lazy'"
+        raise MountError(f"{path}: {reason}{hint if 'busy' in reason else ''}")
+    end = time.monotonic() + UNMOUNT_SECONDS
     while mount in mounts() and time.monotonic() < end:
         time.sleep(0.01)
 
 
-def _unmount(place: str, lazy: bool) -> str | None:
-    """The reason why it failed, or None."""
+def _unmount(path: str, lazy: bool) -> str | None:
+    """Unmount; return the reason if that failed, else None."""
     import shutil
     import subprocess
 
     if os.geteuid() == 0:
-        commands = [["umount", *(["-l"] if lazy else []), place]]
+        commands = [["umount", *(["-l"] if lazy else []), path]]
     else:
-        commands = [[name, "-u", *(["-z"] if lazy else []), place] for name in ("fusermount3", "fusermount")]
+        commands = [[name, "-u", *(["-z"] if lazy else []), path] for name in ("fusermount3", "fusermount")]
     for command in commands:
         if shutil.which(command[0]):
             english = os.environ | {"LC_ALL": "C"}
@@ -84,7 +84,10 @@ def _unmount(place: str, lazy: bool) -> str | None:
 
 
 def raise_read_ahead(device: str, size: int) -> bool:
-    """Sets the kernel's read-ahead for a mount, in bytes. libfuse cannot ask for more than 128 KiB; root can."""
+    """Set the kernel's read-ahead for a mount to ``size`` bytes; return whether that worked. Only root may.
+
+    libfuse itself cannot ask for more than 128 KiB.
+    """
     try:
         with open(f"/sys/class/bdi/{device}/read_ahead_kb", "w", encoding="ascii") as file:
             file.write(str(size >> 10))

@@ -124,17 +124,14 @@ class PersistentCache:
         if files is not None and files.has(name, size):
             return
         now = time.time_ns()
-        reserved = self._with_index(lambda index: index.reserve(name, disk_size(size), now, writing))
+        is_granted = self._with_index(lambda index: index.reserve(name, disk_size(size), now, writing))
         files = self._files
-        if reserved is None or files is None:
+        if not is_granted or files is None:
             return
-        is_settled = not reserved.is_granted
+        is_settled: bool | None = False
         try:
-            if reserved.were_missing:
-                files.sweep()
-            if reserved.is_granted:
-                with files.written(header, data, now) as rename:
-                    is_settled = bool(self._with_index(lambda index: index.finish(name, lambda: rename(name))))
+            with files.written(header, data, now) as rename:
+                is_settled = self._with_index(lambda index: index.finish(name, lambda: rename(name)))
         except OSError as error:
             self._fail(error)
         if not is_settled:

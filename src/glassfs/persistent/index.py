@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import xxhash
 
@@ -48,13 +48,6 @@ INSERT INTO totals VALUES (0, 'none');
 
 Values: TypeAlias = Mapping[bytes, Sequence[bytes]]
 """The parts of values, by key."""
-
-
-class Reserved(NamedTuple):
-    """Whether a block may be written, and whether blocks had been counted whose files were never finished."""
-
-    is_granted: bool
-    were_missing: bool
 
 
 class Index:
@@ -144,8 +137,8 @@ class Index:
 
     # Blocks
 
-    def reserve(self, name: bytes, size: int, now: int, writing: Collection[bytes]) -> Reserved:
-        """Count a block that is about to be written, and evict others for it.
+    def reserve(self, name: bytes, size: int, now: int, writing: Collection[bytes]) -> bool:
+        """Count a block that is about to be written, and evict others for it; return whether it may be written.
 
         ``writing`` are the blocks that this process is writing, this one included: they are not evicted.
         """
@@ -156,11 +149,11 @@ class Index:
             self._forget(name)
             self._connection.execute("INSERT INTO blocks VALUES (?, ?, ?)", (name, size, now))
             self._add(size)
-            was_missing = self._evict(writing, now)
+            self._evict(writing, now)
             if len(writing) > 1 and self._number("SELECT bytes FROM totals") > self._blocks_budget():
                 self._forget(name)
-                return Reserved(False, was_missing)
-            return Reserved(True, was_missing)
+                return False
+            return True
 
     def finish(self, name: bytes, rename: Callable[[], None]) -> bool:
         """Rename the file of a block; return False if the block was evicted meanwhile and so is not counted."""
@@ -208,8 +201,8 @@ class Index:
     def _blocks_budget(self) -> int:
         return self._budget - self._number("PRAGMA page_count") * self._number("PRAGMA page_size") - JOURNAL
 
-    def _evict(self, writing: Collection[bytes], now: int) -> bool:
-        """Remove least recently used blocks until the budget holds; return whether a removed one had no file."""
+    def _evict(self, writing: Collection[bytes], now: int) -> None:
+        """Remove least recently used blocks until the budget holds."""
         was_missing = False
         oldest = "SELECT name, used FROM blocks ORDER BY used LIMIT ?"
         budget = self._blocks_budget()
@@ -227,7 +220,8 @@ class Index:
             was_missing |= used is None
             self._files.unlink(row[0])
             self._forget(row[0])
-        return was_missing
+        if was_missing:  # a killed process may have left an unfinished file instead
+            self._files.sweep()
 
     def _forget(self, name: bytes) -> None:
         row = self._row("SELECT size FROM blocks WHERE name = ?", name)

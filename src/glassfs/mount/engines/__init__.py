@@ -1,7 +1,4 @@
-"""Which libfuse there is: libfuse 3 where it works, libfuse 2 elsewhere.
-
-``GLASSFS_FUSE=2`` or ``3`` asks for one of them.
-"""
+"""Choose the engine: libfuse 3 if it works, else libfuse 2. ``GLASSFS_FUSE=2`` or ``3`` forces one of them."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ _INSTALL = "install it ('apt install fuse3' on Debian and Ubuntu, 'dnf install f
 
 
 def load(failures: Failures, is_debugging: bool = False) -> Engine:
-    """The best engine that works here. Raises MountError, saying what to install."""
+    """Return the best engine that works here. Raises MountError with what to install."""
     wanted = os.environ.get(ENVIRONMENT, "")
     if wanted not in ("", "2", "3"):
-        raise MountError(f"{ENVIRONMENT}={wanted}: may be 2 or 3")
+        raise MountError(f"{ENVIRONMENT}={wanted}: must be 2 or 3")
     reasons = []
     for generation in (int(wanted),) if wanted else (3, 2):
         found = _library(generation)
@@ -47,7 +44,7 @@ def load(failures: Failures, is_debugging: bool = False) -> Engine:
     advice = "install macFUSE" if sys.platform == "darwin" else _INSTALL
     if wanted == "2":
         advice = "install it ('apt install libfuse2')"
-    raise MountError(f"{' and '.join(reasons)}: {advice}; without it there are 'glassfs ls', 'cat' and 'export'")
+    raise MountError(f"{' and '.join(reasons)}: {advice}; 'glassfs ls', 'cat' and 'export' work without it")
 
 
 def _library(generation: int) -> tuple[str, ctypes.CDLL] | None:

@@ -1,6 +1,6 @@
-"""Each request of the kernel, answered from ``Operations`` in one message. Needs no kernel: ``send`` takes the replies.
+"""Answer each request of the kernel from ``Operations`` in one message. Needs no kernel: ``send`` gets the replies.
 
-Any thread. Whatever goes wrong is answered with an errno, and references that the kernel did not take are given back.
+Any thread. Every exception is answered with an errno. References that the kernel did not take are released.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _HEADER = OUT_HEADER.size
 _REQUEST = IN_HEADER.size
 
 Send = Callable[[Sequence[bytes | bytearray | memoryview]], bool]
-"""Sends one message in parts; whether anybody was still waiting for it."""
+"""Sends one message in parts; returns whether the kernel was still waiting for it."""
 
 
 class Payload:
-    """Where one thread puts what is read, which wants whole pages, and what it has answered so far."""
+    """One thread's pages for data that is read, and its number of answers by opcode."""
 
     def __init__(self) -> None:
-        # Private: the first use of a page that is shared takes nearly twice as long.
+        # Private: the first use of a shared page takes nearly twice as long.
         self.pages = memoryview(mmap.mmap(-1, LONGEST_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self.counts = [0] * OPCODES
 
 
 class Answers:
-    """The answers of one mount. ``opens`` and ``opens_directories`` tell that the kernel cannot do without OPEN."""
+    """Answers for one mount. ``opens`` and ``opens_directories`` are set if the kernel cannot do without OPEN."""
 
     opens = opens_directories = False
 
@@ -50,7 +50,7 @@ class Answers:
         self._failures = failures
         self._send = send
         self._ends: set[tuple[int, int]] = set()
-        """Directories that were listed to their ends just now, and the positions of these."""
+        """Directories that were just listed to the end, each with that position."""
         self._handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
             Opcode.READDIRPLUS: self._readdirplus, Opcode.READDIR: self._readdir, Opcode.FORGET: self._forget,
@@ -61,7 +61,7 @@ class Answers:
         }
 
     def answer(self, opcode: int, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        """Answers the request ``message``, whose header says these things."""
+        """Answer the request ``message``; the other arguments are from its header."""
         if opcode < len(payload.counts):
             payload.counts[opcode] += 1
         handler = self._handlers.get(opcode)
@@ -101,7 +101,7 @@ class Answers:
 
     def _read(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)
-        if size > LONGEST_READ:  # more than was agreed
+        if size > LONGEST_READ:  # more than was negotiated
             raise Answer(errno.EINVAL)
         count = self._operations.read_into(ident, payload.pages[:size], offset)
         self._reply(unique, payload.pages[:count])
@@ -115,7 +115,7 @@ class Answers:
         self._list(unique, ident, cookie, size, is_plus=False)
 
     def _list(self, unique: int, ident: int, cookie: int, size: int, is_plus: bool) -> None:
-        """As many entries as fit into ``size`` bytes, each with a reference where it comes with attributes."""
+        """Reply with as many entries as fit into ``size`` bytes; each that has attributes carries a reference."""
         operations = self._operations
         if (ident, cookie) in self._ends:
             self._ends.discard((ident, cookie))
@@ -127,7 +127,7 @@ class Answers:
         given: list[tuple[int, int]] = []
         is_full = False
         while position < 2 and not is_full:
-            # The kernel takes nothing of "." and ".." but the name.
+            # Of "." and ".." the kernel uses nothing but the name.
             after = listing.cookie + position + 1
             entry = wire.dirent(listing.directory.ino, after, DIRECTORY, b".."[: position + 1])
             entry = wire.NO_ENTRY + entry if is_plus else entry
@@ -140,7 +140,7 @@ class Answers:
                 fill = self._fill_plus if is_plus else self._fill
                 is_full = fill(body, listing, position, size, given)
             if not body:
-                if is_full:  # nothing would mean that this is the end
+                if is_full:  # an empty reply would mean the end
                     raise Answer(errno.EINVAL)
                 operations.listed(ident, cookie)
             elif not is_full:
@@ -152,7 +152,7 @@ class Answers:
                 operations.forget(child, references)
 
     def _note_end(self, ident: int, cookie: int) -> None:
-        """Whoever has got all of a listing asks once more, from there on."""
+        """Remember the end of a listing: the kernel asks once more from there."""
         if len(self._ends) >= REMEMBERED_ENDS:
             self._ends.clear()
         self._ends.add((ident, cookie))
@@ -160,7 +160,7 @@ class Answers:
     def _fill(
         self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
     ) -> bool:
-        """Entries from ``position`` on; whether there are more than fit."""
+        """Append entries from ``position`` on; return whether there are more than fit."""
         for node in listing.nodes_from(position - 2):
             position += 1
             entry = wire.dirent(node.ino, listing.cookie + position, node.mode, raw(node.name))
@@ -172,7 +172,7 @@ class Answers:
     def _fill_plus(
         self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
     ) -> bool:
-        """The same with attributes; ``given`` gets the ids that come with references, and how many."""
+        """Do the same with attributes; ``given`` gets the ids that carry references, and how many."""
         operations = self._operations
         for child, node in listing.held_from(position - 2):
             if child:
@@ -199,7 +199,7 @@ class Answers:
         self, body: bytearray, listing: Listing, origin: Origin, position: int, size: int,
         given: list[tuple[int, int]],
     ) -> bool:
-        """The same for what is in a container. As fast as can be: a listing asks for all, and few things differ."""
+        """Do the same for entries of a container. Optimized: listings are long, and few fields differ."""
         operations, seconds, nanoseconds = self._operations, *wire.times(listing.timeout)
         start = position - 2
         held = left = len(listing) - start
@@ -236,7 +236,7 @@ class Answers:
         return False
 
     def _put_slowly(self, body: bytearray, listing: Listing, position: int, child: int, after: int) -> bool:
-        """One entry of what takes more than its facts to know, or reading; whether it came with attributes."""
+        """Append one entry whose size is not among its facts; return whether it has attributes."""
         node = listing.node(position)
         attributes = self._operations.known_attributes(node)
         good = listing.timeout
@@ -269,14 +269,14 @@ class Answers:
 
     def _getxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         name = wire.name_at(message, _REQUEST + wire.XATTR_IN.size)
-        self._give(unique, message, self._operations.getxattr(ident, name))
+        self._reply_value(unique, message, self._operations.getxattr(ident, name))
 
     def _listxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         names = self._operations.listxattr(ident)
-        self._give(unique, message, b"".join(raw(name) + b"\0" for name in names))
+        self._reply_value(unique, message, b"".join(raw(name) + b"\0" for name in names))
 
-    def _give(self, unique: int, message: bytes, value: bytes) -> None:
-        """A value, or its size for who asks with none."""
+    def _reply_value(self, unique: int, message: bytes, value: bytes) -> None:
+        """Reply with a value, or with its size if the kernel asks for that."""
         size, _ = wire.XATTR_IN.unpack_from(message, _REQUEST)
         if size and len(value) > size:
             raise Answer(errno.ERANGE)

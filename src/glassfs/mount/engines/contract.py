@@ -1,7 +1,7 @@
-"""What a mount needs of a FUSE library, and nothing of which one it is.
+"""The contract of engines: what a mount needs of a FUSE library.
 
-``serve`` keeps the thread that calls it; everything else may be called from any thread. Engines answer the kernel from
-``Operations`` and turn what that raises into errno values by ``Failures``.
+``serve`` blocks its thread; all else may be called from any thread. Engines answer the kernel from ``Operations`` and
+map its exceptions to errno values by ``Failures``.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from glassfs.mount.operations import Operations, Stale
 
 LONGEST_READ = 1 << 20
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Those that end a mount."""
+"""Signals that end a mount."""
 
 
 @dataclass(frozen=True)
 class MountPoint:
-    """Where to mount, and under which options: those of fuse(8), with a value or with True."""
+    """Where to mount, and the options of fuse(8), each with a value or True."""
 
     path: str
     options: dict[str, str | bool] = field(default_factory=dict)
 
     def words(self, **more: str | bool) -> list[bytes]:
-        """The options and some more, as a command line has them."""
+        """Return the options and ``more`` as words of a command line."""
         words = []
         for name, value in {**self.options, **more}.items():
             words += [b"-o", os.fsencode(name if value is True else f"{name}={value}")]
         return words
 
     def device(self) -> str:
-        """What is mounted there now, "" for nothing."""
+        """Return the device that is mounted there now, or "" for none."""
         mounted = system.mount_at(self.path)
         return mounted.device if mounted is not None else ""
 
-    def unmount_left(self, device: str) -> None:
-        """Unmounts what is still mounted there of ours: libfuse leaves a mount whose connection was aborted."""
+    def unmount_leftover(self, device: str) -> None:
+        """Unmount our mount if it is still there: libfuse leaves one whose connection was aborted."""
         if device and self.device() == device:
             with suppress(MountError):
                 system.unmount(self.path, lazy=True)
@@ -52,30 +52,30 @@ class Engine(ABC):
     """A FUSE library, for one mount."""
 
     version: tuple[int, int]
-    """Of the library, such as (3, 14)."""
-    takes_notice = True
-    """Whether the kernel forgets what ``invalidate`` says. Where it does not, timeouts have to be short."""
+    """The library's version, such as (3, 14)."""
+    can_invalidate = True
+    """Whether ``invalidate`` works. If not, timeouts have to be short."""
 
     @property
     def generation(self) -> int:
         return self.version[0]
 
     @abstractmethod
-    def serve(self, operations: Operations, place: MountPoint, started: Callable[[], None]) -> None:
-        """Mounts and serves until the file system is unmounted or the process is told to end by a signal.
+    def serve(self, operations: Operations, mountpoint: MountPoint, started: Callable[[], None]) -> None:
+        """Mount and serve until the file system is unmounted or a signal ends the process.
 
-        ``started`` is called when the kernel has begun to ask, and must not wait for an answer of the mount. Raises
-        MountError where mounting fails.
+        ``started`` is called when the first request has come, and must not wait for an answer of the mount. Raises
+        MountError if mounting fails.
         """
 
     @abstractmethod
     def invalidate(self, stale: Stale) -> None:
-        """Has the kernel forget. Not to be called under a lock, nor while answering it."""
+        """Have the kernel forget ``stale``. Never call this under a lock or while answering a request."""
 
     @abstractmethod
     def tick(self) -> None:
-        """To be called a few times a second while it serves."""
+        """Do periodic work. Call this a few times a second while the engine serves."""
 
     def requests(self) -> dict[str, int]:
-        """How many requests of each kind have been answered, as far as that is known."""
+        """Return the number of answered requests by kind, as far as it is known."""
         return {}

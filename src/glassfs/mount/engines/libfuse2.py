@@ -1,7 +1,7 @@
-"""libfuse 2's high-level API, for systems without libfuse 3 and for macOS. Its structs are those of fusepy.
+"""The engine for libfuse 2's high-level API, for systems without libfuse 3 and for macOS, with the structs of fusepy.
 
-The callbacks run on libfuse's threads, one per request that is being answered, and make no decisions: ``paths`` turns
-what they are asked into node ids. The kernel cannot be told that something has changed, so all it keeps is short-lived.
+The callbacks run on libfuse's threads, one per request in progress, and make no decisions: ``paths`` maps paths and
+handles to node ids. The kernel cannot be notified of changes, so timeouts are short.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any
 from glassfs.mount.engines.contract import SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.paths import Handles, Paths
 from glassfs.mount.errors import Answer, Failures, MountError
-from glassfs.mount.operations import SHORT, Attributes, Operations, Stale
+from glassfs.mount.operations import SHORT_SECONDS, Attributes, Operations, Stale
 from glassfs.names import raw, text
 
 log = logging.getLogger(__name__)
 
 LIBRARY_PATH = "FUSE_LIBRARY_PATH"
-"""Where fusepy looks for the library to load while it is imported."""
+"""The variable from which fusepy takes the library that it loads at import."""
 MAX_BACKGROUND = 512
-"""Requests that nobody waits for, such as reading ahead, and so threads. A source that hangs soon uses up the usual 12,
-and then nothing is read ahead anywhere."""
+"""Background requests, such as read-ahead, and so threads. A source that hangs would soon use up the default of 12, and
+stop all read-ahead."""
 TYPE_MASK = 0o170000
 BLOCK_SIZE = 4096
 
-# libfuse answers all others by itself. The kernel refuses everything that writes, as the mount is read-only.
+# libfuse answers all others itself. The kernel refuses writes, as the mount is read-only.
 REGISTERED = (
     "getattr", "fgetattr", "readlink", "open", "read", "release", "opendir", "readdir", "releasedir", "getxattr",
     "listxattr", "statfs", "init",
@@ -43,7 +43,7 @@ REGISTERED = (
 class Libfuse2(Engine):
     """One mount through libfuse 2."""
 
-    takes_notice = False
+    can_invalidate = False
 
     def __init__(self, library_name: str, failures: Failures, is_debugging: bool = False) -> None:
         self._binding = _binding(library_name)
@@ -53,21 +53,21 @@ class Libfuse2(Engine):
         self._is_debugging = is_debugging
         self._callbacks: Callbacks | None = None
 
-    def serve(self, operations: Operations, place: MountPoint, started: Callable[[], None]) -> None:
+    def serve(self, operations: Operations, mountpoint: MountPoint, started: Callable[[], None]) -> None:
         device = ""
 
         def begin() -> None:
             nonlocal device
-            device = place.device()
-            threading.Thread(target=_once_it_answers, args=(place.path, started), daemon=True).start()
+            device = mountpoint.device()
+            threading.Thread(target=_start_when_answering, args=(mountpoint.path, started), daemon=True).start()
 
         self._callbacks = Callbacks(self._binding, operations, self._failures, begin)
         table = self._callbacks.table()
-        words = self._words(place)
+        words = self._words(mountpoint)
         arguments = (ctypes.c_char_p * (len(words) + 1))(*words)
         library, target, is_parallel = self._library, ctypes.c_char_p(), ctypes.c_int()
-        # libfuse has its own handlers, which end it, where there are none. A signal waits until it has set them: else
-        # it would end the process with the mount left behind.
+        # libfuse sets handlers of its own for signals without one. Signals are blocked until then: one that came before
+        # would end the process and leave the mount behind.
         before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
@@ -83,33 +83,33 @@ class Libfuse2(Engine):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        place.unmount_left(device)
+        mountpoint.unmount_leftover(device)
         if ended:
             log.error("libfuse ends with %d", ended)
 
     def invalidate(self, stale: Stale) -> None:
-        """There is no way to."""
+        """Do nothing: the high-level API cannot notify the kernel."""
 
     def tick(self) -> None:
         if self._callbacks is not None:
             self._callbacks.paths.expire()
 
     def requests(self) -> dict[str, int]:
-        """By the names of the callbacks: ``getattr`` is both LOOKUP and GETATTR."""
+        """Return counts by name of the callback; ``getattr`` is both LOOKUP and GETATTR."""
         return self._callbacks.counts() if self._callbacks is not None else {}
 
-    def _words(self, place: MountPoint) -> list[bytes]:
-        """The command line that libfuse reads."""
-        seconds = str(SHORT)
-        options = place.words(
+    def _words(self, mountpoint: MountPoint) -> list[bytes]:
+        """Return the command line that libfuse parses."""
+        seconds = str(SHORT_SECONDS)
+        options = mountpoint.words(
             use_ino=True, nonempty=True, entry_timeout=seconds, attr_timeout=seconds, negative_timeout=seconds,
             max_background=str(MAX_BACKGROUND), congestion_threshold=str(MAX_BACKGROUND * 3 // 4),
         )
-        return [b"glassfs", b"-f", *([b"-d"] if self._is_debugging else []), *options, os.fsencode(place.path)]
+        return [b"glassfs", b"-f", *([b"-d"] if self._is_debugging else []), *options, os.fsencode(mountpoint.path)]
 
 
 class Callbacks:
-    """What libfuse calls. Each takes and fills C structs, and raises what the answer is made of."""
+    """The callbacks of libfuse. They read and fill C structs; ``_answer`` maps their exceptions to errno values."""
 
     def __init__(
         self, binding: Any, operations: Operations, failures: Failures, started: Callable[[], None],
@@ -124,12 +124,12 @@ class Callbacks:
         self._lock = threading.Lock()
 
     def table(self) -> Any:
-        """``struct fuse_operations``, which keeps the callbacks alive."""
+        """Return a ``struct fuse_operations``, which keeps the callbacks alive."""
         table = self._binding.fuse_operations()
         types = {field[0]: field[1] for field in table._fields_}
         for name in REGISTERED:
             setattr(table, name, types[name](partial(self._answer, name, getattr(self, name))))
-        # What has a handle needs no path: libfuse does not have to put it together, nor to have one any more.
+        # Requests with a handle need no path, so libfuse need not build one, which may no longer exist.
         table.flag_nullpath_ok = table.flag_nopath = 1
         return table
 
@@ -179,12 +179,12 @@ class Callbacks:
 
     def getxattr(self, path: bytes, name: bytes, value: Any, size: int, *position: int) -> int:
         with self.paths.at(text(path)) as found:
-            return _give(self._operations.getxattr(found.ident, text(name)), value, size)
+            return _copy_value(self._operations.getxattr(found.ident, text(name)), value, size)
 
     def listxattr(self, path: bytes, names: Any, size: int) -> int:
         with self.paths.at(text(path)) as found:
             listed = self._operations.listxattr(found.ident)
-        return _give(b"".join(raw(name) + b"\0" for name in listed), names, size)
+        return _copy_value(b"".join(raw(name) + b"\0" for name in listed), names, size)
 
     def statfs(self, path: bytes, buffer: Any) -> None:
         fields = buffer.contents
@@ -203,15 +203,15 @@ class Callbacks:
             return -self._failures.errno_of(error)
 
 
-def _once_it_answers(path: str, started: Callable[[], None]) -> None:
-    """libfuse tells before it agrees with the kernel, which then sets what it has agreed on, the read-ahead for one."""
+def _start_when_answering(path: str, started: Callable[[], None]) -> None:
+    """Call ``started`` after a first answer: only then has the kernel set what was negotiated, such as read-ahead."""
     with suppress(OSError):
         os.stat(path)
     started()
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library with the types of what is called here."""
+    """Declare the types of the functions that are called here."""
     pointer, number = ctypes.c_void_p, ctypes.c_int
     library.fuse_setup.restype = pointer
     library.fuse_setup.argtypes = (number, pointer, pointer, ctypes.c_size_t, pointer, pointer, pointer)
@@ -221,7 +221,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def _binding(library_name: str) -> Any:
-    """fusepy, over this library. Raises ImportError, OSError or AttributeError."""
+    """Import fusepy over this library. Raises ImportError, OSError or AttributeError."""
     before = os.environ.get(LIBRARY_PATH)
     os.environ[LIBRARY_PATH] = library_name
     try:
@@ -235,7 +235,7 @@ def _binding(library_name: str) -> Any:
 
 
 def _fill(status: Any, found: Attributes) -> None:
-    """Fills a ``struct stat``."""
+    """Fill a ``struct stat``."""
     status.st_mode, status.st_nlink, status.st_ino = found.mode, found.nlink, found.ino
     status.st_uid, status.st_gid = found.uid, found.gid
     status.st_size, status.st_blocks, status.st_blksize = found.size, found.blocks, BLOCK_SIZE
@@ -244,8 +244,8 @@ def _fill(status: Any, found: Attributes) -> None:
         time.tv_sec, time.tv_nsec = seconds, nanoseconds
 
 
-def _give(value: bytes, buffer: Any, size: int) -> int:
-    """A value for getxattr and listxattr: its size where no buffer is given."""
+def _copy_value(value: bytes, buffer: Any, size: int) -> int:
+    """Copy a value for getxattr or listxattr into the buffer, if there is one, and return its size."""
     if size:
         if len(value) > size:
             raise Answer(errno.ERANGE)

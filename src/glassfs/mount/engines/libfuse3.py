@@ -1,10 +1,10 @@
-"""libfuse 3's low-level API: it mounts, agrees with the kernel on the protocol, and unmounts. Linux.
+"""The engine for libfuse 3's low-level API, which mounts, negotiates the protocol with the kernel, and unmounts. Linux.
 
-Requests are read from the session's descriptor by threads of our own, and answered in the kernel's own messages
-(``answers``), not through ``fuse_session_process_buf`` and its callbacks. Both take as long; but the callbacks need
-structs that differ between libraries and architectures (struct stat, fuse_file_info, fuse_entry_param), where messages
-are the same everywhere and can be tested without a kernel. Of libfuse's structs ctypes has to know ``fuse_args``,
-``fuse_buf`` and the first fields of ``fuse_conn_info``, which are the same in 3.0 to 3.18.
+Threads of our own read requests from the session's descriptor and answer them in the kernel's messages (``answers``),
+without ``fuse_session_process_buf`` and its callbacks. Both take as long, but the callbacks need structs that differ
+between libraries and architectures (stat, fuse_file_info, fuse_entry_param); messages are the same everywhere and can
+be tested without a kernel. Of libfuse's structs only ``fuse_args``, ``fuse_buf`` and the first fields of
+``fuse_conn_info`` are used, which are the same in 3.0 to 3.18.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 CAP_READDIRPLUS, CAP_READDIRPLUS_AUTO = 1 << 13, 1 << 14
 CAP_NO_OPEN, CAP_NO_OPENDIR = 1 << 17, 1 << 24
 MAX_BACKGROUND = 4096
-"""Requests that nobody waits for, such as reading ahead: more than can hang, as the kernel holds back what is above."""
+"""Background requests, such as read-ahead: more than can hang, as the kernel delays those above."""
 OPERATIONS = 42
 """Pointers in the oldest ``struct fuse_lowlevel_ops``; the first one is ``init``."""
-PATIENCE = 2.0
-"""Seconds after which a request that was interrupted is answered, if it hangs. Sooner would break what only sleeps."""
+INTERRUPT_SECONDS = 2.0
+"""Time after which an interrupted request is answered if it hangs. Less would break requests that are only slow."""
 ENDS = (errno.ENODEV, errno.ECONNABORTED, errno.EBADF, errno.EPERM)
 AGAIN = (errno.EINTR, errno.EAGAIN, errno.ENOENT)
-NOBODY_WAITS = (errno.ENOENT, *ENDS)
+CANCELED = (errno.ENOENT, *ENDS)
 _REQUEST = wire.IN_HEADER.size
 
 
@@ -67,7 +67,7 @@ class _Arguments(ctypes.Structure):
 
 
 class _Buffer(ctypes.Structure):
-    """``struct fuse_buf``, with room for what newer libraries have added to it."""
+    """``struct fuse_buf``, with space for fields that newer libraries have added."""
 
     _fields_ = (
         ("size", ctypes.c_size_t), ("flags", ctypes.c_int), ("mem", ctypes.c_void_p), ("fd", ctypes.c_int),
@@ -84,11 +84,11 @@ class _Version(ctypes.Structure):
 _Init = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_ConnectionInfo))
 
 
-class _Room:
-    """What one thread works with."""
+class _ThreadState:
+    """The buffers of one thread."""
 
     def __init__(self) -> None:
-        # Mapped: the kernel wants room for the longest write, of which nothing but the first page is ever used.
+        # Mapped: the kernel demands space for the longest write, of which only the first page is ever used.
         self.request = memoryview(mmap.mmap(-1, LONGEST_READ + wire.LEAST_READ))
         self.payload = Payload()
 
@@ -101,38 +101,38 @@ class Libfuse3(Engine):
         self._library = _declared(library)
         self._failures = failures
         self._is_debugging = is_debugging
-        self._init = _Init(self._agree)
-        self._is_agreed = False
+        self._init = _Init(self._negotiate)
+        self._is_negotiated = False
         self._session: int | None = None
         self._using_session = threading.Lock()
         self._descriptor = -1
         self._counts: list[list[int]] = [[0] * OPCODES]
-        """How often each request came, by thread; the first is the sum of those that ended."""
-        self._counting = threading.RLock()  # what a thread worked with may go at any moment
+        """Number of requests by opcode, for each thread; the first is the sum of ended threads."""
+        self._counting = threading.RLock()  # reentrant: a thread state may be finalized at any moment
         self._interrupted: deque[tuple[float, int]] = deque()
-        """Requests that somebody gave up, and when they are answered at the latest, in that order."""
+        """Deadlines and numbers of requests that were interrupted, in the order of deadlines."""
 
-    def serve(self, operations: Operations, place: MountPoint, started: Callable[[], None]) -> None:
+    def serve(self, operations: Operations, mountpoint: MountPoint, started: Callable[[], None]) -> None:
         self._started = started
         self._answers = Answers(operations, self._failures, self._send)
         self._named_in_root = partial(operations.inodes.named, ROOT)
-        self._crew = Crew(self._take, self._answer, self._room, operations.inodes.volume, self._end)
+        self._crew = Crew(self._take, self._answer, self._thread_state, operations.inodes.volume, self._end)
         over, self._over = os.pipe()
         os.set_blocking(self._over, False)
-        self._nobody = os.open(os.devnull, os.O_RDWR)  # at the end there may be no descriptor left
-        before = {number: signal.signal(number, self._told_to_end) for number in SIGNALS}
-        # A handler of Python's alone would not wake whoever is just about to wait.
+        self._null = os.open(os.devnull, os.O_RDWR)  # at the end no descriptor may be free
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        # A handler in Python alone would not wake a thread that is about to block.
         waker = signal.set_wakeup_fd(self._over, warn_on_full_buffer=False)
         try:
-            self._mount(place)
-            is_agreed = self._is_agreed  # newer libraries agree with the kernel while they mount
+            self._mount(mountpoint)
+            is_negotiated = self._is_negotiated  # newer libraries negotiate while they mount
             self._crew.start()
-            if is_agreed:
+            if is_negotiated:
                 started()
             os.read(over, 1)
         finally:
             try:
-                self._unmount(place)
+                self._unmount(mountpoint)
             finally:
                 signal.set_wakeup_fd(waker)
                 for number, handler in before.items():
@@ -156,10 +156,10 @@ class Libfuse3(Engine):
             sums = {opcode.name: sum(counts[opcode] for counts in self._counts) for opcode in Opcode}
         return {name: count for name, count in sums.items() if count}
 
-    def _mount(self, place: MountPoint) -> None:
-        """Raises MountError; libfuse says on stderr why."""
+    def _mount(self, mountpoint: MountPoint) -> None:
+        """Mount. Raises MountError; libfuse writes the reason to stderr."""
         library = self._library
-        words = [b"glassfs", *place.words()]
+        words = [b"glassfs", *mountpoint.words()]
         arguments = _Arguments(len(words), (ctypes.c_char_p * (len(words) + 1))(*words), 0)
         callbacks = (ctypes.c_void_p * OPERATIONS)(ctypes.cast(self._init, ctypes.c_void_p))
         size = ctypes.sizeof(callbacks)
@@ -171,63 +171,63 @@ class Libfuse3(Engine):
         else:
             session = library.fuse_session_new(ctypes.byref(arguments), callbacks, size, None)
         if not session:
-            raise MountError("libfuse does not take its options")
+            raise MountError("libfuse refuses its options")
         self._session = session
-        if library.fuse_session_mount(session, os.fsencode(place.path)) != 0:
+        if library.fuse_session_mount(session, os.fsencode(mountpoint.path)) != 0:
             raise MountError("libfuse cannot mount")
-        # A number of our own: libfuse closes its own at the end, and another file may get it while threads still read.
+        # A duplicate: libfuse closes its own at the end, and another file may get that number while threads still read.
         self._descriptor = os.dup(library.fuse_session_fd(session))
-        self._device = place.device()
+        self._device = mountpoint.device()
 
-    def _agree(self, _user: int, connection: Any) -> None:
-        """What we want of what the kernel can do."""
-        self._is_agreed = True
+    def _negotiate(self, _user: int, connection: Any) -> None:
+        """Choose among the capabilities of the kernel."""
+        self._is_negotiated = True
         info = connection.contents
         info.max_write = LONGEST_READ
         info.max_background = MAX_BACKGROUND
         info.congestion_threshold = MAX_BACKGROUND * 3 // 4
-        # Attributes with every listing: left to itself, the kernel stops asking for them midway.
+        # Attributes with every listing: by default the kernel stops asking for them midway.
         info.want = (info.want | info.capable & CAP_READDIRPLUS) & ~CAP_READDIRPLUS_AUTO
         self._answers.opens = not info.capable & CAP_NO_OPEN
         self._answers.opens_directories = not info.capable & CAP_NO_OPENDIR
 
-    def _told_to_end(self, _number: int, _frame: object) -> None:
+    def _on_signal(self, _number: int, _frame: object) -> None:
         self._end()
 
     def _end(self) -> None:
         with suppress(OSError):
             os.write(self._over, b".")
 
-    def _unmount(self, place: MountPoint) -> None:
-        """Unmounts what is still there of our mount, and lets go of the kernel."""
+    def _unmount(self, mountpoint: MountPoint) -> None:
+        """Unmount if still mounted, and close the connection to the kernel."""
         with self._using_session:
             session, self._session = self._session, None
         if session is None:
             return
         if self._descriptor >= 0:
             self._library.fuse_session_unmount(session)
-            place.unmount_left(self._device)
+            mountpoint.unmount_leftover(self._device)
         self._library.fuse_session_destroy(session)
         if self._descriptor >= 0:
-            # So that the kernel fails whatever is not answered. It would when the process has ended; but a thread of
-            # this process that waits for one of the answers could never end. Other threads may still use the number.
-            os.dup2(self._nobody, self._descriptor)
+            # Closing the connection fails all pending requests. Without that, a thread of this process that waits for
+            # one of them could never end. Not close(2), as other threads may still use the number.
+            os.dup2(self._null, self._descriptor)
 
-    def _room(self) -> _Room:
-        room = _Room()
+    def _thread_state(self) -> _ThreadState:
+        state = _ThreadState()
         with self._counting:
-            self._counts.append(room.payload.counts)
-        # With its thread its pages go: there may have been hundreds of them.
-        weakref.finalize(room, self._counted, room.payload.counts).atexit = False
-        return room
+            self._counts.append(state.payload.counts)
+        # Freed with its thread: there may have been hundreds of them.
+        weakref.finalize(state, self._keep_counts, state.payload.counts).atexit = False
+        return state
 
-    def _counted(self, counts: list[int]) -> None:
-        """A thread has ended."""
+    def _keep_counts(self, counts: list[int]) -> None:
+        """Add the counts of a thread that has ended to the first entry."""
         with self._counting:
             self._counts = [other for other in self._counts if other is not counts]
             self._counts[0] = [sum(both) for both in zip(self._counts[0], counts, strict=True)]
 
-    def _take(self, worker: Worker[_Room]) -> Task | None:
+    def _take(self, worker: Worker[_ThreadState]) -> Task | None:
         request = worker.state.request
         while True:
             try:
@@ -236,7 +236,7 @@ class Libfuse3(Engine):
                 if error.errno in AGAIN:
                     continue
                 if error.errno not in ENDS:
-                    log.error("the kernel cannot be heard any more: %s", error.strerror)
+                    log.error("cannot read requests of the kernel: %s", error.strerror)
                 return None
             if not size:  # hung up
                 return None
@@ -247,10 +247,10 @@ class Libfuse3(Engine):
                 continue
             _, opcode, unique, ident, _, _, _, _ = wire.IN_HEADER.unpack_from(message)
             if opcode == Opcode.INTERRUPT:
-                (given_up,) = wire.INTERRUPT_IN.unpack_from(message, _REQUEST)
-                self._interrupted.append((time.monotonic() + PATIENCE, given_up))
+                (interrupted,) = wire.INTERRUPT_IN.unpack_from(message, _REQUEST)
+                self._interrupted.append((time.monotonic() + INTERRUPT_SECONDS, interrupted))
                 continue
-            if opcode == Opcode.IOCTL:  # isatty, by each open() of Python: at once, as the kernel asks again each time
+            if opcode == Opcode.IOCTL:  # isatty, by each open() in Python: answered here, as it is frequent
                 worker.state.payload.counts[opcode] += 1
                 self._answers.fail(unique, errno.ENOSYS)
                 continue
@@ -258,11 +258,11 @@ class Libfuse3(Engine):
             if opcode == Opcode.READ:
                 task.size = wire.READ_IN.unpack_from(message, _REQUEST)[2]
             elif opcode == Opcode.LOOKUP and ident == ROOT:
-                # Several sources side by side: those that look for one that hangs must not hold up the others.
+                # Several sources side by side: look-ups of one that hangs must not delay the others.
                 task.within = self._named_in_root(wire.name_at(message)) or 0
             return task
 
-    def _answer(self, worker: Worker[_Room], task: Task) -> None:
+    def _answer(self, worker: Worker[_ThreadState], task: Task) -> None:
         if self._is_debugging:
             self._show(task)
         if task.opcode == Opcode.INIT:
@@ -271,11 +271,11 @@ class Libfuse3(Engine):
             self._answers.answer(task.opcode, task.unique, task.ident, task.message, worker.state.payload)
 
     def _process(self, message: bytes) -> None:
-        """Has libfuse agree with the kernel, which asks nothing else before it has done so."""
+        """Have libfuse negotiate with the kernel, which sends no other request before."""
         held = ctypes.create_string_buffer(message, len(message))
         buffer = _Buffer(size=len(message), mem=ctypes.addressof(held), fd=-1)
         with self._using_session:
-            if self._session is None:  # it is over already
+            if self._session is None:  # already unmounted
                 return
             self._library.fuse_session_process_buf(self._session, ctypes.byref(buffer))
         self._started()
@@ -284,8 +284,8 @@ class Libfuse3(Engine):
         try:
             os.writev(self._descriptor, parts)
         except OSError as error:
-            if error.errno not in NOBODY_WAITS:
-                log.error("an answer was not taken: %s", error.strerror)
+            if error.errno not in CANCELED:
+                log.error("the kernel refused an answer: %s", error.strerror)
             return False
         return True
 
@@ -296,7 +296,7 @@ class Libfuse3(Engine):
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library with the types of what is called here."""
+    """Declare the types of the functions that are called here."""
     pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
     functions: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "fuse_session_new": (pointer, (pointer, pointer, size, pointer)),

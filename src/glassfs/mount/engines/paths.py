@@ -1,8 +1,8 @@
-"""Paths and handles, which libfuse's high-level interface speaks in, over the node ids of ``Operations``. No ctypes.
+"""Map the paths and handles of libfuse's high-level API to the node ids of ``Operations``. No ctypes.
 
-A path is looked up name by name, and of the directories on the way it is remembered for a moment which ids they have.
-Every reference that a look-up gives is held by what is remembered, by an open handle, or given back. The kernel keeps
-pages by path: ``Handles`` sees to it that two versions of a file never share them. Any thread.
+A path is looked up name by name; the ids of the directories on the way are cached for a moment. Every reference that a
+look-up returns is held by this cache or by an open handle, or released. The kernel caches pages by path; ``Handles``
+ensures that two versions of a file never share them. Any thread.
 """
 
 from __future__ import annotations
@@ -19,191 +19,192 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from glassfs.errors import Changed, IsADirectory, NotADirectory, NotFound
+from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import Attributes, Found, Listing, Operations
+from glassfs.mount.operations import Attributes, Listing, Lookup, Operations
 from glassfs.tree import Directory, File, Settled
 from glassfs.tree.lease import Lease
 
-MOMENT = 0.2
-"""Seconds for which it is remembered where a path led to: these come on top of those that the kernel remembers."""
-REMEMBERED_DIRECTORIES = 4096
-REMEMBERED_VERSIONS = 50_000
+CACHE_SECONDS = 0.2
+"""How long directories are cached by path, in addition to the kernel's timeout."""
+MAX_DIRECTORIES = 4096
+MAX_VERSIONS = 50_000
 
 
-class _Place:
-    """A directory that a path has led to, whose id is held until it has no users any more.
+class _CachedDirectory:
+    """The directory at a path. Its id is held until it has no users, and so is the id of one child in a container.
 
-    So is that of one of its children in a container: with it go the ids of all others, and nodes made for them.
+    The child keeps the ids of all its siblings, and their nodes, from being dropped.
     """
 
     __slots__ = ("child", "ident", "is_settled", "lease", "until", "users")
 
-    def __init__(self, found: Found, until: float) -> None:
+    def __init__(self, found: Lookup, until: float) -> None:
         self.ident = found.ident
         self.lease: Lease = found.node.origin.lease
         self.is_settled = isinstance(found.node, Settled)
         self.until = until
         self.child = 0
         self.users = 1
-        """Those who look into it, and what is remembered."""
+        """Look-ups in progress, and the cache."""
 
 
 class Paths:
-    """What the paths of the kernel lead to."""
+    """Nodes by path."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
         self._lock = threading.Lock()
-        self._places: OrderedDict[str, _Place] = OrderedDict()
+        self._directories: OrderedDict[str, _CachedDirectory] = OrderedDict()
         """By path, the oldest first."""
 
-    def take(self, path: str) -> Found:
-        """What is at a path, with a reference that the caller gives back by ``forget``."""
-        found, place = self._found(path)
-        self._leave(place)
+    def take(self, path: str) -> Lookup:
+        """Look up a path; the caller must release the reference by ``forget``."""
+        found, directory = self._found(path)
+        self._leave(directory)
         return found
 
     @contextmanager
-    def at(self, path: str) -> Iterator[Found]:
-        """What is at a path, for as long as the block lasts."""
-        found, place = self._found(path)
+    def at(self, path: str) -> Iterator[Lookup]:
+        """Look up a path and hold the reference while the block lasts."""
+        found, directory = self._found(path)
         try:
             yield found
         finally:
             if isinstance(found.node, Directory) and found.ident != ROOT:
                 self._leave(self._remembered(path, found))
-            elif not self._is_kept(found, place):
+            elif not self._is_kept(found, directory):
                 self.forget(found.ident)
-            self._leave(place)
+            self._leave(directory)
 
     def forget(self, ident: int) -> None:
         self._operations.forget(ident, 1)
 
     def expire(self) -> None:
-        """Gives back what was remembered for long enough. To be called a few times a second."""
+        """Drop expired directories. Call this a few times a second."""
         now = time.monotonic()
         while True:
             with self._lock:
-                path, place = next(iter(self._places.items()), ("", None))
-                if place is None or place.until > now:
+                path, directory = next(iter(self._directories.items()), ("", None))
+                if directory is None or directory.until > now:
                     return
-                del self._places[path]
-            self._leave(place)
+                del self._directories[path]
+            self._leave(directory)
 
-    def _found(self, path: str) -> tuple[Found, _Place | None]:
-        """What is at a path, with a reference, and the directory that it is in, with one more user."""
+    def _found(self, path: str) -> tuple[Lookup, _CachedDirectory | None]:
+        """Return the node at a path with a reference, and its directory with one more user."""
         try:
             return self._looked_up(path)
         except (Changed, NotADirectory, NotFound) as error:
-            if not self._doubt(path, isinstance(error, Changed)):
+            if not self._dropped_stale(path, isinstance(error, Changed)):
                 raise
         return self._looked_up(path)
 
-    def _looked_up(self, path: str) -> tuple[Found, _Place | None]:
+    def _looked_up(self, path: str) -> tuple[Lookup, _CachedDirectory | None]:
         operations = self._operations
         above, _, name = path.rpartition("/")
         if not name:
-            return Found(ROOT, operations.node(ROOT), operations.attributes(ROOT)[0], 0.0, 0.0), None
-        place = self._place(above)
+            return Lookup(ROOT, operations.node(ROOT), operations.attributes(ROOT)[0], 0.0, 0.0), None
+        directory = self._directory(above)
         try:
-            return operations.look_up(ROOT if place is None else place.ident, name), place
+            return operations.look_up(ROOT if directory is None else directory.ident, name), directory
         except BaseException:
-            self._leave(place)
+            self._leave(directory)
             raise
 
-    def _is_kept(self, found: Found, place: _Place | None) -> bool:
-        """Whether the reference to what was found is kept with the directory that it is in."""
-        if place is None or not place.is_settled:
+    def _is_kept(self, found: Lookup, directory: _CachedDirectory | None) -> bool:
+        """Return whether the directory keeps the reference to the node that was found in it."""
+        if directory is None or not directory.is_settled:
             return False
         with self._lock:
-            is_first = not place.child
+            is_first = not directory.child
             if is_first:
-                place.child = found.ident
+                directory.child = found.ident
         return is_first
 
-    def _place(self, path: str) -> _Place | None:
-        """The directory at a path, with one more user, or None for the root."""
+    def _directory(self, path: str) -> _CachedDirectory | None:
+        """Return the directory at a path with one more user, or None for the root."""
         names: list[str] = []
-        place = self._known(path)
-        while path and place is None:
+        directory = self._known(path)
+        while path and directory is None:
             path, _, name = path.rpartition("/")
             names.append(name)
-            place = self._known(path)
+            directory = self._known(path)
         while names:
             name = names.pop()
             try:
-                found = self._operations.look_up(ROOT if place is None else place.ident, name)
+                found = self._operations.look_up(ROOT if directory is None else directory.ident, name)
             finally:
-                self._leave(place)
+                self._leave(directory)
             if not isinstance(found.node, Directory):
                 self.forget(found.ident)
                 raise NotADirectory("is not a directory", part=name)
             path = f"{path}/{name}"
-            place = self._remembered(path, found)
-        return place
+            directory = self._remembered(path, found)
+        return directory
 
-    def _known(self, path: str) -> _Place | None:
-        """What is remembered of a path, with one more user."""
+    def _known(self, path: str) -> _CachedDirectory | None:
+        """Return the cached directory at a path with one more user, or None."""
         with self._lock:
-            place = self._places.get(path)
-            if place is None:
+            directory = self._directories.get(path)
+            if directory is None:
                 return None
-            if place.until > time.monotonic() and not place.lease.is_retired:
-                place.users += 1
-                return place
-            del self._places[path]
-        self._leave(place)
+            if directory.until > time.monotonic() and not directory.lease.is_retired:
+                directory.users += 1
+                return directory
+            del self._directories[path]
+        self._leave(directory)
         return None
 
-    def _remembered(self, path: str, found: Found) -> _Place:
-        """Remembers a directory and the reference to it; the place, with one more user."""
-        place = _Place(found, time.monotonic() + MOMENT)
+    def _remembered(self, path: str, found: Lookup) -> _CachedDirectory:
+        """Cache a directory and the reference to it; return it with one more user."""
+        directory = _CachedDirectory(found, time.monotonic() + CACHE_SECONDS)
         with self._lock:
-            before = [self._places.pop(path)] if path in self._places else []
-            if len(self._places) >= REMEMBERED_DIRECTORIES:
-                before.append(self._places.popitem(last=False)[1])
-            self._places[path] = place
-            place.users += 1
+            before = [self._directories.pop(path)] if path in self._directories else []
+            if len(self._directories) >= MAX_DIRECTORIES:
+                before.append(self._directories.popitem(last=False)[1])
+            self._directories[path] = directory
+            directory.users += 1
         for one in before:
             self._leave(one)
-        return place
+        return directory
 
-    def _leave(self, place: _Place | None) -> None:
-        if place is None:
+    def _leave(self, directory: _CachedDirectory | None) -> None:
+        if directory is None:
             return
         with self._lock:
-            place.users -= 1
-            is_used = place.users > 0
+            directory.users -= 1
+            is_used = directory.users > 0
         if not is_used:
-            for ident in filter(None, (place.child, place.ident)):
+            for ident in filter(None, (directory.child, directory.ident)):
                 self.forget(ident)
 
-    def _doubt(self, path: str, is_changed: bool) -> bool:
-        """Whether something was remembered on the way to a path that may have been outdated; it no longer is.
+    def _dropped_stale(self, path: str, is_changed: bool) -> bool:
+        """Drop cached directories above a path that may be stale; return whether there were any.
 
-        What is not in a directory of a container that is there as it was will not be there for the next one either.
+        A failed look-up in a container that has not changed needs no second attempt.
         """
         above = path.rpartition("/")[0]
         dropped = []
         with self._lock:
-            nearest = self._places.get(above)
+            nearest = self._directories.get(above)
             if nearest is not None and nearest.is_settled and not nearest.lease.is_retired and not is_changed:
                 return False
             while above:
-                if above in self._places:
-                    dropped.append(self._places.pop(above))
+                if above in self._directories:
+                    dropped.append(self._directories.pop(above))
                 above = above.rpartition("/")[0]
-        for place in dropped:
-            self._leave(place)
+        for directory in dropped:
+            self._leave(directory)
         return bool(dropped)
 
 
-class Opened(NamedTuple):
-    """A handle for ``read_into``, and what the kernel may do.
+class OpenReply(NamedTuple):
+    """A handle for ``read_into``, and how the kernel may cache.
 
-    ``is_direct``: it must not keep pages for this handle, nor read what it has; so while an older version is open
-    under the same path, as both would share the pages. ``keeps_pages``: what it has is of the version that was opened.
+    ``is_direct``: it must not use pages for this handle, as an older version is open under the same path and both would
+    share them. ``keeps_pages``: the pages it has are of the version that was opened.
     """
 
     number: int
@@ -212,25 +213,25 @@ class Opened(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Version:
-    """Of which file the kernel may have pages under a path."""
+class _PageVersion:
+    """The version of a file whose pages the kernel may have under a path."""
 
     identity: str
     is_settled: bool = False
-    """The kernel has dropped the pages of the version before: it does that before the first read or release."""
+    """Whether the kernel has dropped the pages of the previous version, as it does before the first read or release."""
 
 
 @dataclass(slots=True)
 class _Handle:
     ident: int
     path: str
-    version: _Version
+    version: _PageVersion
     is_old: bool = False
     """A newer version was opened under the same path."""
 
 
 class Handles:
-    """Open files and directories, each of which holds a reference to its id, and so the lease on its container."""
+    """Open files and directories. Each holds a reference to its id, and so the lease on its container."""
 
     def __init__(self, operations: Operations, paths: Paths) -> None:
         self._operations = operations
@@ -239,28 +240,25 @@ class Handles:
         self._numbers = itertools.count(1)
         self._files: dict[int, _Handle] = {}
         self._by_path: dict[str, dict[int, _Handle]] = {}
-        self._versions: OrderedDict[str, _Version] = OrderedDict()
+        self._versions: LRU[str, _PageVersion] = LRU(MAX_VERSIONS)
         self._listings: dict[int, tuple[int, Listing]] = {}
-        self._shown: OrderedDict[str, str] = OrderedDict()
-        """Of which version the kernel has been told the attributes, by path."""
+        self._shown: LRU[str, str] = LRU(MAX_VERSIONS)
+        """The identity of the version whose attributes the kernel got last, by path."""
 
     def __len__(self) -> int:
         return len(self._files) + len(self._listings)
 
     def show(self, path: str) -> Attributes:
-        """The attributes of what is at a path. The kernel keeps them, and with them the size, for some time."""
+        """Return the attributes of the node at a path. The kernel caches them, and so the size, for some time."""
         with self._paths.at(path) as found:
             if isinstance(found.node, File):
-                with self._lock:
-                    self._shown[path] = found.node.origin.identity
-                    if len(self._shown) > REMEMBERED_VERSIONS:
-                        self._shown.popitem(last=False)
+                self._shown.put(path, found.node.origin.identity)
             return found.attributes
 
-    def open(self, path: str, flags: int) -> Opened:
-        """Raises Answer where the kernel has attributes of another version: on ESTALE it asks for them and comes again.
+    def open(self, path: str, flags: int) -> OpenReply:
+        """Open a file. Raises Answer(ESTALE) if the kernel has attributes of another version.
 
-        Otherwise what is larger now would seem to end where the older version did.
+        The kernel then asks for attributes and opens again. Otherwise a file that grew would seem to end early.
         """
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise Answer(errno.EROFS)
@@ -269,7 +267,7 @@ class Handles:
             file = found.node
             if not isinstance(file, File):
                 raise IsADirectory("is a directory", part=path)
-            if self._shown.get(path, file.origin.identity) != file.origin.identity:
+            if self._shown.get(path) not in (None, file.origin.identity):
                 raise Answer(errno.ESTALE)
             file.prepare()
         except BaseException:
@@ -284,14 +282,13 @@ class Handles:
                 handle.is_old = True
             version = self._versions.get(path)
             if version is None or version.identity != identity:
-                version = self._versions[path] = _Version(identity)
-                if len(self._versions) > REMEMBERED_VERSIONS:
-                    self._versions.popitem(last=False)
+                version = _PageVersion(identity)
+                self._versions.put(path, version)
             others[number] = self._files[number] = _Handle(found.ident, path, version)
-        return Opened(number, bool(old) or file.is_volatile, version.is_settled)
+        return OpenReply(number, bool(old) or file.is_volatile, version.is_settled)
 
     def ident(self, number: int) -> int:
-        """The id behind a handle. Raises Changed where another version was opened under its path."""
+        """Return the id behind a handle. Raises Changed if another version was opened under its path."""
         handle = self._files.get(number)
         if handle is None:
             raise Answer(errno.EBADF)
@@ -319,7 +316,7 @@ class Handles:
         found = self._paths.take(path)
         try:
             listing, _ = self._operations.listing(found.ident, 0)
-            self._operations.listed(found.ident, listing.cookie)  # it is kept here
+            self._operations.listed(found.ident, listing.cookie)  # the handle keeps it
         except BaseException:
             self._paths.forget(found.ident)
             raise
@@ -328,7 +325,7 @@ class Handles:
         return number
 
     def listing(self, number: int) -> Listing:
-        """What ``opendir`` opened."""
+        """Return the listing that ``opendir`` opened."""
         try:
             return self._listings[number][1]
         except KeyError:

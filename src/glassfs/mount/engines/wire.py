@@ -1,7 +1,7 @@
-"""The messages between the kernel and a FUSE daemon, as in the kernel's <linux/fuse.h>, protocol 7.31 and later.
+"""The messages between the kernel and a FUSE daemon (<linux/fuse.h>, protocol 7.31 and later).
 
-Pure functions and layouts, in the byte order of the machine. They are the same on every architecture and for every
-libfuse, which cannot be said of the structs of libfuse and of struct stat.
+Pure functions and layouts in native byte order. Unlike struct stat and the structs of libfuse, they are the same on all
+architectures and for all versions of libfuse.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glassfs.mount.operations import LONGEST_NAME, Attributes
 from glassfs.names import text
 
 LEAST_READ = 8192
-"""The kernel refuses to read requests into less than this, or less than its longest write."""
+"""The smallest buffer that the kernel accepts for requests, beside the longest write."""
 
 
 class Opcode(IntEnum):
@@ -57,17 +57,17 @@ OUT_HEADER = struct.Struct("=IiQ")  # length, negative errno, unique
 ATTRIBUTES = "6Q10I"  # struct fuse_attr
 ENTRY_OUT = struct.Struct(f"=4Q2I{ATTRIBUTES}")
 ATTR_OUT = struct.Struct(f"=Q2I{ATTRIBUTES}")
-ENTRY_HEAD = "4Q2I3Q"  # of ENTRY_OUT: what the files of one directory do not have in common
+ENTRY_HEAD = "4Q2I3Q"  # of ENTRY_OUT: the fields that differ between the files of one directory
 ENTRY_TAIL = ENTRY_OUT.size - struct.calcsize(f"={ENTRY_HEAD}")
 STATFS_OUT = struct.Struct("=5Q4I24x")
 XATTR_OUT = struct.Struct("=II")
 OPEN_OUT = struct.Struct("=QII")
-DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of the name, type; the name comes behind it
+DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of the name, type; the name follows
 NO_ENTRY = bytes(ENTRY_OUT.size)
 
 FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1 << 1, 1 << 3
 
-# Notices, which are replies to nothing
+# Notifications: replies to no request
 NOTIFY_INVAL_INODE, NOTIFY_INVAL_ENTRY = 2, 3
 INVAL_INODE = struct.Struct("=Qqq")
 INVAL_ENTRY = struct.Struct("=QII")
@@ -78,23 +78,23 @@ U64 = (1 << 64) - 1
 
 
 def packed(error: int, unique: int, payload: bytes = b"") -> bytes:
-    """A whole message: the reply to ``unique`` with an errno, 0 for success."""
+    """Return a whole message: the reply to ``unique`` with an errno, 0 for success."""
     return OUT_HEADER.pack(OUT_HEADER.size + len(payload), -error, unique) + payload
 
 
 def name_at(message: bytes, start: int = IN_HEADER.size) -> str:
-    """The name in a request that begins there and ends with a NUL. Raises ValueError where there is none."""
+    """Return the name that begins at ``start`` and ends with a NUL. Raises ValueError if there is none."""
     return text(message[start : message.index(0, start)])
 
 
 def times(seconds: float) -> tuple[int, int]:
-    """Whole seconds and nanoseconds."""
+    """Split into whole seconds and nanoseconds."""
     whole = int(seconds)
     return whole, int((seconds - whole) * 10**9)
 
 
 def entry_out(ident: int, entry_timeout: float, timeout: float, found: Attributes) -> bytes:
-    """What a node is called from now on, and its attributes. The generation is 0: no id is used twice."""
+    """Return a node's id and attributes, with timeouts in seconds. The generation is 0, as no id is reused."""
     entry_seconds, entry_nanoseconds = times(entry_timeout)
     seconds, nanoseconds = times(timeout)
     mtime, mtime_ns = divmod(found.mtime_ns, 10**9)
@@ -107,7 +107,7 @@ def entry_out(ident: int, entry_timeout: float, timeout: float, found: Attribute
 
 
 def no_entry(timeout: float) -> bytes:
-    """That there is no such name, and how long that is so."""
+    """Return a reply that there is no such name for ``timeout`` seconds."""
     seconds, nanoseconds = times(timeout)
     return ENTRY_OUT.pack(0, 0, seconds, 0, nanoseconds, *[0] * 17)
 
@@ -124,26 +124,26 @@ def attr_out(timeout: float, found: Attributes) -> bytes:
 
 
 def dirent(ino: int, after: int, mode: int, name: bytes) -> bytes:
-    """A directory entry; ``after`` is the position behind it, ``mode`` the type as in st_mode."""
+    """Return a directory entry; ``after`` is the next position, ``mode`` has the type as in st_mode."""
     return DIRENT.pack(ino, after, len(name), mode >> 12) + name + bytes(-len(name) % 8)
 
 
 @lru_cache(LONGEST_NAME + 1)
 def direntplus(length: int) -> struct.Struct:
-    """A directory entry with attributes and a name of so many bytes: ENTRY_HEAD, ``tail_of``, DIRENT, the name."""
+    """Return the layout of an entry with attributes and a name of ``length`` bytes: ENTRY_HEAD, tail, DIRENT, name."""
     return struct.Struct(f"={ENTRY_HEAD}{ENTRY_TAIL}sQQII{length + -length % 8}s")
 
 
 def tail_of(attributes: Attributes) -> bytes:
-    """What all entries have in common whose attributes differ in inode number and size only."""
+    """Return the part that entries share whose attributes differ in inode number and size only."""
     return entry_out(0, 0, 0, attributes)[-ENTRY_TAIL:]
 
 
 def inval_inode(ident: int) -> bytes:
-    """A notice: attributes and pages of a node are not what they were."""
+    """Return a notification that attributes and pages of a node are stale."""
     return packed(-NOTIFY_INVAL_INODE, 0, INVAL_INODE.pack(ident, 0, 0))
 
 
 def inval_entry(parent: int, name: bytes) -> bytes:
-    """A notice: a name in a directory, and all that is below it, has to be asked for again."""
+    """Return a notification that a name in a directory, and all below it, is stale."""
     return packed(-NOTIFY_INVAL_ENTRY, 0, INVAL_ENTRY.pack(parent, len(name), 0) + name + b"\0")
