@@ -101,7 +101,7 @@ def containers(name: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_values_are_those_that_were_written(shown: Shown, name: str) -> None:
+def test_values_are_as_written(shown: Shown, name: str) -> None:
     checked = 0
     for container in containers(name):
         place = container.relative_to(DATA)
@@ -118,7 +118,7 @@ def test_values_are_those_that_were_written(shown: Shown, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files_are_refused_or_lose_what_is_damaged(shown: Shown, name: str) -> None:
+def test_damaged_files_are_refused_or_partly_readable(shown: Shown, name: str) -> None:
     """What is refused is itself; of the others each file is readable, or an error."""
     for file, verdict in VERDICTS[name].items():
         container = DATA / name / "malformed" / file
