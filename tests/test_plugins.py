@@ -278,7 +278,7 @@ def test_unusable_views_are_logged(views: Path, store: Path) -> None:
     assert sorted(warnings) == [
         "view failing fails: RuntimeError('made of glass')",
         "view missing cannot be loaded: list index out of range",
-        "view mp4 is there already",
+        "view mp4 exists already",
         "view none is not a glassfs.view.View",
     ]
     assert "'array.npy'" in done.stdout and "'array.shape'" in done.stdout and "array.zarr" in done.stdout
