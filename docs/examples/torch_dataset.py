@@ -24,9 +24,9 @@ class Steps(Dataset):
         number = int(np.searchsorted(self.ends, index, side="right"))
         frame = index - int(self.ends[number - 1]) if number else index
         episode = self.data[self.paths[number]]
-        picture = episode[f"images/{self.camera}/{frame:06d}"].numpy(copy=True)
+        image = episode[f"images/{self.camera}/{frame:06d}"].numpy(copy=True)
         state, action = (torch.tensor(episode[name].numpy()[frame]) for name in ("state", "action"))
-        return torch.from_numpy(picture), state, action
+        return torch.from_numpy(image), state, action
 
 
 if __name__ == "__main__":

@@ -99,9 +99,9 @@ def test_options_are_understood(given: tuple[Any, ...], expected: dict[str, Any]
         "https://h/r: glassfs does not know the option headers for https",
     ),
     (("/a/r", "file", {"mode": "w"}), "/a/r: glassfs does not know the option mode for local files"),
-    (("s3://b/r", "file"), "s3://b/r: is no name of the protocol file"),
-    (("s3://b/r", "gs"), "s3://b/r: is no name of the protocol gs"),
-    (("file:///a/r", "s3"), "file:///a/r: is no name of the protocol s3"),
+    (("s3://b/r", "file"), "s3://b/r: is not a name of the protocol file"),
+    (("s3://b/r", "gs"), "s3://b/r: is not a name of the protocol gs"),
+    (("file:///a/r", "s3"), "file:///a/r: is not a name of the protocol s3"),
     (
         ("https://u:p@h/r?sig=x", "simplecache"),
         "https://h/r: is not read through fsspec's simplecache, which may mix up what several threads read; "

@@ -9,7 +9,7 @@ import pytest
 
 from glassfs.errors import DeviceFailed, TooLarge
 from glassfs.source import Connection, Store, locate
-from glassfs.source.remote import objects, s3_pages
+from glassfs.source.remote import objects, s3_listing
 from tests.remote.conftest import Serving
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
@@ -82,8 +82,8 @@ def test_both_ways_to_list_say_the_same(
 def test_a_listing_of_long_words_without_end_is_bounded(
     said: Callable[[Listing], object], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(objects, "LONG_LISTING", 0.1)
-    monkeypatch.setattr(s3_pages, "MOST_BYTES", 400_000)
+    monkeypatch.setattr(objects, "LONG_LISTING_SECONDS", 0.1)
+    monkeypatch.setattr(s3_listing, "MOST_BYTES", 400_000)
     numbers, asked = count(), []
 
     def answer(request: Request) -> Reply:
@@ -112,6 +112,6 @@ def test_a_listing_without_end_has_a_part_of_the_time(scheme: str) -> None:
     with HttpServer(answer, bandwidth=20e6) as server:
         name = f"{server.url}/data/" if scheme == "http" else f"{scheme}://bucket/data/"
         options = {"key": "account", "anonymous": True} if scheme == "az" else {"token": "token"}
-        with pytest.raises(DeviceFailed, match=r"/data: the listing does not end within 0.3 seconds$"):
+        with pytest.raises(DeviceFailed, match=r"/data: the listing takes more than 0.3 seconds$"):
             locate([name], Connection(timeout=0.9, endpoint=server.url, **options))  # type: ignore[arg-type]
         assert server.count() > 0

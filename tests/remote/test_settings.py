@@ -84,7 +84,7 @@ def test_a_file_that_makes_no_sense_is_a_sentence(config: Path, monkeypatch: pyt
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     config.write_text("region = eu-central-1\n")
-    with pytest.raises(NotAllowed, match="s3://bucket: the files of AWS cannot be understood"):
+    with pytest.raises(NotAllowed, match="s3://bucket: cannot parse the AWS configuration files"):
         locate(["s3://bucket/"], Connection(timeout=10.0))
 
 

@@ -133,16 +133,3 @@ def test_another_query_is_another_object_on_disk_too(etag: str, tmp_path: Path) 
         for number in (1, 2, 1, 2):
             store = store_of(f"{server.url}/data?id={number}", disk_cache=str(tmp_path / "disk"))
             assert store.open(("data",)).read(0, 500_000) == bytes([number]) * 500_000
-
-
-def test_a_new_signature_is_no_other_object(tmp_path: Path) -> None:
-    """What is on disk is used."""
-    with HttpServer(lambda request: answer(Object(CONTENT, '"1"', THEN), request)) as server:
-        versions = set()
-        for word in ("one", "two"):
-            name = f"{server.url}/data?X-Amz-Signature={word}&X-Amz-Date={word}"
-            store = store_of(name, disk_cache=str(tmp_path / "disk"))
-            versions.add(store.entry(("data",)).version)
-            assert store.open(("data",)).read(0, SIZE) == CONTENT
-        assert len(versions) == 1
-        assert server.sent < 2 * SIZE

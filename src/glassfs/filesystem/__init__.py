@@ -1,7 +1,6 @@
-"""``glassfs://`` for programs that read through fsspec: what is in containers, as a read-only file system.
+"""The protocol ``glassfs://`` of fsspec: the contents of containers as a read-only file system, over ``library``.
 
-A third face beside ``mount`` and ``cli``; it stands on ``library``. ``system`` is the file system, ``file`` what it
-opens, ``options`` where that is.
+``system`` is the file system, ``file`` an open file, ``options`` the arguments that name a source.
 """
 
 from glassfs.filesystem.system import GlassfsFileSystem

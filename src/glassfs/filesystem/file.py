@@ -1,7 +1,7 @@
-"""An open file, as programs that read through fsspec expect one. One thread at a time, as other file objects.
+"""Open files as programs that use fsspec expect them. One thread at a time, as other file objects.
 
-It reads straight from the tree, with nothing of fsspec in between. Until it is closed it holds the lease on its
-container, as the file objects of ``library`` do, and the file system, so that nothing is closed under it.
+They read directly from the tree, without fsspec's caches. Until closed they hold the lease on their container and keep
+the file system open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from glassfs.tree import File
 
 
 class GlassfsFile(io.BufferedReader):
-    """``size`` bytes at ``path`` of the file system ``fs``. A pickle is the same place in the same version."""
+    """A file of the file system ``fs``. Unpickled, it has the same position in the same version."""
 
     def __init__(self, fs: AbstractFileSystem, path: str, file: File) -> None:
         raw = Raw(file, path)

@@ -1,4 +1,4 @@
-"""How fsspec says where a container is: a URL taken apart, which has to be put together again."""
+"""Rebuild the URL of a container, which fsspec has split into protocol, path and options."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from glassfs.source.remote.storage_options import KNOWN, connection_of
 from glassfs.source.remote.url import ALIASES, LOCAL, is_url, local_name, shown
 
 CACHES = ("simplecache", "filecache", "blockcache", "cached")
-"""File systems of fsspec that stand before others and keep what was read."""
+"""File systems of fsspec that cache the bytes of others."""
 
 
 def source_of(
     fo: object, target_protocol: str | None = None, target_options: Mapping[str, Any] | None = None,
 ) -> tuple[str, Connection]:
-    """What to open, and how to reach it. Local names are made absolute.
-
-    Raises Refused for what cannot be understood.
-    """
+    """Return what to open, and the connection. Local names become absolute. Raises Refused if they do not fit."""
     name = _named(fo)
     options = dict(target_options or {})
     protocol = (target_protocol or "").lower()
@@ -34,12 +31,12 @@ def source_of(
         )
     if protocol in LOCAL:
         if is_url(name):
-            raise Refused(f"is no name of the protocol {protocol}", shown(name))
+            raise Refused(f"is not a name of the protocol {protocol}", shown(name))
         return os.path.abspath(local_name(name)), connection_of(protocol, options, shown(name))
     if not scheme:
         name = _whole(name, protocol, options)
     elif ALIASES.get(scheme, scheme) != ALIASES.get(protocol, protocol):
-        raise Refused(f"is no name of the protocol {protocol}", shown(name))
+        raise Refused(f"is not a name of the protocol {protocol}", shown(name))
     return name, connection_of(protocol, options, shown(name))
 
 
@@ -56,7 +53,7 @@ def _named(fo: object) -> str:
 
 
 def _whole(name: str, protocol: str, options: dict[str, Any]) -> str:
-    """The URL of which fsspec has taken off the protocol, and the host and user, which become options."""
+    """Return the URL: fsspec has removed the protocol, and moved host and user to the options."""
     if ALIASES.get(protocol, protocol) in KNOWN or not options.get("host"):
         return f"{protocol}://{name}"
     host, port, user = (options.pop(option, None) for option in ("host", "port", "username"))

@@ -1,11 +1,10 @@
-"""A read-only file system of fsspec over what is in containers: the tree of ``glassfs.open``, under the same paths.
+"""A read-only file system of fsspec over containers: the tree of ``glassfs.open`` under the same paths. Any thread.
 
-Any thread. Nothing is opened before something is asked for, so that making one, or getting one pickled, costs nothing;
-a process that was forked off opens its own. File systems that were asked for the same share what is open in a process,
-and the last one that goes closes it.
+Sources are opened on first use, so that creating or unpickling a file system costs nothing; a forked process opens them
+again. File systems with equal arguments share one open tree in a process, which the last of them closes.
 
-Paths are exact names, those of views included, whether they are listed or not. Errors are those of ``glassfs.errors``,
-each of them also the built-in that fsspec's callers expect; all that would write raises OSError with EROFS.
+Paths are exact names, including those of views, listed or not. Errors are those of ``glassfs.errors``, each also the
+built-in exception that callers of fsspec expect. Methods that write raise OSError with EROFS.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from glassfs.errors import (
 )
 from glassfs.filesystem.file import GlassfsFile
 from glassfs.filesystem.options import source_of
+from glassfs.forks import after_fork
 from glassfs.library.documents import bytes_of
 from glassfs.library.finding import Paths
 from glassfs.library.session import Asked, LibrarySession
@@ -49,8 +49,8 @@ from glassfs.tree.nodes import Facts, Settled, facts_of
 from glassfs.tree.tree import normal
 
 PROTOCOL = "glassfs"
-AT_ONCE = 16
-"""Ranges of what is elsewhere that are read at once."""
+MOST_CONCURRENT = 16
+"""Ranges of a remote source read at once."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 Info = dict[str, Any]
@@ -59,33 +59,46 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class _Opened:
-    """What the file systems that were asked for the same have open in this process."""
+class _OpenTree:
+    """The open tree that file systems with equal arguments share in this process."""
 
     def __init__(self, asked: Asked, token: str) -> None:
         self.session = LibrarySession(asked, token)
-        # Not by __del__: while that runs another thread may still find this one.
+        # Not by __del__: another thread may still find this object while that runs.
         finalize(self, self.session.close).atexit = False
 
 
 _lock = threading.RLock()
-_all: WeakValueDictionary[str, _Opened] = WeakValueDictionary()
+_all: WeakValueDictionary[str, _OpenTree] = WeakValueDictionary()
 
 
-def _opened(asked: Asked, token: str) -> _Opened:
+def _opened(asked: Asked, token: str) -> _OpenTree:
     with _lock:
         found = _all.get(token)
         if found is None:
-            found = _all[token] = _Opened(asked, token)
+            found = _all[token] = _OpenTree(asked, token)
         return found
 
 
-class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """What is in a container, or in a folder of them: ``glassfs://PATH::CONTAINER``.
+def _refuse(path: Any) -> NoReturn:
+    name = path if isinstance(path, str) else ", ".join(map(str, path)) if isinstance(path, Iterable) else str(path)
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
 
-    ``fo`` names it, as a local name or a URL; ``target_protocol`` and ``target_options`` say the rest as fsspec does.
-    ``views`` are further forms of contents to be listed, ``cache_size`` bounds the decoded blocks in memory, in bytes,
-    and ``spool`` is the folder for those too large for it, as of ``glassfs.open``.
+
+def _refuse_write(number: int) -> Callable[..., NoReturn]:
+    """Return a method that raises EROFS for its argument of that number, given by position or keyword."""
+    def refuse(self: AbstractFileSystem, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse([*args, *kwargs.values()][number])
+
+    return refuse
+
+
+class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """The contents of a container, or of a folder of containers: ``glassfs://PATH::CONTAINER``.
+
+    ``fo`` is a local path or a URL, with ``target_protocol`` and ``target_options`` as in fsspec. ``views`` (further
+    forms of contents to list), ``cache_size`` (memory for decoded blocks, in bytes) and ``spool`` (a folder for blocks
+    that are too large for it) are those of ``glassfs.open``.
     """
 
     protocol = PROTOCOL
@@ -106,9 +119,9 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         token = hashlib.sha256(repr(astuple(asked)).encode("utf-8", "surrogatepass")).hexdigest()
         self._opened = _opened(asked, token)
         self._shown = shown(source)
-        self._is_elsewhere = is_url(source)
+        self._is_remote = is_url(source)
         asked_for = {
-            "fo": os.fspath(fo) if self._is_elsewhere else source, "target_protocol": target_protocol,
+            "fo": os.fspath(fo) if self._is_remote else source, "target_protocol": target_protocol,
             "target_options": target_options, "views": views, "cache_size": cache_size, "spool": spool,
         }
         self._asked_for = {name: value for name, value in asked_for.items() if value not in (None, "", {})}
@@ -121,7 +134,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @property
     def _fs_token(self) -> str:
-        """The same for whoever asked for the same, in all threads and processes: fsspec compares it, dask hashes it."""
+        """Equal for equal arguments, in all threads and processes. fsspec compares it, dask hashes it."""
         return self._opened.session.token
 
     @property
@@ -130,20 +143,20 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
-        """The path alone: of a name nothing is taken but the protocol in front, and slashes at both ends."""
+        """Return the path without the protocol and without slashes at both ends."""
         if isinstance(path, (list, tuple)):
             return [cls._strip_protocol(one) for one in path]
         return str(stringify_path(path)).removeprefix(f"{PROTOCOL}://").strip("/")
 
-    # What there is.
+    # Paths.
 
     def info(self, path: str, **kwargs: Any) -> Info:
-        """``name``, ``type``, ``size``, ``mode``, and the times of the container."""
+        """Return ``name``, ``type``, ``size``, ``mode``, and the times of the container."""
         path = self._strip_protocol(path)
         return self._fresh(lambda: _info_of(path, self._node(path)))
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """What is in a directory. ``size`` is None where it takes reading to find that out, which ``info`` does."""
+        """List a directory. ``size`` is None where it needs a read, which ``info`` makes."""
         path = self._strip_protocol(path)
         node = self._node(path)
         if not isinstance(node, Directory):
@@ -156,7 +169,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 self._linked(above + name, fact) if stat.S_ISLNK(fact[2]) else _info(above + name, fact, owner)
                 for name, fact, owner in _listed(node)
             ]
-        except Refused as error:  # a container in a folder: whoever walks passes over what is an OSError
+        except Refused as error:  # a container in a folder: callers that walk skip OSErrors
             raise Damaged(error.reason, error.source or self._shown, error.part) from error
         except GlassfsError as error:
             raise self._located(error) from None
@@ -173,12 +186,12 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def walk(
         self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "omit", **kwargs: Any,
     ) -> Iterator[tuple[str, Any, Any]]:
-        """As fsspec's, at one listing a directory, however deep they are. Links to directories are among these, but not
-        followed; links that lead nowhere are left out."""
+        """Walk as fsspec does, with one listing per directory. Links to directories are listed but not followed; broken
+        links are left out."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         has_detail = bool(kwargs.pop("detail", False))
-        self._paths()  # a container that cannot be opened is no directory to be passed over
+        self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
         waiting: list[tuple[str, Any, Any, Iterator[str]]] = []
 
         def enter(place: str) -> Iterator[tuple[str, Any, Any]]:
@@ -213,7 +226,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 yield place, dirs, files
 
     def ukey(self, path: str) -> str:
-        """Another one whenever the bytes may be others."""
+        """Return a key that changes whenever the bytes may have changed."""
         path = self._strip_protocol(path)
         node = self._node(path)
         words = path, node.origin.identity, str(node.origin.mtime_ns)
@@ -223,21 +236,21 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return int(self.ukey(path), 16)
 
     def modified(self, path: str) -> datetime:
-        """When the container was written last."""
+        """Return when the container was last modified."""
         return _EPOCH + timedelta(microseconds=self._node(self._strip_protocol(path)).origin.mtime_ns // 1000)
 
     def created(self, path: str) -> datetime:
-        """The same: nothing in a container is older than the container."""
+        """Return the same as ``modified``."""
         return self.modified(path)
 
-    # What is in it.
+    # Bytes.
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
-        """The bytes of a file, or a part of them as of a slice: negative numbers count from the end."""
+        """Return the bytes of a file, or of a range as in a slice: negative numbers count from the end."""
         return self._fresh(lambda: _part(self._file(path), start, end))
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
-        """The bytes of a file, or those of several by their paths: for a pattern, a list, or all below a directory."""
+        """Return the bytes of a file, or for a pattern, a list or a whole directory a dict from paths to bytes."""
         paths = self.expand_path(path, recursive=recursive)
         if paths == [self._strip_protocol(path)] and not self.isdir(paths[0]):
             return self.cat_file(paths[0], **kwargs)
@@ -256,10 +269,10 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self, paths: Iterable[str], starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return",
         **kwargs: Any,
     ) -> list[Any]:
-        """The bytes of many ranges, all those of a file in one version; of what is elsewhere, several at once.
+        """Return the bytes of many ranges, those of one file in one version; of a remote source, several at once.
 
-        Ranges are not joined, whatever ``max_gap``: what lies close together is fetched once in any case. An error
-        stands in the place of what could not be read, unless ``on_error`` is "raise".
+        ``max_gap`` is ignored: close ranges are fetched together in any case. Unless ``on_error`` is "raise", the error
+        is returned in place of the bytes of a failed range.
         """
         if isinstance(paths, (str, bytes)):
             raise TypeError("paths must be a list")
@@ -280,9 +293,9 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> GlassfsFile:
         if set(mode) & set("wax+"):
-            _read_only(path)
+            _refuse(path)
         if mode != "rb":
-            raise ValueError(f"there is no mode {mode}")
+            raise ValueError(f"invalid mode {mode}")
         try:
             return self._fresh(lambda: GlassfsFile(self, path, self._file(path)))
         except NoSuchEntry as error:
@@ -291,13 +304,13 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 f"{error.reason}{'; the nearest: ' if near else ''}{', '.join(near)}", error.source, error.part,
             ) from None
 
-    # What it takes.
+    # Implementation.
 
     def _paths(self) -> Paths:
         return self._opened.session.paths
 
     def _node(self, path: str) -> Node:
-        """What a path leads to, over links. Raises NoSuchEntry, NotADirectory, and what finding out raises."""
+        """Return the node at a path, following links. Raises NoSuchEntry, NotADirectory, or a read error."""
         paths = self._paths()
         try:
             return paths.entered(normal(path), is_exact=True)
@@ -305,7 +318,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise self._located(error) from None
 
     def _found(self, path: str) -> Node | None:
-        """The same, or None where there is nothing in a container that could be opened."""
+        """Return the node at a path, or None. Raises if a source cannot be opened."""
         self._paths()
         try:
             return self._node(self._strip_protocol(path))
@@ -320,7 +333,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return node
 
     def _fresh(self, do: Callable[[], Result]) -> Result:
-        """What ``do`` finds out of a path, once more if what it found has been replaced meanwhile."""
+        """Return what ``do`` returns; call it again if a container was replaced meanwhile."""
         try:
             return do()
         except Changed:
@@ -356,76 +369,35 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return self._all_of(part, ranges)
 
     def _all_of(self, do: Callable[[Item], Result], items: list[Item]) -> list[Result]:
-        """What ``do`` gives for each; of what is elsewhere, several at once."""
-        if not self._is_elsewhere or len(items) < 2:
+        """Return what ``do`` returns for each item; for a remote source, several at once."""
+        if not self._is_remote or len(items) < 2:
             return [do(item) for item in items]
-        with ThreadPoolExecutor(min(AT_ONCE, len(items)), "glassfs-ranges") as pool:
+        with ThreadPoolExecutor(min(MOST_CONCURRENT, len(items)), "glassfs-ranges") as pool:
             return list(pool.map(do, items))
 
     def _linked(self, path: str, fact: Facts) -> Info:
-        """A link, as what it leads to; of type "link" if that is nothing that can be seen."""
+        """Return the info of a link's target, or of type "link" if it is broken."""
         try:
             return self.info(path) | {"islink": True}
         except (GlassfsError, OSError):
             return {"name": path, "size": None, "type": "link", "mode": fact[2], "islink": True}
 
     def _located(self, error: GlassfsError) -> GlassfsError:
-        """The same error, which names what was opened."""
+        """Return the error with the name of what was opened."""
         return error.at(self._shown)
 
-    # What it does not do.
+    # Writing.
 
-    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> NoReturn:
-        _read_only(path)
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> NoReturn:
-        _read_only(path)
-
-    def rmdir(self, path: str) -> NoReturn:
-        _read_only(path)
-
-    def _rm(self, path: str) -> NoReturn:
-        _read_only(path)
-
-    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> NoReturn:
-        _read_only(path)
-
-    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> NoReturn:
-        _read_only(path2)
-
-    def copy(self, path1: Any, path2: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        _read_only(path2)
-
-    def mv(self, path1: Any, path2: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        _read_only(path2)
-
-    def put_file(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        _read_only(rpath)
-
-    def put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        _read_only(rpath)
-
-    def pipe_file(self, path: Any, value: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        _read_only(path)
-
-    def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> NoReturn:
-        _read_only(path)
-
-    def touch(self, path: Any, truncate: bool = True, **kwargs: Any) -> NoReturn:
-        _read_only(path)
+    mkdir = makedirs = rmdir = _rm = rm = pipe_file = pipe = touch = _refuse_write(0)
+    cp_file = copy = mv = put_file = put = _refuse_write(1)
 
 
 def _restored(kind: type[GlassfsFileSystem], asked_for: dict[str, Any]) -> GlassfsFileSystem:
     return kind(**asked_for)
 
 
-def _read_only(path: Any) -> NoReturn:
-    name = path if isinstance(path, str) else ", ".join(map(str, path)) if isinstance(path, Iterable) else str(path)
-    raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
-
-
 def _listed(directory: Directory) -> Iterator[tuple[str, Facts, Node]]:
-    """Name and facts of what is in a directory, and a node that has the same times."""
+    """Yield name and facts of each child, and a node with the same times."""
     if isinstance(directory, Settled):
         facts: Iterable[tuple[Facts, Node]] = ((fact, directory) for fact in directory.facts(0, directory.count))
     else:
@@ -455,7 +427,7 @@ def _info(path: str, fact: Facts, node: Node) -> Info:
 
 
 def _name(info: Info, place: str) -> str:
-    """The last component; nothing of what was listed itself."""
+    """Return the last component, "" for the listed path itself."""
     name: str = info["name"]
     return "" if name == place else name.rpartition("/")[2]
 
@@ -464,9 +436,9 @@ def _each(values: Any, count: int) -> list[Any]:
     return [values] * count if values is None or isinstance(values, int) else list(values)
 
 
-def _begin_after_fork() -> None:
+def _renew_lock() -> None:
     global _lock
     _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_begin_after_fork)
+after_fork(_renew_lock)

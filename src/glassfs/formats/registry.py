@@ -107,22 +107,16 @@ def open_container(opening: Opening) -> Container:
         chosen = recognise(head)
         if chosen is None:
             raise Unrecognised(why_unrecognised(head), source.name)
-        return _opened_with(chosen, opening)
-
-
-def _opened_with(chosen: Format, opening: Opening) -> Container:
-    source = opening.source
-    try:
-        return chosen.open(opening)
-    except BaseException as error:
-        opening.close_asked()
-        if not isinstance(error, GlassfsError):
-            raise
-        if isinstance(error, (Refused, Passing)):
-            raise error.at(source.name) from error
-        if error.source not in ("", source.name):
-            error = GlassfsError(str(error))
-        raise Refused(error.reason, source.name, error.part) from error
+        try:
+            return chosen.open(opening)
+        except BaseException as error:
+            opening.close_asked()
+            if not isinstance(error, GlassfsError):
+                raise
+            if isinstance(error, (Refused, Passing)):
+                raise error.at(source.name) from error
+            shown = error if error.source in ("", source.name) else GlassfsError(str(error))
+            raise Refused(shown.reason, source.name, shown.part) from error
 
 
 def recognise(head: bytes) -> Format | None:

@@ -1,8 +1,7 @@
-"""Containers for Python programs: what ``glassfs.open`` gives, and what people do with it at a notebook.
+"""The Python API: what ``glassfs.open`` returns. Any thread, in forked processes, and unpickled in other processes.
 
-``entry`` has what they hold in their hands, ``session`` what is behind it, ``finding`` how a path leads to a node;
-``arrays``, ``pictures``, ``documents``, ``stream`` and ``table`` make of a file what it stands for. Everything may be
-used from any thread, in a process that was forked off, and in one that got it pickled.
+``entry`` has the public classes, ``session`` the tree behind them in each process, ``finding`` leads from paths to
+nodes; ``arrays``, ``images``, ``documents``, ``stream`` and ``table`` convert files.
 """
 
 from glassfs.library.entry import Entry, Library

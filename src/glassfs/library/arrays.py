@@ -1,4 +1,4 @@
-"""Contents as arrays of NumPy. Any thread."""
+"""Convert contents to NumPy arrays. Any thread."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 _NOT_AN_ARRAY = (
     ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, TokenError,
 )
-"""What NumPy raises of a file that is none of its own, or whose header is not what NumPy writes."""
+"""What NumPy raises for files that are not ``.npy``, or whose header NumPy would not write."""
 MAPPED_FROM = 16 << 10
-"""Bytes; fewer are read, which takes less time than mapping them."""
+"""Size in bytes; smaller arrays are read, which is faster than mapping."""
 
 
 def dtype_of(content: Content) -> np.dtype[Any] | None:
-    """Raises Damaged for a picture that has none."""
+    """Return the dtype of ``array_of``, or None. Raises Damaged for an encoded image without a header."""
     import numpy as np
 
     if isinstance(content, Array):
@@ -38,7 +38,7 @@ def dtype_of(content: Content) -> np.dtype[Any] | None:
 
 
 def shape_of(content: Content) -> tuple[int, ...] | None:
-    """May take a pass over what is stored, and raises Damaged then."""
+    """Return the shape of ``array_of``, or None. May need a pass over the data, which may raise Damaged."""
     if isinstance(content, Array):
         return content.shape if isinstance(content.shape, tuple) else content.shape()
     if isinstance(content, Image):
@@ -52,9 +52,9 @@ def shape_of(content: Content) -> tuple[int, ...] | None:
 
 
 def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
-    """The values of a content that has any: in the container's own bytes where they can be had, and not ``is_copy``.
+    """Return the values of a content, or None: mapped from the container's file if possible and not ``is_copy``.
 
-    All else is decoded into memory of its own, once. Raises Damaged, and Unavailable where there is not enough memory.
+    Other values are decoded once into memory of their own. Raises Damaged, or Unavailable without enough memory.
     """
     import numpy as np
 
@@ -72,9 +72,9 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
 
 
 def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
-    """What is in a file that NumPy wrote; never objects, which would run what a stranger wrote. Closes the file.
+    """Return the array in a ``.npy`` file, and close the file. Object arrays are refused: they could run any code.
 
-    Raises Damaged, and Unavailable where there is not enough memory.
+    Raises Damaged, or Unavailable without enough memory.
     """
     import numpy as np
 

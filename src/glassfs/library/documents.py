@@ -1,4 +1,4 @@
-"""Files as texts and JSON values, and as bytes in one piece. Any thread."""
+"""Read files as bytes and as JSON values. Any thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL = 64 << 10
 
 
 def bytes_of(file: File, start: int = 0, stop: int | None = None) -> bytes:
-    """All bytes, or those from one place on, up to another; with no second copy of many."""
+    """Return the bytes from ``start`` to before ``stop``; large ones are not copied again."""
     size = max(0, (file.size if stop is None else min(stop, file.size)) - start)
     if size <= SMALL:
         return file.read(start, size)
@@ -30,7 +30,7 @@ def bytes_of(file: File, start: int = 0, stop: int | None = None) -> bytes:
 
 
 def value_of(file: File) -> Any:
-    """What JSON says; of lines, a list of what each says. Raises Damaged for what is not JSON."""
+    """Return the value of a JSON file; of JSON lines, the list of their values. Raises Damaged if it is not JSON."""
     content = file.content
     if isinstance(content, Null):
         return None

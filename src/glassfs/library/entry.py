@@ -1,6 +1,6 @@
-"""What people hold in their hands: entries of a tree, each a file or a directory, and the library that they are of.
+"""The public classes: entries of a tree, each a file or a directory, and the library that contains them.
 
-An entry stays in the version of its container in which it was found. What is looked up from it is what is there now.
+An entry stays in the version of its container in which it was found. Lookups from it find what is there now.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import os
 from collections.abc import ItemsView as Items
 from collections.abc import Iterator, KeysView, Mapping, ValuesView
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -47,25 +48,24 @@ if TYPE_CHECKING:
 Default = TypeVar("Default")
 _WILD = frozenset("*?[")
 _BROKEN = (Damaged, Refused, Changed, TooLarge, NotAllowed, NotFound, NotADirectory)
-"""What a directory raises that cannot be looked into, and for which others need not be passed over."""
+"""Errors of a directory that do not concern other directories."""
 
 
 class Entry:
     """A file or a directory of what was opened.
 
-    A directory is used like a mapping from names, or paths, to entries: ``entry["images/front"]``, ``in``, ``get``,
-    ``keys``, ``values``, ``items``, ``len``. It iterates the names that are listed, which are those of files with their
-    extensions. A name finds what is called just so, else the file that has an extension behind it (``.npy`` before
-    others), else a view, whether views are shown or not. What leads nowhere raises ``glassfs.errors.NoSuchEntry``, a
-    KeyError and FileNotFoundError that names what is most alike.
+    A directory is a mapping from names, or paths, to entries: ``entry["images/front"]``, ``in``, ``get``, ``keys``,
+    ``values``, ``items``, ``len``. Iteration yields the listed names, with the extensions of files. A lookup finds the
+    exact name, else the file of that name plus an extension (preferably ``.npy``), else a view, whether views are
+    listed or not. A missing name raises ``glassfs.errors.NoSuchEntry``, a KeyError and FileNotFoundError that suggests
+    similar names.
 
-    What stands in a file is given by ``numpy``, ``image``, ``json``, ``text``, ``table``, ``bytes`` and ``open``. A
-    file that is of another kind raises ``glassfs.errors.Unsuited`` (a TypeError and AttributeError), a directory
-    IsADirectory. Damage of what is stored raises ``glassfs.errors.Damaged``, and a container that was exchanged since
-    the entry was found ``Changed``, both of them OSError.
+    ``numpy``, ``image``, ``json``, ``text``, ``table``, ``bytes`` and ``open`` read a file. A file of another kind
+    raises ``glassfs.errors.Unsuited`` (a TypeError and AttributeError), a directory IsADirectory. Damaged data raises
+    ``glassfs.errors.Damaged``, and a container replaced since the entry was found ``Changed``; both are OSErrors.
 
-    Entries can be compared, hashed and pickled: in another process the sources are opened again, once for all entries.
-    What was in a container must be the same version there, or using it raises ``Changed``.
+    Entries can be compared, hashed and pickled. Another process opens the sources again, once for all entries; an
+    entry in a container raises ``Changed`` if the container has another version there.
     """
 
     __slots__ = ("__weakref__", "_era", "_identity", "_node", "_path", "_session")
@@ -77,7 +77,7 @@ class Entry:
         self._era = session.era
         self._identity = identity
 
-    # What it is.
+    # Facts.
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """The path from what was opened on, without a slash in front; that itself has an empty one."""
+        """The path from the root, without a leading slash; "" for the root."""
         return self._path.lstrip("/")
 
     def is_dir(self) -> bool:
@@ -97,16 +97,16 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """The bytes of a file."""
+        """The size of a file in bytes."""
         return self._file().size
 
     @property
     def attributes(self) -> dict[str, str]:
-        """What is known of it beside its bytes, such as ``dtype``, ``shape``, ``codec``, or an ``error``."""
-        found = self._certain.xattrs()
+        """Metadata, such as ``dtype``, ``shape``, ``codec``, or an ``error``."""
+        found = self._entered.xattrs()
         return {name.removeprefix(XATTR_PREFIX): value.decode("utf-8", "replace") for name, value in found.items()}
 
-    # What is in a directory.
+    # Directories.
 
     def __getitem__(self, path: str) -> Entry:
         try:
@@ -122,7 +122,7 @@ class Entry:
     @overload
     def get(self, path: str, default: Default) -> Entry | Default: ...
     def get(self, path: str, default: Any = None) -> Any:
-        """The entry at a path, or ``default``."""
+        """Return the entry at a path, or ``default``."""
         try:
             return self._at(path)
         except (NotFound, NotADirectory):
@@ -141,59 +141,59 @@ class Entry:
         return True
 
     def keys(self) -> KeysView[str]:
-        """The names that are listed."""
+        """Return the listed names."""
         return KeysView(self._mapping())
 
     def values(self) -> ValuesView[Entry]:
-        """The entries that are listed."""
+        """Return the listed entries."""
         return ValuesView(self._mapping())
 
     def items(self) -> Items[str, Entry]:
-        """Both."""
+        """Return the listed names and entries."""
         return Items(self._mapping())
 
     def glob(self, pattern: str) -> Iterator[Entry]:
-        """The entries whose paths from here match: ``*``, ``?`` and ``[…]`` in a name, ``**`` for any directories.
+        """Yield the entries whose paths match: ``*``, ``?`` and ``[…]`` in a name, ``**`` for any directories.
 
-        In the order of the listings. Names without anything of that are found as ``entry[name]`` finds them. ``**``
-        passes over directories whose listing raises ``Damaged`` or the like; that from which it starts has to be sound.
+        In the order of the listings. Names without wildcards are looked up like ``entry[name]``. ``**`` skips
+        directories whose listing raises ``Damaged`` or the like, but not the one from which it starts.
         """
         self._directory()
         return _matching(self, builtins.list(parts(pattern)))
 
     def episodes(self) -> Table:
-        """The table of all episodes in this container, or in this folder and all below it."""
+        """Return the table of all episodes in this container, or in this folder and all below it."""
         return episodes_in(self._directory(), self._session.paths, self.path)
 
-    # What stands in a file.
+    # Files.
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of ``numpy()``. Of a column whose length takes a pass to find out, this makes it."""
+        """The shape of ``numpy()``. For some columns this needs a pass over the data."""
         content = self._array_content()
         shape = None if content is None else arrays.shape_of(content)
         return self.numpy().shape if shape is None else shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of ``numpy()``."""
+        """The dtype of ``numpy()``."""
         content = self._array_content()
         dtype = None if content is None else arrays.dtype_of(content)
         return self.numpy().dtype if dtype is None else dtype
 
     def numpy(self, *, copy: bool = False) -> NDArray[Any]:
-        """The values of an array, a scalar, or the pixels of a picture: (height, width, channels), of grey ones without
-        the last. Of a directory of frames it is that of the film, which stands beside it.
+        """Return an array, a scalar, or the pixels of an image: (height, width, channels), or (height, width) if gray.
+        For a directory of frames, return the array of the whole video.
 
-        It cannot be written to. Arrays of 16 KiB and more that a local container stores as they are, are its own bytes,
-        mapped into memory: should somebody write into the container they change, and should somebody cut it, touching
-        them ends the process (SIGBUS). With ``copy`` the values are always in memory of their own, and can be written.
+        The result is read-only. Arrays of 16 KiB and more that a local container stores uncompressed are mapped from
+        its file: they change if another process writes to the container, and if it truncates it, reading them ends
+        this process (SIGBUS). With ``copy`` the values are always in memory of their own, and writable.
 
-        Times keep the unit of the container, which may be one that other libraries do not know (``<M8[100ns]``):
-        convert them, ``.astype("M8[us]")``.
+        Times keep the unit of the container, which other libraries may not know (``<M8[100ns]``); convert them with
+        ``.astype("M8[us]")``.
         """
         file = self._of_array()
-        with self._faults():
+        with self._located():
             content = _canonical(file)
             values = None if content is None else arrays.array_of(content, copy)
             if values is None and file.name.endswith(FIRST_EXTENSION):
@@ -212,9 +212,9 @@ class Entry:
         return values if dtype is None else values.astype(dtype, copy=bool(copy))
 
     def image(self) -> Image:
-        """A picture as Pillow has it, decoded."""
+        """Return an image decoded by Pillow."""
         file = self._file()
-        with self._faults():
+        with self._located():
             content = _canonical(file)
             if isinstance(content, contents.EncodedImage):
                 return images.decoded(content)
@@ -223,38 +223,38 @@ class Entry:
                 return images.of_raw(content, png)
             if file.content is None and file.name.lower().endswith(images.SUFFIXES):
                 return images.of_file(documents.bytes_of(file))
-        raise self._unsuited("a picture")
+        raise self._unsuited("an image")
 
     def bytes(self) -> builtins.bytes:
-        """All bytes of a file."""
-        with self._faults():
+        """Return all bytes of a file."""
+        with self._located():
             return documents.bytes_of(self._file())
 
     def text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """A file as text. What is not of that encoding raises UnicodeDecodeError, or is treated as ``errors`` says."""
+        """Return a file as text. Raises UnicodeDecodeError unless ``errors`` says otherwise (see ``str``)."""
         return str(self.bytes(), encoding, errors)
 
     def json(self) -> Any:
-        """The value of a JSON document or a scalar; of JSON lines, the list of their values."""
-        with self._faults():
+        """Return the value of a JSON document or a scalar; of JSON lines, the list of their values."""
+        with self._located():
             file = self._file()
             if isinstance(file.content, (contents.Null, contents.Scalar)) or ".json" in file.name[-6:]:
                 return documents.value_of(file)
         raise self._unsuited("JSON")
 
     def table(self) -> Table:
-        """The table that a directory of columns, or a ``.parquet`` file of a view, stands for."""
-        found = table_of(self._certain, self._session.paths, self._path)
+        """Return the table of a directory of columns, or of a view's ``.parquet`` file."""
+        found = table_of(self._entered, self._session.paths, self._path)
         if found is None:
             raise self._unsuited("a table")
         return found
 
     def open(self) -> io.BufferedReader:
-        """A file object, which can be read and sought in, and has to be closed."""
-        with self._faults():
+        """Return a file object with ``read`` and ``seek``. The caller must close it."""
+        with self._located():
             return stream_of(self._file(), self.path)
 
-    # How it is shown, compared and handed on.
+    # Representation, comparison, pickling.
 
     def __repr__(self) -> str:
         return shown.line(type(self).__name__, self._shown_name(), self._shown_node())
@@ -279,11 +279,11 @@ class Entry:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self._session, self._path, self._identity or version_of(self._found))
 
-    # What is behind it.
+    # The node behind it.
 
     @property
     def _found(self) -> Node:
-        """The node, in this process. Raises Closed, Changed, and what finding it raises."""
+        """The node in this process. Raises Closed, Changed, or a read error."""
         node, session = self._node, self._session
         if node is not None and self._era == session.era:
             return node
@@ -294,15 +294,15 @@ class Entry:
         era = session.era
         _, node = session.paths.find(self._path)
         if self._identity and isinstance(node, Directory):
-            node.enter()  # or there is no version to compare
+            node.enter()  # a presumed container has no version to compare
         if self._identity and version_of(node) != self._identity:
             raise Changed(REPLACED, part=printable(self.path))
         self._node, self._era = node, era
         return node
 
     @property
-    def _certain(self) -> Node:
-        """The same, looked into if only its name says that it is a directory."""
+    def _entered(self) -> Node:
+        """The node, parsed if it is presumed."""
         node = self._found
         try:
             if isinstance(node, Directory):
@@ -322,13 +322,13 @@ class Entry:
         return Entry(session, found, node)
 
     def _directory(self) -> Directory:
-        node = self._certain
+        node = self._entered
         if not isinstance(node, Directory):
             raise NotADirectory("is not a directory", part=printable(self.path))
         return node
 
     def _file(self) -> File:
-        node = self._certain
+        node = self._entered
         if not isinstance(node, File):
             raise IsADirectory("is a directory", part=printable(self.path))
         return node
@@ -338,7 +338,7 @@ class Entry:
         return cast("Mapping[str, Entry]", self)
 
     def _of_array(self) -> File:
-        """The file, or that of a film, for its directory of frames."""
+        """Return the file, or for a directory of frames that of the video."""
         node = self._found
         if isinstance(node, Directory) and self._path != "/":
             beside = self._session.paths.beside(self._path, node, FIRST_EXTENSION)
@@ -365,31 +365,20 @@ class Entry:
     def _unsuited(self, wanted: str) -> Unsuited:
         return Unsuited(f"is not {wanted}", part=printable(self.path))
 
-    def _faults(self) -> _Faults:
-        return _Faults(self.path)
-
-
-class _Faults:
-    """Says of what is raised inside of it where that was, if it does not say so itself."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, GlassfsError) and not error.part:
-            error.part = printable(self._path)
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Add the path to errors that do not name a part themselves."""
+        try:
+            yield
+        except GlassfsError as error:
+            error.part = error.part or printable(self.path)
+            raise
 
 
 class Library(Entry):
-    """What ``glassfs.open`` gives: the root of what was opened.
+    """The root of what ``glassfs.open`` opened. A context manager.
 
-    At the end of a ``with``, or by ``close``, all is given back that is held for it; entries raise
-    ``glassfs.errors.Closed`` then. Arrays and file objects that were given stay what they are.
+    ``close`` releases everything; entries raise ``glassfs.errors.Closed`` then. Arrays and file objects stay valid.
     """
 
     __slots__ = ()
@@ -412,11 +401,11 @@ def opened(
     sources: tuple[str | os.PathLike[str], ...], cache_size: int | None, spool: str | None, views: str,
     storage_options: Mapping[str, Any],
 ) -> Library:
-    """For ``glassfs.open``."""
+    """Implement ``glassfs.open``."""
     names = named(sources)
     connection = Connection()
     if storage_options:
-        from glassfs.source.remote.storage_options import connection_to  # hardly ever needed
+        from glassfs.source.remote.storage_options import connection_to  # rarely needed
 
         connection = connection_to(names, storage_options)
     session = LibrarySession(Asked(names, cache_size, spool, views, connection))
@@ -429,7 +418,7 @@ def _restored(kind: type[Entry], session: LibrarySession, path: str, identity: s
 
 
 def _canonical(file: File) -> contents.Content | None:
-    """The content that a file stands for, unless the file is a view of it."""
+    """Return the content of a file, unless the file is another view of an array."""
     content = file.content
     if isinstance(content, contents.Array) and not file.name.endswith(FIRST_EXTENSION):
         return None
@@ -437,7 +426,7 @@ def _canonical(file: File) -> contents.Content | None:
 
 
 def _matching(entry: Entry, pattern: list[str], is_lenient: bool = False) -> Iterator[Entry]:
-    """What matches. If ``is_lenient``, directories that cannot be looked into are left out."""
+    """Yield the entries that match. If ``is_lenient``, directories that cannot be listed are skipped."""
     if not pattern:
         yield entry
         return
@@ -458,7 +447,7 @@ def _matching(entry: Entry, pattern: list[str], is_lenient: bool = False) -> Ite
 
 
 def _below(entry: Entry, rest: list[str], is_lenient: bool) -> Iterator[Entry]:
-    """The matches of ``rest`` in a directory, which has to be sound unless ``is_lenient``, and all below it."""
+    """Yield the matches of ``rest`` in a directory, which must be listable unless ``is_lenient``, and all below it."""
     _names(entry, is_lenient)
     waiting = [entry]
     while waiting:
@@ -467,7 +456,7 @@ def _below(entry: Entry, rest: list[str], is_lenient: bool) -> Iterator[Entry]:
         inner = [
             found for name in _names(directory, True)
             if (found := _inner(directory, name, True)) is not None and found.is_dir()
-            and found.path == below(directory.path, name)[1:]  # a link may lead round in circles
+            and found.path == below(directory.path, name)[1:]  # not through a link, which may lead in a circle
         ]
         waiting += reversed(inner)
 
@@ -475,7 +464,7 @@ def _below(entry: Entry, rest: list[str], is_lenient: bool) -> Iterator[Entry]:
 def _names(directory: Entry, is_lenient: bool) -> list[str]:
     try:
         return list(directory)
-    except NotADirectory:  # only its name said that it is one
+    except NotADirectory:  # it was only presumed to be a directory
         return []
     except _BROKEN:
         if not is_lenient:

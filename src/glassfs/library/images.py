@@ -1,4 +1,4 @@
-"""Pictures for people: as Pillow has them, and as pixels. Any thread."""
+"""Convert contents and files to Pillow images and to pixels. Any thread."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Decoded
 
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP")
-"""What is decoded of files that no container describes. Others of Pillow's formats run programs or are rarely tried."""
+"""Formats decoded in plain files. Other formats of Pillow run programs, or are rarely tested."""
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")
 _MODES = {(1, 8): "L", (2, 8): "LA", (3, 8): "RGB", (4, 8): "RGBA", (1, 16): "I;16"}
 _AS_PIXELS = {"1": "L", "P": "RGBA", "PA": "RGBA"}
 
 
-def head(picture: EncodedImage) -> Decoded:
-    """A stored picture of which only the head was decoded. Raises Damaged."""
-    return _opened(picture.data.whole(), (picture.media.upper(),))
+def head(image: EncodedImage) -> Decoded:
+    """Return an encoded image of which only the header was decoded. Raises Damaged."""
+    return _opened(image.data.whole(), (image.media.upper(),))
 
 
-def decoded(picture: EncodedImage) -> Decoded:
-    """Raises Damaged."""
-    return _loaded(head(picture))
+def decoded(image: EncodedImage) -> Decoded:
+    """Return an encoded image, decoded. Raises Damaged."""
+    return _loaded(head(image))
 
 
 def of_file(stored: bytes) -> Decoded:
-    """A picture in a file of a format that is known here. Raises Damaged."""
+    """Return the image in a plain file of one of ``FORMATS``. Raises Damaged."""
     return _loaded(_opened(stored, FORMATS))
 
 
 def of_raw(image: Image, png: bytes | None) -> Decoded:
-    """Raw pixels; ``png`` is the same as a PNG, for kinds of pixels that Pillow has no room for as they are."""
+    """Return an image of raw pixels; ``png`` is the same image as a PNG, for pixels without a mode in Pillow."""
     from PIL import Image as Pillow
 
     mode = _MODES.get((image.channels, image.bits))
     if mode is None or (image.is_planar and image.channels > 1):
         if png is None:
-            raise Unsuited("is no picture that Pillow has a mode for")
+            raise Unsuited("is an image without a mode in Pillow")
         return of_file(png)
     return Pillow.frombytes(mode, (image.width, image.height), image.data.whole())
 
@@ -50,14 +50,14 @@ def is_direct(image: Image) -> bool:
     return (image.channels, image.bits) in _MODES and not (image.is_planar and image.channels > 1)
 
 
-def pixels(picture: Decoded) -> Decoded:
-    """The picture in a mode whose values are those of pixels: no palette, and no bits."""
-    mode = _AS_PIXELS.get(picture.mode)
-    return picture if mode is None else picture.convert(mode)
+def pixels(image: Decoded) -> Decoded:
+    """Return the image in a mode whose values are pixels: no palette, no packed bits."""
+    mode = _AS_PIXELS.get(image.mode)
+    return image if mode is None else image.convert(mode)
 
 
 def channels(mode: str) -> int:
-    """How many values a pixel of that mode has in ``pixels``."""
+    """Return how many values a pixel of a mode has in ``pixels``."""
     from PIL import Image as Pillow
 
     return len(Pillow.new(_AS_PIXELS.get(mode, mode), (1, 1)).getbands())
@@ -69,16 +69,16 @@ def _opened(stored: Any, formats: tuple[str, ...]) -> Decoded:
     try:
         return Pillow.open(io.BytesIO(stored), formats=formats)
     except MemoryError as error:
-        raise Unavailable("there is not enough memory for a picture") from error
-    except Exception as error:  # decoders raise whatever comes
-        raise Damaged("is not a picture that can be decoded") from error
+        raise Unavailable("there is not enough memory for an image") from error
+    except Exception as error:  # decoders raise exceptions of any kind
+        raise Damaged("is not an image that can be decoded") from error
 
 
-def _loaded(picture: Decoded) -> Decoded:
+def _loaded(image: Decoded) -> Decoded:
     try:
-        picture.load()
+        image.load()
     except MemoryError as error:
-        raise Unavailable("there is not enough memory for a picture") from error
+        raise Unavailable("there is not enough memory for an image") from error
     except Exception as error:
-        raise Damaged("is a picture that does not decode") from error
-    return picture
+        raise Damaged("is an image that cannot be decoded") from error
+    return image

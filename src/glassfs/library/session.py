@@ -1,7 +1,7 @@
-"""What is behind the entries of one ``glassfs.open``: the tree, in this process, for as long as it is open.
+"""The tree behind the entries of one ``glassfs.open``, in this process, while it is open. Any thread.
 
-Any thread. A process that was forked off must not touch the tree of its parent, whose locks may be held by threads that
-it does not have: it opens one of its own when it first needs one. Whoever got an entry pickled does the same.
+A forked process must not use its parent's tree: threads that it does not have may hold the locks. It opens a tree of
+its own on first use, as does a process that unpickles an entry.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from glassfs.cache import DEFAULT_BUDGET, BlockCache
 from glassfs.errors import Closed
+from glassfs.forks import after_fork
 from glassfs.library.finding import Paths
 from glassfs.source import Connection, absolute
 from glassfs.source.remote.url import shown
@@ -22,13 +23,13 @@ from glassfs.tree import ContainerSettings, Sources, Tree, open_sources
 from glassfs.tree.lease import Lease
 from glassfs.view import chosen
 
-KEPT_SHARE = 4
-"""The part of the cache's size that what is parsed of containers may have, and the part for their listings."""
+BUDGET_SHARE = 4
+"""Parsed containers get this part of the cache size as their budget, and listings the same."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What ``glassfs.open`` was asked for."""
+    """The arguments of ``glassfs.open``."""
 
     sources: tuple[str, ...] = field(repr=False)
     cache_size: int | None = None
@@ -38,19 +39,19 @@ class Asked:
 
     @property
     def shown(self) -> str:
-        """The sources as everybody may see them."""
+        """The sources without credentials."""
         return ", ".join(map(shown, self.sources))
 
-    def elsewhere(self) -> Asked:
-        """The same for a process with another working directory."""
+    def absolute(self) -> Asked:
+        """Return the same for a process with another working directory."""
         return replace(self, sources=tuple(absolute(source) for source in self.sources))
 
     def opened(self, on_drop: Callable[[Lease], None]) -> Sources:
         budget = DEFAULT_BUDGET if self.cache_size is None else self.cache_size
         cache = BlockCache(budget, self.spool)
         settings = ContainerSettings(
-            cache, budget=budget // KEPT_SHARE, views=chosen(self.views), has_catalogue=True,
-            listing_budget=max(1, budget // KEPT_SHARE),
+            cache, budget=budget // BUDGET_SHARE, views=chosen(self.views), has_catalogue=True,
+            listing_budget=max(1, budget // BUDGET_SHARE),
         )
         return open_sources(self.sources, settings, connection=self.connection, on_drop=on_drop)
 
@@ -59,16 +60,16 @@ def open_tree(
     *sources: str | os.PathLike[str], cache_size: int | None = None, spool: str | None = None, views: str = "",
     connection: Connection = Connection(),  # noqa: B008
 ) -> Tree:
-    """The tree of what ``glassfs.open`` would open, for whoever works with nodes."""
+    """Return the tree of what ``glassfs.open`` would open, for programs that work with nodes."""
     cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
     settings = ContainerSettings(cache, views=chosen(views), has_catalogue=True)
     return open_sources(named(sources), settings, connection=connection).tree
 
 
 class LibrarySession:
-    """The tree of what was asked for. ``token`` tells it from all others, in other processes, too.
+    """A tree that is opened on first use. ``token`` identifies it in all processes.
 
-    ``era`` is another one whenever nodes of before are not to be used any more.
+    ``era`` changes whenever earlier nodes must no longer be used.
     """
 
     def __init__(self, asked: Asked, token: str = "") -> None:
@@ -76,7 +77,7 @@ class LibrarySession:
         self.token = token or uuid.uuid4().hex
         self.era = 0
         self.is_closed = False
-        self._away = asked.elsewhere()
+        self._away = asked.absolute()
         self._lock = threading.Lock()
         self._paths: Paths | None = None
         with _lock:
@@ -85,7 +86,7 @@ class LibrarySession:
 
     @property
     def paths(self) -> Paths:
-        """Raises Closed, and what opening raises."""
+        """The paths of the tree. Raises Closed, or what opening raises."""
         paths = self._paths
         if paths is None:
             with self._lock:
@@ -98,7 +99,7 @@ class LibrarySession:
         return paths
 
     def close(self) -> None:
-        """Gives back all at once. Whatever is asked of it later raises Closed."""
+        """Release everything. Later use raises Closed."""
         with self._lock:
             paths, self._paths = self._paths, None
             self.is_closed = True
@@ -120,11 +121,11 @@ _lock = threading.RLock()
 _sessions: WeakValueDictionary[str, LibrarySession] = WeakValueDictionary()
 _all: WeakSet[LibrarySession] = WeakSet()
 _inherited: list[object] = []
-"""What a parent had opened: nobody may even give it up, however long the session lasts."""
+"""Trees opened by the parent. They are kept, as releasing them could wait for a lock forever."""
 
 
 def restored(token: str, asked: Asked) -> LibrarySession:
-    """That session, if it is one of this process, or one like it for all who come from it."""
+    """Return this process's session with a token, or a new one shared by all entries unpickled from it."""
     with _lock:
         found = _sessions.get(token)
         return LibrarySession(asked, token) if found is None else found
@@ -141,5 +142,4 @@ def named(sources: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     return tuple(os.fspath(source) for source in sources)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_after_fork)
+after_fork(_begin_after_fork)

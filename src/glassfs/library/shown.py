@@ -1,6 +1,6 @@
-"""How entries are shown: in a line, and as a table in a notebook. Names are a stranger's, and stay text.
+"""Show entries in one line, and as a table in a notebook. Names are untrusted, and escaped.
 
-Nothing is decoded, and no pass is made, for any of it.
+Nothing is decoded for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ SHOWN_ROWS = 50
 
 
 def line(kind: str, path: str, node: Node | None) -> str:
-    return f"<glassfs.{kind} {printable(path)!r}{_after(' ', description(node))}>"
+    words = [f"glassfs.{kind}", repr(printable(path)), description(node)]
+    return f"<{' '.join(filter(None, words))}>"
 
 
 def page(path: str, node: Node | None) -> str:
@@ -31,15 +32,15 @@ def page(path: str, node: Node | None) -> str:
             if len(some) > SHOWN_ROWS:
                 rows += '<tr><td colspan="2">…</td></tr>'
         except GlassfsError as error:
-            rows = f"<tr><td>{_cell(str(error))}</td></tr>"
+            rows = f"<tr><td>{cell(str(error))}</td></tr>"
     body = f"<table><tbody>{rows}</tbody></table>" if rows else ""
-    return f"<div><b>{_cell(path)}</b> {_cell(description(node))}{body}</div>"
+    return f"<div><b>{cell(path)}</b> {cell(description(node))}{body}</div>"
 
 
 def description(node: Node | None) -> str:
-    """What a node is, in some words."""
+    """Describe a node in a few words."""
     if node is None:
-        return "that cannot be looked at now"
+        return "cannot be opened now"
     if isinstance(node, Directory):
         try:
             names = [printable(name) for name in islice(node.names(), SHOWN_NAMES + 1)]
@@ -54,7 +55,7 @@ def description(node: Node | None) -> str:
     if isinstance(content, contents.Array) and isinstance(content.shape, tuple) and node.name.endswith(".npy"):
         words.append(f"array {content.dtype} {content.shape}")
     elif isinstance(content, contents.Image):
-        words.append(f"picture {content.width} × {content.height}")
+        words.append(f"image {content.width} × {content.height}")
     elif isinstance(content, contents.Table):
         words.append(f"table of {content.rows} rows")
     elif isinstance(content, contents.Scalar):
@@ -70,12 +71,8 @@ def _row(directory: Directory, name: str) -> str:
         what = "directory" if isinstance(node, Directory) else description(node)
     except GlassfsError as error:
         what = str(error)
-    return f"<tr><td>{_cell(name)}</td><td>{_cell(what)}</td></tr>"
+    return f"<tr><td>{cell(name)}</td><td>{cell(what)}</td></tr>"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     return f"<bdi>{escape(printable(text))}</bdi>"
-
-
-def _after(blank: str, text: str) -> str:
-    return f"{blank}{text}" if text else ""

@@ -1,7 +1,7 @@
-"""A file of a tree as a file object, for all that reads one: ``numpy.load``, ``pandas.read_parquet``, Pillow.
+"""File objects for files of a tree, for ``numpy.load``, ``pandas.read_parquet``, Pillow and others.
 
-One thread at a time, as other file objects. It holds the lease on the container until it is closed, so that a container
-that was deleted can be read to its end.
+One thread at a time, as other file objects. A file object holds the lease on its container until it is closed, so that
+a deleted container can be read to its end.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ BUFFERED = 64 << 10
 
 
 def stream_of(file: File, name: str) -> io.BufferedReader:
-    """Raises Damaged where finding out the size does."""
+    """Return a buffered file object. Raises Damaged if the size cannot be determined."""
     return io.BufferedReader(Raw(file, name), BUFFERED)
 
 
 class Raw(io.RawIOBase):
-    """The ``size`` bytes of ``file`` behind a cursor."""
+    """An unbuffered file object of ``size`` bytes."""
 
     mode = "rb"
 
@@ -65,9 +65,9 @@ class Raw(io.RawIOBase):
         self._demand_open()
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}.get(whence)
         if start is None:
-            raise ValueError(f"there is no whence {whence}")
+            raise ValueError(f"invalid whence {whence}")
         if start + offset < 0:
-            raise ValueError(f"there is no position {start + offset}")
+            raise ValueError(f"negative position {start + offset}")
         self._position = start + offset
         return self._position
 

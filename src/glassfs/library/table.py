@@ -1,13 +1,12 @@
-"""Tables for people: rows, columns, and what libraries for tables make of them.
+"""Tables: rows, columns, and conversion to pandas, Arrow and polars. Any thread.
 
-Whatever library it is gets the table as a Parquet file, which is made as it reads. Any thread.
+Libraries read the table as a Parquet file, which is encoded while they read.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from html import escape
 from itertools import islice, pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from glassfs import content as contents
 from glassfs.content.table import Column
 from glassfs.errors import Damaged, GlassfsError, NoSuchEntry, TooLarge
+from glassfs.library.shown import cell
 from glassfs.names import text
 from glassfs.terminal import printable
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 10
 SHOWN_COLUMNS = 50
-SHOWN_LETTERS = 80
+SHOWN_CHARACTERS = 80
 ROWS_AT_ONCE = 4096
 AT_ONCE = 1 << 20
-"""Bytes of a column that are taken at once, of a row that is not larger."""
+"""Bytes of a column read at once, if no row is larger."""
 ALL_AT_ONCE = 16 << 20
-"""The same of all columns of a table."""
+"""Bytes of all columns of a table read at once."""
 LARGEST_ROW = 8 << 20
-"""Bytes of a value in a row: as a list it takes many times as much."""
-SHOWN_VALUES = 4 * SHOWN_LETTERS + 4
-"""Values, or bytes of a text, that are more than a cell can have: a letter may take four."""
+"""Bytes of a value in a row; as a list it takes many times as much."""
+SHOWN_VALUES = 4 * SHOWN_CHARACTERS + 4
+"""Values, or bytes of a text, that exceed any cell: a character may take four bytes."""
 OFFSET_COST = 64
-"""Bytes that an offset takes as a number of Python, with what refers to it."""
+"""Bytes of an offset as a Python integer, with its reference."""
 
 
 class Table:
-    """Rows of columns. ``len(table)`` is how many there are, ``columns`` has the names, and iterating gives dicts.
+    """A table. ``len(table)`` is the number of rows, ``columns`` their names, and iteration yields rows as dicts.
 
-    Nothing is kept of what was read. Reading raises ``glassfs.errors.Damaged`` where what is stored is, and
-    ``TooLarge`` where a single row has too many values for a list.
+    Nothing read is cached. Reading raises ``glassfs.errors.Damaged`` for damaged data, and ``TooLarge`` if a row has
+    too many values for a list.
     """
 
     def __init__(self, table: contents.Table, parquet: Callable[[], io.BufferedReader], name: str) -> None:
@@ -64,7 +64,7 @@ class Table:
         return [text(column.name) for column in self._table.columns()]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The rows, each with its values by the names of the columns. What is not there is None."""
+        """Yield the rows as dicts from column names to values. Missing values are None."""
         if self._table.records is not None:
             yield from _records(self._table.records)
             return
@@ -75,14 +75,14 @@ class Table:
             yield dict(zip(values, row, strict=True))
 
     def __getitem__(self, name: str) -> list[Any]:
-        """The values of a column. Raises NoSuchEntry, which is a KeyError."""
+        """Return the values of a column. Raises NoSuchEntry, which is a KeyError."""
         for column in self._table.columns():
             if text(column.name) == name:
                 return list(_values(column, self._table.rows, AT_ONCE))
         raise NoSuchEntry("there is no such column", self._name, printable(name))
 
     def to_pandas(self) -> pd.DataFrame:
-        """A data frame. Raises ImportError where pandas or pyarrow is not installed."""
+        """Return a pandas data frame. Raises ImportError if pandas or pyarrow is not installed."""
         try:
             import pandas as pd
             import pyarrow as pa  # noqa: F401
@@ -92,7 +92,7 @@ class Table:
             return pd.read_parquet(file, engine="pyarrow")
 
     def to_arrow(self) -> pa.Table:
-        """A table of Arrow. Raises ImportError where pyarrow is not installed."""
+        """Return an Arrow table. Raises ImportError if pyarrow is not installed."""
         try:
             from pyarrow import parquet
         except ImportError as error:
@@ -101,7 +101,7 @@ class Table:
             return parquet.read_table(file)
 
     def to_polars(self) -> pl.DataFrame:
-        """A data frame. Raises ImportError where polars is not installed."""
+        """Return a polars data frame. Raises ImportError if polars is not installed."""
         try:
             import polars as pl
         except ImportError as error:
@@ -124,18 +124,18 @@ class Table:
             if len(columns) > SHOWN_COLUMNS:
                 more = f"<p>{len(columns)} columns</p>"
             names = [text(column.name) for column in columns[:SHOWN_COLUMNS]]
-            rows.append("".join(f"<th>{_cell(name)}</th>" for name in names))
+            rows.append("".join(f"<th>{cell(_short(name))}</th>" for name in names))
             for row in self._first(columns[:SHOWN_COLUMNS]):
-                rows.append("".join(f"<td>{_cell(row.get(name))}</td>" for name in names))
+                rows.append("".join(f"<td>{cell(_short(row.get(name)))}</td>" for name in names))
             if len(self) > SHOWN_ROWS:
                 more += f"<p>{len(self)} rows</p>"
         except GlassfsError as error:
-            more = f"<p>{_cell(str(error), 1000)}</p>"
+            more = f"<p>{cell(_short(error, 1000))}</p>"
         head, body = "".join(rows[:1]), "".join(f"<tr>{row}</tr>" for row in rows[1:])
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
     def _first(self, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
-        """The rows to be shown, with no more of long values than is."""
+        """Yield the rows to be shown, with long values cut."""
         if self._table.records is not None:
             yield from islice(_records(self._table.records), SHOWN_ROWS)
             return
@@ -145,11 +145,7 @@ class Table:
             yield dict(zip(values, row, strict=True))
 
 
-def _cell(value: Any, most: int = SHOWN_LETTERS) -> str:
-    return f"<bdi>{escape(_short(value, most))}</bdi>"
-
-
-def _short(value: Any, most: int = SHOWN_LETTERS) -> str:
+def _short(value: Any, most: int = SHOWN_CHARACTERS) -> str:
     shown = str(value)
     return printable(shown if len(shown) <= most else f"{shown[:most - 1]}…")
 
@@ -164,9 +160,9 @@ def _records(records: contents.Records) -> Iterator[Any]:
 
 
 def _values(column: Column, rows: int, at_once: int, is_cut: bool = False) -> Iterator[Any]:
-    """A value a row, as plain as can be, or with ``is_cut`` the beginning of one that is too long to be shown.
+    """Yield a plain Python value for each row; with ``is_cut``, only the beginning of long ones.
 
-    Takes about so many bytes at once, and no row at all that is too large. Raises Damaged, and TooLarge.
+    About ``at_once`` bytes are read at a time. Raises Damaged, or TooLarge for too large a row.
     """
     content = column.content
     if isinstance(content, contents.Array):
@@ -190,7 +186,7 @@ def _of_array(array: contents.Array, rows: int, at_once: int, is_cut: bool) -> I
         for number in range(rows):
             yield _plain(np.frombuffer(array.data.read(number * row, SHOWN_VALUES * dtype.itemsize), dtype))
         return
-    taken = max(1, dtype.itemsize) * prod(max(1, length) for length in inner)  # there may be lists of no values
+    taken = max(1, dtype.itemsize) * prod(max(1, length) for length in inner)  # lists may be empty
     _demand_small(taken)
     most = _rows_at_once(taken, at_once)
     for start in range(0, rows, most):
@@ -211,7 +207,7 @@ def _runs(
     data: contents.Data, offsets: contents.Data, offset_dtype: str, rows: int, at_once: int, is_cut: bool,
     item: int = 1,
 ) -> Iterator[bytes]:
-    """The bytes of each row. Raises Damaged where the offsets do not rise from 0 on, within the data."""
+    """Yield the bytes of each row. Raises Damaged if the offsets are not ascending within the data."""
     import numpy as np
 
     dtype = np.dtype(offset_dtype)
@@ -222,7 +218,7 @@ def _runs(
         bounds = [item * int(offset) for offset in np.frombuffer(stored, dtype)]
         for begin, end in pairwise(bounds):
             if not 0 <= begin <= end <= data.size:
-                raise Damaged("has offsets that do not rise, or lead beyond its end")
+                raise Damaged("has offsets that descend or exceed its data")
             size = min(end - begin, SHOWN_VALUES * item) if is_cut else end - begin
             _demand_small(size)
             yield data.read(begin, size)

@@ -1,4 +1,4 @@
-"""Which table a path stands for, and that of the episodes below it."""
+"""Find the table of a path, and the table of the episodes below it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _numbers = count()
 
 
 def table_of(node: Node, paths: Paths, path: str) -> Table | None:
-    """That of a Parquet file of a view, or of the directory beside one. Raises Changed where that was replaced."""
+    """Return the table of a Parquet file of a view, or of the directory beside one. Raises Changed if replaced."""
     if isinstance(node, Directory):
         found = None if path == "/" else paths.beside(path, node, SUFFIX)
     else:
@@ -32,12 +32,12 @@ def table_of(node: Node, paths: Paths, path: str) -> Table | None:
 
 
 def episodes_in(directory: Directory, paths: Paths, path: str) -> Table:
-    """Raises Unsuited where there are no episodes."""
+    """Return the table of all episodes in and below a directory. Raises Unsuited if there are none."""
     table = episodes_of(directory)
     if table is None:
         raise Unsuited("has no table of episodes", part=printable(path))
     origin = directory.origin
-    # What is in a folder may change at any time: nothing is found again that was made for another call.
+    # The files in a folder may change at any time: each call gets cache keys of its own.
     data = Parquet(table, origin.services.cache, (origin.identity, "episodes", next(_numbers)))
     file = File(f"episodes{SUFFIX}", 0, origin, data, table)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from glassfs.errors import Changed, NotFound
 from glassfs.source.contract import Path
-from glassfs.source.remote.paging import Paged, Pages
+from glassfs.source.remote.paging import PageCache, PagedObject
 from glassfs.source.remote.server import Facts, Listed, Server
 
 PERIOD = 1_000_003
@@ -113,20 +113,20 @@ def content(facts: Facts, offset: int, size: int) -> bytes:
     return (table[start:] + table * -(-size // PERIOD))[:size]
 
 
-def read(paged: Paged, offset: int, size: int) -> bytes:
+def read(paged: PagedObject, offset: int, size: int) -> bytes:
     buffer = bytearray(size)
     paged.scatter([memoryview(buffer)], offset)
     return bytes(buffer)
 
 
-def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> Paged:
+def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> PagedObject:
     """As somebody has it who has just asked what it is."""
-    paged = Pages(budget).object(server, PATH, facts)
+    paged = PageCache(budget).object(server, PATH, facts)
     paged.put_head(content(facts, 0, min(PAGE, facts.size)))
     return paged
 
 
-def read_all(paged: Paged, facts: Facts, step: int, start: int = 0, end: int | None = None) -> None:
+def read_all(paged: PagedObject, facts: Facts, step: int, start: int = 0, end: int | None = None) -> None:
     for offset in range(start, facts.size if end is None else end, step):
         size = min(step, facts.size - offset)
         assert read(paged, offset, size) == content(facts, offset, size)

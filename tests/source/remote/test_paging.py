@@ -9,7 +9,7 @@ import pytest
 
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotAllowed, Unavailable
 from glassfs.source.remote import paging
-from glassfs.source.remote.paging import Paged, Pages
+from glassfs.source.remote.paging import PageCache, PagedObject
 from glassfs.source.remote.server import Facts
 from glassfs.source.scattered import Scattered, Spans
 from tests.source.remote.counting import (
@@ -39,7 +39,7 @@ def server() -> CountingServer:
 @pytest.mark.parametrize("size", [1, PAGE - 1, PAGE, PAGE + 1, PAGE + BLOCK, PAGE + BLOCK + 1])
 def test_objects_of_all_sizes(server: CountingServer, size: int) -> None:
     facts = server.put(size)
-    assert read(Pages(M).object(server, PATH, facts), 0, size) == content(facts, 0, size)
+    assert read(PageCache(M).object(server, PATH, facts), 0, size) == content(facts, 0, size)
     paged = opened(server, facts)
     assert read(paged, size - 1, 1) == content(facts, size - 1, 1)
     assert read(paged, 0, size) == content(facts, 0, size)
@@ -73,7 +73,7 @@ def test_several_buffers_are_filled_one_after_another(server: CountingServer) ->
 
 def test_a_head_that_is_too_short_is_of_no_use(server: CountingServer) -> None:
     facts = server.put(M)
-    paged = Pages(M).object(server, PATH, facts)
+    paged = PageCache(M).object(server, PATH, facts)
     paged.put_head(content(facts, 0, PAGE - 1))
     assert read(paged, 0, 10) == content(facts, 0, 10)
     assert server.requests == [(0, PAGE)]
@@ -81,7 +81,7 @@ def test_a_head_that_is_too_short_is_of_no_use(server: CountingServer) -> None:
 
 def test_equal_versions_share_pages_and_others_do_not(server: CountingServer) -> None:
     facts = server.put(M)
-    pages = Pages(8 * M)
+    pages = PageCache(8 * M)
     read(pages.object(server, PATH, facts), 0, M)
     before = len(server.requests)
     assert read(pages.object(server, (*PATH,), Facts(*facts)), 0, M) == content(facts, 0, M)
@@ -102,11 +102,11 @@ def test_memory_is_what_the_budget_says_and_what_is_waited_for(server: CountingS
     with ThreadPoolExecutor(48) as threads:
         readers = [threads.submit(read, paged, 10 * M + place * 3 * M, 4 * K) for place in range(48)]
         until(lambda: len(gate.waiting) >= 48)
-        assert paged._pages.used <= 4 * M + 48 * PAGE
+        assert paged._cache.used <= 4 * M + 48 * PAGE
         gate.open()
         for place, reader in enumerate(readers):
             assert reader.result() == content(facts, 10 * M + place * 3 * M, 4 * K)
-    assert paged._pages.used <= 4 * M
+    assert paged._cache.used <= 4 * M
 
 
 @pytest.mark.parametrize("budget", [0, PAGE, BLOCK])
@@ -115,12 +115,12 @@ def test_hardly_any_budget(server: CountingServer, budget: int) -> None:
     paged = opened(server, facts, budget)
     read_all(paged, facts, 512 * K)
     assert read(paged, 0, facts.size) == content(facts, 0, facts.size)
-    assert paged._pages.used <= budget
+    assert paged._cache.used <= budget
 
 
 def test_those_used_longest_ago_go_first(server: CountingServer) -> None:
     facts = server.put(100 * M)
-    pages = Pages(4 * M)
+    pages = PageCache(4 * M)
     paged = pages.object(server, PATH, facts)
     for place in range(6):
         read(paged, place * 10 * M + PAGE, 4 * K)
@@ -143,7 +143,7 @@ def test_what_was_fetched_ahead_stays_for_who_reads_on(server: CountingServer) -
     fetched = PAGE + server.fetched
     assert fetched > 12 * M
     read_all(paged, facts, 128 * K, 100 * M, 130 * M)
-    assert paged._pages.used <= 16 * M
+    assert paged._cache.used <= 16 * M
     before = len(server.requests)
     read_all(paged, facts, 128 * K, 8 * M, 10 * M)
     assert all(offset >= fetched for offset, _ in server.requests[before:])
@@ -158,7 +158,7 @@ def test_what_was_fetched_ahead_for_nobody_goes_in_the_end(
     paged = opened(server, facts, 16 * M)
     for start in (0, 100 * M):
         read_all(paged, facts, 128 * K, start, start + 10 * M)
-    monkeypatch.setattr("glassfs.source.remote.shelf.UNREAD", patience)
+    monkeypatch.setattr("glassfs.source.remote.pages.UNREAD_SECONDS", patience)
     before = len(server.requests)
     read_all(paged, facts, 128 * K, 200 * M, 230 * M)
     assert (len(server.requests) - before <= 40) == (patience < 0)
@@ -174,7 +174,7 @@ def test_what_was_passed_by_gives_room(server: CountingServer) -> None:
 
 def test_closing_leaves_pages_and_forgetting_does_not(server: CountingServer) -> None:
     facts = server.put(100 * M)
-    pages = Pages(64 * M)
+    pages = PageCache(64 * M)
     paged, other = pages.object(server, PATH, facts), pages.object(server, PATH, facts)
     read_all(paged, facts, 128 * K, 0, 4 * M)
     used = pages.used
@@ -189,7 +189,7 @@ def test_closing_leaves_pages_and_forgetting_does_not(server: CountingServer) ->
 
 def test_what_is_forgotten_while_it_is_fetched_is_not_kept(server: CountingServer) -> None:
     facts = server.put(10 * M)
-    pages = Pages(64 * M)
+    pages = PageCache(64 * M)
     paged = pages.object(server, PATH, facts)
     gate = Gate(server)
     with ThreadPoolExecutor(1) as threads:
@@ -218,10 +218,10 @@ def test_one_request_however_many_wait(server: CountingServer) -> None:
     assert len(server.requests) == 1
 
 
-def waiting_readers(paged: Paged, threads: ThreadPoolExecutor, count: int) -> list[Future[bytes]]:
+def waiting_readers(paged: PagedObject, threads: ThreadPoolExecutor, count: int) -> list[Future[bytes]]:
     """Readers of one page, which all wait for it."""
     readers = [threads.submit(read, paged, M + place, 1) for place in range(count)]
-    page = paged._held.pages
+    page = paged._pages.pages
     until(lambda: M // PAGE in page and page[M // PAGE].users == count)
     return readers
 
@@ -245,7 +245,7 @@ def test_an_answer_of_another_length_is_no_answer(server: CountingServer, length
     facts = server.put(10 * M)
     paged = opened(server, facts)
     server.answer = lambda future, data: future.set_result((data * 2)[:length])
-    with pytest.raises(DeviceFailed, match=r"run\.kdb: the server gave"):
+    with pytest.raises(DeviceFailed, match=r"run\.kdb: the server sends"):
         read(paged, M, 4 * K)
     server.answer = None
     assert read(paged, M, 4 * K) == content(facts, M, 4 * K)
@@ -271,7 +271,7 @@ def test_any_other_error_is_told_without_what_it_says(
         read(paged, M, 4 * K)
     assert "secret" not in str(caught.value)
     assert caught.value is not error
-    assert paged._pages.used == PAGE
+    assert paged._cache.used == PAGE
 
 
 def test_a_read_ahead_that_fails_is_not_told(server: CountingServer) -> None:
@@ -279,7 +279,7 @@ def test_a_read_ahead_that_fails_is_not_told(server: CountingServer) -> None:
     paged = opened(server, facts)
     read_all(paged, facts, 128 * K, 0, M)
     gate = Gate(server)
-    start = next(number for number in range(4, 80) if number not in paged._held.pages) * PAGE
+    start = next(number for number in range(4, 80) if number not in paged._pages.pages) * PAGE
     read_all(paged, facts, 128 * K, M, start)
     assert gate.waiting
     gate.open(DeviceFailed("silence"))
@@ -288,7 +288,7 @@ def test_a_read_ahead_that_fails_is_not_told(server: CountingServer) -> None:
 
 def test_pages_of_what_has_changed_are_dropped(server: CountingServer) -> None:
     facts = server.put(10 * M)
-    pages = Pages(64 * M)
+    pages = PageCache(64 * M)
     paged = pages.object(server, PATH, facts)
     read(paged, 0, M)
     other = server.put(10 * M, "two")
@@ -301,24 +301,24 @@ def test_pages_of_what_has_changed_are_dropped(server: CountingServer) -> None:
 def test_silence_ends_with_an_error_and_the_next_one_asks_again(
     server: CountingServer, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(paging, "AGAIN", 0.0)
-    monkeypatch.setattr(paging, "GRACE", 0.0)
+    monkeypatch.setattr(paging, "FAIL_FAST_SECONDS", 0.0)
+    monkeypatch.setattr(paging, "GRACE_SECONDS", 0.0)
     facts = server.put(10 * M)
     paged = opened(server, facts)
     server.timeout = 0.05
     gate = Gate(server)
-    with pytest.raises(DeviceFailed, match=r"fake://server/run\.kdb: the server gave no answer within 0.05 seconds"):
+    with pytest.raises(DeviceFailed, match=r"fake://server/run\.kdb: no answer within 0.05 seconds"):
         read(paged, M, 4 * K)
     assert gate.waiting[0][0].cancelled()
-    assert paged._pages.used == PAGE
+    assert paged._cache.used == PAGE
     server.answer = None
     server.timeout = 60.0
     assert read(paged, M, 4 * K) == content(facts, M, 4 * K)
 
 
 def test_an_answer_that_comes_too_late_is_not_taken(server: CountingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "AGAIN", 0.0)
-    monkeypatch.setattr(paging, "GRACE", 0.0)
+    monkeypatch.setattr(paging, "FAIL_FAST_SECONDS", 0.0)
+    monkeypatch.setattr(paging, "GRACE_SECONDS", 0.0)
     facts = server.put(10 * M)
     paged = opened(server, facts)
     server.timeout = 0.05
@@ -332,7 +332,7 @@ def test_an_answer_that_comes_too_late_is_not_taken(server: CountingServer, monk
     with pytest.raises(DeviceFailed):
         read(paged, M, 4 * K)
     late[0].set_result(bytes(server.requests[0][1]))
-    assert paged._pages.used == PAGE
+    assert paged._cache.used == PAGE
     server.answer = None
     assert read(paged, M, 4 * K) == content(facts, M, 4 * K)
 
@@ -356,7 +356,7 @@ def test_who_waits_holds_up_nobody(server: CountingServer) -> None:
 
 
 class Disk:
-    """Pages in a dictionary. ``wait`` is for who puts one."""
+    """PageCache in a dictionary. ``wait`` is for who puts one."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, str, int, int], bytes] = {}
@@ -374,21 +374,21 @@ class Disk:
 def test_what_was_fetched_is_on_disk_for_the_next_process(server: CountingServer) -> None:
     facts = server.put(12 * M + 5)
     disk = Disk()
-    paged = Pages(64 * M, disk).object(server, PATH, facts)
+    paged = PageCache(64 * M, disk).object(server, PATH, facts)
     read_all(paged, facts, 128 * K)
     until(lambda: sum(map(len, disk.kept.values())) == facts.size)
     del server.requests[:]
-    again = Pages(64 * M, disk).object(server, PATH, facts)
+    again = PageCache(64 * M, disk).object(server, PATH, facts)
     read_all(again, facts, 128 * K)
     assert server.requests == []
     other = server.put(12 * M + 5, "two")
-    assert read(Pages(64 * M, disk).object(server, PATH, other), 0, M) == content(other, 0, M)
+    assert read(PageCache(64 * M, disk).object(server, PATH, other), 0, M) == content(other, 0, M)
 
 
 def test_a_head_that_came_with_an_answer_is_on_disk(server: CountingServer) -> None:
     facts = server.put(M)
     disk = Disk()
-    pages = Pages(64 * M, disk)
+    pages = PageCache(64 * M, disk)
     pages.object(server, PATH, facts).put_head(content(facts, 0, PAGE))
     pages.finish()
     assert [(key[1:3], data) for key, data in disk.kept.items()] == [((facts.etag, 0), content(facts, 0, PAGE))]
@@ -396,11 +396,11 @@ def test_a_head_that_came_with_an_answer_is_on_disk(server: CountingServer) -> N
 
 
 def test_who_ends_waits_for_the_disk(server: CountingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "LAST", 60.0)
+    monkeypatch.setattr(paging, "FINISH_SECONDS", 60.0)
     facts = server.put(2 * M)
     disk = Disk()
     disk.wait.clear()
-    pages = Pages(64 * M, disk)
+    pages = PageCache(64 * M, disk)
     read(pages.object(server, PATH, facts), 0, 2 * M)
     threading.Timer(0.1, disk.wait.set).start()
     pages.finish()
@@ -410,11 +410,11 @@ def test_who_ends_waits_for_the_disk(server: CountingServer, monkeypatch: pytest
 def test_who_ends_does_not_wait_for_a_disk_that_is_stuck(
     server: CountingServer, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(paging, "LAST", 0.01)
+    monkeypatch.setattr(paging, "FINISH_SECONDS", 0.01)
     facts = server.put(2 * M)
     disk = Disk()
     disk.wait.clear()
-    pages = Pages(64 * M, disk)
+    pages = PageCache(64 * M, disk)
     pages.finish()
     read(pages.object(server, PATH, facts), 0, 2 * M)
     pages.finish()
@@ -425,13 +425,13 @@ def test_who_ends_does_not_wait_for_a_disk_that_is_stuck(
 def test_holes_on_disk_are_fetched(server: CountingServer) -> None:
     facts = server.put(4 * M)
     disk = Disk()
-    read(Pages(64 * M, disk).object(server, PATH, facts), 0, 2 * M)
+    read(PageCache(64 * M, disk).object(server, PATH, facts), 0, 2 * M)
     until(lambda: len(disk.kept) == 8)
     keys = sorted(disk.kept, key=lambda key: key[2])
     del disk.kept[keys[2]]
     disk.kept[keys[5]] = b"short"
     del server.requests[:]
-    assert read(Pages(64 * M, disk).object(server, PATH, facts), 0, 2 * M) == content(facts, 0, 2 * M)
+    assert read(PageCache(64 * M, disk).object(server, PATH, facts), 0, 2 * M) == content(facts, 0, 2 * M)
     assert server.requests == [(2 * PAGE, PAGE), (5 * PAGE, PAGE)]
 
 
@@ -439,7 +439,7 @@ def test_holes_on_disk_are_fetched(server: CountingServer) -> None:
 def test_what_has_no_lasting_version_is_not_on_disk(server: CountingServer, etag: str) -> None:
     facts = server.put(M, etag)
     disk = Disk()
-    pages = Pages(64 * M, disk)
+    pages = PageCache(64 * M, disk)
     read(pages.object(server, PATH, facts), 0, M)
     told = server.put(M, "two")
     read(pages.object(server, PATH, told), 0, M)
@@ -452,7 +452,7 @@ def test_a_slow_disk_holds_up_no_reader(server: CountingServer) -> None:
     facts = server.put(20 * M)
     disk = Disk()
     disk.wait.clear()
-    pages = Pages(8 * M, disk)
+    pages = PageCache(8 * M, disk)
     paged = pages.object(server, PATH, facts)
     read_all(paged, facts, 128 * K)
     assert pages.used <= 8 * M

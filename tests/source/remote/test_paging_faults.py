@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed
-from glassfs.source.remote import paging, shelf
-from glassfs.source.remote.paging import Pages
+from glassfs.source.remote import pages as pages_module
+from glassfs.source.remote import paging
+from glassfs.source.remote.paging import PageCache
 from glassfs.source.remote.server import Facts
 from tests.source.remote.counting import CountingServer, content
 
@@ -27,8 +28,8 @@ READERS = 8
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that an object has many."""
     monkeypatch.setattr(paging, "PAGE", PAGE)
-    monkeypatch.setattr(shelf, "PAGE", PAGE)
-    monkeypatch.setattr(shelf, "LOOKED_AT", PAGE // 8)
+    monkeypatch.setattr(pages_module, "PAGE", PAGE)
+    monkeypatch.setattr(pages_module, "READ_BYTES", PAGE // 8)
 
 
 class Wild(CountingServer):
@@ -102,7 +103,7 @@ def test_bytes_are_right_or_there_is_an_error(
 ) -> None:
     server = Wild(faults, seed)
     server.timeout = 0.1 if "silent" in faults else 60.0
-    pages = Pages(budget)
+    pages = PageCache(budget)
     server.change(size)
     start = threading.Barrier(READERS)
 
@@ -131,7 +132,7 @@ def test_bytes_are_right_or_there_is_an_error(
         return wrong
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(READERS) as readers:
-        patch.setattr(paging, "GRACE", 0.0)
+        patch.setattr(paging, "GRACE_SECONDS", 0.0)
         assert [wrong for wrong in readers.map(run, work) if wrong] == []
     server.threads.shutdown()
     for future in server.silent:
@@ -150,11 +151,11 @@ def test_bytes_are_right_or_there_is_an_error(
 
 def test_who_asks_again_at_once_after_a_long_silence_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the kernel does. Later, and for another version, the server is asked."""
-    monkeypatch.setattr(paging, "GRACE", 0.0)
-    monkeypatch.setattr(paging, "AGAIN", 1000.0)
+    monkeypatch.setattr(paging, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(paging, "FAIL_FAST_SECONDS", 1000.0)
     server = Wild(["silent"], 1)
     server.timeout = 0.1
-    pages = Pages(10 * PAGE)
+    pages = PageCache(10 * PAGE)
     facts = server.change(8 * PAGE)
     buffer = bytearray(100)
 
@@ -162,7 +163,7 @@ def test_who_asks_again_at_once_after_a_long_silence_does_not_wait_again(monkeyp
         pages.object(server, PATH, server.objects[PATH]).scatter([memoryview(buffer)], offset)
 
     for offset in (PAGE, PAGE, 5 * PAGE):
-        with pytest.raises(DeviceFailed, match="gave no answer within"):
+        with pytest.raises(DeviceFailed, match="no answer within"):
             read(offset)
     assert len(server.silent) == 1
     monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 1000.0)

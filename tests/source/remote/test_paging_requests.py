@@ -54,7 +54,7 @@ def test_a_small_budget_makes_the_window_smaller(server: CountingServer, budget:
     paged = opened(server, facts, budget)
     for offset in range(0, facts.size, 64 * K):
         read(paged, offset, 64 * K)
-        assert paged._pages.used <= budget
+        assert paged._cache.used <= budget
     assert server.fetched == facts.size - PAGE
 
 
@@ -182,7 +182,7 @@ def test_a_read_larger_than_the_budget_is_done_by_parts(server: CountingServer) 
 
     def answer(future: Future[bytes], data: bytes) -> None:
         nonlocal most
-        most = max(most, paged._pages.used)
+        most = max(most, paged._cache.used)
         future.set_result(data)
 
     server.answer = answer

@@ -10,10 +10,10 @@ import pytest
 
 from glassfs.errors import Changed, DeviceFailed, NotADirectory, NotFound, TooLarge
 from glassfs.source import Connection, Kind
-from glassfs.source.remote import kept
+from glassfs.source.remote import cached
 from glassfs.source.remote import store as module
-from glassfs.source.remote.paging import Pages
-from glassfs.source.remote.store import FIRST, RemoteStore
+from glassfs.source.remote.paging import PageCache
+from glassfs.source.remote.store import FIRST_BYTES, RemoteStore
 from tests.source.remote.fake import FakeServer
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
 
@@ -28,7 +28,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def folder(server: FakeServer, poll: float = 1000.0, **options: object) -> RemoteStore:
-    return RemoteStore(server, (), Connection(poll=poll, **options), Pages(8 << 20), True)  # type: ignore[arg-type]
+    return RemoteStore(server, (), Connection(poll=poll, **options), PageCache(8 << 20), True)  # type: ignore[arg-type]
 
 
 class RemoteLab(Lab):
@@ -129,7 +129,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(kept, "time", made)
+    monkeypatch.setattr(cached, "time", made)
     return made
 
 
@@ -332,13 +332,13 @@ class TestObjectsByThemselves:
 
     @pytest.fixture
     def store(self, server: FakeServer) -> RemoteStore:
-        server.put("run.kdb", bytes(FIRST + 5))
+        server.put("run.kdb", bytes(FIRST_BYTES + 5))
         server.put("part.0", b"part")
-        return RemoteStore(server, (), Connection(poll=0.0), Pages(8 << 20), False)
+        return RemoteStore(server, (), Connection(poll=0.0), PageCache(8 << 20), False)
 
     def test_one_request_brings_what_it_is_and_its_head(self, server: FakeServer, store: RemoteStore) -> None:
-        assert store.entry(("run.kdb",)).size == FIRST + 5
-        assert store.open(("run.kdb",)).read(0, FIRST) == bytes(FIRST)
+        assert store.entry(("run.kdb",)).size == FIRST_BYTES + 5
+        assert store.open(("run.kdb",)).read(0, FIRST_BYTES) == bytes(FIRST_BYTES)
         assert (server.lists, server.fetches) == (0, 0)
 
     def test_it_is_asked_whether_it_is_the_same(self, server: FakeServer, store: RemoteStore) -> None:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from glassfs.cache.cores import CORES
 from glassfs.content import Location, Made, Parted, Regular
@@ -207,8 +207,43 @@ class RowEnds(Made):
         return np.concatenate(found)
 
 
+class _Texts(NamedTuple):
+    """Texts ``[first, first + total)`` of block ``number``: single values, or elements of vectors."""
+
+    blocks: Blocks
+    number: int
+    first: int
+    total: int
+
+    def read(self) -> list[Any]:
+        if self.blocks.codec.dimensions is None:
+            return list(self._run().values(self.first, self.total))
+        vectors = self._vectors()
+        texts: list[Any] = vectors.spread(vectors.run(self.blocks.codec.item), self.first, self.total).tolist()
+        return texts
+
+    def cost(self) -> int:
+        """Return the peak memory of ``read``."""
+        if self.blocks.codec.dimensions is None:
+            return self._run().cost(self.first, self.total)
+        vectors = self._vectors()
+        stored = vectors.stored_at(self.first)
+        run = cast(Texts, vectors.run(self.blocks.codec.item))
+        return SLOT_COST * self.total + run.cost(stored, vectors.stored_at(self.first + self.total) - stored)
+
+    def _run(self) -> Texts:
+        return cast(Texts, self.blocks.run(self.number, self.blocks.codec.item))
+
+    def _vectors(self) -> Vectors:
+        vectors = self.blocks.vectors(self.number)
+        if self.total > MOST_TEXT_SLOTS:
+            block = vectors.block
+            raise TooLarge(f"has vectors of text of more than {MOST_TEXT_SLOTS} slots", block.source, block.part)
+        return vectors
+
+
 class TextRows:
-    """Texts, or vectors of texts as lists, in small groups of rows that lie in one block."""
+    """Texts, or vectors of texts as lists, in small groups of rows of one block."""
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
@@ -221,34 +256,26 @@ class TextRows:
         self.count = max(0, blocks.count - 1) * self._groups + -(-rest // rows)
 
     def group(self, group: int) -> list[Any]:
-        number, first, count = self._rows_of(group)
-        if self._blocks.codec.dimensions is None:
-            return _single_texts(self._blocks, number, first, count)
-        vectors, starts = self._elements_of(group)
-        texts = _texts(self._blocks, vectors, starts[0], starts[-1] - starts[0])
-        return [texts[a - starts[0] : b - starts[0]] for a, b in pairwise(starts)]
+        elements, starts = self._elements(group)
+        texts = elements.read()
+        return texts if starts is None else [texts[a - starts[0] : b - starts[0]] for a, b in pairwise(starts)]
 
     def cost(self, group: int) -> int:
-        """The memory that ``group`` takes at its peak."""
+        """Return the peak memory of ``group``."""
+        return self._elements(group)[0].cost()
+
+    def _elements(self, group: int) -> tuple[_Texts, list[int] | None]:
+        """Return the texts of a group; of vectors also where each row begins among the block's elements, and ends."""
+        number, inside = divmod(group, self._groups)
+        first = inside * self._rows
+        count = min(self._rows, self._blocks.rows_in(number) - first)
         if self._blocks.codec.dimensions is None:
-            return _single_cost(self._blocks, *self._rows_of(group))
-        vectors, starts = self._elements_of(group)
-        return _cost(self._blocks, vectors, starts[0], starts[-1] - starts[0])
-
-    def _rows_of(self, group: int) -> tuple[int, int, int]:
-        """The number of the block, the first row in it, and how many rows."""
-        number, place = divmod(group, self._groups)
-        first = place * self._rows
-        return number, first, min(self._rows, self._blocks.rows_in(number) - first)
-
-    def _elements_of(self, group: int) -> tuple[Vectors, list[int]]:
-        """The block, and where the elements of each row begin in it, and end."""
-        number, first, count = self._rows_of(group)
+            return _Texts(self._blocks, number, first, count), None
         vectors = self._blocks.vectors(number)
         starts = [*vectors.elements_before(first, count).tolist(), vectors.elements]
         if first + count < self._blocks.rows_in(number):
             starts[-1] = int(vectors.elements_before(first + count, 1)[0])
-        return vectors, starts
+        return _Texts(self._blocks, number, starts[0], starts[-1] - starts[0]), starts
 
 
 class TextSlots:
@@ -260,48 +287,15 @@ class TextSlots:
         self.count = -(-blocks.codec.size // self._slots) or 1
 
     def group(self, group: int) -> list[Any]:
-        if self._blocks.codec.dimensions is None:
-            return _single_texts(self._blocks, 0, 0, 1)
-        return _texts(self._blocks, *self._elements_of(group))
+        return self._elements(group).read()
 
     def cost(self, group: int) -> int:
-        """The memory that ``group`` takes at its peak."""
+        """Return the peak memory of ``group``."""
+        return self._elements(group).cost()
+
+    def _elements(self, group: int) -> _Texts:
         if self._blocks.codec.dimensions is None:
-            return _single_cost(self._blocks, 0, 0, 1)
-        return _cost(self._blocks, *self._elements_of(group))
-
-    def _elements_of(self, group: int) -> tuple[Vectors, int, int]:
-        """The block, the first element in it, and how many."""
-        vectors = self._blocks.vectors(0)
+            return _Texts(self._blocks, 0, 0, 1)
         first = group * self._slots
-        count = vectors.elements - first
-        return vectors, first, min(count, self._slots) if self._blocks.codec.size else count
-
-
-def _single_texts(blocks: Blocks, number: int, first: int, count: int) -> list[Any]:
-    """The texts ``[first, first + count)`` of a block."""
-    return list(blocks.run(number, blocks.codec.item).values(first, count))
-
-
-def _single_cost(blocks: Blocks, number: int, first: int, count: int) -> int:
-    return cast(Texts, blocks.run(number, blocks.codec.item)).cost(first, count)
-
-
-def _texts(blocks: Blocks, vectors: Vectors, first: int, count: int) -> list[Any]:
-    """The elements ``[first, first + count)`` of a block of vectors of text."""
-    _demand_few(vectors, count)
-    texts: list[Any] = vectors.spread(vectors.run(blocks.codec.item), first, count).tolist()
-    return texts
-
-
-def _cost(blocks: Blocks, vectors: Vectors, first: int, count: int) -> int:
-    _demand_few(vectors, count)
-    stored = vectors.stored_at(first)
-    run = cast(Texts, vectors.run(blocks.codec.item))
-    return SLOT_COST * count + run.cost(stored, vectors.stored_at(first + count) - stored)
-
-
-def _demand_few(vectors: Vectors, count: int) -> None:
-    if count > MOST_TEXT_SLOTS:
-        block = vectors.block
-        raise TooLarge(f"has vectors of text of more than {MOST_TEXT_SLOTS} slots", block.source, block.part)
+        left = self._blocks.vectors(0).elements - first
+        return _Texts(self._blocks, 0, first, min(left, self._slots) if self._blocks.codec.size else left)

@@ -182,17 +182,9 @@ class _Contents:
 def _arrays(name: Name, key: bytes, blocks: Blocks, shape: tuple[int, ...]) -> Iterator[Member]:
     """Yield all elements of a column or metadata value; vectors of unknown size are flattened into one axis."""
     for item in blocks.codec.item.arrays:
+        full = (*shape, *item.tail) if blocks.codec.size else partial(_ragged_shape, blocks, item.tail)
         values = Values(blocks, item)
-        tail = item.tail
-        if blocks.codec.size:
-            yield Member(name, Array(
-                key, values, item.dtype, (*shape, *tail), blocks.codec.type_name, label=item.label,
-            ))
-        else:
-            yield Member(name, Array(
-                key, values, item.dtype, partial(_ragged_shape, blocks, tail), blocks.codec.type_name,
-                label=item.label,
-            ))
+        yield Member(name, Array(key, values, item.dtype, full, blocks.codec.type_name, label=item.label))
 
 
 def _ragged_shape(blocks: Blocks, tail: tuple[int, ...]) -> tuple[int, ...]:

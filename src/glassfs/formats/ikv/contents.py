@@ -109,9 +109,7 @@ class Contents:
 
     def faults(self, node: Node, what: str) -> Iterator[Fault]:
         """Yield errors below a node, except those that reading reports."""
-        cursor = Cursor(self.body, node.start, node.end, what, window=64 << 10)
-        for place, repeats, first in repeated_keys(cursor, node.tag, what):
-            yield Fault(place, repeated(repeats, first))
+        return repeated_keys(Cursor(self.body, node.start, node.end, what, window=64 << 10), node.tag, what)
 
     def _array(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Content:
         cursor = Cursor(self.body, node.start, node.end, what, window=16)
@@ -143,8 +141,3 @@ class Contents:
 
 def unlisted(count: int) -> str | None:
     return f"only {MOST_MEMBERS} of {count} members are listed" if count > MOST_MEMBERS else None
-
-
-def repeated(repeats: int, first: bytes) -> str:
-    what = f"has the key {shown(first)!r} more than once; the last value counts"
-    return f"{what} (repeated keys: {repeats})"

@@ -12,9 +12,9 @@ from typing import Any
 
 from glassfs.content import Blob, Content, Fault, Member
 from glassfs.errors import Damaged
-from glassfs.formats.ikv.contents import FIXED_SIZES, Contents, Node, repeated
+from glassfs.formats.ikv.contents import FIXED_SIZES, Contents, Node
 from glassfs.formats.ikv.nodes import ARRAY, OBJECT, SMALL, TYPE_NAMES, Body, Cursor, Marks, measure, shown
-from glassfs.formats.ikv.values import MOST_KEYS_COMPARED, Decoder, cost
+from glassfs.formats.ikv.values import Decoder, Repeats, cost
 
 MOST_RANGES_COMPARED = 1 << 24
 
@@ -56,15 +56,10 @@ class Index:
 
     def faults(self) -> Iterator[Fault]:
         """Yield repeated keys, and bytes of the file that belong to no entry or to several."""
-        seen: set[bytes] = set()
-        repeats, first = 0, b""
+        repeats = Repeats()
         for key, _ in self.entries():
-            if key in seen:
-                repeats, first = repeats + 1, first if repeats else key
-            elif len(seen) < MOST_KEYS_COMPARED:
-                seen.add(key)
-        if repeats:
-            yield Fault("root", repeated(repeats, first))
+            repeats.add(key)
+        yield from repeats.faults("root")
         if self.count > MOST_RANGES_COMPARED:
             return
         import numpy as np

@@ -12,7 +12,7 @@ from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.codec import leb128
-from glassfs.content import Data, Location
+from glassfs.content import Data, Fault, Location
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.ikv.nodes import (
     ARRAY,
@@ -150,20 +150,35 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-def repeated_keys(cursor: Cursor, tag: int, what: str) -> Iterator[tuple[str, int, bytes]]:
-    """Yield objects of a measured node that have repeated keys: path, number of repeats, first repeated key."""
+class Repeats:
+    """Counts repeated keys; ``first`` is the first of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = b""
+        self._seen: set[bytes] = set()
+
+    def add(self, key: bytes) -> None:
+        if key in self._seen:
+            self.count, self.first = self.count + 1, self.first if self.count else key
+        elif len(self._seen) < MOST_KEYS_COMPARED:
+            self._seen.add(key)
+
+    def faults(self, place: str) -> Iterator[Fault]:
+        if self.count:
+            reason = f"has the key {shown(self.first)!r} more than once; the last value counts"
+            yield Fault(place, f"{reason} (repeated keys: {self.count})")
+
+
+def repeated_keys(cursor: Cursor, tag: int, what: str) -> Iterator[Fault]:
+    """Yield objects of a measured node that have repeated keys."""
     if tag == OBJECT:
-        seen: set[bytes] = set()
-        repeats, first = 0, b""
+        repeats = Repeats()
         for _ in range(cursor.count(2)):
             key = cursor.name()
-            if key in seen:
-                repeats, first = repeats + 1, first if repeats else key
-            elif len(seen) < MOST_KEYS_COMPARED:
-                seen.add(key)
+            repeats.add(key)
             yield from repeated_keys(cursor, cursor.u8(), f"{what}/{shown(key)}")
-        if repeats:
-            yield what, repeats, first
+        yield from repeats.faults(what)
     elif tag == ARRAY and cursor.peek() in (NULL, OBJECT, ARRAY):
         cursor.u8()
         for number in range(cursor.count(1)):

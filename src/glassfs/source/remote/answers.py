@@ -1,4 +1,4 @@
-"""What the file systems of strangers say, believed as far as it can be: facts of objects, and errors as ours."""
+"""Check what fsspec file systems report: facts of objects, and their exceptions as errors without secrets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from glassfs.source.remote.server import Facts
 from glassfs.source.remote.url import shown as shown_url
 from glassfs.terminal import printable
 
-LARGEST = 1 << 62
-LONGEST_SENTENCE = 200
+LARGEST_SIZE = 1 << 62
+LONGEST_REASON = 200
 _LONGEST_ETAG = 256
 
-# What tells one version of an object from others, best first.
+# Keys of ``info`` that tell versions apart, best first.
 _VERSIONS = (
     "ETag", "etag", "e_tag", "generation", "version_id", "VersionId", "blob_id", "xet_hash", "sha", "oid", "md5Hash",
     "checksum",
@@ -31,62 +31,60 @@ _TIMES = (
     "mtime", "LastModified", "last_modified", "Last-Modified", "modified", "updated", "modificationTime", "modify",
     "created",
 )
-_MILLISECONDS = 1e11
-"""From here on, a number is taken for milliseconds since 1970."""
+_LEAST_MILLISECONDS = 1e11
+"""Numbers from here on are milliseconds since 1970, smaller ones seconds."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
-_GONE = (404, 410)
-_REFUSED = (401, 403, 407)
+_MISSING = (404, 410)
+_DENIED = (401, 403, 407)
 _FTP_CODE = re.compile(r"(\d{3})[ -]")
-_FTP_REFUSED = ("331", "332", "530", "532", "534")
+_FTP_DENIED = ("331", "332", "530", "532", "534")
 
 
 class Unbelievable(DeviceFailed):
-    """What is said of an object cannot be, and will be no better if it is said again."""
+    """A file system reports something impossible; asking again does not help."""
 
 
-def facts(told: Any) -> Facts | None:
-    """What a dictionary says of an object; None for a folder. Raises Unbelievable if it cannot be one of either."""
-    if not isinstance(told, Mapping):
-        raise Unbelievable("does not say what it is")
-    kind = told.get("type")
+def facts(info: Any) -> Facts | None:
+    """Return the facts in an ``info`` dictionary; None for a folder. Raises Unbelievable."""
+    if not isinstance(info, Mapping):
+        raise Unbelievable("its file system does not report what it is")
+    kind = info.get("type")
     if kind == "directory":
         return None
     if kind not in ("file", None):
         raise Unbelievable("is neither a file nor a folder")
-    size = told.get("size")
-    if type(size) is not int or not 0 <= size <= LARGEST:
-        raise Unbelievable("has no size that can be believed")
-    return Facts(size, _etag(told), _mtime_ns(told))
+    size = info.get("size")
+    if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
+        raise Unbelievable("its file system reports no valid size")
+    return Facts(size, _etag(info), _mtime_ns(info))
 
 
-def are_same(seen: Facts, meant: Facts) -> bool:
-    """Whether two answers are about the same bytes, as far as they say."""
-    if seen.size != meant.size or seen.etag != meant.etag:
+def are_same(one: Facts, other: Facts) -> bool:
+    """Return whether two answers are about the same version, as far as they tell."""
+    if one.size != other.size or one.etag != other.etag:
         return False
-    return bool(seen.etag) or seen.mtime_ns == meant.mtime_ns
+    return bool(one.etag) or one.mtime_ns == other.mtime_ns
 
 
-def _etag(told: Mapping[Any, Any]) -> str:
+def _etag(info: Mapping[Any, Any]) -> str:
     for name in _VERSIONS:
-        value = told.get(name)
+        value = info.get(name)
         if type(value) in (str, int) and (text := str(value).strip()) not in _NO_VERSIONS:
-            break
-    else:
-        return ""
-    return text if len(text) <= _LONGEST_ETAG else sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+            return text if len(text) <= _LONGEST_ETAG else sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return ""
 
 
-def _mtime_ns(told: Mapping[Any, Any]) -> int:
+def _mtime_ns(info: Mapping[Any, Any]) -> int:
     for name in _TIMES:
-        if (seconds := _seconds(told.get(name))) is not None:
+        if (seconds := _seconds(info.get(name))) is not None:
             # A float has no more than microseconds of today's time.
             return round(seconds * 10**6) * 1000
     return 0
 
 
 def _seconds(value: Any) -> float | None:
-    """The time since 1970 that a value stands for, if it can be one after that."""
+    """Return the seconds since 1970 that a value means, if it is a time after that."""
     if isinstance(value, str):
         value = _parsed_time(value)
     if isinstance(value, datetime):
@@ -96,12 +94,12 @@ def _seconds(value: Any) -> float | None:
             return None
     if type(value) not in (int, float) or not 0 < value < 1e15 or not math.isfinite(value):
         return None
-    seconds = float(value) / 1000 if value >= _MILLISECONDS else float(value)
-    return seconds if seconds < _MILLISECONDS else None
+    seconds = float(value) / 1000 if value >= _LEAST_MILLISECONDS else float(value)
+    return seconds if seconds < _LEAST_MILLISECONDS else None
 
 
 def _parsed_time(text: str) -> datetime | None:
-    """A time as ISO 8601, as in HTTP, or as in FTP's listings (digits without anything between, UTC)."""
+    """Parse ISO 8601, the format of HTTP, or that of FTP's listings (digits only, UTC)."""
     text = text.strip()[:64]
     if re.fullmatch(r"\d{14}(\.\d+)?", text):
         text = f"{text[:4]}-{text[4:6]}-{text[6:8]}T{text[8:10]}:{text[10:12]}:{text[12:14]}"
@@ -114,7 +112,7 @@ def _parsed_time(text: str) -> datetime | None:
 
 
 class Secrets:
-    """What no sentence may have in it: everything that was said beside the name of a server."""
+    """Texts that no message may contain."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         texts = {text for value in values for text in _texts(value) if text}
@@ -122,65 +120,63 @@ class Secrets:
         self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
 
     def cut(self, text: str) -> str:
+        """Return the text without secrets, and with URLs that have neither userinfo nor query."""
         text = _URL.sub(lambda found: shown_url(found[0]), text)
         return text if self._pattern is None else self._pattern.sub("…", text)
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts in an option, however it is nested."""
+    """Yield the texts in an option, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, bytes):
         yield value.decode("utf-8", "replace")
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
+    elif isinstance(value, (Mapping, list, tuple)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _texts(inner)
 
 
-def sentence(error: BaseException, secrets: Secrets) -> str:
-    """One line about an exception of somebody else's, without secrets and not long."""
+def reason(error: BaseException, secrets: Secrets) -> str:
+    """Return one short line about any exception, without secrets."""
     try:
         text = " ".join(secrets.cut(str(error)).split())
-    except Exception:  # it is a stranger's, too
+    except Exception:  # even ``str`` of it may fail
         text = ""
     text = printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-    return text if len(text) <= LONGEST_SENTENCE else text[: LONGEST_SENTENCE - 1] + "…"
+    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
 
 
-def fault(error: BaseException, shown: str, secrets: Secrets) -> GlassfsError:
-    """The error of ours that an exception of a file system stands for."""
+def translated(error: BaseException, shown: str, secrets: Secrets) -> GlassfsError:
+    """Return the GlassfsError for an exception of a file system; messages call the object ``shown``."""
     if isinstance(error, GlassfsError):
         return error if error.source else error.at(shown)
-    status = _status(error)
+    status = _http_status(error)
     code = _ftp_code(error)
-    reason = sentence(error, secrets)
-    if isinstance(error, FileNotFoundError) or status in _GONE or code == "550":
+    text = reason(error, secrets)
+    if isinstance(error, FileNotFoundError) or status in _MISSING or code == "550":
         return NotFound("does not exist", shown)
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):
-        return NotFound("is not what it was taken for, a file or a folder", shown)
-    if isinstance(error, PermissionError) or status in _REFUSED or code in _FTP_REFUSED or _is_login(error):
-        return NotAllowed(f"may not be read: {reason}", shown)
+        return NotFound("is a folder where a file is expected, or a file where a folder is", shown)
+    if isinstance(error, PermissionError) or status in _DENIED or code in _FTP_DENIED or _is_login(error):
+        return NotAllowed(f"access denied: {text}", shown)
     if status == 412:
-        return Changed("was changed", shown)
+        return Changed("has been replaced by another object", shown)
     if isinstance(error, MemoryError) or getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        return Unavailable(f"no descriptors or no memory left: {reason}", shown)
-    return DeviceFailed(reason, shown)
+        return Unavailable(f"no descriptors or no memory left: {text}", shown)
+    return DeviceFailed(text, shown)
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether the same question may well be answered if it is asked once more, on a new connection."""
+def is_retryable(error: BaseException) -> bool:
+    """Return whether another attempt on a new connection may succeed."""
     if isinstance(error, GlassfsError):
         return isinstance(error, DeviceFailed) and not isinstance(error, Unbelievable)
     if isinstance(error, (TypeError, ValueError, LookupError, AttributeError, NotImplementedError, MemoryError)):
         return False
-    return isinstance(error, Exception) and isinstance(fault(error, "", Secrets(())), DeviceFailed)
+    return isinstance(error, Exception) and isinstance(translated(error, "", Secrets(())), DeviceFailed)
 
 
-def _status(error: BaseException) -> int | None:
-    """The status of HTTP that an exception is about, wherever its library has it."""
+def _http_status(error: BaseException) -> int | None:
+    """Return the HTTP status that an exception reports, under any of the names that libraries use."""
     for holder in (error, getattr(error, "response", None)):
         for name in ("status", "status_code", "code"):
             status = getattr(holder, name, None)
@@ -190,15 +186,13 @@ def _status(error: BaseException) -> int | None:
 
 
 def _ftp_code(error: BaseException) -> str:
-    if type(error).__module__ != "ftplib":
-        return ""
-    found = _FTP_CODE.match(str(error))
+    found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
     return found[1] if found else ""
 
 
 def _is_login(error: BaseException) -> bool:
-    """Whether a server and its user could not agree on who they are (paramiko's own exceptions)."""
+    """Return whether this is a failed login in paramiko."""
     names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] == "paramiko"}
-    if "AuthenticationException" in names:
-        return True
-    return "SSHException" in names and str(error).startswith("No authentication methods")
+    return "AuthenticationException" in names or (
+        "SSHException" in names and str(error).startswith("No authentication methods")
+    )

@@ -78,4 +78,4 @@ def _owner(object_key: str, validator: str) -> bytes:
 
 
 def _identifies_bytes(validator: str) -> bool:
-    return Facts(0, validator, 0).is_told_apart
+    return Facts(0, validator, 0).has_strong_etag

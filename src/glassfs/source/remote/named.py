@@ -9,7 +9,7 @@ from glassfs.source.contract import Named, Path
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.open import server_of
-from glassfs.source.remote.paging import Pages
+from glassfs.source.remote.paging import PageCache
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Url, parsed
@@ -18,7 +18,7 @@ from glassfs.source.remote.url import WEB, Url, parsed
 def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str], bool]) -> list[Named]:
     """The stores of what these URLs name. They share servers and memory."""
     disk = DiskCache(connection.disk_cache, connection.disk_cache_size) if connection.disk_cache else None
-    pages = Pages(connection.memory, disk)
+    pages = PageCache(connection.memory, disk)
     servers: dict[tuple[str, str, str], Server] = {}
     stores: dict[tuple[Server, Path, bool], RemoteStore] = {}
 

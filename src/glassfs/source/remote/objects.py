@@ -1,97 +1,82 @@
 """Objects in buckets and on web servers, through obstore: S3, Google Cloud Storage, Azure, HTTP and WebDAV.
 
-obstore signs requests and keeps connections. What is done here: trying again what may be otherwise the next time, until
-the time is up; and seeing to it of each answer that it is the part that was asked for, as long as it says, and of the
-version that was meant. Any thread.
+obstore signs requests and keeps connections. This module retries, and checks of each answer that it is the range asked
+for, complete, and of the right version. Any thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import random
 import re
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any, TypeVar
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.source.contract import Path
-from glassfs.source.remote import runner
-from glassfs.source.remote.s3_pages import S3Pages, believed
-from glassfs.source.remote.server import Facts, Listed, Server
+from glassfs.source.remote.retrying import Retryable, RetryingServer
+from glassfs.source.remote.server import SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
 
-TRIES = 6
-FIRST_PAUSE = 0.1
-"""Seconds between the first two tries; then twice as long each time."""
-SILENCE = 3
-"""A try is given up after this part of the whole time without a byte, so that there is time for another one."""
-GRACE = 0.5
-"""Seconds that a thread waits longer than what it waits for may take."""
-SMALL = 256 << 10
-"""Bytes of an object that is read whole where a server gives no parts."""
-LONGEST_SENTENCE = 200
-LONG_LISTING = 2.0
-"""Seconds after which a listing goes on by pages where that can be: obstore would gather names without end.
+SILENCE_PARTS = 3
+"""An attempt fails after this part of the timeout without a byte, so that there is time for another one."""
+LONGEST_REASON = 200
+LONG_LISTING_SECONDS = 2.0
+"""A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
 
-Where it cannot be, the listing is given up after the part of the whole time that a silence may have, too.
+On other services it fails after the part of the timeout that is allowed for silence.
 """
-MOST_BY_PAGE = 10_000
-_PASSING = ("408", "425", "429", "500", "502", "503", "504")
-"""Answers of a server that may be others the next time."""
+LARGEST_SIZE = 1 << 62
+LONGEST_ETAG = 1024
+LATEST_NS = 1 << 63
+_RETRYABLE = ("408", "425", "429", "500", "502", "503", "504")
 _NO_WEBDAV = re.compile(r"answers (400|403|405|501)\b")
 _URL = re.compile(r"\w+://\S+")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-NOT_A_PART = "non-partial response"
 UNTRUSTED = "its certificate is not trusted"
 _CAUSES = (
     ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
     ("dns error", "there is no host of this name"),
     ("Connection refused", "the connection is refused"),
-    ("URL scheme is not allowed", "it is plain http, which is not expected here"),
+    ("URL scheme is not allowed", "plain http is not expected here"),
     ("kind: Timeout", "it does not answer"),
     ("kind: Connect", "it cannot be reached"),
-    ("kind: Interrupted", "the connection ended in the middle"),
+    ("kind: Interrupted", "the connection ended in the middle of an answer"),
     ("redirect", "it redirects without end"),
 )
 Result = TypeVar("Result")
 
 
-class _Passing(Exception):
-    """What may be otherwise the next time; ``reason`` is the sentence if it is not, ``kind`` the error then."""
-
-    def __init__(self, reason: str, kind: type[GlassfsError] = DeviceFailed) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.kind = kind
+def believable_facts(size: int, etag: str, modified: datetime) -> Facts | None:
+    """Return what a server reports of an object, without what cannot be true; None for an impossible size."""
+    if not 0 <= size <= LARGEST_SIZE:
+        return None
+    if len(etag) > LONGEST_ETAG:
+        etag = ""
+    if etag and not etag.startswith(('"', "W/")):  # some listings leave the quotes out
+        etag = f'"{etag}"'
+    mtime_ns = int(modified.timestamp()) * SECOND + modified.microsecond * 1000
+    return Facts(size, etag, mtime_ns if abs(mtime_ns) < LATEST_NS else 0)
 
 
 class _Unlistable(Exception):
-    """obstore does not list a folder."""
+    """obstore cannot list a folder."""
 
 
-class _Whole(Exception):
-    """A part was asked for, and the answer says that it is the whole."""
+class ObjectServer(RetryingServer):
+    """``make`` makes an obstore store on first use; ``library`` is the obstore package that it is of.
 
-
-class ObjectServer(Server):
-    """``make`` makes an obstore store when it is first needed; ``library`` is the package, as there may be several.
-
-    ``pages`` is a second way to list folders.
+    ``list_pages`` is another way to list folders, if there is one.
     """
 
     def __init__(
         self, name: str, identity: str, make: Callable[[], Any], library: ModuleType, timeout: float,
-        has_lasting_versions: bool, pages: S3Pages | None = None,
+        has_lasting_versions: bool, list_pages: Callable[[Path, str], Coroutine[Any, Any, list[Listed]]] | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
@@ -100,89 +85,55 @@ class ObjectServer(Server):
         self._make = make
         self._library = library
         self._store: Any = None
-        self._pages = pages
-        self._by_page: set[Path] = set()
-        """Folders that obstore does not list."""
-
-    def list(self, path: Path) -> Sequence[Listed]:
-        return self._result(path, self._tried(path, lambda: self._list(path)))
-
-    def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
-        return self._result(path, self._tried(path, lambda: self._begin(path, size, known)))
-
-    def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
-        return runner.start(self._tried(path, lambda: self._part(path, offset, size, facts)))
+        self._list_pages = list_pages
+        self._listed_by_page: set[Path] = set()
 
     def close(self) -> None:
         self._store = None
-        if self._pages is not None:
-            self._pages.close()
 
     @staticmethod
     def options(timeout: float) -> dict[str, Any]:
-        """What obstore is told of every store. It tries nothing again: that is done here, for bodies as well."""
+        """Return the options of every obstore store. It does not retry: this module does, for bodies as well."""
+        silence = timedelta(seconds=timeout / SILENCE_PARTS)
         return {
             "client_options": {
-                "timeout": timedelta(seconds=timeout), "connect_timeout": timedelta(seconds=timeout / SILENCE),
-                "read_timeout": timedelta(seconds=timeout / SILENCE), "user_agent": "glassfs",
+                "timeout": timedelta(seconds=timeout), "connect_timeout": silence, "read_timeout": silence,
+                "user_agent": "glassfs",
             },
             "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout)},
         }
 
-    def _result(self, path: Path, work: Coroutine[Any, Any, Result]) -> Result:
-        future = runner.start(work)
-        try:
-            return future.result(self.timeout + GRACE)
-        except (FutureTimeout, CancelledError):
-            future.cancel()
-            raise self._silent(path) from None
-
-    async def _tried(self, path: Path, once: Callable[[], Awaitable[Result]]) -> Result:
-        """What ``once`` gives, tried until the time is up where trying again may help."""
-        deadline = time.monotonic() + self.timeout
-        for number in itertools.count(1):
-            try:
-                return await asyncio.wait_for(self._said(path, once()), max(0.0, deadline - time.monotonic()))
-            except (TimeoutError, asyncio.TimeoutError):
-                raise self._silent(path) from None
-            except _Passing as error:
-                pause = FIRST_PAUSE * 2 ** (number - 1) * random.uniform(0.8, 1.2)
-                if number == TRIES or time.monotonic() + pause >= deadline:
-                    raise error.kind(error.reason, self.shown(path)) from None
-                await asyncio.sleep(pause)
-        raise AssertionError
-
     async def _list(self, path: Path) -> Sequence[Listed]:
-        if self._pages is None:
+        limit = self.timeout / SILENCE_PARTS
+        if self._list_pages is not None:
+            limit = min(limit, LONG_LISTING_SECONDS)
+        if path not in self._listed_by_page:
             try:
-                return await asyncio.wait_for(self._whole_list(path), self.timeout / SILENCE)
+                return await asyncio.wait_for(self._translated(path, self._list_at_once(path)), limit)
             except _Unlistable as error:
-                raise DeviceFailed(f"cannot be listed: {error}", self.shown(path)) from None
+                reason = f"cannot be listed: {error}"
             except (TimeoutError, asyncio.TimeoutError):
-                raise DeviceFailed(
-                    f"the listing does not end within {self.timeout / SILENCE:.3g} seconds", self.shown(path),
-                ) from None
-        if path not in self._by_page:
-            try:
-                return await asyncio.wait_for(self._whole_list(path), min(LONG_LISTING, self.timeout / SILENCE))
-            except _Unlistable as error:
-                reason = str(error)
-            except (TimeoutError, asyncio.TimeoutError):
-                reason = "it takes long"
-            if len(self._by_page) == MOST_BY_PAGE:
-                self._by_page.clear()
-            self._by_page.add(path)
-            log.info("%s: is listed page by page: %s", printable(self.shown(path)), reason)
-        return await asyncio.wrap_future(self._pages.begin(path, self.shown(path)))
+                reason = f"the listing takes more than {limit:.3g} seconds"
+            if self._list_pages is None:
+                raise DeviceFailed(reason, self.shown(path))
+            log.info("%s: %s; listing it page by page", printable(self.shown(path)), reason)
+            self._listed_by_page.add(path)
+        return await self._list_pages(path, self.shown(path))  # type: ignore[misc]  # not None here
 
-    async def _whole_list(self, path: Path) -> Sequence[Listed]:
+    async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
+        return await self._translated(path, self._head(path, size, known))
+
+    async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
+        return await self._translated(path, self._range(path, offset, size, facts))
+
+    async def _list_at_once(self, path: Path) -> Sequence[Listed]:
         try:
             found = await self._library.list_with_delimiter_async(self._opened(), "/".join(path) or None)
         except (self._library.exceptions.InvalidPathError, ValueError):
-            raise _Unlistable("there is an object whose name is no path") from None
+            raise _Unlistable("an object in it has a name with an empty part or a control character") from None
         except self._library.exceptions.GenericError as error:
             if "nvalid list response" in str(error):
-                raise _Unlistable("there is a name that cannot be understood") from None
+                raise _Unlistable("an object in it has a name that is not UTF-8") from None
             raise
         depth = len(path)
         listed = [Listed(one.split("/")[depth], None) for one in found["common_prefixes"] if one.count("/") >= depth]
@@ -193,111 +144,92 @@ class ObjectServer(Server):
                 listed.append(Listed(names[-1], facts))
         return [one for one in listed if one.name not in ("", ".", "..")]
 
-    async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
+    async def _head(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
         options: dict[str, Any] = {"range": (0, size)}
-        if known is not None and known.is_told_apart:
+        if known is not None and known.has_strong_etag:
             options["if_none_match"] = known.etag
         try:
             result = await self._get(path, options)
         except self._library.exceptions.NotModifiedError:
             return None
-        except _Whole:
-            # The server gives whole files only, which will do for one that is small.
-            result = await self._get(path, {})
-            if result.meta["size"] > size:
-                raise Refused("cannot be read in parts: the server ignores what part is asked for",
-                              self.shown(path)) from None
         except self._library.exceptions.GenericError as error:
             if "status code: 416" not in str(error):
                 raise
             return Facts(0, "", 0), b""
         facts = _facts(result.meta)
         if facts is None:
-            raise DeviceFailed("the server says that it is larger than anything can be", self.shown(path))
+            raise DeviceFailed("the server reports an impossible size", self.shown(path))
         if known is not None and known.fits(facts):
             return None
-        start, end = result.range
-        if start != 0 or end != min(size, facts.size):
-            raise _Passing(f"the server gives bytes {start} to {end} in the place of 0 to {min(size, facts.size)}")
-        return facts, await self._body(result, end)
+        _demand_range(result, 0, min(size, facts.size))
+        return facts, await self._body(result, min(size, facts.size))
 
-    async def _part(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
+    async def _range(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         options: dict[str, Any] = {"range": (offset, offset + size)}
-        if facts.is_told_apart:
+        if facts.has_strong_etag:
             options["if_match"] = facts.etag
         try:
             result = await self._get(path, options)
         except self._library.exceptions.PreconditionError:
             raise Changed("has been replaced by another object", self.shown(path)) from None
-        except _Whole:
-            if facts.size > SMALL:
-                raise _Passing("the server gives the whole in the place of a part", Changed) from None
-            result = await self._get(path, {})
-            self._demand(path, result, facts, 0, facts.size)
-            return (await self._body(result, facts.size))[offset : offset + size]
-        self._demand(path, result, facts, offset, size)
-        return await self._body(result, size)
-
-    def _demand(self, path: Path, result: Any, facts: Facts, offset: int, size: int) -> None:
-        """Raises Changed where an answer is of another version, _Passing where it is of another part."""
         now = _facts(result.meta)
         if now is None or not facts.fits(now):
             raise Changed("has been replaced by another object", self.shown(path))
-        start, end = result.range
-        if (start, end) != (offset, offset + size):
-            raise _Passing(f"the server gives bytes {start} to {end} in the place of others")
+        _demand_range(result, offset, offset + size)
+        return await self._body(result, size)
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
         exceptions = self._library.exceptions
         try:
             return await self._library.get_async(self._opened(), "/".join(path), options=options)
-        except exceptions.NotSupportedError:
-            raise _Whole from None
-        except exceptions.GenericError as error:
-            if NOT_A_PART in str(error):
-                raise _Whole from None
-            raise
+        except (exceptions.NotSupportedError, exceptions.GenericError) as error:
+            if isinstance(error, exceptions.GenericError) and "non-partial response" not in str(error):
+                raise
+            raise Retryable(DeviceFailed("the server ignores the Range header and sends whole files")) from None
 
     async def _body(self, result: Any, size: int) -> bytes:
-        """Exactly ``size`` bytes; of a body that goes on no more is read."""
+        """Return exactly ``size`` bytes; no more is read of a body that goes on."""
         pieces, rest = [], size
         stream = result.stream(min_chunk_size=max(1, min(size, 1 << 20))).__aiter__()
         while rest >= 0:
             try:
-                piece = await asyncio.wait_for(stream.__anext__(), self.timeout / SILENCE)
+                piece = await asyncio.wait_for(stream.__anext__(), self.timeout / SILENCE_PARTS)
             except StopAsyncIteration:
                 break
             except (TimeoutError, asyncio.TimeoutError):
-                raise _Passing("the server stops in the middle of an answer") from None
+                raise Retryable(DeviceFailed("the server stops in the middle of an answer")) from None
             pieces.append(bytes(piece))
             rest -= len(pieces[-1])
         if rest:
-            raise _Passing(f"the server gives {'more' if rest < 0 else 'fewer'} than the {size} bytes that it promised")
+            word = "more" if rest < 0 else "fewer"
+            raise Retryable(DeviceFailed(f"the server sends {word} than the {size} bytes that it announced"))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _said(self, path: Path, work: Awaitable[Result]) -> Result:
-        """What obstore raises, as errors of this room."""
+    async def _translated(self, path: Path, work: Awaitable[Result]) -> Result:
+        """Await ``work`` and raise obstore's errors as GlassfsError or Retryable."""
         exceptions = self._library.exceptions
         try:
             return await work
-        except (GlassfsError, _Passing, asyncio.CancelledError):
+        except (GlassfsError, Retryable, _Unlistable, asyncio.CancelledError):
             raise
         except FileNotFoundError as error:
             raise self._missing(path, error) from None
         except exceptions.PermissionDeniedError as error:
-            raise NotAllowed(f"the server does not allow it{_detail(error)}", self.shown(path)) from None
+            reason = f"access denied (HTTP 403{_detail(error)}): check the credentials"
+            raise NotAllowed(reason, self.shown(path)) from None
         except exceptions.UnauthenticatedError as error:
-            raise NotAllowed(f"the server wants to know who asks{_detail(error)}", self.shown(path)) from None
+            reason = f"access denied (HTTP 401{_detail(error)}): pass credentials with -o profile=… or anonymous"
+            raise NotAllowed(reason, self.shown(path)) from None
         except (exceptions.InvalidPathError, ValueError):
-            raise DeviceFailed("has a name that servers cannot be asked for", self.shown(path)) from None
+            raise DeviceFailed("has a name that cannot be sent to the server", self.shown(path)) from None
         except exceptions.BaseError as error:
             status = _STATUS.search(str(error))
             if status is not None and status[1].startswith("404"):  # that of a listing
                 raise self._missing(path, error) from None
-            reason = _reason(error)
-            if reason != UNTRUSTED and (status is None or status[1].startswith(_PASSING)):
-                raise _Passing(reason) from None
-            raise DeviceFailed(reason, self.shown(path)) from None
+            failed = DeviceFailed(_reason(error), self.shown(path))
+            if failed.reason != UNTRUSTED and (status is None or status[1].startswith(_RETRYABLE)):
+                raise Retryable(failed) from None
+            raise failed from None
         except Exception as error:
             raise DeviceFailed(_reason(error), self.shown(path)) from None
 
@@ -311,12 +243,9 @@ class ObjectServer(Server):
         is_bucket = code is not None and code[1] in ("NoSuchBucket", "ContainerNotFound")
         return NotFound("there is no such bucket" if is_bucket else "there is no such object", self.shown(path))
 
-    def _silent(self, path: Path) -> DeviceFailed:
-        return DeviceFailed(f"there was no answer within {self.timeout:g} seconds", self.shown(path))
-
 
 class WebServer(ObjectServer):
-    """A server on the web. It lists folders only if it speaks WebDAV, as few do."""
+    """A web server. It lists folders only if it speaks WebDAV, as few do."""
 
     def list(self, path: Path) -> Sequence[Listed]:
         try:
@@ -324,20 +253,25 @@ class WebServer(ObjectServer):
         except DeviceFailed as error:
             if not _NO_WEBDAV.search(error.reason):
                 raise
-        raise Refused("the server lists no folders; what is in one has a URL of its own", self.shown(path))
+        raise Refused("the server lists no folders; name what is in it by its own URL", self.shown(path))
 
 
 def _facts(meta: Any) -> Facts | None:
-    return believed(meta["size"], meta["e_tag"] or "", meta["last_modified"])
+    return believable_facts(meta["size"], meta["e_tag"] or "", meta["last_modified"])
+
+
+def _demand_range(result: Any, start: int, end: int) -> None:
+    if result.range != (start, end):
+        raise Retryable(DeviceFailed("the server sends another range of bytes than the one asked for"))
 
 
 def _detail(error: Exception) -> str:
     code = _CODE.search(str(error))
-    return f" ({code[1]})" if code else ""
+    return f", {code[1]}" if code else ""
 
 
 def _reason(error: Exception) -> str:
-    """One line of what may be a page, without the URL, which may have secrets in it, and any words."""
+    """Return one line about an error, which may quote a whole page, without URLs, which may contain secrets."""
     text = _URL.sub("…", str(error))
     status = _STATUS.search(text)
     if status is not None:
@@ -346,4 +280,4 @@ def _reason(error: Exception) -> str:
         if sign in text:
             return reason
     line = text.partition("\n")[0].rpartition(" - ")[2]
-    return line[:LONGEST_SENTENCE] or type(error).__name__
+    return line[:LONGEST_REASON] or type(error).__name__

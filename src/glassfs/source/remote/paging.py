@@ -1,15 +1,14 @@
-"""Objects that are elsewhere, read by pages: who asks for which, and when; what readers get is copied from these.
+"""Read remote objects through cached pages: what to request, and when; readers get copies of pages.
 
-A page is there when all of its bytes are, in the version that was meant, and is fetched once however many wait for it.
-Who misses one page gets the block of it, two pages, as a request takes about as long for both; who misses more gets
-these and no others, neighbours in one request. Who reads on and on has pages fetched ahead of him (``streams``), if
-there is room that pages leave which were read already (``shelf``). What somebody waits for is fetched even if there is
-none. Pages are looked for on disk first, if there is a store for them.
+A page is fetched once however many readers wait for it. A reader that misses one page gets its block, two pages, as a
+request takes about as long for both; one that misses more gets exactly these, neighbors in one request. Sequential
+readers get pages fetched ahead (``readahead``) if evicting read pages makes room (``pages``). Pages that a reader waits
+for are fetched in any case. The disk cache is asked before the server.
 
-Every function may be called from any thread. The one lock is held for looking things up only: not while anybody waits,
-copies, or asks a server or a disk. What goes wrong with a request reaches all who wait for it, each with an exception
-of his own, and is not remembered, but for a moment where it took long; of an object that has changed all pages are
-forgotten. Nobody waits much longer than a server's ``timeout`` for his next bytes, whatever the server does.
+Every function may be called from any thread. The one lock is held for bookkeeping only, never while waiting, copying or
+asking a server or disk. A failed request fails all reads that wait for it, each with an exception of its own; nothing
+is remembered of it, except for a moment after a timeout. If an object has changed, all its pages are dropped. No reader
+waits much longer than the server's ``timeout`` for its next bytes.
 """
 
 from __future__ import annotations
@@ -25,177 +24,176 @@ from typing import Protocol
 
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source.contract import Path
+from glassfs.source.remote.pages import PAGE, ObjectPages, Page, PagePool, Request
+from glassfs.source.remote.readahead import WINDOW
 from glassfs.source.remote.server import Facts, Server
-from glassfs.source.remote.shelf import PAGE, Object, Page, Request, Shelf
-from glassfs.source.remote.streams import WINDOW
 from glassfs.source.scattered import total
 
-LARGEST = 8
-"""Pages that are asked for at once at most."""
+MOST_PAGES = 8
+"""Pages in one request."""
 BLOCK = 2
-"""Pages of a block. The first page of an object is one by itself: it is what the first request for it brings."""
-GRACE = 0.5
-"""Seconds that a server gets beyond its time: it is the one to say what went wrong."""
-AGAIN = 0.5
-"""Seconds after a read that waited long in vain in which others of the object do not: the kernel asks again at once."""
-LAST = 2.0
-"""Seconds that whoever ends waits for the disk."""
-LOOKERS = 2
-"""Threads that look for pages on disk ahead of readers."""
+"""Pages of a block. The first page of an object is a block by itself: the first request for the object brings it."""
+GRACE_SECONDS = 0.5
+"""Time that a server gets beyond its timeout, to raise the better error."""
+FAIL_FAST_SECONDS = 0.5
+"""After a read timed out, other reads of the object fail at once for so long: the kernel retries immediately."""
+FINISH_SECONDS = 2.0
+"""How long ``finish`` waits for the disk."""
 
 
 class BlockStore(Protocol):
-    """Where pages are kept for the next process. Nothing is raised."""
+    """A disk cache of pages. Its methods raise nothing."""
 
     def get(self, object_key: str, validator: str, number: int, size: int) -> bytes | None: ...
 
     def put(self, object_key: str, validator: str, number: int, data: bytes) -> None: ...
 
 
-class Pages:
-    """Pages of any number of objects, in up to ``budget`` bytes; those who wait may need more for a while."""
+class PageCache:
+    """Pages of any number of objects in up to ``budget`` bytes; pages that readers wait for may exceed it."""
 
     def __init__(self, budget: int, disk: BlockStore | None = None) -> None:
         self._disk = disk
         self._lock = threading.Lock()
-        self._shelf = Shelf(budget)
+        self._pool = PagePool(budget)
         self._unwritten = 0
-        self._lookers = _Crew(LOOKERS)
-        self._writer = _Crew(1)
+        # These threads begin on first use. The process waits at its end until the writer has written everything.
+        self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
+        self._writer = ThreadPoolExecutor(1, "glassfs-writer")
 
     @property
     def used(self) -> int:
-        """Bytes of pages that are there or being fetched."""
-        return self._shelf.used
+        """Bytes of pages that are cached or being fetched."""
+        return self._pool.used
 
-    def object(self, server: Server, path: Path, facts: Facts) -> Paged:
-        """The object in that version, for a reader who closes it. Asks nobody."""
+    def object(self, server: Server, path: Path, facts: Facts) -> PagedObject:
+        """Return an object in that version; the caller closes it. Makes no request."""
         with self._lock:
-            held = self._shelf.object((server, path, facts))
-            held.readers += 1
-        return Paged(self, held)
+            pages = self._pool.object((server, path, facts))
+            pages.readers += 1
+        return PagedObject(self, pages)
 
     def clear(self) -> None:
-        """Drops everything."""
+        """Drop all pages."""
         with self._lock:
-            self._shelf.clear()
+            self._pool.clear()
 
-    def leave(self, held: Object) -> None:
-        """A reader has closed it."""
+    def leave(self, of: ObjectPages) -> None:
+        """Take note that a reader has closed the object."""
         with self._lock:
-            held.readers -= 1
-            if not held.readers:
-                self._shelf.pass_by(held, held.streams.forget())
+            of.readers -= 1
+            if not of.readers:
+                self._pool.abandon(of, of.read_ahead.forget())
 
-    def put(self, held: Object, number: int, data: bytes) -> None:
-        """A page that has come in another way."""
+    def put(self, of: ObjectPages, number: int, data: bytes) -> None:
+        """Add a page that came with another answer."""
         with self._lock:
-            if number in held.pages:
+            if number in of.pages:
                 return
-            page = self._shelf.add(held, number)
+            page = self._pool.add(of, number)
         self._settle([(page, data)], is_new=True)
 
     def finish(self) -> None:
-        """Waits for what is being written to disk, if it does not take long."""
-        self._writer.finish()
+        """Wait until the disk cache has what was read so far, but not for long."""
+        with suppress(FutureTimeout, RuntimeError):
+            self._writer.submit(int).result(FINISH_SECONDS)
 
-    def hit(self, held: Object, number: int, size: int) -> bytes | None:
-        """A page for somebody who reads so much of it, if it is there and nothing else is to be done about that."""
+    def hit(self, of: ObjectPages, number: int, size: int) -> bytes | None:
+        """Return a page of which ``size`` bytes will be read, if it is cached and there is nothing else to do."""
         with self._lock:
-            page = held.pages.get(number)
+            page = of.pages.get(number)
             if page is None or page.is_ahead or page.data is None:
                 return None
-            if page.left:
-                if page.left <= size:
+            if page.unread:
+                if page.unread <= size:
                     return None
-                page.left -= size
-            self._shelf.touch(page)
+                page.unread -= size
+            self._pool.touch(page)
             return page.data
 
-    def read(self, held: Object, reading: Reading, offset: int, end: int) -> None:
-        """The part ``[offset, end)``, few pages, of what somebody reads."""
-        begun = time.monotonic()
-        deadline = begun + held.server.timeout + GRACE
-        pages, wanted, ahead = self._claimed(held, reading, offset, end)
+    def read(self, of: ObjectPages, reading: Reading, offset: int, end: int) -> None:
+        """Read ``[offset, end)``, a few pages, into the buffers of ``reading``."""
+        began = time.monotonic()
+        deadline = began + of.server.timeout + GRACE_SECONDS
+        pages, wanted, ahead = self._acquire(of, reading, offset, end)
         try:
             self._begin(wanted, ahead)
             for page in pages:
-                data = memoryview(self._awaited(page, deadline))
+                data = memoryview(self._wait(page, deadline))
                 reading.fill(data[max(0, offset - page.offset) : end - page.offset])
         except DeviceFailed as error:
             now = time.monotonic()
-            if now - begun >= held.server.timeout / 2:
-                held.silence, held.silent_until = error.at(), now + AGAIN
+            if now - began >= of.server.timeout / 2:
+                of.timed_out, of.timed_out_until = error.at(), now + FAIL_FAST_SECONDS
             raise
         finally:
             with self._lock:
                 for page in pages:
-                    self._shelf.leave(page)
-                self._shelf.trim()
+                    self._pool.release(page)
+                self._pool.trim()
 
-    def _claimed(
-        self, held: Object, reading: Reading, offset: int, end: int,
+    def _acquire(
+        self, of: ObjectPages, reading: Reading, offset: int, end: int,
     ) -> tuple[list[Page], list[Request], list[Request]]:
-        """The pages of a range, which stay until they are left; and what is to be asked for, for them and ahead."""
-        shelf = self._shelf
-        claimed, missing, read = [], [], []
+        """Return the pages of a range, acquired, and the requests to make: for them, and ahead of them."""
+        pages, missing, read = [], [], []
         numbers = range(offset // PAGE, (end - 1) // PAGE + 1)
         with self._lock:
-            if held.silence is not None:
-                if time.monotonic() < held.silent_until and not all(number in held.pages for number in numbers):
-                    raise held.silence.at(held.name)
-                held.silence = None
+            if of.timed_out is not None:
+                if time.monotonic() < of.timed_out_until and not all(number in of.pages for number in numbers):
+                    raise of.timed_out.at(of.name)
+                of.timed_out = None
             for number in numbers:
-                page = held.pages.get(number)
+                page = of.pages.get(number)
                 if page is None:
-                    page = shelf.add(held, number)
+                    page = self._pool.add(of, number)
                     missing.append(page)
-                shelf.use(page)
+                self._pool.acquire(page)
                 page.is_ahead = False
-                claimed.append(page)
-                if page.left:
+                pages.append(page)
+                if page.unread:
                     size = min(end, page.offset + page.size) - max(offset, page.offset)
-                    page.left = max(0, page.left - size)
-                    if not page.left:
+                    page.unread = max(0, page.unread - size)
+                    if not page.unread:
                         read.append(number)
-            shelf.trim()
+            self._pool.trim()
             if len(missing) == 1:
                 missing += self._rest_of_block(missing[0])
-            ahead = self._ahead(held, reading, read) if read else []
-        return claimed, _requests(missing), ahead
+            ahead = self._ahead(of, reading, read) if read else []
+        return pages, _requests(missing), ahead
 
     def _rest_of_block(self, page: Page) -> list[Page]:
-        """The other page of a block, if that is missing too and there is room."""
-        held, number = page.of, page.number
+        """Add the other page of a block, if that is missing too and there is memory for it."""
+        of, number = page.object, page.number
         other = number + 1 if number % BLOCK else number - 1
-        if not number or other == held.count or other in held.pages or not self._shelf.has_room(held.size_of(other)):
+        if not number or other == of.count or other in of.pages or not self._pool.reserve(of.size_of(other)):
             return []
-        return [self._shelf.add(held, other)]
+        return [self._pool.add(of, other)]
 
-    def _ahead(self, held: Object, reading: Reading, read: Sequence[int]) -> list[Request]:
-        """What to fetch ahead of somebody who has read these pages: the rest of what he reads, and what may follow."""
-        first, worth, passed = held.streams.follow(read)
-        self._shelf.pass_by(held, passed)
-        if reading.goes_on is None:
-            reading.goes_on = worth > 0
-        window = min(WINDOW, self._shelf.budget // PAGE // 2)
-        worth = min(worth, window) if reading.goes_on else 0
-        sure = -(-reading.end // PAGE)
-        until = min(max(first + worth, min(sure, first + window)), held.count)
-        wanted = [number for number in range(first, until) if number not in held.pages]
-        # Not page by page: what is underway lasts until there are enough for a request.
-        is_early = len(wanted) < min(LARGEST, max(BLOCK, worth // 2)) and until < held.count
-        if not wanted or (is_early and wanted[0] >= sure):
+    def _ahead(self, of: ObjectPages, reading: Reading, read: Sequence[int]) -> list[Request]:
+        """Return the requests to make ahead: for the rest of this read, and for what may follow it."""
+        first, count, abandoned = of.read_ahead.follow(read)
+        self._pool.abandon(of, abandoned)
+        if reading.is_sequential is None:
+            reading.is_sequential = count > 0
+        window = min(WINDOW, self._pool.budget // PAGE // 2)
+        count = min(count, window) if reading.is_sequential else 0
+        certain = -(-reading.end // PAGE)
+        until = min(max(first + count, min(certain, first + window)), of.count)
+        wanted = [number for number in range(first, until) if number not in of.pages]
+        # Not page by page: what is being fetched lasts until there are enough for a request.
+        is_early = len(wanted) < min(MOST_PAGES, max(BLOCK, count // 2)) and until < of.count
+        if not wanted or (is_early and wanted[0] >= certain):
             return []
         requests = []
         for numbers in _runs(wanted):
-            if not self._shelf.has_room(sum(map(held.size_of, numbers))):
+            if not self._pool.reserve(sum(map(of.size_of, numbers))):
                 break
-            requests.append(Request([self._shelf.add(held, number, is_ahead=True) for number in numbers]))
+            requests.append(Request([self._pool.add(of, number, is_ahead=True) for number in numbers]))
         return requests
 
     def _begin(self, wanted: list[Request], ahead: list[Request]) -> None:
-        """Begins all of them. What goes wrong is told to those who wait for the pages."""
+        """Begin all requests. Errors reach the readers that wait for the pages."""
         begun = 0
         try:
             for request in wanted:
@@ -205,31 +203,32 @@ class Pages:
                 if self._disk is None:
                     self._fetch(request)
                 else:
-                    self._lookers.run(partial(self._fetch, request))
+                    _run(self._lookups, partial(self._fetch, request))
                 begun += 1
         finally:
-            for request in [*wanted, *ahead][begun:]:  # interrupted: nobody shall wait for what is never asked for
+            for request in [*wanted, *ahead][begun:]:  # interrupted: other readers must not wait for these
                 self._fail(request.pages, CancelledError())
 
     def _fetch(self, request: Request) -> None:
-        """Begins to get pages: from disk if they are there, or else from the server."""
+        """Get pages from disk, and begin to get the others from the server."""
         try:
             for missing in _requests(self._not_on_disk(request.pages)):
-                held = missing.pages[0].of
+                of = missing.pages[0].object
                 for page in missing.pages:
                     page.request = missing
-                missing.future = held.server.fetch(held.path, missing.offset, missing.size, held.facts)
+                missing.future = of.server.fetch(of.path, missing.offset, missing.size, of.facts)
                 missing.future.add_done_callback(partial(self._answered, missing))
         except Exception as error:
             self._fail(request.pages, error)
 
     def _not_on_disk(self, pages: Sequence[Page]) -> Sequence[Page]:
-        held = pages[0].of
-        if self._disk is None or not held.facts.is_told_apart:
+        """Settle the pages that are on disk and return the others."""
+        of = pages[0].object
+        if self._disk is None or not of.facts.has_strong_etag:
             return pages
         missing = []
         for page in pages:
-            data = self._disk.get(held.identity, held.facts.etag, page.number, page.size)
+            data = self._disk.get(of.identity, of.facts.etag, page.number, page.size)
             if data is None or len(data) != page.size:
                 missing.append(page)
             else:
@@ -237,14 +236,14 @@ class Pages:
         return missing
 
     def _answered(self, request: Request, future: Future[bytes]) -> None:
-        """The server has answered, or does not. In one of its threads, mostly."""
+        """Take the server's answer, or its error. Runs on a thread of the server, mostly."""
         pages = request.pages
         try:
             data = future.result()
             if len(data) != request.size:
-                raise DeviceFailed(f"the server gave {len(data)} bytes where {request.size} were asked for")
+                raise DeviceFailed(f"the server sends {len(data)} bytes instead of {request.size}")
             view = memoryview(data)
-            # Copies, as none may hold the others; but for a page that came alone.
+            # Copies, so that no page keeps the others in memory; a single page needs none.
             parts = [bytes(view[page.offset - request.offset :][: page.size]) for page in pages[1:]]
             parts.insert(0, bytes(view[: pages[0].size]) if parts else bytes(data))
         except BaseException as error:
@@ -253,121 +252,121 @@ class Pages:
             self._settle(list(zip(pages, parts, strict=True)), is_new=True)
 
     def _settle(self, found: Sequence[tuple[Page, bytes]], is_new: bool = False) -> None:
-        """Pages have come."""
+        """Take the data of pages; ``is_new`` if it is to be written to disk."""
         to_write = []
         with self._lock:
             for page, data in found:
-                if page.is_settled:  # somebody could not wait that long
+                if page.is_settled:  # its reader has timed out
                     continue
-                if is_new and self._is_to_be_written(page):
+                if is_new and self._can_write(page):
                     self._unwritten += page.size
-                    self._shelf.use(page)
+                    self._pool.acquire(page)
                     to_write.append((page, data))
-                self._shelf.come(page, data)
-            self._shelf.trim()
+                self._pool.settle(page, data)
+            self._pool.trim()
         for page, data in to_write:
-            self._writer.run(partial(self._write, page, data))
+            _run(self._writer, partial(self._write, page, data))
 
-    def _is_to_be_written(self, page: Page) -> bool:
-        """Whether it goes onto the disk. What is too much for that is left out: some day it costs a request."""
-        is_for_disk = self._disk is not None and page.of.facts.is_told_apart
-        return is_for_disk and self._unwritten + page.size <= self._shelf.budget // 2
+    def _can_write(self, page: Page) -> bool:
+        """Return whether to write a page to disk: not if the disk lags behind too much; that costs a request later."""
+        has_disk = self._disk is not None and page.object.facts.has_strong_etag
+        return has_disk and self._unwritten + page.size <= self._pool.budget // 2
 
     def _write(self, page: Page, data: bytes) -> None:
         try:
             if self._disk is not None:
-                self._disk.put(page.of.identity, page.of.facts.etag, page.number, data)
+                self._disk.put(page.object.identity, page.object.facts.etag, page.number, data)
         finally:
             with self._lock:
                 self._unwritten -= page.size
-                self._shelf.leave(page)
-                self._shelf.trim()
+                self._pool.release(page)
+                self._pool.trim()
 
     def _fail(self, pages: Iterable[Page], error: BaseException) -> None:
-        """Pages do not come. Those that there are of an object which is gone go, too."""
-        told = _told(error)
+        """Settle pages with an error; drop all pages of an object that has changed or is gone."""
+        reported = _reported(error)
         with self._lock:
             for page in pages:
                 if not page.is_settled:
-                    self._shelf.fail(page, told)
-                if isinstance(told, (Changed, NotFound)):
-                    self._shelf.drop(page.of)
+                    self._pool.fail(page, reported)
+                if isinstance(reported, (Changed, NotFound)):
+                    self._pool.drop(page.object)
 
-    def _awaited(self, page: Page, deadline: float) -> bytes:
+    def _wait(self, page: Page, deadline: float) -> bytes:
         if page.data is None and not page.settled.wait(max(0.0, deadline - time.monotonic())):
             request = page.request
-            silence = DeviceFailed(f"the server gave no answer within {page.of.server.timeout:g} seconds")
-            self._fail(request.pages if request is not None else [page], silence)
+            timed_out = DeviceFailed(f"no answer within {page.object.server.timeout:g} seconds")
+            self._fail(request.pages if request is not None else [page], timed_out)
             if request is not None and request.future is not None:
                 request.future.cancel()
         if page.error is not None:
-            raise page.error.at(page.of.name)
+            raise page.error.at(page.object.name)
         assert page.data is not None
         return page.data
 
 
-class Paged:
-    """One version of an object, for a reader."""
+class PagedObject:
+    """One version of an object, for one reader."""
 
-    def __init__(self, pages: Pages, held: Object) -> None:
+    def __init__(self, cache: PageCache, pages: ObjectPages) -> None:
+        self._cache = cache
         self._pages = pages
-        self._held = held
         self._is_closed = False
 
     def put_head(self, data: bytes) -> None:
-        """The first bytes, which came with an answer in this version. They are of use if they are a page, or all."""
-        size = self._held.size_of(0)
+        """Take the first bytes, which came with another answer in this version; no use unless they fill a page."""
+        size = self._pages.size_of(0)
         if 0 < size <= len(data):
-            self._pages.put(self._held, 0, data if len(data) == size else data[:size])
+            self._cache.put(self._pages, 0, data if len(data) == size else data[:size])
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Fills ``buffers`` (bytes, writable), one after another, from ``offset`` on.
+        """Fill ``buffers`` (bytes, writable) one after another with the bytes from ``offset`` on.
 
-        Raises what fetching raised. It ends within the server's time; of what is larger than 2 MiB, each part does.
+        Raises what fetching raised. Each 2 MiB take no longer than the server's timeout.
         """
-        held = self._held
+        pages = self._pages
         size = total(buffers)
         end = offset + size
-        if not 0 <= offset <= end <= held.facts.size:
-            reason = f"bytes {offset} to {end} lie outside the file of {held.facts.size} bytes"
-            raise Damaged(reason, held.name)
+        if not 0 <= offset <= end <= pages.facts.size:
+            reason = f"bytes {offset} to {end} lie outside the file of {pages.facts.size} bytes"
+            raise Damaged(reason, pages.name)
         if not size:
             return
         reading = Reading(buffers, end)
         number, start = divmod(offset, PAGE)
         if start + size <= PAGE:
-            data = self._pages.hit(held, number, size)
+            data = self._cache.hit(pages, number, size)
             if data is not None:
                 reading.fill(memoryview(data)[start : start + size])
                 return
         while offset < end:
-            until = min(end, (offset // PAGE + LARGEST) * PAGE)
-            self._pages.read(held, reading, offset, until)
+            until = min(end, (offset // PAGE + MOST_PAGES) * PAGE)
+            self._cache.read(pages, reading, offset, until)
             offset = until
 
     def close(self) -> None:
-        """Nobody reads on. Pages stay as long as there is room; another read is possible still."""
+        """Stop reading ahead. Pages stay cached; the object can still be read."""
         if not self._is_closed:
             self._is_closed = True
-            self._pages.leave(self._held)
+            self._cache.leave(self._pages)
 
 
 class Reading:
-    """One read, up to ``end``, done by parts: buffers that are filled one after another.
+    """One read up to ``end``, in parts, into buffers that are filled one after another.
 
-    ``goes_on`` is whether it goes on where another one ended, so that others may follow; None as long as that is open.
+    ``is_sequential`` is whether it continues an earlier read; None until that is known.
     """
 
-    __slots__ = ("_buffers", "_rest", "end", "goes_on")
+    __slots__ = ("_buffers", "_rest", "end", "is_sequential")
 
     def __init__(self, buffers: Iterable[memoryview], end: int) -> None:
         self.end = end
-        self.goes_on: bool | None = None
+        self.is_sequential: bool | None = None
         self._buffers = iter(buffers)
         self._rest = memoryview(b"")
 
     def fill(self, data: memoryview) -> None:
-        """The next bytes; there is room for them."""
+        """Copy the next bytes; the buffers have space for them."""
         while size := len(data):
             rest = self._rest or next(self._buffers)
             if len(rest) > size:
@@ -379,36 +378,19 @@ class Reading:
             self._rest = memoryview(b"")
 
 
-class _Crew:
-    """A few threads, made when there is something to do."""
-
-    def __init__(self, count: int) -> None:
-        self._lock = threading.Lock()
-        self._count = count
-        self._threads: ThreadPoolExecutor | None = None
-
-    def run(self, task: Callable[[], None]) -> None:
-        """In one of the threads; at the end of the process, when they begin nothing any more, in this one."""
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._count, "glassfs-pages")
-        try:
-            self._threads.submit(task)
-        except RuntimeError:
-            task()
-
-    def finish(self) -> None:
-        """Waits for what the one thread was given so far."""
-        if self._threads is not None:
-            with suppress(FutureTimeout, RuntimeError):
-                self._threads.submit(int).result(LAST)
+def _run(threads: ThreadPoolExecutor, task: Callable[[], None]) -> None:
+    """Run a task on a thread; on this one while the process ends."""
+    try:
+        threads.submit(task)
+    except RuntimeError:
+        task()
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers in ascending order, neighbours together, as many as one request may have."""
+    """Group ascending numbers into runs of neighbors, as many as one request may have."""
     run: list[int] = []
     for number in numbers:
-        if run and (number != run[-1] + 1 or len(run) == LARGEST):
+        if run and (number != run[-1] + 1 or len(run) == MOST_PAGES):
             yield run
             run = []
         run.append(number)
@@ -417,17 +399,17 @@ def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _requests(pages: Iterable[Page]) -> list[Request]:
-    """Requests for pages of one object."""
+    """Return requests for pages of one object."""
     by_number = {page.number: page for page in pages}
     return [Request([by_number[number] for number in run]) for run in _runs(sorted(by_number))]
 
 
-def _told(error: BaseException) -> GlassfsError:
-    """What is told to readers: without a traceback, and without a sentence that may have something secret in it."""
+def _reported(error: BaseException) -> GlassfsError:
+    """Return the error for readers: without a traceback, and without a message that may contain secrets."""
     if isinstance(error, GlassfsError):
         return error.at()
     if isinstance(error, MemoryError):
-        return Unavailable("there is not enough memory for what was to be read")
+        return Unavailable("not enough memory to read it")
     if isinstance(error, CancelledError):
-        return DeviceFailed("the request was given up")
+        return DeviceFailed("the request was canceled")
     return DeviceFailed(f"could not be read from the server ({type(error).__name__})")

@@ -1,10 +1,10 @@
-"""The contract of what is elsewhere: who answers for objects under keys, whatever protocol it speaks.
+"""The contract of a remote server: lists folders and reads objects, whatever protocol it speaks.
 
-Every method may be called from any thread, and ends within ``timeout`` seconds, tries included. What is asked of a
-server is checked before it is believed: the length of what it gives, and of which version it is.
+Every method may be called from any thread and ends within ``timeout`` seconds, retries included. Implementations check
+answers before they return them: the length of the bytes and the version of the object.
 
-Errors: NotFound, NotAllowed; Changed where an object is not in the version that was meant; DeviceFailed where the
-server does not answer, or not as it should. None of their sentences has anything secret in it.
+Errors: NotFound, NotAllowed; Changed if the object is not in the version asked for; DeviceFailed if the server does not
+answer, or answers nonsense. No message contains a secret.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SECOND = 10**9
 
 
 class Facts(NamedTuple):
-    """What a server says of an object. ``etag`` tells one version of its bytes from others ("": it does not say).
+    """Size, version and time of an object as its server reports them.
 
-    ``mtime_ns`` are nanoseconds since 1970, UTC (0: it does not say).
+    ``etag`` tells versions of the bytes apart ("": unknown). ``mtime_ns`` counts from 1970, UTC (0: unknown).
     """
 
     size: int
@@ -30,35 +30,35 @@ class Facts(NamedTuple):
     mtime_ns: int
 
     def fits(self, now: Facts) -> bool:
-        """Whether an answer with those facts is of the version that these are of, as far as they tell.
+        """Return whether an answer with the facts ``now`` may be of this version.
 
-        A listing may leave ETags out, or give weak ones (``W/``) where answers have strong ones; then times count,
-        which are of whole seconds in answers.
+        Listings may leave ETags out, or give weak ones (``W/``) where answers have strong ones. Times count then, in
+        whole seconds, as answers have no finer ones.
         """
         if self.size != now.size or (self.etag and not now.etag):
             return False
         if self.etag and self.etag.removeprefix("W/") != now.etag.removeprefix("W/"):
             return False
-        return self.is_told_apart or self.mtime_ns // SECOND == now.mtime_ns // SECOND
+        return self.has_strong_etag or self.mtime_ns // SECOND == now.mtime_ns // SECOND
 
     @property
-    def is_told_apart(self) -> bool:
-        """Whether other bytes would have other facts for good."""
+    def has_strong_etag(self) -> bool:
+        """Whether other bytes always have another ETag."""
         return self.etag not in ("", "*") and not self.etag.startswith("W/")
 
 
 class Listed(NamedTuple):
-    """A name in a folder, and what is called so: an object, or a folder where ``facts`` are None."""
+    """A name in a folder; ``facts`` is None for a folder."""
 
     name: str
     facts: Facts | None
 
 
 class Server(ABC):
-    """Objects under paths. ``name`` is what people may see of its root, without a slash at the end.
+    """Objects under paths.
 
-    ``identity`` tells it from all others, and has nothing secret in it. ``timeout`` is in seconds. It
-    ``has_lasting_versions`` if its ETags tell the versions of an object apart for good.
+    ``name`` is the root without secrets and without a slash at the end. ``identity`` tells the server from all others;
+    it contains no secret either. ``timeout`` is in seconds. ``has_lasting_versions`` if ETags are never used again.
     """
 
     name: str
@@ -67,26 +67,27 @@ class Server(ABC):
     has_lasting_versions = False
 
     def shown(self, path: Path) -> str:
+        """Return the URL of an object, without secrets."""
         return "/".join((self.name, *path))
 
     @abstractmethod
     def list(self, path: Path) -> Sequence[Listed]:
-        """What is in the folder at ``path``, in any order; nothing for one that is not there, where none can be empty.
-
-        Raises NotFound where the server can tell that there is none.
+        """Return the contents of a folder in any order; none for a folder that does not exist, if the server cannot
+        tell. Raises NotFound if it can.
         """
 
     @abstractmethod
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
-        """What an object is, and up to ``size`` of its first bytes, in one request; None if it is as ``known``."""
+        """Return an object's facts and up to ``size`` of its first bytes, in one request; None if it is as ``known``.
+        """
 
     @abstractmethod
     def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
-        """Begins to get bytes of an object in that version, all of which are inside of it.
+        """Start to read bytes of an object in that version; all of them lie inside it.
 
-        The result has as many bytes as were asked for, and no others. Cancelling it gives up the request.
+        The result has exactly ``size`` bytes. Cancelling the future cancels the request.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back connections; they are made again when they are needed."""
+        """Close connections; later requests make new ones."""

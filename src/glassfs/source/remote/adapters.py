@@ -1,0 +1,308 @@
+"""Adapt fsspec file systems: make one for a URL, and list, stat and open without fsspec's caches.
+
+fsspec's caches of instances, listings and bytes are bypassed. An ``Adapter`` itself touches no network and may be used
+by any thread; each file system that it connects is used by one thread at a time, as many have one connection and no
+locks. Refused is raised for protocols without a server and for missing packages; what file systems raise is passed on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from glassfs.errors import NotFound, Refused
+from glassfs.names import raw
+from glassfs.source.contract import Path
+from glassfs.source.remote.answers import Secrets, Unbelievable, facts, reason
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.server import Facts, Listed
+from glassfs.source.remote.url import ALIASES, Url
+
+OWN = ("az", "gs", "http", "https", "s3")
+# What fsspec has besides servers: files of this machine, and wrappers around other file systems.
+NO_SERVERS = frozenset((
+    "abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data",
+    "dir", "dvc", "file", "filecache", "generic", "git", "glassfs", "libarchive", "local", "pyscript", "reference",
+    "simplecache", "tar", "zip",
+))
+PACKAGES = {
+    "ftp": "fsspec", "github": "requests", "hf": "huggingface_hub", "sftp": "paramiko", "smb": "smbprotocol",
+    "ssh": "paramiko", "webhdfs": "requests",
+}
+LOGINS = ("ftp", "sftp", "smb", "ssh")
+"""Protocols where each connection is a login; servers limit how many come at once."""
+FEW_CONNECTIONS, MANY_CONNECTIONS = 4, 8
+IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
+_HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
+"""A host that is a single word in a command of ``~/.ssh/config``, and no option."""
+
+
+class Reader(Protocol):
+    """An open object. ``read`` may return too few bytes; ``info`` describes what is at its path now."""
+
+    def read(self, offset: int, size: int) -> Any: ...
+
+    def info(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class Adapter:
+    """The file systems for one URL.
+
+    ``name`` is the URL of the root without secrets. ``identity`` tells servers apart, with the user and other options
+    that change what they show. ``connections`` is how many file systems are connected at most.
+    """
+
+    has_lasting_versions = False
+
+    def __init__(self, url: Url, connection: Connection) -> None:
+        self.name = f"{url.scheme}://{url.host}"
+        self.connections = FEW_CONNECTIONS if url.scheme in LOGINS else MANY_CONNECTIONS
+        user, _, password = url.userinfo.partition(":")
+        self.secrets = Secrets((
+            url.userinfo, user, password, url.query, connection.key, connection.secret, connection.token,
+            connection.extra,
+        ))
+        if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
+            self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
+            self.secrets = Secrets((connection.token, connection.extra))
+            self.has_lasting_versions = True
+        elif password:
+            raise Refused(
+                "contains a password, which other users could see; put it into the usual files", url.shown,
+            )
+        self._class = _class_of(url)
+        authority = f"{url.userinfo}@{url.host}" if url.userinfo else url.host
+        self._options = self._options_for(url, connection, f"{url.scheme}://{authority}")
+        self.identity = " ".join((
+            self.name, *(f"{name}={self._options[name]}" for name in IDENTIFYING if self._options.get(name)),
+        ))
+        probe = str(self._class._strip_protocol(f"{url.scheme}://{authority}/x"))
+        self._root = probe[:-1] if probe.endswith("x") else f"{authority}/"
+
+    def _options_for(self, url: Url, connection: Connection, base: str) -> dict[str, Any]:
+        options = {
+            "key": connection.key, "secret": connection.secret, "token": connection.token,
+            "endpoint": connection.endpoint, "endpoint_url": connection.endpoint, "region": connection.region,
+            "profile": connection.profile, "anon": connection.anonymous, "timeout": connection.timeout,
+        }
+        accepted = inspect.signature(self._class.__init__).parameters
+        options = {name: value for name, value in options.items() if value and name in accepted}
+        return dict(self._class._get_kwargs_from_urls(base)) | options | dict(connection.extra)
+
+    def key(self, path: Path) -> str:
+        """Return the file system's name for a path."""
+        return self._root + "/".join(path) if path else self._root.rstrip("/") or self._root
+
+    def connect(self) -> Any:
+        """Return a new file system."""
+        return self._class(**self._options, skip_instance_cache=True)
+
+    def disconnect(self, system: Any) -> None:
+        """Close a file system's connections, if it has a way to."""
+
+    def drop_caches(self, system: Any) -> None:
+        if hasattr(system, "dircache"):
+            system.dircache.clear()
+        system.invalidate_cache()
+
+    def info(self, system: Any, key: str) -> Any:
+        self.drop_caches(system)
+        return system.info(key)
+
+    def ls(self, system: Any, key: str) -> Iterable[Any]:
+        self.drop_caches(system)
+        listing: Iterable[Any] = system.ls(key, detail=True)
+        return listing
+
+    def facts(self, system: Any, key: str) -> Facts | None:
+        """Return an object's current facts; None for a folder. Raises Unbelievable."""
+        return facts(self.info(system, key))
+
+    def entries(self, system: Any, path: Path) -> Iterator[Listed | None]:
+        """Yield what is in a folder; None for what has no valid name or size, and for links and devices.
+
+        Raises NotFound for a file.
+        """
+        key = self.key(path)
+        folder = key.strip("/")
+        is_file = False
+        for count, info in enumerate(self.ls(system, key)):
+            full_name = info.get("name") if isinstance(info, Mapping) else None
+            try:
+                found = facts(info)
+            except Unbelievable:
+                full_name = None
+            if not isinstance(full_name, str):
+                is_file = False
+                yield None
+                continue
+            # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
+            is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
+            name = _name_in(folder, full_name, found is None)
+            yield Listed(name, found) if _is_valid(name) else None
+        if is_file and path:
+            raise NotFound("is a file")
+
+    def reader(self, system: Any, key: str) -> Reader:
+        """Open an object."""
+        return FileReader(self, system, key)
+
+
+class FileReader:
+    """An fsspec file object without its cache."""
+
+    def __init__(self, adapter: Adapter, system: Any, key: str, **options: Any) -> None:
+        from fsspec.caching import BaseCache
+        from fsspec.spec import AbstractBufferedFile
+
+        self._adapter = adapter
+        self._system = system
+        self._key = key
+        adapter.drop_caches(system)
+        try:
+            self._file = system.open(key, "rb", cache_type="none", **options)
+        except TypeError:  # a file system without caches
+            self._file = system.open(key, "rb", **options)
+        if isinstance(self._file, AbstractBufferedFile):
+            # Some file systems do not pass ``cache_type`` on.
+            self._file.cache = BaseCache(self._file.blocksize, self._file._fetch_range, self._file.size)
+
+    def read(self, offset: int, size: int) -> Any:
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def info(self) -> Any:
+        return self._adapter.info(self._system, self._key)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SshAdapter(Adapter):
+    """SFTP to known hosts only; a URL may contain a user but no password."""
+
+    def _options_for(self, url: Url, connection: Connection, base: str) -> dict[str, Any]:
+        try:
+            port = urlsplit(base).port
+        except ValueError:
+            raise Refused("is not a URL", url.shown) from None
+        host = (url.host if port is None else url.host.rpartition(":")[0]).strip("[]")
+        if not _HOST.fullmatch(host):
+            raise Refused("names no host", url.shown)
+        options: dict[str, Any] = {"host": host, "timeout": connection.timeout}
+        if port is not None:
+            options["port"] = port
+        if url.userinfo:
+            options["username"] = url.userinfo
+        # Options of fsspec's own file system; here unknown hosts are always refused.
+        extra = {name: value for name, value in connection.extra.items() if name not in ("host_key_policy", "temppath")}
+        return options | extra
+
+    def connect(self) -> Any:
+        from glassfs.source.remote.ssh import SftpSession
+
+        return SftpSession(**self._options)
+
+    def disconnect(self, system: Any) -> None:
+        system.close()
+
+
+class FtpAdapter(Adapter):
+    """FTP without ABOR: fsspec aborts each transfer, after which some servers (rclone's) never answer again."""
+
+    def disconnect(self, system: Any) -> None:
+        system.ftp.close()
+
+    def reader(self, system: Any, key: str) -> Reader:
+        return _FtpReader(self, system, key)
+
+
+class _RangeReader:
+    """An object that is not opened: each read names it."""
+
+    def __init__(self, adapter: Adapter, system: Any, key: str) -> None:
+        self._adapter = adapter
+        self._system = system
+        self._key = key
+
+    def read(self, offset: int, size: int) -> Any:
+        return self._system.cat_file(self._key, offset, offset + size)
+
+    def info(self) -> Any:
+        return self._adapter.info(self._system, self._key)
+
+    def close(self) -> None:
+        pass
+
+
+class _FtpReader(_RangeReader):
+    def read(self, offset: int, size: int) -> Any:
+        import ftplib
+
+        ftp = self._system.ftp
+        ftp.voidcmd("TYPE I")
+        data = bytearray()
+        with ftp.transfercmd(f"RETR {self._key}", offset) as connection:
+            while len(data) < size and (piece := connection.recv(min(size - len(data), 1 << 18))):
+                data += piece
+        with suppress(ftplib.Error):  # the server may complain that the transfer was incomplete
+            ftp.voidresp()
+        return data
+
+
+class MemoryAdapter(Adapter):
+    """Files in the memory of this process. All readers of one share a position, so it is never opened."""
+
+    def reader(self, system: Any, key: str) -> Reader:
+        return _RangeReader(self, system, key)
+
+
+def _class_of(url: Url) -> Any:
+    """Import the file system's class."""
+    try:
+        import fsspec
+    except ImportError:
+        raise Refused(f"{url.scheme}:// needs more packages: pip install 'glassfs[remote]'", url.shown) from None
+    if url.scheme in NO_SERVERS or url.scheme in OWN:
+        raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}", url.shown)
+    try:
+        return fsspec.get_filesystem_class(url.scheme)
+    except ImportError as error:
+        package = PACKAGES.get(url.scheme)
+        what = f"the package {package}" if package else f"another package: {reason(error, Secrets(()))}"
+        raise Refused(f"{url.scheme}:// needs {what}", url.shown) from None
+    except ValueError:
+        raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}", url.shown) from None
+
+
+def _supported() -> str:
+    from fsspec import available_protocols
+
+    return ", ".join(sorted({*available_protocols(), *OWN} - NO_SERVERS - ALIASES.keys()))
+
+
+def _is_valid(name: str) -> bool:
+    """Return whether a file can have this name."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        return False
+    try:
+        raw(name)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _name_in(folder: str, full_name: str, is_folder: bool) -> str:
+    """Return the last part of a full name; "" unless it lies directly in the folder."""
+    above, slash, name = (full_name.rstrip("/") if is_folder else full_name).rpartition("/")
+    # A file system may call the folder by another name than it was asked for, but of the same depth.
+    above = above.strip("/")
+    if slash and (above.count("/"), bool(above)) != (folder.count("/"), bool(folder)):
+        return ""
+    return name

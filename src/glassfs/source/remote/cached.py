@@ -1,0 +1,118 @@
+"""A value that takes a request to get, refreshed in the background so that readers seldom wait. Any thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from glassfs.errors import GlassfsError, NotFound, Unavailable
+from glassfs.threads import DaemonPool
+
+Value = TypeVar("Value")
+
+MOST_REFRESHING = 4
+"""Values of one ``Loads`` that are refreshed at once; more are not begun before one of these ends."""
+NEWS_SECONDS = 1.0
+"""How long ``peek`` waits for a value that is much too old."""
+NEVER = float("-inf")
+
+
+class Loads:
+    """The threads that load the values of one store."""
+
+    def __init__(self) -> None:
+        self.pool = DaemonPool("loads")
+        self.refreshing = threading.Semaphore(MOST_REFRESHING)
+
+
+class CachedValue(Generic[Value]):
+    """What ``load``, called with the previous value or None, returns; valid for ``ttl_seconds``.
+
+    That the value is NotFound is remembered as well. After any other error the previous value stays. Loading ends after
+    the server's timeout.
+    """
+
+    def __init__(self, load: Callable[[Value | None], Value], ttl_seconds: float, loads: Loads) -> None:
+        self._load = load
+        self._ttl_seconds = ttl_seconds
+        self._loads = loads
+        self._lock = threading.Lock()
+        self._missing: NotFound | None = None
+        self._loading: Future[None] | None = None
+        self._asked_at = NEVER
+        """When loading was last begun."""
+        self._known_at = NEVER
+        """When the loading that gave the present value was begun."""
+        self.last: Value | None = None
+        """The value that was loaded last, or None."""
+
+    def peek(self) -> Value:
+        """Return the value at once if it is known, and refresh it in the background if it is too old.
+
+        If it is twice too old, wait NEWS_SECONDS for the refreshed one. Raises what ``load`` raises.
+        """
+        now = time.monotonic()
+        if self._known_at == NEVER:
+            return self.newer_than(NEVER)
+        is_due = self._loading is None and now - self._asked_at >= self._ttl_seconds
+        if is_due and self._loads.refreshing.acquire(blocking=False):
+            try:
+                loading, _ = self._start()
+            except Unavailable:  # no thread: a later call tries again
+                self._loads.refreshing.release()
+                return self._known()
+            loading.add_done_callback(lambda _: self._loads.refreshing.release())
+            if now - self._known_at >= 2 * self._ttl_seconds:
+                with suppress(FutureTimeout, GlassfsError):
+                    loading.result(NEWS_SECONDS)
+        return self._known()
+
+    def newer_than(self, since: float) -> Value:
+        """Return the value as of that moment of ``time.monotonic`` or later. Raises what ``load`` raises."""
+        while self._known_at == NEVER or self._known_at < since:
+            loading, asked_at = self._start()
+            try:
+                loading.result()
+            except GlassfsError as error:
+                if asked_at >= since:
+                    raise error.at() from None
+        return self._known()
+
+    def fresh(self) -> Value:
+        """Return the value, not older than its TTL. Raises what ``load`` raises."""
+        return self.newer_than(time.monotonic() - self._ttl_seconds)
+
+    def _known(self) -> Value:
+        with self._lock:
+            value, missing = self.last, self._missing
+        if missing is not None:
+            raise missing.at()
+        return value  # type: ignore[return-value]  # it is known
+
+    def _start(self) -> tuple[Future[None], float]:
+        """Return the loading under way, or begin one; and when it was begun. Raises Unavailable without threads."""
+        with self._lock:
+            if self._loading is None:
+                self._loading = self._loads.pool.submit(self._run)
+                self._asked_at = time.monotonic()
+            return self._loading, self._asked_at
+
+    def _run(self) -> None:
+        with self._lock:
+            asked_at = self._asked_at
+        value, missing = None, None
+        try:
+            value = self._load(self.last)
+        except NotFound as error:
+            missing = error
+        except BaseException:
+            with self._lock:
+                self._loading = None
+            raise
+        with self._lock:
+            self.last, self._missing, self._known_at, self._loading = value, missing, asked_at, None

@@ -1,0 +1,112 @@
+"""Hugging Face through its fsspec file system, with few requests: a commit never changes, so its facts are remembered.
+
+Paths are pinned to the commit that their branch points to, which is looked up again after ``poll`` seconds, or after
+LONGEST_PIN_SECONDS if that is less.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from glassfs.lru import LRU
+from glassfs.source.remote.adapters import Adapter, FileReader, Reader
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import Url
+
+LONGEST_PIN_SECONDS = 5.0
+MOST_REMEMBERED = 10_000
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class HubAdapter(Adapter):
+    has_lasting_versions = True
+
+    def __init__(self, url: Url, connection: Connection) -> None:
+        super().__init__(url, connection)
+        if connection.anonymous:
+            self._options["token"] = False
+        self._pin_seconds = min(connection.poll, LONGEST_PIN_SECONDS)
+        self._commits: dict[tuple[str, str, str], tuple[str, float]] = {}
+        self._infos: LRU[str, dict[str, Any]] = LRU(MOST_REMEMBERED)
+
+    def drop_caches(self, system: Any) -> None:
+        # Not what it knows of repositories, which costs a request each time.
+        system.dircache.clear()
+
+    def ls(self, system: Any, key: str) -> Iterable[Any]:
+        return super().ls(system, self._pinned(system, key))
+
+    def info(self, system: Any, key: str) -> Any:
+        key = self._pinned(system, key)
+        resolved = system.resolve_path(key)
+        if _is_bucket(resolved) or not resolved.path_in_repo:
+            return super().info(system, key)
+        info = self._infos.get(key)
+        if info is None:
+            found = _api(system).get_paths_info(
+                resolved.repo_id, [resolved.path_in_repo], revision=resolved.revision, repo_type=resolved.repo_type,
+            )
+            if not found:
+                raise FileNotFoundError(key)
+            size = getattr(found[0], "size", None)
+            info = {
+                "type": "directory" if size is None else "file", "size": size,
+                "blob_id": getattr(found[0], "blob_id", None),
+            }
+            self._infos.put(key, info)
+        return info
+
+    def reader(self, system: Any, key: str) -> Reader:
+        key = self._pinned(system, key)
+        if _is_bucket(system.resolve_path(key)):
+            return super().reader(system, key)
+        return _HubReader(self, system, key)
+
+    def _pinned(self, system: Any, key: str) -> str:
+        """Return the same path at the commit that its branch points to; in a bucket, which has none, unchanged."""
+        resolved = system.resolve_path(key)
+        if _is_bucket(resolved):
+            return key
+        branch = (resolved.repo_type, resolved.repo_id, resolved.revision)
+        commit, since = self._commits.get(branch, ("", 0.0))
+        if not commit or time.monotonic() - since > self._pin_seconds:
+            commit = resolved.revision
+            if not _COMMIT.fullmatch(commit):
+                info = _api(system).repo_info(resolved.repo_id, repo_type=resolved.repo_type, revision=commit)
+                commit = str(info.sha)
+            self._commits[branch] = commit, time.monotonic()
+        kind = {"dataset": "datasets/", "space": "spaces/"}.get(resolved.repo_type, "")
+        return f"{kind}{resolved.repo_id}@{commit}/{resolved.path_in_repo}".rstrip("/")
+
+
+class _HubReader(FileReader):
+    """A file at a commit."""
+
+    def __init__(self, adapter: HubAdapter, system: Any, key: str) -> None:
+        from huggingface_hub import hf_hub_url
+
+        self._info = adapter.info(system, key)
+        super().__init__(adapter, system, key, size=self._info["size"])
+        resolved = system.resolve_path(key)
+        url = hf_hub_url(
+            resolved.repo_id, resolved.path_in_repo, repo_type=resolved.repo_type, revision=resolved.revision,
+            endpoint=system.endpoint,
+        )
+        # Its own method lists the folder each time.
+        self._file.url = lambda: url
+
+    def info(self) -> Any:
+        return self._info
+
+
+def _api(system: Any) -> Any:
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=system.endpoint, token=system.token)
+
+
+def _is_bucket(resolved: Any) -> bool:
+    return not hasattr(resolved, "path_in_repo")

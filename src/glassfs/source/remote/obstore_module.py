@@ -1,0 +1,62 @@
+"""Import obstore, also in a process that was forked from one that has used it.
+
+obstore's threads do not exist in a forked process, and its calls wait for them forever. A copy of the files is loaded
+there instead: another shared library with static memory of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import tempfile
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from glassfs.errors import Refused
+from glassfs.forks import PerProcess
+
+NAME = "obstore"
+NOT_INSTALLED = "needs more than is installed: pip install 'glassfs[remote]'"
+
+_is_used = False
+"""Whether this process, or one that it was forked from, has used obstore."""
+
+
+def obstore(shown: str) -> ModuleType:
+    """Return the package; ``shown`` is the URL that needs it. Raises Refused if it is not installed."""
+    try:
+        return _module.get()
+    except ImportError:
+        raise Refused(NOT_INSTALLED, shown) from None
+
+
+def _load() -> ModuleType:
+    global _is_used
+    package = importlib.import_module(NAME)
+    if _is_used:
+        package = _copy_of(package)
+    importlib.import_module(f"{NAME}.store")
+    importlib.import_module(f"{NAME}.exceptions")
+    _is_used = True
+    return package
+
+
+def _copy_of(package: ModuleType) -> ModuleType:
+    """Import a copy of the package in place of the inherited one."""
+    with tempfile.TemporaryDirectory(prefix="glassfs-") as folder:
+        copy = Path(folder, NAME)
+        shutil.copytree(package.__path__[0], copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyi"))
+        for name in [name for name in sys.modules if name == NAME or name.startswith(f"{NAME}.")]:
+            del sys.modules[name]
+        spec = spec_from_file_location(NAME, copy / "__init__.py", submodule_search_locations=[str(copy)])
+        assert spec is not None and spec.loader is not None
+        fresh = sys.modules[NAME] = module_from_spec(spec)
+        spec.loader.exec_module(fresh)
+        importlib.import_module(f"{NAME}.store")
+        importlib.import_module(f"{NAME}.exceptions")
+        return fresh
+
+
+_module: PerProcess[ModuleType] = PerProcess(_load)

@@ -1,0 +1,94 @@
+"""List folders of S3 page by page through botocore, where obstore cannot, or not in bounded memory.
+
+obstore returns a whole listing or none: one key with an empty part (``a//b``) or a control character costs it the
+folder, and it collects names as long as the server sends any. Here the number of names is limited, and a key that no
+file can have is left out. Runs on threads of its own; any thread may call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from urllib.parse import unquote_plus
+
+from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
+from glassfs.forks import PerProcess
+from glassfs.source.contract import Path
+from glassfs.source.remote.objects import believable_facts
+from glassfs.source.remote.obstore_module import NOT_INSTALLED
+from glassfs.source.remote.retrying import BlockingCalls, Call
+from glassfs.source.remote.server import Listed
+
+MOST_NAMES = 1_000_000
+MOST_BYTES = 64 << 20
+"""Of names and ETags in one folder."""
+MOST_AT_ONCE = 4
+_MISSING = ("404", "NoSuchBucket", "NoSuchKey")
+_DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
+
+
+class S3Lister:
+    """One bucket. ``make`` makes the botocore client on first use."""
+
+    def __init__(self, bucket: str, make: Callable[[], Any]) -> None:
+        self._bucket = bucket
+        self._client: PerProcess[Any] = PerProcess(make)
+        self._calls = BlockingCalls("listing", MOST_AT_ONCE)
+
+    async def entries(self, path: Path, shown: str) -> list[Listed]:
+        """Return what is in a folder; errors call it ``shown``. Cancelling it ends it after the current page."""
+        return await self._calls.run(partial(self._list, path, shown))
+
+    def _list(self, path: Path, shown: str, call: Call) -> list[Listed]:
+        try:
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError:
+            raise Refused(NOT_INSTALLED, shown) from None
+        prefix = "".join(f"{name}/" for name in path)
+        found: dict[str, Listed] = {}
+        size = 0
+        request = {"Bucket": self._bucket, "Prefix": prefix, "Delimiter": "/", "EncodingType": "url"}
+        try:
+            while not call.is_abandoned:
+                page = self._client.get().list_objects_v2(**request)
+                for listed in _listed_on(page, prefix):
+                    if listed.name in ("", ".", "..") or "/" in listed.name or "\0" in listed.name:
+                        continue
+                    size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)
+                    if len(found) == MOST_NAMES or size > MOST_BYTES:
+                        raise TooLarge(f"has more than {MOST_NAMES} objects, or very long names", shown)
+                    if listed.facts is None or listed.name not in found:
+                        found[listed.name] = listed
+                if not page.get("IsTruncated"):
+                    return list(found.values())
+                token = page.get("NextContinuationToken")
+                if not token or token == request.get("ContinuationToken"):
+                    raise DeviceFailed("the server says that its listing goes on, but not where", shown)
+                request["ContinuationToken"] = token
+        except GlassfsError:
+            raise
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))[:60]
+            if code in _MISSING:
+                raise NotFound("there is no such bucket", shown) from None
+            reason = f"the server does not list it ({code})" if code.isalnum() else "the server does not list it"
+            raise (NotAllowed if code in _DENIED else DeviceFailed)(reason, shown) from None
+        except (BotoCoreError, OSError) as error:
+            raise DeviceFailed(f"the listing failed ({type(error).__name__})", shown) from None
+        raise DeviceFailed("the listing does not end in time", shown)
+
+
+def _listed_on(page: Any, prefix: str) -> list[Listed]:
+    """Return what one page lists; the prefix itself and keys that are not below it get an empty name."""
+    names = [Listed(_below(one["Prefix"], prefix).removesuffix("/"), None) for one in page.get("CommonPrefixes", ())]
+    for one in page.get("Contents", ()):
+        facts = believable_facts(one["Size"], one.get("ETag", ""), one["LastModified"])
+        if facts is not None:
+            names.append(Listed(_below(one["Key"], prefix), facts))
+    return names
+
+
+def _below(quoted: str, prefix: str) -> str:
+    key = unquote_plus(quoted, errors="surrogateescape")
+    return key[len(prefix) :] if key.startswith(prefix) else ""
