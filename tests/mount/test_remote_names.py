@@ -118,7 +118,7 @@ def test_mount_point_of_its_own(fuse: str, s3: S3Server, tmp_path: Path) -> None
     )),
 ])
 @pytest.mark.usefixtures("s3")
-def test_remote_source_that_fails_is_one_message(fuse: str, tmp_path: Path, url: str, options: str, sentence: str) -> None:
+def test_remote_failure_is_one_message(fuse: str, tmp_path: Path, url: str, options: str, sentence: str) -> None:
     done = glassfs("mount", "-o", options, url, tmp_path, generation=fuse)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"glassfs: {url}: {sentence}\n")
     assert not is_mounted(tmp_path)
