@@ -107,7 +107,7 @@ class TestIkv(FormatTests):
 
 
 class TestWshard(FormatTests):
-    """A film and joints, compressed, and a large episode that is not."""
+    """A compressed video with joints, and a large uncompressed episode."""
 
     format = WSHARD
     folder: Path
@@ -181,7 +181,7 @@ def conformance(fmt: Format) -> FormatTests:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_a_sound_format_of_somebody_else_passes(claim: str) -> None:
+def test_a_sound_third_party_format_passes(claim: str) -> None:
     getattr(conformance(SOUND), claim)()
 
 

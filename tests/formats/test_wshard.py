@@ -74,7 +74,7 @@ def test_bfloat16_is_widened_and_any_nonzero_byte_is_true() -> None:
     assert np.array_equal(array_of(container, "signal/flag"), flags != 0)
 
 
-def test_the_number_of_steps_comes_from_the_size_not_from_length_t() -> None:
+def test_the_size_gives_the_steps_not_length_t() -> None:
     container = opened(lambda writer: writer.add_channel("x", ramp("f4", 3)), episode={"length_T": 7})
     assert array_of(container, "signal/x").shape == (STEPS, 3)
     assert faults_of(container) == {"signal/x": f"has {STEPS} steps, but the episode has 7"}
@@ -117,7 +117,7 @@ def test_shapes_without_axes_with_no_values_and_with_many_axes() -> None:
     assert shapes == {"scalar": (STEPS,), "nothing": (STEPS, 0), "deep": (STEPS, 2, 1, 3, 2)}
 
 
-def test_conventions_for_blocks_that_nobody_describes() -> None:
+def test_conventions_for_undescribed_blocks() -> None:
     arrays = {"reward": ramp("f4"), "done": ramp("i4") % 2 == 1, "time/ticks": ramp("i4"),
               "time/timestamps_ns": ramp("i8")}
 
@@ -137,7 +137,7 @@ def test_action_spaces_of_meta_episode_describe_actions() -> None:
     assert np.array_equal(array_of(container, "action/grip"), ramp("u2", 2))
 
 
-def test_a_description_borrowed_from_a_signal_of_the_same_id_must_agree_with_the_length() -> None:
+def test_borrowed_descriptions_must_agree_with_the_length() -> None:
     def fill(writer: WShardWriter) -> None:
         writer.add_channel("arm", ramp("u1", 2))
         writer.add("action/arm", ramp("f4", 2))  # as u8 [2] these would be four times the steps
@@ -231,7 +231,7 @@ def test_residual_bits_are_unpacked_row_by_row(columns: int, is_prefixed: bool, 
     assert read_in_parts(content.data, 7) == bits.tobytes()
 
 
-def test_a_residual_of_one_column_of_a_wide_channel_and_one_of_no_layout() -> None:
+def test_residuals_of_one_column_and_of_no_layout() -> None:
     def fill(writer: WShardWriter) -> None:
         writer.add_channel("q", ramp("f4", 3))
         writer.add("residual/q/sign2nddiff", pack_residual(ramp("u1") % 2 == 1))
@@ -266,16 +266,16 @@ def test_checksums_over_raw_or_stored_bytes_or_none(codec: str, checksum: str) -
     if checksum != "none":
         with pytest.raises(Damaged, match=r"/made: signal/x: "):
             array_of(open_bytes(flipped), "signal/x")
-    elif codec == "none":  # nothing tells
+    elif codec == "none":  # undetectable
         assert not np.array_equal(array_of(open_bytes(flipped), "signal/x"), array)
 
 
-def test_a_compressed_flag_means_nothing_where_the_sizes_are_equal() -> None:
+def test_blocks_of_equal_sizes_are_raw_despite_flags() -> None:
     data = made(lambda writer: writer.add_channel("x", ramp("f4", 2)))
     assert np.array_equal(array_of(open_bytes(with_entry(data, "signal/x", flags=3)), "signal/x"), ramp("f4", 2))
 
 
-def test_the_raw_size_of_a_block_that_is_not_compressed_does_not_matter() -> None:
+def test_the_raw_size_of_an_uncompressed_block_is_ignored() -> None:
     data = made(lambda writer: writer.add_channel("x", ramp("f4", 2)))
     container = open_bytes(with_entry(data, "signal/x", original=7))
     assert np.array_equal(array_of(container, "signal/x"), ramp("f4", 2))
@@ -357,7 +357,7 @@ def test_streamed_files_show_what_was_recorded(tmp_path: Path, flush: int, codec
     assert container.facts.get("repaired", False) == (flush < 150)
 
 
-def test_interleaved_blocks_are_refused_where_the_pieces_are_not_certain(tmp_path: Path) -> None:
+def test_interleaved_blocks_without_proof_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "s.wshard"
     write_streamed(path, STREAMED, flush=64)
     data = with_flipped(path.read_bytes(), "meta/channels")  # no description, so nothing proves the sizes
@@ -419,7 +419,7 @@ def test_the_identity_block_of_later_writers_is_checked() -> None:
     assert set(faults_of(opened(fill, has_metadata=False))) == {"y", "z", "gone"}
 
 
-def test_opening_and_listing_read_the_index_and_the_metadata_only(tmp_path: Path) -> None:
+def test_opening_and_listing_read_index_and_metadata_only(tmp_path: Path) -> None:
     path = tmp_path / "big.wshard"
     with WShardWriter(path) as writer:
         writer.add_channel("rgb", np.zeros((400, 100, 100, 3), "u1"))
