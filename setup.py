@@ -1,4 +1,4 @@
-"""The one thing that pyproject.toml cannot say: the manual page of a wheel is made from the commands themselves."""
+"""Build step that pyproject.toml cannot express: the manual page is generated from the commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent
 
 
 class BuildWithManual(build_py):
-    """Puts glassfs.1 into glassfs/data, beside the systemd units."""
+    """Write glassfs.1 to glassfs/data, beside the systemd units."""
 
     def run(self) -> None:
         super().run()
@@ -21,9 +21,9 @@ class BuildWithManual(build_py):
         sys.path.insert(0, str(ROOT / "src"))
         from glassfs.cli.man import page
 
-        place = Path(self.build_lib, "glassfs", "data", "glassfs.1")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(page(), encoding="utf-8")
+        path = Path(self.build_lib, "glassfs", "data", "glassfs.1")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(), encoding="utf-8")
 
 
 setup(cmdclass={"build_py": BuildWithManual})

@@ -1,10 +1,10 @@
-"""Damages containers at random, opens what comes out, and reads all of it: only GlassfsError may come of that.
+"""Damage containers at random, open them and read everything; only GlassfsError may be raised.
 
 Each round takes a container, changes some bytes of it (bits, integers at the edges, runs cut out, repeated or taken
-from another one), and gives it to a worker process that has little time and memory. Every other one is read with all
-views. What reaches lines of glassfs that
-nothing has reached before is damaged further in later rounds. A worker that raises anything else, hangs, or dies is a
-crash; the container is kept in a folder, to become a test. With --live they are read through a mount (fuzzing_live.py).
+from another one), and gives it to a worker process with limited time and memory. Every other container is read with
+all views. A container that reaches new lines of glassfs is damaged further in later rounds. A worker that raises
+anything else, hangs, or dies is a crash; its container is kept in a folder, to become a test. With --live, containers
+are read through a mount (fuzzing_live.py).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from fuzzing_live import fuzz_live, is_enough
 
 FORK = multiprocessing.get_context("fork")
 MEMORY = 2 << 30
-PATIENCE = 20.0
-"""Seconds of processor time for one container; or five times as long, if it only waits."""
+TIMEOUT_SECONDS = 20.0
+"""Processor time for one container; a worker that only waits has five times as long."""
 READ = 4 << 20
 FILES = 300
 VIEWED = 1000
-"""Files and directories that are looked at in a container without views, and with them."""
+"""Files and directories to read in a container, without views and with them."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=None, help="how long (60, or until --count are done)")
+    parser.add_argument("--seconds", type=float, default=None, help="time limit (60, or until --count are done)")
     parser.add_argument("--count", type=int, default=None, help="how many containers")
     parser.add_argument("--live", action="store_true", help="through a mount, compared with the library")
     parser.add_argument("--views", default="", metavar="NAMES", help="with --live: both with these views")
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 class _Worker:
-    """A process that looks at containers, started again when one was too much for it."""
+    """A process that opens containers, restarted if one kills or hangs it."""
 
     def __init__(self) -> None:
         self._start()
@@ -98,13 +98,13 @@ class _Worker:
         there.close()
 
     def look_at(self, data: bytes) -> tuple[str, int]:
-        """``opened``, ``refused``, or what went wrong; and how many lines were reached for the first time."""
+        """Return ``opened``, ``refused`` or the error, and how many lines were reached for the first time."""
         self._here.send_bytes(data)
         try:
             if self._answers():
                 outcome, lines = self._here.recv()
                 return str(outcome), int(lines)
-            outcome = f"hangs: no answer after {PATIENCE:.0f} s of processor time"
+            outcome = f"hangs: no answer after {TIMEOUT_SECONDS:.0f} s of processor time"
         except EOFError:
             outcome = "the process died"
         self.end()
@@ -112,11 +112,11 @@ class _Worker:
         return outcome, 0
 
     def _answers(self) -> bool:
-        """Whether an answer comes in time, on a busy machine as well."""
+        """Return whether an answer comes in time, measured in processor time."""
         clock = (~(self._process.pid or 0) << 3) | 2  # clock_getcpuclockid(3)
-        end, used = time.monotonic() + 5 * PATIENCE, time.clock_gettime(clock)
+        end, used = time.monotonic() + 5 * TIMEOUT_SECONDS, time.clock_gettime(clock)
         while not self._here.poll(0.2):
-            if time.monotonic() > end or time.clock_gettime(clock) - used > PATIENCE:
+            if time.monotonic() > end or time.clock_gettime(clock) - used > TIMEOUT_SECONDS:
                 return False
         return True
 
@@ -126,14 +126,14 @@ class _Worker:
 
 
 class _Coverage:
-    """The lines of glassfs that this process has reached. Code whose lines are all known is not watched any more."""
+    """Count the lines of glassfs that this process has reached. Code whose lines are all known is not traced."""
 
     def __init__(self) -> None:
         self.count = 0
         self._left: dict[CodeType, set[int]] = {}
 
     def watch(self, frame: FrameType, event: str, argument: object) -> Any:
-        """For ``sys.settrace``."""
+        """Trace a call; a function for ``sys.settrace``."""
         left = self._left.get(frame.f_code)
         if left is None:
             is_ours = f"{os.sep}glassfs{os.sep}" in frame.f_code.co_filename
@@ -168,7 +168,7 @@ def _work(pipe: Connection) -> None:
 
 
 def _look(path: str) -> str:
-    """Opens the container at ``path`` and reads some of every file in it; what it says decides whether with views."""
+    """Open the container at ``path`` and read some of every file in it, with views for half of all containers."""
     from glassfs.errors import GlassfsError, Refused
     from glassfs.library import open_tree
     from glassfs.tree import File
@@ -193,7 +193,7 @@ def _look(path: str) -> str:
 
 
 def _look_at_episodes(path: str) -> None:
-    """What is said of the episodes in a container, and by each of them."""
+    """Read the table of episodes in a container, and each episode's record and columns."""
     from glassfs.cache import BlockCache
     from glassfs.content import Collection, Recording, members_of
     from glassfs.errors import GlassfsError

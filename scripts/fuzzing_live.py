@@ -1,9 +1,9 @@
-"""Damaged containers through a live mount: what it shows must be what the library shows of the same bytes.
+"""Fuzz a live mount: it must show what the library shows of the same damaged bytes.
 
-Batches of damaged copies are put into a folder that is mounted all the time. One process walks and reads them through
-the mount, another one with ``glassfs.open``, and ``find -ls`` walks over each batch. A finding is: bytes or sizes that
-differ, bytes on one side where the other has an error, no answer, a traceback in the daemon's log, and more memory or
-descriptors than a daemon may have. The containers of each are kept in a folder, with a report.
+Batches of damaged copies are put into a mounted folder. One process walks and reads them through the mount, another one
+with ``glassfs.open``, and ``find -ls`` lists each batch. A finding is: bytes or sizes that differ, bytes on one side
+and an error on the other, a timeout, a traceback in the daemon's log, or too much memory or too many descriptors of the
+daemon. The containers of each finding are kept in a folder, with a report.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mutants import Seed, damaged
 
 FORK = multiprocessing.get_context("fork")
 BATCH = 40
-PATIENCE = 60.0
-"""Seconds for one container, on a busy machine as well."""
+TIMEOUT_SECONDS = 60.0
+"""For one container, on a busy machine as well."""
 SECONDS = 60.0
 STARTING = 60.0
 MOST_MEMORY = 300 << 20
@@ -42,7 +42,7 @@ AWKWARD = (
 
 
 def is_enough(done: int, count: int | None, seconds: float | None, begun: float) -> bool:
-    """Whether so many are done, or so much time has passed: SECONDS if nothing was said of either."""
+    """Return whether the count or the time is reached; without either, after SECONDS."""
     if seconds is None and count is None:
         seconds = SECONDS
     return (count is not None and done >= count) or (seconds is not None and time.monotonic() - begun >= seconds)
@@ -52,7 +52,7 @@ def fuzz_live(
     seeds: Sequence[Seed], chance: random.Random, count: int | None, seconds: float | None, fuse: str, keep: Path,
     views: str = "",
 ) -> int:
-    """Prints a line of what came out; the exit status."""
+    """Fuzz, print a summary line and return the exit status."""
     begun = time.monotonic()
     kinds: defaultdict[str, list[Seed]] = defaultdict(list)
     for seed in seeds:
@@ -96,7 +96,7 @@ def fuzz_live(
 
 
 class Findings:
-    """What went wrong, each in a folder of its own: the container and a report."""
+    """Findings, each in a folder with the container and a report."""
 
     def __init__(self, keep: Path) -> None:
         self.count = 0
@@ -114,7 +114,7 @@ class Findings:
 
 
 def write_mutant(folder: Path, seed: Seed, others: Sequence[Seed], chance: random.Random) -> None:
-    """One damaged container in a folder of its own, at times under an awkward name."""
+    """Write a damaged container into a folder of its own, sometimes under an awkward name."""
     folder.mkdir(parents=True)
     name = seed.name
     if not seed.beside and chance.random() < 0.2:
@@ -125,7 +125,7 @@ def write_mutant(folder: Path, seed: Seed, others: Sequence[Seed], chance: rando
 
 
 def compare(batch: Path, daemon: Daemon, library: Side, mounted: Side, findings: Findings) -> Counter[str]:
-    """Has both sides look at each mutant of a batch, and ``find`` at all of it."""
+    """Read each mutant of a batch on both sides, and run ``find`` over the batch."""
     counts: Counter[str] = Counter()
     shown = daemon.point / batch.name
     for folder in sorted(batch.iterdir()):
@@ -147,10 +147,11 @@ def compare(batch: Path, daemon: Daemon, library: Side, mounted: Side, findings:
             counts["files"] += sum(bool(seen.parts) for seen in tree.values())
         counts["entries"] += 1 + sum(map(len, found.values()))
         counts["unsized"] += sum(seen.size is None for tree in found.values() for seen in tree.values())
+    timeout = BATCH * TIMEOUT_SECONDS
     try:
-        listed = subprocess.run(["find", shown, "-ls"], capture_output=True, timeout=BATCH * PATIENCE, check=False)
+        listed = subprocess.run(["find", shown, "-ls"], capture_output=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
-        findings.add(batch, f"find -ls has not ended after {BATCH * PATIENCE:.0f} s")
+        findings.add(batch, f"find -ls has not ended after {timeout:.0f} s")
     else:
         count = listed.stdout.count(b"\n")
         least = 1 + counts["entries"] - counts["unsized"]
@@ -160,7 +161,7 @@ def compare(batch: Path, daemon: Daemon, library: Side, mounted: Side, findings:
 
 
 def difference_of(expected: dict[str, Tree], found: dict[str, Tree]) -> list[str]:
-    """In what the containers of a folder differ. One alone may be shown under an escaped name."""
+    """Return the differences of the containers in a folder. A single one may be shown under an escaped name."""
     if len(expected) == len(found) == 1:
         return differences(*expected.values(), *found.values())
     lines = [f"{name!a} is shown by one side only" for name in sorted(expected.keys() ^ found.keys())]
@@ -170,7 +171,7 @@ def difference_of(expected: dict[str, Tree], found: dict[str, Tree]) -> list[str
 
 
 class Side:
-    """A process that looks at folders, started again when it gives no answer in time."""
+    """A process that reads folders, restarted if it does not answer in time."""
 
     def __init__(self, look: Callable[[Path], dict[str, Tree]]) -> None:
         self._look = look
@@ -186,12 +187,12 @@ class Side:
         self._pipe.send(folder)
 
     def answer(self) -> dict[str, Tree] | str:
-        """What it saw, or what went wrong."""
+        """Return what the process read, or the error."""
         try:
-            if self._pipe.poll(PATIENCE):
+            if self._pipe.poll(TIMEOUT_SECONDS):
                 answer: dict[str, Tree] | str = self._pipe.recv()
                 return answer
-            reason = f"no answer after {PATIENCE:.0f} s"
+            reason = f"no answer after {TIMEOUT_SECONDS:.0f} s"
         except EOFError:
             reason = "the process died"
         self.end()
@@ -204,7 +205,7 @@ class Side:
 
 
 class Daemon:
-    """The mount of a folder, and what its daemon needed at most."""
+    """The mount of a folder, and its daemon's peak memory and descriptors."""
 
     def __init__(self, place: Path, fuse: str, views: str) -> None:
         self.point, self._log = place / "mnt", place / "log"
@@ -218,7 +219,7 @@ class Daemon:
         self.pid: int = json.loads((self.point / ".glassfs/status.json").read_bytes())["pid"]
 
     def is_well(self, batch: Path, findings: Findings) -> bool:
-        """Whether it still runs after a batch. Each limit that it passes is a finding, once."""
+        """Return whether the daemon still runs. Each limit that it exceeds is a finding, once."""
         log = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
@@ -247,7 +248,7 @@ class Daemon:
             return "closed since"
 
     def end(self) -> None:
-        """Whatever has happened, nothing is left mounted."""
+        """Unmount, lazily if necessary."""
         for words in ((*GLASSFS, "umount", self.point), (*GLASSFS, "umount", "--lazy", self.point)):
             if self.point.is_mount():
                 subprocess.run(words, check=False, timeout=STARTING)

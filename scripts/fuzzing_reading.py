@@ -1,7 +1,7 @@
-"""What a container shows, by the library and through a mount, in terms that can be compared.
+"""Read containers with the library and through a mount, in terms that can be compared.
 
-Both sides walk all of it, and read of the same files, chosen by their paths, the same ranges and all of what is not too
-large. Each side runs in a process of its own (``serve``), which is told folders and answers with what it saw.
+Both sides walk everything and read the same files, chosen by their paths, in the same ranges, and completely unless
+they are large. Each side runs in a process of its own (``serve``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOWHERE = Seen("?")
 
 
 def look_at_library(folder: Path, views: str = "") -> dict[str, Tree]:
-    """Each container of a folder, opened by itself."""
+    """Read each container of a folder with the library."""
     return {os.fsdecode(path.name): _tree_of(path, views) for path in sorted(folder.iterdir())}
 
 
@@ -83,7 +83,7 @@ def _tree_of(path: Path, views: str) -> Tree:
 
 
 def look_at_mount(folder: Path) -> dict[str, Tree]:
-    """Each entry of a folder that is mirrored by a mount."""
+    """Read each entry of a folder through a mount."""
     return {entry.name: _mounted_tree(Path(entry.path)) for entry in os.scandir(folder)}
 
 
@@ -107,7 +107,7 @@ def _mounted_tree(path: Path) -> Tree:
 
 
 def _walk(root: Path, found: Tree) -> Iterator[tuple[str, int, int | None]]:
-    """Names, modes and sizes, in the order of the library: parents first, depth first."""
+    """Yield names, modes and sizes in the library's order: parents first, depth first."""
     waiting = [""]
     while waiting:
         place = waiting.pop()
@@ -137,7 +137,7 @@ def _is_reachable(place: str) -> bool:
 
 
 def _mounted_file(name: str, path: Path) -> Seen:
-    """Ranges are read past the kernel's pages, where an error is that of just these bytes; the whole through them."""
+    """Read ranges with O_DIRECT, so that an error is that of these bytes, and the whole file through the page cache."""
     try:
         size = path.lstat().st_size
         direct = os.open(path, os.O_RDONLY | os.O_DIRECT)
@@ -170,12 +170,12 @@ def _reader(path: Path) -> Reader:
 
 
 def _chosen(files: dict[str, Any]) -> list[str]:
-    """The files that are read: those whose names have the least checksums, so that both sides choose the same."""
+    """Return the files to read: those whose names have the least checksums, so that both sides choose the same."""
     return sorted(files, key=lambda name: zlib.crc32(os.fsencode(name)))[:FILES]
 
 
 def _file(name: str, size: int | None, opened: Callable[[], Reader]) -> Seen:
-    """Reads some ranges and, if it is not too large, everything."""
+    """Read some ranges and, if the file is not too large, everything."""
     if size is None:
         return Seen("f", None)
     read = opened()
@@ -183,7 +183,7 @@ def _file(name: str, size: int | None, opened: Callable[[], Reader]) -> Seen:
 
 
 def ranges(name: str, size: int) -> list[tuple[int, int]]:
-    """What is read of a file of this name and size."""
+    """Return the ranges to read of a file of this name and size."""
     chance = random.Random(f"{name!a} {size}")
     found = []
     for _ in range(3 if size else 0):
@@ -203,7 +203,7 @@ def _digest(read: Reader, offset: int, count: int) -> int | None:
 
 
 def differences(expected: Tree, found: Tree) -> list[str]:
-    """In what two sides differ, one line for each entry."""
+    """Return the differences of two sides, one line for each entry."""
     if min(len(expected), len(found)) >= ENTRIES:
         common = expected.keys() & found.keys()
         expected, found = ({name: tree[name] for name in common} for tree in (expected, found))
@@ -230,7 +230,7 @@ def _told_bytes(part: int | None) -> str:
 
 
 def serve(pipe: Connection, look: Callable[[Path], dict[str, Tree]]) -> None:
-    """Looks at one folder after another; answers with what it saw, or with a traceback."""
+    """Read one folder after another; send the results or a traceback."""
     while True:
         folder = pipe.recv()
         try:

@@ -1,4 +1,4 @@
-"""Writes a container of each format into a folder: what the demo mounts, and something to play with.
+"""Write a container of each format into a folder: the containers that the demo mounts.
 
     python scripts/make_samples.py FOLDER
 """
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def write_all(folder: Path) -> None:
-    """The five sample containers."""
+    """Write the five sample containers."""
     write_kinodb(folder / "robot.kdb")
     write_wshard(folder / "episode.wshard")
     write_tree_sequence(folder / "ancestry.trees")
@@ -38,7 +38,7 @@ def write_all(folder: Path) -> None:
 
 
 def film(hue: int) -> NDArray[np.uint8]:
-    """[FRAMES, HEIGHT, WIDTH, 3]: a bright ball on its way over a coloured ground."""
+    """Return [FRAMES, HEIGHT, WIDTH, 3]: a bright ball that moves over a colored background."""
     rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
     frames = np.empty((FRAMES, HEIGHT, WIDTH, 3), np.uint8)
     for number in range(FRAMES):
@@ -51,7 +51,7 @@ def film(hue: int) -> NDArray[np.uint8]:
 
 
 def write_kinodb(path: Path) -> None:
-    """Three episodes of a robot with two cameras."""
+    """Write three episodes of a robot with two cameras."""
     generator = np.random.default_rng(1)
     with KinoWriter(path) as writer:
         for number, task in enumerate(("pick up the red block", "open the drawer", "stack the cups")):
@@ -68,7 +68,7 @@ def write_kinodb(path: Path) -> None:
 
 
 def write_wshard(path: Path) -> None:
-    """An episode with a film, compressed, and the joints."""
+    """Write an episode with a compressed video and joint positions."""
     with WShardWriter(path, codec="zstd", episode={"episode_id": "demo_001", "length_T": FRAMES}) as writer:
         writer.add_channel("rgb", film(90), modality="rgb")
         writer.add_channel("joint_pos", np.random.default_rng(2).normal(size=(FRAMES, 7)).astype(np.float32))
@@ -79,7 +79,7 @@ def write_wshard(path: Path) -> None:
 
 
 def write_tree_sequence(path: Path) -> None:
-    """A tree sequence as tskit writes it, all tables complete: two samples of one individual, and their ancestor."""
+    """Write a tree sequence with all tables of tskit: two samples of one individual, and their ancestor."""
     with KastoreWriter(path) as store:
         store.add_text("format/name", "tskit.trees", "int8")
         store.add("format/version", np.array([12, 7], np.uint32))
@@ -120,7 +120,7 @@ def write_tree_sequence(path: Path) -> None:
 
 
 def write_ikv(path: Path) -> None:
-    """A document with nested objects and a typed array."""
+    """Write a document with nested objects and a typed array."""
     write_ikv2(path, {
         "name": "north field",
         "area_ha": 12.5,
@@ -133,7 +133,7 @@ def write_ikv(path: Path) -> None:
 
 
 def write_idv(path: Path) -> None:
-    """A table with a vector column and text."""
+    """Write a table with a vector column and text."""
     rows = 150
     generator = np.random.default_rng(3)
     with IdvWriter(path) as writer:

@@ -1,4 +1,4 @@
-"""Damaged copies of sound containers: where the sound ones come from, and what is done to them."""
+"""Make damaged copies of sound containers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUFFIXES = {".kdb", ".wshard", ".kas", ".trees", ".ikv", ".idv", ".partial", ".s
 
 
 class Seed(NamedTuple):
-    """A container to damage; ``name`` is that of the sound one it comes from, ``beside`` what it cannot do without."""
+    """A container to damage, under the name of the sound one; ``beside`` has the further files that it needs."""
 
     name: str
     data: bytes
@@ -28,7 +28,7 @@ class Seed(NamedTuple):
 
 
 def seeds(places: Iterable[Path] = (), wanted: str = "") -> list[Seed]:
-    """The containers of the demo, and those at ``places``, none larger than LARGEST; ``wanted`` is in their names."""
+    """Return the containers of the demo and those at ``places``, up to LARGEST bytes, with ``wanted`` in the name."""
     with tempfile.TemporaryDirectory() as folder:
         write_all(Path(folder))
         paths = list(Path(folder).iterdir())
@@ -41,17 +41,17 @@ def seeds(places: Iterable[Path] = (), wanted: str = "") -> list[Seed]:
 
 
 def real_places() -> list[Path]:
-    """A folder of real containers: the large one if it is beside this checkout, or that of the checkout."""
+    """Return a folder of real containers: the large collection if it is beside this checkout, else tests/data."""
     return [SAMPLES if SAMPLES.is_dir() else DATA]
 
 
 def _is_sound(path: Path) -> bool:
-    """Of containers that are damaged already, most changes show nothing."""
+    """Return whether a container is undamaged; more damage to damaged ones shows little."""
     return path.is_file() and "malformed" not in path.parts
 
 
 def _family(path: Path) -> tuple[tuple[str, bytes], ...]:
-    """A manifest and its parts, of which each is shown with the others beside it."""
+    """Return the other files of a manifest and its parts."""
     if not path.parent.name.endswith("_chunked"):
         return ()
     others = (other for other in sorted(path.parent.iterdir()) if other.suffix == ".wshard" and other != path)
@@ -59,7 +59,7 @@ def _family(path: Path) -> tuple[tuple[str, bytes], ...]:
 
 
 def damaged(data: bytes, others: list[Seed], chance: random.Random) -> bytes:
-    """A copy with one to eight changes, most of them near the beginning or the end, where the indexes are."""
+    """Return a copy with one to eight changes, most of them near the beginning or the end, where indexes are."""
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 5, 8))):
         if not changed:

@@ -1,4 +1,4 @@
-"""How much is run: what each level leaves out, and that no machine is too slow for Hypothesis."""
+"""Levels of tests: what each deselects, and that Hypothesis has no deadline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import FEWEST_EXAMPLES, LEVELS, ROOT, Scale, adapt_settings
 
 
 @pytest.mark.parametrize(("level", "examples"), [("short", 20), ("all", 200), ("long", 4000)])
-def test_examples_follow_the_level_whatever_a_test_says(level: str, examples: int) -> None:
+def test_level_sets_the_number_of_examples(level: str, examples: int) -> None:
     @settings(max_examples=200, deadline=1)
     @given(st.integers())
     def says_much(number: int) -> None: ...
@@ -30,13 +30,13 @@ def test_examples_follow_the_level_whatever_a_test_says(level: str, examples: in
     assert FEWEST_EXAMPLES <= 20
 
 
-def test_a_slow_example_is_no_failure() -> None:
+def test_slow_example_is_no_failure() -> None:
     calls = []
 
     @settings(max_examples=3, deadline=1)
     @given(st.integers())
     def slow(number: int) -> None:
-        time.sleep(0.01)
+        time.sleep(0.01)  # longer than the deadline of the decorator
         calls.append(number)
 
     adapt_settings(slow, "short")
@@ -48,7 +48,7 @@ def test_a_slow_example_is_no_failure() -> None:
     ("short", ""), pytest.param("all", "slow", marks=pytest.mark.slow),
     pytest.param("long", "slow long", marks=pytest.mark.slow),
 ])
-def test_levels_leave_out_what_takes_long(level: str, marks: str) -> None:
+def test_levels_deselect_slow_tests(level: str, marks: str) -> None:
     words = ["--level", level, "--collect-only", "-q", "-p", "no:xdist", "tests/system/test_scripts.py"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, check=True, cwd=ROOT,
@@ -58,7 +58,7 @@ def test_levels_leave_out_what_takes_long(level: str, marks: str) -> None:
     assert "test_containers_of_the_demo_are_sound" in done.stdout
 
 
-def test_scale_is_that_of_the_level(scale: Scale, request: pytest.FixtureRequest) -> None:
+def test_scale_follows_the_level(scale: Scale, request: pytest.FixtureRequest) -> None:
     level = request.config.getoption("--level")
     assert scale(1, 2, 3) == 1 + LEVELS.index(level)
     assert scale(1, 2) == (1 if level == "short" else 2)

@@ -1,4 +1,4 @@
-"""From raw names to path components: total, injective, and short enough, against a second reading of the rule."""
+"""Names as path components: total, injective, and short enough, against a second implementation of the rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAILS = st.sampled_from(["", ".npy", ".json", "~2.npy", ".offset_minutes.npy", "
 
 
 def rule(name: bytes) -> str:
-    """Rules 2 of the contract, byte by byte."""
+    """Escape byte by byte, as docs/manual/contents.md says."""
     if name == b"":
         return "%"
     if name in (b".", b".."):
@@ -63,7 +63,7 @@ def unescaped(shown: str) -> bytes:
 @example(b"\xc0\xaf")  # an overlong slash
 @example(b"%")
 @example(bytes(range(256))[:60])
-def test_short_names_follow_the_rule_and_can_be_read_back(name: bytes) -> None:
+def test_short_names_are_escaped_reversibly(name: bytes) -> None:
     shown = component(name)
     if len(rule(name).encode()) <= 255:
         assert shown == rule(name)
@@ -82,7 +82,7 @@ def test_every_name_is_a_component(name: bytes, tail: str) -> None:
 
 
 @given(LONG_NAMES, TAILS)
-def test_long_names_are_cut_at_a_character_and_have_a_hash(name: bytes, tail: str) -> None:
+def test_long_names_are_cut_and_hashed(name: bytes, tail: str) -> None:
     whole = rule(name)
     if len((whole + tail).encode()) <= 255:
         assert component(name, tail) == whole + tail
@@ -114,7 +114,7 @@ def test_examples(name: bytes, shown: str) -> None:
     assert component(name) == shown
 
 
-def test_the_border_of_255_bytes() -> None:
+def test_limit_of_255_bytes() -> None:
     assert component(b"x" * 251, ".npy") == "x" * 251 + ".npy"
     assert component(b"x" * 252, ".npy") == "x" * 234 + "~" + xxhash.xxh64_hexdigest(b"x" * 252) + ".npy"
     assert component("é".encode() * 127) == "é" * 127

@@ -1,4 +1,4 @@
-"""Formats and views of third parties: a package with an entry point is found, and a broken one only logs."""
+"""Formats and views of other packages: entry points are found, and broken ones are only logged."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ WAVE = b"WAVE1D\0\0" + struct.pack("<Q", 3) + SAMPLES
 
 @pytest.fixture(scope="module", params=["built", "by hand"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The third party's package in a folder of its own, offline: built by setuptools from its pyproject.toml, and laid
-    down as an installer lays a wheel down.
-    """
+    """Install a package into a folder, offline: built by setuptools from its pyproject.toml, or written by hand."""
     target = tmp_path_factory.mktemp("site")
     if request.param == "by hand":
         write_distribution(target, "glassfs_wave", MODULE, "wave = glassfs_wave:FORMAT")
@@ -96,14 +94,14 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     project = tmp_path_factory.mktemp("project")
     (project / "pyproject.toml").write_text(PYPROJECT)
     (project / "glassfs_wave.py").write_text(MODULE)
-    # Without bdist_wheel, which needs a package that is not everywhere.
+    # Without bdist_wheel, which needs a package that may be missing.
     build = ["-c", "import setuptools; setuptools.setup()", "-q", "build_py", "-d", target, "egg_info", "-e", target]
     subprocess.run([sys.executable, *build], cwd=project, capture_output=True, check=True)
     return target
 
 
 def write_distribution(target: Path, module: str, text: str, *entries: str, group: str = "glassfs.formats") -> None:
-    """A module and the metadata that make it an installed distribution with entry points."""
+    """Write a module, and metadata that make it an installed distribution with entry points."""
     (target / f"{module}.py").write_text(text)
     info = target / f"{module}-1.0.dist-info"
     info.mkdir()
@@ -124,43 +122,43 @@ def wave(tmp_path: Path) -> Path:
     return path
 
 
-def test_nobody_knows_the_format_without_the_package(wave: Path) -> None:
+def test_format_is_unknown_without_its_package(wave: Path) -> None:
     done = glassfs("ls", wave, path=None)
     assert done.returncode == 1
     assert done.stderr.decode() == f"glassfs: {wave}: is not a container of a known format\n"
 
 
-def test_an_installed_format_is_recognised(installed: Path, wave: Path) -> None:
+def test_installed_format_is_recognized(installed: Path, wave: Path) -> None:
     done = glassfs("ls", "-R", wave, path=installed)
     assert done.returncode == 0
     assert done.stdout.decode() == "/:\nmeta/\nsamples.npy\n\n/meta:\nnote.txt\n"
 
 
-def test_its_files_are_read_through_the_views(installed: Path, wave: Path) -> None:
+def test_files_of_an_installed_format_are_shown_by_views(installed: Path, wave: Path) -> None:
     done = glassfs("cat", wave, "meta/note.txt", "samples.npy", path=installed)
     assert done.returncode == 0
     assert done.stdout.startswith(b"made by a third party\x93NUMPY")
     assert done.stdout.endswith(b"\n" + SAMPLES)
 
 
-def test_its_containers_show_in_a_mirrored_folder(installed: Path, wave: Path) -> None:
+def test_containers_of_an_installed_format_are_listed(installed: Path, wave: Path) -> None:
     (wave.parent / "plain.txt").write_text("x")
     done = glassfs("ls", wave.parent, path=installed)
     assert done.stdout.decode().split() == ["plain.txt", "tone.bin/"]
 
 
-def test_its_refusals_are_one_line(installed: Path, wave: Path) -> None:
+def test_errors_of_an_installed_format_are_one_line(installed: Path, wave: Path) -> None:
     wave.write_bytes(WAVE[:-1])
     done = glassfs("ls", wave, path=installed)
     assert (done.returncode, done.stderr) == (1, f"glassfs: {wave}: 3 samples do not fit\n".encode())
 
 
-def test_it_finds_what_lies_beside_its_containers(installed: Path, wave: Path) -> None:
+def test_installed_format_opens_siblings(installed: Path, wave: Path) -> None:
     (wave.parent / "lyrics.txt").write_text("la la")
     assert glassfs("cat", wave, "meta/lyrics.txt", path=installed).stdout == b"la la"
 
 
-def test_its_hint_is_asked(installed: Path, wave: Path) -> None:
+def test_hint_of_an_installed_format_is_shown(installed: Path, wave: Path) -> None:
     wave.write_bytes(b"WAVE2D" + WAVE[6:])
     done = glassfs("ls", wave, path=installed)
     said = f"glassfs: {wave}: is a wave of version 2, which this package does not know\n"
@@ -168,7 +166,7 @@ def test_its_hint_is_asked(installed: Path, wave: Path) -> None:
 
 
 def log_of(path: Path, packages: Path) -> list[str]:
-    """What opening a container writes into the log."""
+    """Return the log lines of opening a container."""
     program = "import logging, sys, glassfs; logging.basicConfig(); glassfs.open(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", program, path], capture_output=True, text=True, check=True,
@@ -177,12 +175,12 @@ def log_of(path: Path, packages: Path) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_what_it_warns_of_is_logged_under_the_name_of_the_container(installed: Path, wave: Path) -> None:
+def test_warnings_are_logged_with_the_containers_name(installed: Path, wave: Path) -> None:
     assert log_of(wave, installed) == [f"WARNING:glassfs.formats.registry:{wave}: lyrics.txt: has no words"]
 
 
-def test_built_in_formats_cannot_be_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that claims every file gets only those that no built-in format knows."""
+def test_built_in_formats_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that recognizes every file gets only those that no built-in format recognizes."""
     greedy = replace(FORMAT, name="greedy", recognises=lambda head: True)
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
     monkeypatch.setattr(registry, "installed", lambda: (greedy,))
@@ -191,7 +189,7 @@ def test_built_in_formats_cannot_be_taken_over(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/hostname", "a\0b", "\ud800"])
-def test_a_sibling_lies_in_the_same_folder(name: str) -> None:
+def test_siblings_outside_the_folder_are_not_found(name: str) -> None:
     store = MemoryStore({"folder/some": b"", "folder/a/b": b"", "x": b""})
     opening = Opening(store.open(("folder", "some")), BlockCache(), store, ("folder", "some"))
     with pytest.raises(NotFound):
@@ -210,8 +208,8 @@ BROKEN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "entry"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_package_only_logs(tmp_path: Path, wave: Path, module: str, entry: str) -> None:
-    """The sound one beside it still works, and the log names the one that does not load."""
+def test_broken_package_is_logged(tmp_path: Path, wave: Path, module: str, entry: str) -> None:
+    """The sound package beside it still works, and the log names the broken one."""
     write_distribution(tmp_path, "glassfs_wave", MODULE, "wave = glassfs_wave:FORMAT")
     write_distribution(tmp_path, "broken_format", textwrap.dedent(module), entry)
     done = glassfs("ls", wave, path=tmp_path)
@@ -244,7 +242,7 @@ raise_when_loaded = [][0] if __name__ == "glassfs_missing" else None
 
 @pytest.fixture
 def views(tmp_path: Path) -> Path:
-    """A folder of packages: one has a view, one that fails, and two that are of no use."""
+    """A folder of packages with a working view, a failing one, and unusable ones."""
     site = tmp_path / "site"
     site.mkdir()
     entries = ("shape = glassfs_shape:SHAPE", "failing = glassfs_shape:FAILING")
@@ -255,7 +253,7 @@ def views(tmp_path: Path) -> Path:
     return site
 
 
-def test_an_installed_view_is_listed_and_shown(views: Path, store: Path) -> None:
+def test_installed_view_is_listed_and_shown(views: Path, store: Path) -> None:
     listed = glassfs("views", path=views)
     assert listed.returncode == 0
     assert ["shape", "what an array is, for people"] in [
@@ -268,7 +266,7 @@ def test_an_installed_view_is_listed_and_shown(views: Path, store: Path) -> None
     assert b"shape" not in glassfs("views", path=None).stdout
 
 
-def test_views_that_are_of_no_use_cost_a_warning(views: Path, store: Path) -> None:
+def test_unusable_views_are_logged(views: Path, store: Path) -> None:
     program = "import logging, sys; from glassfs.library import open_tree; logging.basicConfig(); " \
         "tree = open_tree(sys.argv[1], views='all'); " \
         "print([node.name for node in tree.root.listing()], tree.root.xattrs()['user.glassfs.error'])"
@@ -280,26 +278,26 @@ def test_views_that_are_of_no_use_cost_a_warning(views: Path, store: Path) -> No
     assert sorted(warnings) == [
         "view failing fails: RuntimeError('made of glass')",
         "view missing cannot be loaded: list index out of range",
-        "view mp4 is there already",
+        "view mp4 exists already",
         "view none is not a glassfs.view.View",
     ]
     assert "'array.npy'" in done.stdout and "'array.shape'" in done.stdout and "array.zarr" in done.stdout
     assert "made of glass" in done.stdout
 
 
-def test_an_installed_view_is_in_a_mount(
+def test_installed_view_is_mounted(
     views: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     require("3")
     monkeypatch.setenv("PYTHONPATH", str(views))
-    place = tmp_path / "mnt"
-    place.mkdir()
-    mount = Mount([store], place, tmp_path / "log", "3", ["views=shape"])
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    mount = Mount([store], mountpoint, tmp_path / "log", "3", ["views=shape"])
     try:
-        assert set(os.listdir(place)) == {".glassfs", "array.npy", "array.shape"}
-        assert (place / "array.shape").read_bytes() == b"<f8 [2]\n"
-        assert (place / "array.shape").stat().st_size == 8
-        below = place / ".glassfs/views"
+        assert set(os.listdir(mountpoint)) == {".glassfs", "array.npy", "array.shape"}
+        assert (mountpoint / "array.shape").read_bytes() == b"<f8 [2]\n"
+        assert (mountpoint / "array.shape").stat().st_size == 8
+        below = mountpoint / ".glassfs/views"
         assert (below / "array.shape").read_bytes() == b"<f8 [2]\n" and (below / "array.zarr/zarr.json").exists()
     finally:
         mount.end()

@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _measure(runner: Runner, report: Report, options: argparse.Namespace) -> None:
-    """Measures what the options ask for, prints it as it comes, and writes the files."""
+    """Measure the requested workloads, print results as they come, and write the files."""
     report.notes, report.failures = runner.notes, runner.failures
 
     def wanted(name: str) -> bool:
@@ -81,7 +81,7 @@ def _measure(runner: Runner, report: Report, options: argparse.Namespace) -> Non
 
 @contextlib.contextmanager
 def _folder(kept: Path | None) -> Iterator[Path]:
-    """The folder for the data, which goes afterwards unless it is one to keep."""
+    """Yield the folder for the data, which is removed afterwards unless it was named."""
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
         yield kept.resolve()

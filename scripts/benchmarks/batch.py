@@ -1,4 +1,4 @@
-"""Very many small containers: ``glassfs verify`` by one process and by two, in turn."""
+"""Very many small containers: ``glassfs verify`` with one process and with two, in turn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_MEMORY = 200 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """Seconds by number of processes, a run each, and the most memory that the one who asks had in any."""
+    """Seconds of each run by number of processes, and the coordinating process's peak memory in bytes."""
 
     containers: int
     seconds: Mapping[int, Sequence[float]]
@@ -32,7 +32,7 @@ class Batch:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast two are: the median of the runs, each against the one beside it."""
+        """Return the speed-up of two processes: the median over paired runs."""
         return median(one / two for one, two in zip(*(self.seconds[jobs] for jobs in JOBS), strict=True))
 
     @property
@@ -41,7 +41,7 @@ class Batch:
 
 
 def measure(folder: Path, runs: int, scale: float, say: Callable[[str], None]) -> Batch:
-    """Verifies CONTAINERS stores in folders of a thousand, of which all but one are links to that."""
+    """Verify CONTAINERS stores in folders of a thousand, which are hard links to one file."""
     count = max(A_FOLDER, int(CONTAINERS * scale))
     data = folder / "batch"
     say(f"batch: writing {count:,} containers")
@@ -75,7 +75,7 @@ def write(data: Path, count: int) -> None:
 
 
 def verified(data: Path, jobs: int, report: Path, count: int) -> tuple[float, int]:
-    """Seconds, and the most memory in bytes."""
+    """Return seconds and peak memory in bytes."""
     report.unlink(missing_ok=True)
     words = [sys.executable, "-m", "glassfs", "verify", "--jobs", str(jobs), "--report", str(report), str(data)]
     begun = time.perf_counter()
@@ -93,7 +93,7 @@ def verified(data: Path, jobs: int, report: Path, count: int) -> tuple[float, in
 
 
 def resident(pid: int) -> int:
-    """The most memory that a process has had by now, without its children."""
+    """Return the peak memory of a process in bytes, without its children."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

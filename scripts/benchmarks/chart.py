@@ -1,4 +1,4 @@
-"""The chart: for each measure with a peer, how many times what glassfs needs the others need."""
+"""The chart: for each measure with peers, their values divided by that of glassfs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINE_HEIGHT = 0.34
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Writes a PNG; a dot is a median, the line through it goes from the least to the most."""
+    """Write a PNG; a dot is a median, the line through it goes from the least to the greatest sample."""
     import matplotlib
 
     matplotlib.use("Agg")

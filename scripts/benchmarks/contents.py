@@ -1,4 +1,4 @@
-"""What is in the containers: pseudo-random, the same every time, and quickly made."""
+"""Write the containers of the benchmark. Their contents are pseudo-random, the same in each run, and fast to make."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ Sample = tuple[str, int, str]
 
 
 def noise(size: int, seed: int) -> Bytes:
-    """Bytes that do not compress."""
+    """Return bytes that do not compress."""
     return np.frombuffer(np.random.default_rng(seed).bytes(size), np.uint8)
 
 
 def film(size: int, seed: int) -> Bytes:
-    """[T, H, W, 3] of about ``size`` bytes: a still scene with noise, which lz4 and zstd make 2 to 4 times smaller."""
+    """Return [T, H, W, 3] of about ``size`` bytes: a still scene with noise that lz4 and zstd compress 2 to 4 times."""
     pixels = int(np.prod(FILM_FRAME))
     generator = np.random.default_rng(seed)
     scene = np.arange(pixels) // 96 % 160 + generator.integers(0, 64, pixels)
@@ -60,37 +60,37 @@ def film(size: int, seed: int) -> Bytes:
 
 
 def table(rows: int, columns: int) -> NDArray[np.float32]:
-    """Measured values with one decimal, as sensors give them."""
+    """Return values with one decimal, like those of sensors."""
     values = np.random.default_rng(rows).standard_normal((rows, columns), dtype=np.float32)
     return np.round(values, 1)
 
 
 def write_array(path: Path, size: int) -> None:
-    """A store with one uint8 array of ``size`` bytes, ``data``."""
+    """Write a store with one uint8 array of ``size`` bytes, ``data``."""
     lengths = [min(CHUNK, size - start) for start in range(0, size, CHUNK)]
     with KastoreWriter(path) as store:
         store.add_chunks("data", "uint8", size, (noise(length, seed) for seed, length in enumerate(lengths)))
 
 
 def write_raw_frames(path: Path, size: int) -> None:
-    """An episode with ``size`` bytes of raw frames."""
+    """Write an episode with ``size`` bytes of raw frames."""
     _write_frames(path, _raw(max(1, size // int(np.prod(LARGE_FRAME))), LARGE_FRAME))
 
 
 def write_small_frames(path: Path, count: int) -> None:
-    """An episode with ``count`` raw frames of 4 KiB."""
+    """Write an episode with ``count`` raw frames of 4 KiB."""
     _write_frames(path, _raw(count, SMALL_FRAME))
 
 
 def write_pictures(path: Path, count: int) -> None:
-    """An episode with ``count`` pictures of 4 KiB that are stored as PNG."""
+    """Write an episode with ``count`` images of 4 KiB, stored as PNG."""
     height, width, _ = SMALL_FRAME
     pictures = [Stored(png(frame), width, height) for frame in _raw(min(count, 500), SMALL_FRAME)]
     _write_frames(path, [pictures[number % len(pictures)] for number in range(count)])
 
 
 def write_episodes(path: Path, count: int) -> None:
-    """``count`` short episodes without pictures."""
+    """Write ``count`` short episodes without images."""
     states = np.random.default_rng(3).standard_normal((count, EPISODE_FRAMES, 7), dtype=np.float32)
     with KinoWriter(path) as writer:
         for number, state in enumerate(states):
@@ -98,26 +98,26 @@ def write_episodes(path: Path, count: int) -> None:
 
 
 def write_film(path: Path, size: int, codec: str) -> None:
-    """A compressed film of ``size`` bytes, ``signal/film``."""
+    """Write a compressed video of ``size`` bytes, ``signal/film``."""
     with WShardWriter(path, codec=codec) as writer:
         writer.add_channel("film", film(size, 4), modality="rgb")
 
 
 def write_films(path: Path, size: int) -> None:
-    """Compressed films of ``size`` bytes each, ``signal/film0`` and so on."""
+    """Write compressed videos of ``size`` bytes each, ``signal/film0`` and so on."""
     with WShardWriter(path, codec="zstd") as writer:
         for number in range(FILMS):
             writer.add_channel(f"film{number}", film(size, 5 + number), modality="rgb")
 
 
 def write_table(path: Path, rows: int, columns: int) -> None:
-    """A data view with one vector column, ``Features``."""
+    """Write a data view with one vector column, ``Features``."""
     with IdvWriter(path, rows_per_block=ROWS_PER_BLOCK) as view:
         view.add("Features", table(rows, columns))
 
 
 def write_columns(path: Path, rows: int) -> None:
-    """A data view with two columns of measured values, ``Left`` and ``Right``."""
+    """Write a data view with two columns of measured values, ``Left`` and ``Right``."""
     values = table(rows, 2)
     with IdvWriter(path, rows_per_block=ROWS_PER_BLOCK) as view:
         for name, column in zip(COLUMNS, values.T, strict=True):
@@ -125,7 +125,7 @@ def write_columns(path: Path, rows: int) -> None:
 
 
 def write_sparse_frames(path: Path, size: int, shape: tuple[int, int, int] = LARGE_FRAME) -> None:
-    """An episode with ``size`` bytes of black frames, which take no room on the disk."""
+    """Write an episode with ``size`` bytes of black frames as a sparse file."""
     black = np.zeros(shape, np.uint8)
     count = max(1, size // black.size)
     zeros = np.zeros((count, 1), np.float32)
@@ -134,7 +134,7 @@ def write_sparse_frames(path: Path, size: int, shape: tuple[int, int, int] = LAR
 
 
 class _SparseWriter(KinoWriter):
-    """Leaves holes in the place of many zeros at the end of what it writes. The index, which comes last, has few."""
+    """Leave holes in place of long runs of zeros. The index, which comes last, has few zeros."""
 
     _last, _rest = b"", b""
 
@@ -149,7 +149,7 @@ class _SparseWriter(KinoWriter):
 
 
 def write_store(path: Path, size: int) -> None:
-    """A store of ``size`` bytes with the columns of a tree sequence; ``nodes/time`` has 13.5 % of them."""
+    """Write a store of ``size`` bytes with the columns of a tree sequence; ``nodes/time`` has 13.5 % of them."""
     nodes, edges = size * 135 // 8000, size * 865 // 24000
     generator = np.random.default_rng(6)
     with KastoreWriter(path) as store:
@@ -161,13 +161,13 @@ def write_store(path: Path, size: int) -> None:
 
 
 def write_keys(path: Path, count: int) -> None:
-    """A document of ``count`` keys with values of three types."""
+    """Write a document of ``count`` keys with values of three types."""
     values: list[Any] = [lambda n: n * 7, lambda n: n / 8, lambda n: f"value {n}"]
     write_ikv2(path, {f"key_{number:06d}": values[number % 3](number) for number in range(count)})
 
 
 def write_folder(path: Path, count: int) -> None:
-    """A folder of ``count`` small stores, a hundred in each folder below it."""
+    """Write ``count`` small stores, a hundred in each folder."""
     path.mkdir()
     stored = _small_store(path)
     for number in range(count):
@@ -177,7 +177,7 @@ def write_folder(path: Path, count: int) -> None:
 
 
 def write_objects(path: Path, count: int) -> None:
-    """A folder of ``count`` small stores, all side by side."""
+    """Write ``count`` small stores in one folder."""
     path.mkdir()
     stored = _small_store(path)
     for number in range(count):
@@ -195,7 +195,7 @@ def _small_store(folder: Path) -> bytes:
 
 
 def write_dataset(path: Path, count: int) -> None:
-    """``count`` containers of episodes with photos. The photos are few, the containers all different."""
+    """Write ``count`` different containers of episodes whose images are a few repeated photos."""
     generator = np.random.default_rng(8)
     photos = [_photo(number) for number in range(PHOTOS)]
     chance = random.Random(8)
@@ -209,19 +209,19 @@ def write_dataset(path: Path, count: int) -> None:
 
 
 def dataset_names(count: int) -> list[str]:
-    """The paths of ``count`` containers; those of the first folder come first."""
+    """Return the paths of ``count`` containers; those of the first folder come first."""
     first = part_size(count)
     parts = [0 if number < first else 1 + number % (PARTS - 1) for number in range(count)]
     return [f"part_{part}/take_{number:05d}.kdb" for number, part in enumerate(parts)]
 
 
 def part_size(count: int) -> int:
-    """How many of ``count`` containers are in the first folder."""
+    """Return how many of ``count`` containers are in the first folder."""
     return count // FIRST_SHARE
 
 
 def samples(names: list[str], count: int, seed: int = 9) -> list[Sample]:
-    """``count`` random samples of these containers, the same every time."""
+    """Return ``count`` random samples of these containers, the same in each run."""
     chance = random.Random(seed)
     return [
         (f"{chance.choice(names)}/episodes/{chance.randrange(TAKES)}", chance.randrange(TAKE_FRAMES),
@@ -231,7 +231,7 @@ def samples(names: list[str], count: int, seed: int = 9) -> list[Sample]:
 
 
 def _photo(number: int) -> Stored:
-    """A JPEG of some 4 KiB."""
+    """Return a JPEG of some 4 KiB."""
     down, right = np.mgrid[:PHOTO_SIDE, :PHOTO_SIDE]
     scene = np.stack([right + number, 2 * down + number, (right + down) // 2 + number], -1) % 256
     pixels = np.clip(scene + np.random.default_rng(number).integers(-12, 12, scene.shape), 0, 255).astype(np.uint8)
@@ -239,19 +239,19 @@ def _photo(number: int) -> Stored:
 
 
 def write_changing(path: Path, size: int, version: int = 1) -> None:
-    """A store with one array of ``size`` bytes, ``data``, that are all ``version``."""
+    """Write a store with one array of ``size`` bytes, ``data``, that are all ``version``."""
     with KastoreWriter(path) as store:
         store.add("data", np.full(size, version, np.uint8))
 
 
 def write_changing_folder(path: Path, size: int) -> None:
-    """A folder with one such store."""
+    """Write a folder with one such store."""
     path.mkdir()
     write_changing(path / "changing.kas", size)
 
 
 def _raw(count: int, shape: tuple[int, int, int]) -> Iterator[Bytes]:
-    """Frames of noise, each a different stretch of the same."""
+    """Return frames of noise, each a different slice of the same bytes."""
     size = int(np.prod(shape))
     pool = noise(16 * MIB, 2)
     for number in range(count):

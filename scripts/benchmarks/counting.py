@@ -1,4 +1,4 @@
-"""Requests of the kernel, as a mount of glassfs counts them by opcode in its status. Other mounts are not asked."""
+"""The kernel's requests by opcode, as counted in the status of a glassfs mount. Other mounts have none."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def passes(status: str | Path | None, work: Callable[[], float], items: int, *ke
 
 
 def _requests(status: str | Path | None) -> Counter[str]:
-    """Those since the mount; none where nobody counts."""
+    """Return the requests since the mount; none if the mount does not count."""
     return Counter(json.loads(Path(status).read_bytes()).get(REQUESTS) if status else None)

@@ -1,4 +1,4 @@
-"""Ways to work with a mounted tree. Each takes a place and gives what it measured by name, times in seconds."""
+"""Work with a mounted tree. Each recipe takes a ``Place`` and returns measured values by name, times in seconds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SCRIPTS = Path(__file__).parent.parent
 
 
 def command(*arguments: str | Path, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> float:
-    """How long a command takes. Its output goes to /dev/null."""
+    """Return the seconds that a command takes. Its output goes to /dev/null."""
     environment = {**(os.environ if environment is None else environment), "LC_ALL": "C"}
     start = time.perf_counter()
     subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, cwd=cwd, env=environment)
@@ -54,7 +54,7 @@ def command(*arguments: str | Path, cwd: Path | None = None, environment: Mappin
 
 
 def child(task: str, **arguments: object) -> Results:
-    """What one of ``tasks`` measures in a process of its own."""
+    """Return the results of one of ``tasks``, run in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.tasks", task], input=json.dumps(arguments, default=str).encode(),
         check=True, stdout=subprocess.PIPE, cwd=SCRIPTS,
@@ -64,12 +64,12 @@ def child(task: str, **arguments: object) -> Results:
 
 
 def passes(work: Callable[[Place], float], items: Callable[[Place], int], *keys: str) -> Recipe:
-    """Some work once for each key, with the requests for each of its items."""
+    """Do some work once for each key, and count the requests for each of its items."""
     return lambda place: counting.passes(place.status, lambda: work(place), items(place), *keys)
 
 
 def nothing(place: Place) -> Results:
-    """For what the mount itself shows."""
+    """Measure nothing but the mount itself."""
     return {}
 
 
@@ -79,7 +79,7 @@ def cat_container(place: Place) -> Results:
 
 
 def cat(path: str) -> Recipe:
-    """``cat`` of one file, twice."""
+    """Run ``cat`` of one file, twice."""
     return lambda place: {"first": command("cat", place.root / path), "second": command("cat", place.root / path)}
 
 
@@ -92,7 +92,7 @@ def cat_files(pattern: str) -> Recipe:
 
 
 def cat_all(place: Place) -> float:
-    """``cat *`` in the folder of the frames."""
+    """Run ``cat *`` in the folder of the frames."""
     return command("sh", "-c", "cat -- *", cwd=place.root / FRAMES)
 
 
@@ -105,7 +105,7 @@ def find(path: str) -> Recipe:
 
 
 def count(place: Place) -> int:
-    """The frames, episodes or keys."""
+    """List the frames, episodes or keys."""
     return place.dataset.size
 
 
@@ -114,7 +114,7 @@ def large_frames(place: Place) -> int:
 
 
 def containers(place: Place) -> int:
-    """Those in the first folder of the dataset."""
+    """List the first folder of the dataset."""
     return part_size(place.dataset.size)
 
 
@@ -123,7 +123,7 @@ def first_bytes(path: str) -> Recipe:
 
 
 def read(path: str) -> Recipe:
-    """A whole file, from ``open`` to its last byte."""
+    """Read a whole file, from ``open`` to its last byte."""
     return lambda place: child("read", path=place.root / path)
 
 
@@ -132,12 +132,12 @@ def random_reads(path: str) -> Recipe:
 
 
 def random_readers(path: str) -> Recipe:
-    """Several processes, each with pages of its own."""
+    """Read random pages from several processes, no page twice."""
     return lambda place: child("random_readers", path=place.root / path, readers=READERS, count=RANDOM_READS)
 
 
 def random_pictures(place: Place) -> Results:
-    """A tenth of the frames, by chance."""
+    """Read a random tenth of the frames."""
     number = max(1, place.dataset.size // 10)
     names = [f"{frame:06d}.png" for frame in random.Random(3).sample(range(place.dataset.size), number)]
 
@@ -148,7 +148,7 @@ def random_pictures(place: Place) -> Results:
 
 
 def read_episodes(step: int) -> Recipe:
-    """The ``episode.json`` of every ``step``-th episode."""
+    """Read the ``episode.json`` of every ``step``-th episode."""
 
     def work(place: Place) -> float:
         names = [f"episodes/{number}/meta/episode.json" for number in range(0, place.dataset.size, step)]
@@ -158,7 +158,7 @@ def read_episodes(step: int) -> Recipe:
 
 
 def frame_parts(size: int) -> Recipe:
-    """All large frames, so many bytes at a time."""
+    """Read all large frames, so many bytes at a time."""
 
     def work(place: Place) -> float:
         names = [f"{number:06d}.png" for number in range(large_frames(place))]
@@ -168,7 +168,7 @@ def frame_parts(size: int) -> Recipe:
 
 
 def read_samples(place: Place) -> Results:
-    """Four samples for each container in the first folder of the dataset, twice."""
+    """Read four samples of each container in the first folder of the dataset, twice."""
     names = dataset_names(place.dataset.size)[: containers(place)]
     chosen = samples(names, 4 * len(names))
 
@@ -179,7 +179,7 @@ def read_samples(place: Place) -> Results:
 
 
 def train(place: Place) -> Results:
-    """Two samples for each container of the dataset, twice."""
+    """Read two samples of each container of the dataset, twice."""
     chosen = samples(dataset_names(place.dataset.size), 2 * place.dataset.size)
     return child(
         "train", root=place.root, samples=chosen, processes=READERS, keys=[FIRST, AGAIN], status=place.status,
@@ -187,7 +187,7 @@ def train(place: Place) -> Results:
 
 
 def epochs(has_library: bool) -> Recipe:
-    """Ten thousand random samples of all containers, others each time: as training does."""
+    """Read ten thousand random samples of all containers, different ones in each epoch, as training does."""
 
     def recipe(place: Place) -> Results:
         names = dataset_names(place.dataset.size)
@@ -200,7 +200,7 @@ def epochs(has_library: bool) -> Recipe:
 
 
 def stat_while_reading(place: Place) -> Results:
-    """Four readers of four films, and meanwhile ``stat`` of their frames."""
+    """Stat frames while four readers decode four videos."""
     signal = place.root / "signal"
     films = [signal / f"film{number}.npy" for number in range(FILMS)]
     folders = [signal / f"film{number}" for number in range(FILMS)]
@@ -211,7 +211,7 @@ def stat_while_reading(place: Place) -> Results:
 
 
 def readers(count: int) -> Recipe:
-    """``count`` films read at the same time; the seconds for each film, so that less is more throughput."""
+    """Read ``count`` videos concurrently and return the seconds for each, so that less is better."""
 
     def recipe(place: Place) -> Results:
         films = [place.root / f"signal/film{number}.npy" for number in range(count)]
@@ -226,7 +226,7 @@ def readers(count: int) -> Recipe:
 
 
 def walk(place: Place) -> Results:
-    """Everything in the tree is listed and its attributes are asked for."""
+    """List everything in the tree with its attributes."""
     results = child("walk", path=place.root)
     return results | {"descriptors": place.descriptors()}
 
@@ -256,7 +256,7 @@ def replaced(inside: str) -> Recipe:
 
 
 def _bytes_of(path: Path) -> bytes | None:
-    """What is in the file, or None where it cannot be read just now."""
+    """Return the bytes of the file, or None if it cannot be read now."""
     try:
         return path.read_bytes()
     except OSError:
@@ -264,12 +264,12 @@ def _bytes_of(path: Path) -> bytes | None:
 
 
 def play(place: Place) -> Results:
-    """The film of the large frames from its first to its last byte; the seconds for a frame."""
+    """Read the video of the large frames completely and return the seconds for a frame."""
     return {"seconds": command("cat", place.root / VIEWS / f"{FRAMES}.mp4") / large_frames(place)}
 
 
 def seek(place: Place) -> Results:
-    """The last frame of that film, through ffmpeg."""
+    """Decode the last frame of that video with ffmpeg."""
     words = ("-v", "error", "-nostdin", "-sseof", "-0.05", "-i", place.root / VIEWS / f"{FRAMES}.mp4")
     return {"seconds": command("ffmpeg", *words, "-frames:v", "1", "-f", "null", "-")}
 
@@ -283,7 +283,7 @@ def read_table(place: Place) -> Results:
 
 
 def query_episodes(place: Place) -> Results:
-    """All episodes of a task by DuckDB, before and after the catalogue knows the containers, each on a fresh mount."""
+    """Query all episodes of a task with DuckDB, with an empty and a full catalogue, each on a fresh mount."""
     shutil.rmtree(Path(os.environ[CACHES], "glassfs"), ignore_errors=True)
 
     def work(place: Place) -> float:
@@ -320,12 +320,12 @@ def row(task: str) -> Recipe:
 
 
 def stored_block(place: Place) -> Results:
-    """The size of a block on the disk."""
+    """Return the stored size of a block."""
     return {"read": place.dataset.container.stat().st_size * ROWS_PER_BLOCK / place.dataset.size}
 
 
 def decompress(codec: str) -> Recipe:
-    """The block of a film in memory."""
+    """Decompress the block of a video in memory."""
     return lambda place: {"first": child("decompress_block", path=place.dataset.container, codec=codec)["seconds"]}
 
 

@@ -1,4 +1,4 @@
-"""What came out: as text, and as JSON."""
+"""The results, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONDITIONS = (
 
 @dataclass(frozen=True)
 class Summary:
-    """The samples of one participant in one measure."""
+    """Samples of one participant in one measure."""
 
     samples: tuple[float, ...]
 
@@ -51,7 +51,7 @@ class Row:
     workload: Workload
     measure: Measure
     samples: Samples
-    """Those of all measures of the workload."""
+    """Results of all measures of the workload."""
 
     @property
     def summaries(self) -> dict[str, Summary]:
@@ -60,12 +60,12 @@ class Row:
 
     @property
     def ours(self) -> float:
-        """The median of glassfs, not a number where it failed: that meets no goal."""
+        """Return the median of glassfs, or NaN if it failed, which meets no goal."""
         return self.summaries[OURS].median if OURS in self.summaries else nan
 
     @property
     def requests(self) -> dict[str, float]:
-        """The requests of the kernel to glassfs by opcode, for each of what the work touched; the most first."""
+        """Return the kernel's requests to glassfs by opcode for each item, the most frequent first."""
         if not self.measure.each:
             return {}
         own, start = self.samples.get(OURS, {}), f"{self.measure.key} "
@@ -77,18 +77,18 @@ class Row:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def ratio(self, label: str) -> float | None:
-        """How many times the median of glassfs that of ``label`` is: above 1, glassfs is better."""
+        """Return the median of ``label`` divided by that of glassfs: above 1, glassfs is better."""
         return self.summaries[label].median / self.ours if self.ours else None
 
     def limit(self, goal: Goal) -> float | None:
-        """The most that the goal allows, or None where its reference did not take part."""
+        """Return the largest value that meets the goal, or None if its reference was not measured."""
         if goal.reference is None:
             return goal.extra
         needed = self._needed(goal)
         return None if needed is None else goal.factor * needed + goal.extra
 
     def part(self, goal: Goal) -> float | None:
-        """What glassfs has of the reference: times of its time, or of its rate where the goal is one."""
+        """Return the ratio to the reference: of times, or of rates if the goal is a rate."""
         needed = self._needed(goal)
         if not needed or not self.ours > 0:
             return None
@@ -109,14 +109,14 @@ class Row:
         return f"{word}: {measured} of {wanted} {'wanted' if self.measure.unit in RATES else 'allowed'}{ratio}"
 
     def _needed(self, goal: Goal) -> float | None:
-        """What the goal's reference needs, or None without one that took part."""
+        """Return the median of the goal's reference, or None if it was not measured."""
         values = self.samples.get(goal.reference or "", {}).get(goal.key or self.measure.key)
         return median(values) if values else None
 
 
 @dataclass
 class Report:
-    """Everything that was measured so far."""
+    """All results so far."""
 
     runs: int
     scale: float
@@ -127,7 +127,7 @@ class Report:
     failures: Sequence[str] = ()
 
     def add(self, workload: Workload, samples: Samples) -> list[Row]:
-        """The rows of a workload, which are also kept."""
+        """Add the rows of a workload and return them."""
         rows = [Row(workload, measure, samples) for measure in workload.measures]
         rows = [row for row in rows if row.summaries or not row.measure.may_lack]
         self.rows += rows
@@ -169,7 +169,7 @@ class Report:
         )
 
     def ending(self) -> str:
-        """How many goals are met, and who did not take part."""
+        """Return a line with the number of goals met and the participants that are missing."""
         verdicts = [row.is_met(goal) for row in self.rows for goal in row.measure.goals]
         judged = [verdict for verdict in verdicts if verdict is not None]
         lines = [f"{sum(judged)} of {len(judged)} goals met."] if judged else []
@@ -178,7 +178,7 @@ class Report:
 
 
 def row_text(row: Row) -> str:
-    """A measure as a few lines."""
+    """Format a measure as a few lines."""
     lines = [f"{row.measure.title}  [{row.measure.state}]"]
     for label, summary in row.summaries.items():
         least, most = ends(summary, row.measure.unit)
@@ -194,7 +194,7 @@ def row_text(row: Row) -> str:
 
 
 def growth_text(grown: Grown) -> str:
-    """A growth as one line."""
+    """Format a growth as one line."""
     growth = grown.growth
     unit = "bytes" if growth.key == "memory" else "s"
     sizes = "   ".join(f"{size:>9,}: {shown(value, unit):>8}" for size, value in grown.medians.items())
@@ -204,7 +204,7 @@ def growth_text(grown: Grown) -> str:
 
 
 def shown(value: float, unit: str) -> str:
-    """A value with three digits and the unit that suits it."""
+    """Format a value with three digits and a suitable unit."""
     if unit == RATE:
         return f"{1 / value:.0f} /s" if value else "-"
     if unit == SPEED:
@@ -218,13 +218,13 @@ def shown(value: float, unit: str) -> str:
 
 
 def ends(summary: Summary, unit: str) -> tuple[str, str]:
-    """The least and the most, as they are shown."""
+    """Format the least and the greatest value."""
     least, most = shown(min(summary.samples), unit), shown(max(summary.samples), unit)
     return (most, least) if unit in RATES else (least, most)
 
 
 def system() -> dict[str, str]:
-    """What the figures depend on."""
+    """Return a line about the machine and the versions."""
     facts = {
         "CPUs": str(os.cpu_count()), "Linux": platform.release().partition("-")[0], "Python": platform.python_version()
     }

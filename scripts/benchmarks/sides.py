@@ -1,4 +1,4 @@
-"""The sides of the comparison: each mounts its form of a dataset afresh, and unmounts it whatever happens."""
+"""The sides of the comparison. Each mounts its form of a dataset anew and always unmounts it."""
 
 from __future__ import annotations
 
@@ -49,41 +49,41 @@ class Place:
     server: Server | None = None
 
     def cpu(self) -> float:
-        """Seconds of processor time that the daemon has used so far."""
+        """Return the daemon's processor time so far, in seconds."""
         if self.daemon is None:
             return 0.0
         return time.clock_gettime((~self.daemon << 3) | 2)  # clock_getcpuclockid(3)
 
     def memory(self) -> int:
-        """The daemon's resident memory in bytes."""
+        """Return the daemon's resident memory in bytes."""
         lines = Path(f"/proc/{self.daemon}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS"))
 
     def descriptors(self) -> int:
-        """How many files the daemon has open."""
+        """Return how many files the daemon has open."""
         return len(os.listdir(f"/proc/{self.daemon}/fd"))
 
     def bytes_read(self) -> int:
-        """Bytes that the daemon has read from files so far, and a little for the requests of the kernel."""
+        """Return the bytes that the daemon has read so far, including a few for the kernel's requests."""
         return int(Path(f"/proc/{self.daemon}/io").read_text().split()[1])
 
     def blocks_decoded(self) -> int:
-        """Blocks that glassfs did not find in its cache so far; 0 on other sides."""
+        """Return the cache misses of glassfs so far; 0 on other sides."""
         return int(json.loads(self.status.read_bytes())["cache"]["misses"]) if self.status else 0
 
 
 class Side(ABC):
-    """One way to get at the data of a container."""
+    """One way to access the data of a container."""
 
     name: str
 
     def missing(self) -> str | None:
-        """Why this side cannot take part here, or None."""
+        """Return why this side cannot be measured here, or None."""
         return None
 
     @abstractmethod
     def image(self, dataset: Dataset) -> Path:
-        """What this side reads, made if it is not there yet."""
+        """Return the image that this side reads, creating it if necessary."""
 
     @abstractmethod
     def opened(self, dataset: Dataset, part: str = "") -> AbstractContextManager[Place]:
@@ -94,7 +94,7 @@ class Side(ABC):
 
 
 class Unmounted(Side):
-    """Files that need no mount: ``plain`` is the exported tree, ``memory`` the container for an in-memory reference."""
+    """Files without a mount: ``plain`` is the exported tree, ``memory`` the container for an in-memory reference."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -144,7 +144,7 @@ class Mount(Side):
     def mounted(
         self, dataset: Dataset, start: Callable[[Path], None], server: Server | None = None,
     ) -> Iterator[Place]:
-        """The tree, once ``start`` has begun to mount it on the folder that it is given."""
+        """Call ``start`` with a mount point and yield the tree when it is mounted."""
         point = Path(tempfile.mkdtemp(prefix="glassfs-benchmark-"))
         daemon: int | None = None
         try:
@@ -166,7 +166,7 @@ class Mount(Side):
 
 
 class Glassfs(Mount):
-    """glassfs, by default this one with the libfuse that it chooses; ``libfuse`` 2 or 3 chooses another."""
+    """glassfs, by default this version with its preferred libfuse; ``libfuse`` 2 or 3 chooses another."""
 
     def __init__(self, name: str, program: str = GLASSFS, libfuse: int | None = None) -> None:
         super().__init__(name, "container", program, "mount", status=STATUS)
@@ -183,12 +183,12 @@ class Glassfs(Mount):
 
 
 class Distant(Mount):
-    """A mount of an image that a slow server has. ``arguments`` may have the words URL and WEB_URL for that."""
+    """A mount of an image on a slow server. ``arguments`` may contain the words URL and WEB_URL."""
 
     def __init__(
         self, name: str, form: str, program: str, *arguments: str, status: str = "", stays: bool = False,
     ) -> None:
-        """``stays``: the program does not go to the background by itself."""
+        """``stays``: the program does not daemonize."""
         super().__init__(name, form, program, *arguments, status=status)
         self.stays = stays
 
@@ -205,7 +205,7 @@ class Distant(Mount):
             yield place
 
     def beside(self, dataset: Dataset, server: Server, *options: str) -> AbstractContextManager[Place]:
-        """One more mount of what this server has."""
+        """Mount the same server once more."""
         urls = {URL: server.url, WEB_URL: server.web_url}
         command = [urls.get(word, word) for word in (*self.command, *options)]
         if self.stays:
@@ -218,7 +218,7 @@ class Distant(Mount):
 
 
 class Served(Side):
-    """What a slow server has, without a mount."""
+    """Files of a slow server, without a mount."""
 
     name = "served"
 
@@ -234,7 +234,7 @@ class Served(Side):
 
 
 class Hdfuse(Mount):
-    """hdfuse, whose own command mounts where it likes and starts an editor there."""
+    """hdfuse, whose own command chooses the mount point and starts an editor there."""
 
     # It asks for what h5py had before version 3 and NumPy before version 2.3.
     PROGRAM = """
@@ -255,7 +255,7 @@ fuse.FUSE(hdfuse.hdfuse.HDFuse5(sys.argv[1]), sys.argv[2], foreground=False)
 
 
 class Compiled(Mount):
-    """A FUSE file system of our own in C, compiled when it is first asked for: the compiler has to be installed."""
+    """A FUSE file system in C, compiled at first use. It needs a C compiler."""
 
     def __init__(self, name: str, form: str, source: Path) -> None:
         super().__init__(name, form, "cc", "-O2", "-o")
@@ -271,14 +271,14 @@ class Compiled(Mount):
 
     @cached_property
     def program(self) -> Path:
-        """Where it is once ``missing`` has found nothing; it goes with this process."""
+        """Return the path of the program, valid after ``missing`` returned None and until this process ends."""
         folder = tempfile.TemporaryDirectory(prefix="glassfs-benchmark-")
         atexit.register(folder.cleanup)
         return Path(folder.name) / self.source.stem
 
     @cached_property
     def _fault(self) -> str | None:
-        """Compiles it: why that cannot be done here, or None."""
+        """Compile it; return why that fails, or None."""
         english = os.environ | {"LC_ALL": "C"}
         command = (*self.command, self.program, self.source)
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=english)
@@ -297,7 +297,7 @@ def _loads(library: str) -> bool:
 
 
 def _beside_python(program: str) -> str:
-    """A program of this virtual environment, else whatever the PATH has."""
+    """Return a program of this virtual environment, else of the PATH."""
     own = Path(sys.executable).with_name(program)
     return str(own) if own.exists() else program
 
@@ -330,7 +330,7 @@ SIDES: dict[str, Side] = {
 
 
 def warm(image: Path, part: str = "") -> None:
-    """Reads the file ``image``, or everything below ``part`` of the folder, so that the page cache has it."""
+    """Read the file ``image``, or all files below ``part`` of the folder, into the page cache."""
     if image.is_dir():
         files = [os.path.join(folder, name) for folder, _, names in os.walk(image / part) for name in names]
     else:
@@ -355,7 +355,7 @@ def make_ready(size: int) -> None:
 
 
 def unmount(point: Path) -> None:
-    """Unmounts ``point`` if something is mounted there; lazily if it stays busy."""
+    """Unmount ``point`` if it is a mount point; lazily if it stays busy."""
     for attempt in range(50):
         if not os.path.ismount(point) and not _is_dead(point):
             return
@@ -370,7 +370,7 @@ def unmount(point: Path) -> None:
 
 
 def _is_dead(point: Path) -> bool:
-    """Whether the daemon of a mount at ``point`` is gone, so that nothing can be asked there."""
+    """Return whether the daemon of the mount at ``point`` is gone."""
     try:
         os.stat(point)
     except OSError:
@@ -379,7 +379,7 @@ def _is_dead(point: Path) -> bool:
 
 
 def _daemon_of(point: Path) -> int | None:
-    """The process with the mount point among its arguments."""
+    """Return the process with the mount point among its arguments."""
     wanted = os.fsencode(point)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

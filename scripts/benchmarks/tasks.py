@@ -28,7 +28,7 @@ CHUNK = 1 << 17
 
 
 def read(path: str, size: int = -1) -> Results:
-    """Opens a file and reads ``size`` bytes, or all of them."""
+    """Open a file and read ``size`` bytes, or all of them."""
     start = time.perf_counter()
     with open(path, "rb", buffering=0) as file:
         file.read(size)
@@ -36,7 +36,7 @@ def read(path: str, size: int = -1) -> Results:
 
 
 def read_many(folder: str, names: Sequence[str]) -> Results:
-    """Opens and reads files."""
+    """Open and read files."""
     os.chdir(folder)
     start = time.perf_counter()
     for name in names:
@@ -45,7 +45,7 @@ def read_many(folder: str, names: Sequence[str]) -> Results:
 
 
 def read_parts(folder: str, names: Sequence[str], size: int) -> Results:
-    """Reads files ``size`` bytes at a time, each time opened anew."""
+    """Read files ``size`` bytes at a time, opening the file for each piece."""
     os.chdir(folder)
     start = time.perf_counter()
     for name in names:
@@ -56,7 +56,7 @@ def read_parts(folder: str, names: Sequence[str], size: int) -> Results:
 
 
 def read_samples(folder: str, samples: Sequence[Sample]) -> Results:
-    """A row of each of two arrays and a picture for each sample; the seconds for one."""
+    """Read a row of each of two arrays and an image for each sample; return the seconds for one."""
     os.chdir(folder)
     start = time.perf_counter()
     for episode, frame, camera in samples:
@@ -67,7 +67,7 @@ def read_samples(folder: str, samples: Sequence[Sample]) -> Results:
 
 
 def train(root: str, samples: Sequence[Sample], processes: int, keys: Sequence[str], status: str | None) -> Results:
-    """All samples by so many processes, once for each key; the seconds for one."""
+    """Read all samples with so many processes, once for each key; return the seconds for one."""
     with workers.spawned(processes) as pool:
         return passes(status, lambda: workers.load_all(pool, root, samples), len(samples), *keys)
 
@@ -75,20 +75,20 @@ def train(root: str, samples: Sequence[Sample], processes: int, keys: Sequence[s
 def epochs(
     root: str, samples: Sequence[Sequence[Sample]], processes: int, keys: Sequence[str], has_library: bool,
 ) -> Results:
-    """Each of several lists of samples by so many processes; the seconds for one of those that have keys, the last."""
+    """Read several lists of samples with so many processes; return the seconds for one of the last, which have keys."""
     with workers.spawned(processes) as pool:
         seconds = [workers.load_all(pool, root, some, has_library) for some in samples]
     return dict(zip(keys, (seconds[0], seconds[-1]), strict=True))
 
 
 def random_readers(path: str, readers: int, count: int) -> Results:
-    """``count`` random pages of a file, each read by one of ``readers`` processes."""
+    """Read ``count`` random pages of a file with ``readers`` processes."""
     with workers.spawned(readers) as pool:
         return _quantiles(workers.read_pages(pool, path, readers, count))
 
 
 def walk(path: str) -> Results:
-    """Lists every directory below ``path`` and asks for the attributes of every file."""
+    """List every directory below ``path`` and stat every file."""
     start = time.perf_counter()
     count = 0
     for folder, _, names in os.walk(path):
@@ -98,7 +98,7 @@ def walk(path: str) -> Results:
 
 
 def random_reads(path: str, count: int) -> Results:
-    """Copies ``count`` random pages out of a mapped array."""
+    """Copy ``count`` random pages of a mapped array."""
     import numpy as np
 
     array = np.load(path, mmap_mode="r")
@@ -112,7 +112,7 @@ def random_reads(path: str, count: int) -> Results:
 
 
 def mapped_row(path: str, row: int) -> Results:
-    """One row through ``numpy.load``."""
+    """Read one row through ``numpy.load``."""
     import numpy as np
 
     start = time.perf_counter()
@@ -121,7 +121,7 @@ def mapped_row(path: str, row: int) -> Results:
 
 
 def positional_row(path: str, row: int) -> Results:
-    """One row and nothing else through ``pread``: the header of the array would be in another block."""
+    """Read one row and nothing else through ``pread``: the header of the array is in another block."""
     start = time.perf_counter()
     with open(path, "rb", buffering=0) as file:
         os.pread(file.fileno(), ROW_SIZE, NPY_HEADER + row * ROW_SIZE)
@@ -129,7 +129,7 @@ def positional_row(path: str, row: int) -> Results:
 
 
 def stat_while_reading(films: list[str], names: list[str]) -> Results:
-    """The latency of ``stat`` on names that nobody has asked for yet, while every film has a reader."""
+    """Return latencies of ``stat`` on names that were not looked up before, while every video has a reader."""
     for folder in {os.path.dirname(name) for name in names}:
         os.stat(folder)
     readers = [subprocess.Popen(["cat", film], stdout=subprocess.DEVNULL) for film in films]
@@ -148,7 +148,7 @@ def stat_while_reading(films: list[str], names: list[str]) -> Results:
 
 
 def load_arrays(paths: Sequence[str]) -> Results:
-    """``numpy.load`` of each."""
+    """Load each file with ``numpy.load``."""
     import numpy as np
 
     start = time.perf_counter()
@@ -158,7 +158,7 @@ def load_arrays(paths: Sequence[str]) -> Results:
 
 
 def read_table(path: str) -> Results:
-    """All columns of a Parquet file."""
+    """Read all columns of a Parquet file."""
     from pyarrow import parquet
 
     start = time.perf_counter()
@@ -167,7 +167,7 @@ def read_table(path: str) -> Results:
 
 
 def query(path: str, statement: str) -> Results:
-    """What DuckDB finds in a Parquet file, whose name stands for ``{}`` in the statement."""
+    """Query a Parquet file with DuckDB; ``{}`` in the statement stands for its name."""
     import duckdb
 
     start = time.perf_counter()
@@ -176,7 +176,7 @@ def query(path: str, statement: str) -> Results:
 
 
 def kastore_column(path: str, key: str) -> Results:
-    """``kastore.load`` and a copy of one column."""
+    """Load a store with ``kastore.load`` and copy one column."""
     import kastore
 
     start = time.perf_counter()
@@ -185,7 +185,7 @@ def kastore_column(path: str, key: str) -> Results:
 
 
 def decompress_block(path: str, codec: str) -> Results:
-    """Reads the largest block of a WShard file and decompresses it in memory."""
+    """Read the largest block of a WShard file and decompress it in memory."""
     import lz4.block
     import zstandard
     from writers.wshard import ENTRY, HEADER
@@ -204,7 +204,7 @@ def decompress_block(path: str, codec: str) -> Results:
 
 
 def inflate_blocks(path: str, blocks: int) -> Results:
-    """Inflates the blocks of the first column of a data view in memory. They lie one behind the other."""
+    """Inflate the consecutive blocks of the first column of a data view in memory."""
     rest = Path(path).read_bytes()[IDV_HEADER:]
     stored = []
     for _ in range(blocks):
@@ -226,7 +226,7 @@ def _read_file(path: str) -> None:
 
 
 def _part(path: str, size: int, offset: int) -> int:
-    """How much one ``pread`` gives."""
+    """Return how many bytes one ``pread`` returns."""
     descriptor = os.open(path, os.O_RDONLY)
     given = len(os.pread(descriptor, size, offset))
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Processes that work at the same time. They are spawned, and have imported what they need, before the clock starts."""
+"""Concurrent processes, spawned and with all modules imported before the clock starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _all_are_there: Barrier
 
 @contextlib.contextmanager
 def spawned(count: int) -> Iterator[Pool]:
-    """``count`` processes that are ready to begin."""
+    """Yield ``count`` processes that are ready to start."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(count, _begin, (context.Barrier(count, timeout=PATIENCE),)) as pool:
         pool.map(_be_ready, range(count), chunksize=1)
@@ -46,7 +46,7 @@ def load_all(pool: Pool, root: str, samples: Sequence[Sample], has_library: bool
 
 
 def read_pages(pool: Pool, path: str, readers: int, count: int) -> list[float]:
-    """How long each of ``count`` reads of a random page took, by ``readers`` processes, no page twice."""
+    """Return the seconds of each of ``count`` reads of random pages by ``readers`` processes, no page twice."""
     pages = os.path.getsize(path) // PAGE
     chosen = random.Random(2).sample(range(pages), min(count, pages))
     shares = [(path, chosen[number::readers]) for number in range(readers)]
@@ -67,7 +67,7 @@ def _be_ready(_number: int) -> None:
 
 
 def _load(batch: tuple[str, Sequence[Sample]]) -> int:
-    """Two rows of arrays and a decoded picture for each sample."""
+    """Read two rows of arrays and a decoded image for each sample."""
     import numpy as np
     from PIL import Image
 
@@ -83,7 +83,7 @@ def _load(batch: tuple[str, Sequence[Sample]]) -> int:
 
 
 def _load_by_library(batch: tuple[str, Sequence[Sample]]) -> int:
-    """The same of containers that the library has open."""
+    """Do the same with containers that the library has open."""
     import numpy as np
 
     root, samples = batch

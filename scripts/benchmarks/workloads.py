@@ -1,4 +1,4 @@
-"""The workloads: who does what with which container, what is measured, and which goal it has."""
+"""The workloads: recipes, containers, participants, measures and goals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL, LARGE = 512 << 20, 4 << 30
 
 @dataclass(frozen=True)
 class Goal:
-    """glassfs needs at most ``factor`` times what ``reference`` needs, plus ``extra``.
+    """glassfs takes at most ``factor`` times as long as ``reference``, plus ``extra``.
 
     In the same measure, or in the one of the workload that ``key`` names. ``is_rate``: the words count what is done in
     some time and not the time.
@@ -36,18 +36,18 @@ class Goal:
 
 
 def at_most(factor: float, reference: str, words: str = "", key: str | None = None) -> Goal:
-    """Times what the reference needs. ``words`` say what of it."""
+    """Return a goal relative to the reference; ``words`` name its measure."""
     return Goal(f"≤ {factor:g} × {reference}{words}", factor, reference, key=key)
 
 
 def at_least(factor: float, reference: str, words: str = "") -> Goal:
-    """Times as much as the reference does in the same time."""
+    """Return a goal for a rate relative to that of the reference."""
     return Goal(f"≥ {factor:g} × {reference}{words}", 1 / factor, reference, is_rate=True)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A result of a recipe or of the daemon that served it; less of it is better.
+    """A result of a recipe or of its daemon; less is better.
 
     ``unit`` is ``s``, ``bytes``, ``count``, RATE: seconds for one, shown as how many in a second, or SPEED: seconds for
     one megabyte, shown likewise. ``each`` is what the requests are counted for. A measure that ``may_lack`` is left out
@@ -74,20 +74,20 @@ class Participant:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a row of measures needs: a container of ``data.CONTAINERS``, and all who work on it in turn."""
+    """A container of ``data.CONTAINERS`` and the participants that work on it in turn."""
 
     name: str
     container: str
     participants: tuple[Participant, ...]
     measures: tuple[Measure, ...] = field(default=())
     memory: int = SMALL
-    """Bytes of free memory that are made ready before each timing."""
+    """Bytes of free memory to touch before each timing."""
     part: str = ""
-    """Where in a dataset the work is done."""
+    """The path in a dataset where the work is done."""
 
 
 def _mounts(recipe: Recipe, *names: str, **references: Recipe) -> tuple[Participant, ...]:
-    """The sides of these names with the same recipe, and in-memory references by their labels."""
+    """Return the sides of these names with one recipe, and in-memory references by their labels."""
     sides = [Participant(name, name, recipe) for name in ("glassfs", *names)]
     memory = [Participant(label.replace("_", " "), "memory", reference) for label, reference in references.items()]
     return (*sides, *memory)
@@ -324,7 +324,7 @@ def _of_changes() -> tuple[Workload, ...]:
 
 
 def _of_remote() -> tuple[Workload, ...]:
-    """What lies on a slow server."""
+    """Return a workload on a slow server."""
 
     def ours(recipe: Recipe) -> Participant:
         return Participant("glassfs", "distant glassfs", recipe)
@@ -405,4 +405,4 @@ WORKLOADS: tuple[Workload, ...] = (
 )
 
 Samples = Mapping[str, Mapping[str, list[float]]]
-"""The results of a workload by the label of the participant and the key of the measure, one for each run."""
+"""Results of a workload by the participant's label and the measure's key, one for each run."""

@@ -1,4 +1,4 @@
-"""Reads what ``glassfs.codec.h264`` writes, field by field as Rec. ITU-T H.264 has them, and nothing else of H.264."""
+"""A reader of what ``glassfs.codec.h264`` writes, field by field as in Rec. ITU-T H.264."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Plane = np.ndarray[Any, Any]
 
 
 class Reader:
-    """Bits of a NAL unit, one after another."""
+    """A bit reader of a NAL unit."""
 
     def __init__(self, nal: bytes) -> None:
         self.raw = nal
@@ -43,14 +43,14 @@ class Reader:
         return np.frombuffer(self.raw, np.uint8, side * side, start).reshape(side, side)
 
     def trail(self) -> None:
-        """The end of a NAL unit."""
+        """Check the end of a NAL unit."""
         assert self.u(1) == 1
         self.align()
         assert self.position == 8 * len(self.raw)
 
 
 def unescaped(nal: bytes) -> bytes:
-    """Without emulation prevention; what needs some and has none is refused."""
+    """Remove emulation prevention bytes; check that none is missing."""
     found, zeros = bytearray(), 0
     for byte in nal:
         if zeros == 2:
@@ -117,7 +117,7 @@ def sequence(nal: bytes) -> Sequence:
 
 
 def picture_set(nal: bytes) -> int:
-    """Whether slices say how they are deblocked; all else is as simple as can be."""
+    """Return the flag that slices control deblocking; check all other fields."""
     assert nal[0] == 0x68
     bits = Reader(unescaped(nal))
     assert (bits.ue(), bits.ue()) == (0, 0)
@@ -140,7 +140,7 @@ class EncodedImage(NamedTuple):
 
 
 def picture(stored: bytes, columns: int, rows: int) -> EncodedImage:
-    """One picture with its length before it."""
+    """Read one image with its length field."""
     assert int.from_bytes(stored[:4], "big") == len(stored) - 4
     nal = stored[4:]
     assert nal[0] == 0x65

@@ -1,4 +1,4 @@
-"""Deflate and its checksums by either library: the same bytes, the same refusals, the same bounds."""
+"""Deflate and its checksums by either library: the same bytes, errors and bounds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ from hypothesis import strategies as st
 from glassfs.codec import deflate
 from glassfs.codec.compression import DEFLATE, decompress, decompress_stream
 from glassfs.errors import Damaged
-
-RAW = st.one_of(
-    st.binary(max_size=2000),
-    st.tuples(st.binary(min_size=1, max_size=40), st.integers(0, 6000)).map(lambda unit: unit[0] * unit[1]),
-)
+from tests.codec.test_compression import RAW, cut
 
 
 @pytest.fixture(scope="module", params=["zlib_ng", "zlib"], autouse=True)
 def library(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The one that is used: zlib-ng, or zlib because the other is not installed."""
+    """The library in use: zlib-ng, or zlib as if the other were not installed."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "zlib":
             patch.setitem(sys.modules, "zlib_ng", None)
@@ -36,18 +32,13 @@ def library(request: pytest.FixtureRequest) -> Iterator[str]:
     deflate.library.cache_clear()
 
 
-def test_it_is_the_library_that_is_meant(library: str) -> None:
+def test_the_library_is_the_expected_one(library: str) -> None:
     assert deflate.library().__name__.rpartition(".")[2] == library
 
 
 def deflated(raw: bytes, level: int = 6) -> bytes:
     encoder = zlib.compressobj(level, wbits=-15)
     return encoder.compress(raw) + encoder.flush()
-
-
-def cut(data: bytes, size: int) -> Iterator[bytes]:
-    for start in range(0, len(data), size):
-        yield data[start : start + size]
 
 
 def streamed(data: bytes, size: int, piece: int = 7) -> bytes:
@@ -62,7 +53,7 @@ WAYS: list[Callable[[bytes, int], bytes]] = [whole, streamed]
 
 
 @given(RAW, st.integers(0, 9), st.sampled_from([1, 7, 1000, 1 << 20]))
-def test_what_was_deflated_comes_back(raw: bytes, level: int, piece: int) -> None:
+def test_round_trip(raw: bytes, level: int, piece: int) -> None:
     data = deflated(raw, level)
     assert whole(data, len(raw)) == raw
     assert streamed(data, len(raw), piece) == raw
@@ -70,7 +61,7 @@ def test_what_was_deflated_comes_back(raw: bytes, level: int, piece: int) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 @given(raw=RAW, behind=st.binary(max_size=20))
-def test_what_follows_is_not_looked_at_and_too_little_is_damage(
+def test_trailing_bytes_are_ignored_and_missing_ones_damage(
     way: Callable[[bytes, int], bytes], raw: bytes, behind: bytes,
 ) -> None:
     data = deflated(raw) + behind
@@ -82,10 +73,10 @@ def test_what_follows_is_not_looked_at_and_too_little_is_damage(
 
 @pytest.mark.parametrize("way", WAYS)
 @given(data=st.binary(max_size=300), size=st.integers(1, 5000))
-def test_garbage_is_taken_and_refused_as_zlib_does(
+def test_garbage_is_decoded_or_rejected_as_by_zlib(
     way: Callable[[bytes, int], bytes], data: bytes, size: int,
 ) -> None:
-    """What zlib gives is given. What it finds wrong behind the declared size may be found or not."""
+    """Damage behind the declared size may be found or not."""
     try:
         expected = zlib.decompressobj(-15).decompress(data, size)
     except zlib.error:
@@ -100,27 +91,10 @@ def test_garbage_is_taken_and_refused_as_zlib_does(
             assert way is streamed
 
 
-@given(st.data())
-def test_a_flipped_bit_gives_the_same_bytes_as_with_zlib_or_damage(data: st.DataObject) -> None:
-    raw = random.Random(3).randbytes(300) * 20 + bytes(range(200)) * 5
-    stored = bytearray(deflated(raw))
-    stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    try:
-        expected = zlib.decompressobj(-15).decompress(bytes(stored), len(raw))
-    except zlib.error:
-        expected = b""
-    if len(expected) == len(raw):
-        assert whole(bytes(stored), len(raw)) == expected
-    else:
-        with pytest.raises(Damaged):
-            whole(bytes(stored), len(raw))
-
 
 @pytest.mark.parametrize("strategy", [zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE])
-def test_codes_that_zlib_refuses_are_refused(strategy: int) -> None:
-    """Each bit of what describes the codes, flipped: where a code is left incomplete, other decoders go on, and give
-    as many bytes as are declared.
-    """
+def test_codes_that_zlib_rejects_are_rejected(strategy: int) -> None:
+    """Flip each bit that describes codes. Other decoders accept incomplete codes and return the declared size."""
     generator = random.Random(4)
     raw = struct.pack("<2000f", *(round(generator.gauss(0, 1), 1) for _ in range(2000)))
     encoder = zlib.compressobj(6, wbits=-15, strategy=strategy)
@@ -143,7 +117,7 @@ def test_codes_that_zlib_refuses_are_refused(strategy: int) -> None:
 
 
 @pytest.mark.parametrize("way", [whole, lambda data, size: streamed(data, size, 4096)])
-def test_a_bomb_gives_no_more_than_is_declared(way: Callable[[bytes, int], bytes]) -> None:
+def test_bomb_stops_at_the_declared_size(way: Callable[[bytes, int], bytes]) -> None:
     bomb = deflated(bytes(100 << 20))
     tracemalloc.start()
     try:
@@ -154,7 +128,7 @@ def test_a_bomb_gives_no_more_than_is_declared(way: Callable[[bytes, int], bytes
     assert peak < 8 << 20
 
 
-def test_a_decoder_tells_what_it_has_not_used() -> None:
+def test_decoder_reports_unused_data() -> None:
     raw = bytes(range(256)) * 50
     decoder = deflate.inflater()
     data = deflated(raw) + b"behind"
@@ -173,7 +147,7 @@ def test_errors_are_damage() -> None:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5))
-def test_checksums_are_those_of_zlib_in_any_parts(parts: list[bytes]) -> None:
+def test_checksums_equal_those_of_zlib(parts: list[bytes]) -> None:
     raw, crc, adler = b"".join(parts), 0, 1
     for part in parts:
         crc, adler = deflate.crc32(part, crc), deflate.adler32(memoryview(part), adler)
@@ -181,8 +155,8 @@ def test_checksums_are_those_of_zlib_in_any_parts(parts: list[bytes]) -> None:
 
 
 @given(st.integers(0, 300_000), st.integers(0, 300_000), st.integers(0, 255))
-def test_two_adlers_make_one(first: int, second: int, byte: int) -> None:
-    """Also of runs longer than the modulus, and of the largest sums."""
+def test_adler32_of_adjacent_runs_is_combined(first: int, second: int, byte: int) -> None:
+    """Also for runs longer than the modulus, and for the largest sums."""
     raw = bytes([byte, 255]) * ((first + second) // 2 + 1)
     one, two = raw[:first], raw[first : first + second]
     combined = deflate.adler32_combined(deflate.adler32(one), deflate.adler32(two), len(two))

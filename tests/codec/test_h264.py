@@ -1,4 +1,4 @@
-"""H.264 pictures of I_PCM: a reader of the standard's fields gives back the size, the colours and every sample."""
+"""H.264 images of I_PCM: a reader of the standard's fields finds the size, the colors and every sample."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def encoded(luma: Plane, blue: Plane, red: Plane, number: int = 0) -> bytes:
 
 @given(SIDES, SIDES, st.sampled_from([0.5, 10.0, 29.97, 240.0]))
 @settings(deadline=None)
-def test_the_sequence_tells_the_size_and_the_colours(width: int, height: int, fps: float) -> None:
+def test_sequence_has_size_and_colors(width: int, height: int, fps: float) -> None:
     found = sequence(h264.sequence(width, height, fps))
     assert found.size == (width + width % 2, height + height % 2)
     assert found.crop[0] == found.crop[2] == 0
@@ -39,7 +39,7 @@ def test_the_sequence_tells_the_size_and_the_colours(width: int, height: int, fp
     assert (found.full_range, found.colours, found.chroma) == (1, (1, 13, 6), (1, 1))
 
 
-def test_slices_are_told_that_they_can_turn_off_the_filter() -> None:
+def test_slices_can_turn_off_the_filter() -> None:
     assert picture_set(h264.picture_set()) == 1
 
 
@@ -52,7 +52,7 @@ def test_parameter_sets_are_escaped(width: int, height: int) -> None:
 
 
 def test_emulation_prevention() -> None:
-    """The sides that are allowed need none so far; what escapes is tried by itself."""
+    """No allowed size needs any, so the function is tested alone."""
     for raw in (bytes(7), b"\0\0\1", b"\0\0\3\0\0\2", b"a\0\0\0\0\0\0b", b"\0\0\4", b"\0\0"):
         escaped = h264._escaped(raw)
         assert unescaped(escaped) == raw
@@ -84,8 +84,8 @@ def test_configuration() -> None:
 
 @given(SIDES, SIDES, st.integers(0, (1 << 32) - 1))
 @settings(deadline=None)
-def test_no_head_of_a_picture_needs_to_be_escaped(width: int, height: int, number: int) -> None:
-    """It takes two forms, in turn, whatever the number of the frame; the first sample is not 0."""
+def test_image_heads_need_no_escaping(width: int, height: int, number: int) -> None:
+    """The head has two forms that alternate from frame to frame; the first sample is not 0."""
     head = h264.head(width, height, number)
     assert len(head) == h264.HEAD
     assert not NEEDS_ESCAPE.search(head[4:] + b"\1")
@@ -96,7 +96,7 @@ def test_no_head_of_a_picture_needs_to_be_escaped(width: int, height: int, numbe
 
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 3), st.integers(0, 1000))
 @settings(deadline=None, max_examples=60)
-def test_every_sample_is_given_back(width: int, height: int, number: int, seed: int) -> None:
+def test_every_sample_is_decoded(width: int, height: int, number: int, seed: int) -> None:
     chance = np.random.default_rng(seed)
     shapes = (height, width), *[(-(-height // 2), -(-width // 2))] * 2
     planes = [chance.choice(np.array([0, 0, 1, 2, 3, 255, chance.integers(256)], np.uint8), shape) for shape in shapes]
@@ -108,13 +108,13 @@ def test_every_sample_is_given_back(width: int, height: int, number: int, seed: 
     for plane, full in zip(planes, found[1:], strict=True):
         inside = full[: plane.shape[0], : plane.shape[1]]
         assert np.array_equal(inside, np.maximum(plane, 1))
-        # What is cut off repeats the edge, so that scaled and odd-sized pictures have no foreign rim.
+        # The cropped part repeats the edge, so that scaled and odd-sized images have no visible rim.
         assert (full[plane.shape[0] :] == full[plane.shape[0] - 1]).all()
         assert (full[:, plane.shape[1] :] == full[:, plane.shape[1] - 1 : plane.shape[1]]).all()
 
 
-def test_the_reader_sees_what_is_wrong() -> None:
-    """The check itself."""
+def test_the_reader_rejects_wrong_bits() -> None:
+    """A test of the reader."""
     grey = np.full((16, 16), 9, np.uint8)
     made = encoded(grey, grey[:8, :8], grey[:8, :8])
     picture(made, 1, 1)

@@ -1,4 +1,4 @@
-"""Variable-length integers: every way to read them agrees, limits in bits, and what ends too early."""
+"""Variable-length integers: all ways to read them agree, limits in bits, and cut data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VALUES = st.one_of(st.integers(0, 300), st.integers(0, (1 << 64) - 1), st.intege
 
 
 def read_one(data: bytes, position: int, bits: int) -> tuple[int, int]:
-    """As ``read_at``, by ``read``."""
+    """Do what ``read_at`` does with ``read``."""
     places = iter(range(position, len(data)))
     end = position
 
@@ -30,7 +30,7 @@ WAYS = [read_one, read_at]
 
 
 @given(st.lists(VALUES, max_size=40), st.binary(max_size=3))
-def test_what_is_encoded_is_read(values: list[int], before: bytes) -> None:
+def test_encoded_integers_are_read(values: list[int], before: bytes) -> None:
     data = before + b"".join(map(encode, values))
     for way in WAYS:
         position = len(before)
@@ -44,8 +44,8 @@ def test_what_is_encoded_is_read(values: list[int], before: bytes) -> None:
     assert used == len(data) - len(before)
 
 
-def test_the_encoding_is_the_one_of_the_standard() -> None:
-    """The example of the DWARF specification, and the borders of one byte."""
+def test_encoding_is_that_of_the_standard() -> None:
+    """The example of the DWARF specification, and the limits of one byte."""
     assert [encode(value) for value in (0, 127, 128, 624485)] == [b"\0", b"\x7f", b"\x80\1", b"\xe5\x8e\x26"]
 
 
@@ -62,7 +62,7 @@ def test_limits_are_in_bits(way: Callable[[bytes, int, int], tuple[int | None, i
 
 
 @given(st.lists(VALUES, min_size=1, max_size=30), st.integers(0, 400), st.integers(1, 40))
-def test_packed_numbers_are_taken_as_far_as_they_are_whole(values: list[int], size: int, most: int) -> None:
+def test_whole_integers_of_a_cut_run_are_unpacked(values: list[int], size: int, most: int) -> None:
     data = b"".join(map(encode, values))[:size]
     numbers, used = unpack(data, most)
     assert numbers.tolist() == values[: len(numbers)]
@@ -71,7 +71,7 @@ def test_packed_numbers_are_taken_as_far_as_they_are_whole(values: list[int], si
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff\xff"])
-def test_data_that_end_too_early(data: bytes) -> None:
+def test_cut_data_raise_index_error(data: bytes) -> None:
     for way in (read_at, end_at):
         with pytest.raises(IndexError):
             way(data, 0, 64)

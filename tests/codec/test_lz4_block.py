@@ -12,7 +12,7 @@ from glassfs.errors import Damaged
 
 
 def length(nibble: int) -> tuple[int, bytes]:
-    """A length as its nibble and the bytes that follow."""
+    """Return a length as its nibble and the bytes that follow."""
     if nibble < 15:
         return nibble, b""
     rest = nibble - 15
@@ -20,7 +20,7 @@ def length(nibble: int) -> tuple[int, bytes]:
 
 
 def sequence(literals: bytes, distance: int = 0, match: int = 0) -> bytes:
-    """One sequence; without a match it is a block's last."""
+    """Return one sequence; without a match it is the last of a block."""
     high, more_literals = length(len(literals))
     low, more_match = length(match - 4) if match else (0, b"")
     tail = distance.to_bytes(2, "little") + more_match if match else b""
@@ -37,7 +37,7 @@ STEPS = st.lists(st.tuples(st.binary(max_size=40), st.integers(1, 70), st.intege
 
 @given(STEPS, st.booleans(), st.integers(1, 50))
 def test_any_sequences_decode(steps: list[tuple[bytes, int, int]], ends_on_match: bool, piece: int) -> None:
-    """Overlapping matches, long ones, and blocks that end on a match, which liblz4 refuses."""
+    """Overlapping matches, long ones, and blocks that end with a match, which liblz4 rejects."""
     block, raw = bytearray(), bytearray()
     for literals, distance, match in steps:
         raw += literals
@@ -55,14 +55,14 @@ def test_any_sequences_decode(steps: list[tuple[bytes, int, int]], ends_on_match
     assert b"".join(decompress_stream(LZ4, pieces, len(raw))) == raw
 
 
-def test_one_match_of_many_megabytes_comes_in_pieces() -> None:
+def test_long_match_comes_in_pieces() -> None:
     block = sequence(b"abc", 3, 20 << 20)
     pieces = list(decompress_stream(LZ4, [block], (20 << 20) + 3))
     assert max(map(len, pieces)) <= 2 << 20
     assert b"".join(pieces) == (b"abc" * ((20 << 20) // 3 + 2))[: (20 << 20) + 3]
 
 
-def test_literals_of_many_megabytes_come_in_pieces() -> None:
+def test_long_literals_come_in_pieces() -> None:
     raw = bytes(range(256)) * (12 << 12)
     pieces = list(decompress_stream(LZ4, [sequence(raw)], len(raw)))
     assert max(map(len, pieces)) <= 2 << 20
@@ -84,7 +84,7 @@ def test_matches_reach_back_64_kib_over_batches() -> None:
     sequence(b"abc", 4, 10), sequence(b"abc", 0, 10) + sequence(b"12345"), sequence(b"", 1, 4), b"\xf0", b"\xf0\xff",
     b"\x50ab", b"\x10a\x01", sequence(b"a", 1, 300)[:-1], sequence(b"a", 65_535, 8) + sequence(b"closing text"),
 ])
-def test_wrong_sequences_are_damage(block: bytes) -> None:
+def test_bad_sequences_are_damage(block: bytes) -> None:
     for size in (0, 10, 300):
         with pytest.raises(Damaged):
             decompress(LZ4, block, size)
@@ -92,6 +92,6 @@ def test_wrong_sequences_are_damage(block: bytes) -> None:
             list(decompress_stream(LZ4, [block], size))
 
 
-def test_an_empty_block_is_as_liblz4_writes_it() -> None:
+def test_empty_block_is_that_of_liblz4() -> None:
     assert decompress(LZ4, lz4.block.compress(b"", store_size=False), 0) == b""
     assert list(decompress_stream(LZ4, [b"\0"], 0)) == []

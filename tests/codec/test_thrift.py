@@ -1,4 +1,4 @@
-"""Thrift's compact protocol: what is written is read back by rules written here from its specification."""
+"""Thrift's compact protocol: values are read back by a decoder written from its specification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1
 
 
 class Decoder:
-    """Reads values; a struct is a dictionary by field numbers."""
+    """A decoder; structs become dictionaries by field ids."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.position = data, 0
@@ -103,7 +103,7 @@ def test_structs_are_read_back(fields: dict[int, tuple[Value, Any]]) -> None:
 
 
 @given(INT32)
-def test_padding_changes_the_length_and_not_the_value(value: int) -> None:
+def test_padding_keeps_the_value(value: int) -> None:
     padded = i32(value, 5)
     assert len(padded.payload) == 5
     assert decoded(padded) == decoded(i32(value)) == value
@@ -116,7 +116,7 @@ def test_known_bytes() -> None:
     assert sequence(I32, [i32(1)] * 15).payload[:2] == b"\xf5\x0f"
 
 
-def test_a_number_that_needs_more_bytes_than_given_is_refused() -> None:
+def test_number_beyond_its_padding_raises_overflow_error() -> None:
     assert varint(127, 1) == b"\x7f"
     with pytest.raises(OverflowError):
         varint(128, 1)

@@ -45,7 +45,7 @@ def read(task: tuple[GlassfsFileSystem, Range]) -> bytes:
     return found
 
 
-def test_threads_get_what_they_ask_for(place: Path, files: dict[str, bytes], scale: Scale) -> None:
+def test_concurrent_reads_return_the_right_data(place: Path, files: dict[str, bytes], scale: Scale) -> None:
     """One file system for all of them, new to it."""
     fs = GlassfsFileSystem(place, cache_size=1 << 20)
 
@@ -87,7 +87,7 @@ def test_a_spawned_pool_reads(folder: GlassfsFileSystem, files: dict[str, bytes]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_process_has_its_own(place: Path, files: dict[str, bytes]) -> None:
+def test_a_forked_process_opens_its_own_tree(place: Path, files: dict[str, bytes]) -> None:
     fs = GlassfsFileSystem(place)
     wanted = ranges(files, 50, 6)
     assert fs.cat_ranges(*zip(*wanted, strict=True)) == [files[name][start:end] for name, start, end in wanted]
@@ -106,7 +106,7 @@ def test_a_forked_process_has_its_own(place: Path, files: dict[str, bytes]) -> N
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_processes_that_are_forked_while_threads_read(place: Path, files: dict[str, bytes], scale: Scale) -> None:
+def test_forks_beside_reading_threads_can_read(place: Path, files: dict[str, bytes], scale: Scale) -> None:
     """They get no lock that nobody will give back, and may drop what they got."""
     fs = GlassfsFileSystem(place, cache_size=1 << 20)
     is_over = threading.Event()

@@ -49,7 +49,7 @@ def test_the_web_is_read_as_a_folder_is(robot: GlassfsFileSystem, server: S3Serv
     assert there.cat("episodes/1", recursive=True) == robot.cat("episodes/1", recursive=True)
 
 
-def test_what_only_fsspec_knows_is_read_through_it(place: Path, robot: GlassfsFileSystem) -> None:
+def test_other_protocols_are_read_through_fsspec(place: Path, robot: GlassfsFileSystem) -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe("/glass/robot.kdb", (place / "robot.kdb").read_bytes())
     try:
@@ -86,7 +86,7 @@ def test_a_chain_is_not_read_through_what_fsspec_has_for_its_parts(
         assert file.read(6) == b"\x93NUMPY"
 
 
-def test_what_is_not_there_is_said_without_secrets(options: dict[str, Any]) -> None:
+def test_missing_sources_are_reported_without_secrets(options: dict[str, Any]) -> None:
     there = GlassfsFileSystem("s3://data/runs/none.kdb", target_options=options)
     with pytest.raises(NotFound) as caught:
         there.exists("a")

@@ -68,7 +68,7 @@ def test_listings_tell_what_info_tells(folder: GlassfsFileSystem) -> None:
     }
 
 
-def test_what_takes_a_pass_has_its_size_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_sizes_that_need_a_pass_are_computed_on_demand(tmp_path: Path) -> None:
     from writers.idv import IdvWriter
 
     with IdvWriter(tmp_path / "t.idv") as view:
@@ -113,7 +113,7 @@ NAMES = [
 ]
 
 
-def test_any_name_comes_back_as_it_was_listed(tmp_path: Path) -> None:
+def test_any_listed_name_can_be_looked_up(tmp_path: Path) -> None:
     with KastoreWriter(tmp_path / "names.kas") as store:
         for number, name in enumerate(NAMES):
             store.add(name, [number, number])
@@ -139,7 +139,7 @@ def test_only_exact_names_are_there(robot: GlassfsFileSystem) -> None:
     assert not robot.exists(f"{STATE}/below") and not robot.isfile("episodes") and not robot.isdir(STATE)
 
 
-def test_views_are_listed_where_they_are_asked_for(place: Path) -> None:
+def test_requested_views_are_listed(place: Path) -> None:
     fs = GlassfsFileSystem(place / "robot.kdb", views="parquet+jsonl")
     assert {"episodes.parquet", "episodes.jsonl"} < set(fs.ls("", detail=False))
     (found,) = fs.glob("episodes/1/*.parquet")
@@ -175,7 +175,7 @@ def test_several_files_are_read_together(robot: GlassfsFileSystem) -> None:
         robot.cat("episodes")
 
 
-def test_a_range_that_cannot_be_read_costs_no_other(robot: GlassfsFileSystem) -> None:
+def test_an_unreadable_range_costs_no_other(robot: GlassfsFileSystem) -> None:
     paths = [STATE, "nowhere", "episodes", STATE]
     first, missing, directory, last = robot.cat_ranges(paths, [0, 0, 0, 6], 6)
     assert (first, last) == (b"\x93NUMPY", b"")
@@ -218,7 +218,7 @@ def test_a_file_holds_its_container_until_it_is_closed(tmp_path: Path) -> None:
     assert lease._users == 0
 
 
-def test_what_is_read_by_its_path_is_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_read_in_the_current_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another version is written in the place of one just found, which is believed for a moment."""
     monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 1000.0)
     path = tmp_path / "a.kas"

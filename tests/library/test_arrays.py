@@ -68,7 +68,7 @@ def test_arrays_that_do_not_lie_well_are_copied(tmp_path: Path) -> None:
     assert isinstance(bottom(array), mmap.mmap) == (offset % 8 == 0)
 
 
-def test_a_wrong_checksum_is_found_before_anything_is_given(tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_found_before_reading(tmp_path: Path) -> None:
     path = tmp_path / "a.wshard"
     with WShardWriter(path) as writer:
         writer.add_channel("force", np.arange(8000, dtype=np.float64))
@@ -81,7 +81,7 @@ def test_a_wrong_checksum_is_found_before_anything_is_given(tmp_path: Path) -> N
         data["signal/force"].numpy()
 
 
-def test_arrays_stay_those_of_the_version_that_was_opened(tmp_path: Path) -> None:
+def test_arrays_stay_in_the_version_that_was_opened(tmp_path: Path) -> None:
     path = tmp_path / "a.kas"
     write_store(path)
     with glassfs.open(path) as data:
@@ -130,7 +130,7 @@ def test_an_array_takes_its_own_memory_and_no_more(tmp_path: Path, codec: str) -
     assert grown < size + (48 << 10)
 
 
-def test_a_film_is_an_array_and_a_directory_of_frames(data: glassfs.Library) -> None:
+def test_a_video_is_an_array_and_a_directory_of_frames(data: glassfs.Library) -> None:
     frames = data["wave.wshard/signal/rgb"]
     assert frames.shape == (FRAMES, 20, 30, 3) and frames.dtype == np.uint8
     assert (frames.numpy() == video()).all() and (frames["000003"].numpy() == video()[3]).all()

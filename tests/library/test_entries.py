@@ -54,14 +54,14 @@ def test_else_a_view_that_is_not_listed(data: glassfs.Library) -> None:
     assert (link.path, link["state"].shape) == ("run1.kdb/episodes/1", (24, 7))
 
 
-def test_views_that_were_asked_for_are_listed(datasets: Path) -> None:
+def test_named_views_are_listed(datasets: Path) -> None:
     with glassfs.open(datasets / "run1.kdb", views="parquet") as data:
         assert "episodes.parquet" in list(data)
     with pytest.raises(NotFound, match="there is no view"):
         glassfs.open(datasets, views="nothing")
 
 
-def test_what_leads_nowhere_names_what_is_most_alike(data: glassfs.Library) -> None:
+def test_missing_paths_suggest_similar_ones(data: glassfs.Library) -> None:
     for path, near in (
         (f"{EPISODE}/sate", f"{EPISODE}/state.npy"), ("run3.kdb/episodes", "run2.kdb, run1.kdb"),
         ("run1.kdb/epsodes/0", "run1.kdb/episodes"), (f"{EPISODE}/images/fornt/000012", f"{EPISODE}/images/front"),
@@ -107,7 +107,7 @@ def test_glob(data: glassfs.Library) -> None:
     assert [entry.name for entry in data["run1.kdb/episodes"].glob("*")] == ["0", "1", "2"]
 
 
-def test_glob_passes_over_what_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glob_skips_unlistable_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         (tmp_path / name / "deep").mkdir(parents=True)
         make_samples.write_kinodb(tmp_path / name / "deep" / "x.kdb")
@@ -132,7 +132,7 @@ def test_glob_passes_over_what_cannot_be_listed(tmp_path: Path, monkeypatch: pyt
             list(data["b"])
 
 
-def test_what_is_most_alike_is_found_among_so_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similar_names_are_suggested_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long names that are alike are what takes longest to compare."""
     with KastoreWriter(tmp_path / "a.kas") as store:
         for number in range(3000):

@@ -20,6 +20,7 @@ from glassfs.errors import Changed, Closed
 from glassfs.library import session
 from tests.conftest import Scale
 from tests.library.conftest import write_store
+from tests.waiting import wait_for
 
 STATE = "run1.kdb/episodes/0/state"
 
@@ -85,7 +86,7 @@ def forked(child: object) -> int:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_process_has_its_own(data: glassfs.Library) -> None:
+def test_a_forked_process_opens_its_own_tree(data: glassfs.Library) -> None:
     entry, expected = data[STATE], data[STATE].numpy()
 
     def child() -> None:
@@ -98,7 +99,7 @@ def test_a_forked_process_has_its_own(data: glassfs.Library) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_threads_that_work_while_a_process_is_forked_leave_it_no_locks(data: glassfs.Library, scale: Scale) -> None:
+def test_forks_beside_working_threads_do_not_deadlock(data: glassfs.Library, scale: Scale) -> None:
     entry, expected = data[STATE], data[STATE].numpy()
     is_over = threading.Event()
     paths = [f"{run}.kdb/episodes/{number}/images/wrist/{frame:06d}"
@@ -126,7 +127,7 @@ def test_threads_that_work_while_a_process_is_forked_leave_it_no_locks(data: gla
             worker.join()
 
 
-def test_threads_get_what_they_ask_for(data: glassfs.Library) -> None:
+def test_concurrent_reads_return_the_right_data(data: glassfs.Library) -> None:
     episodes = list(data.glob("*/episodes/*"))
     expected = {entry.path: entry["state"].numpy() for entry in episodes}
 
@@ -139,7 +140,7 @@ def test_threads_get_what_they_ask_for(data: glassfs.Library) -> None:
         assert all(pool.map(look, range(200)))
 
 
-def test_what_is_looked_up_is_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookups_find_the_current_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
     write_store(tmp_path / "a.kas")
     with glassfs.open(tmp_path) as folder, glassfs.open(tmp_path / "a.kas") as container:
@@ -159,7 +160,7 @@ def aged(data: glassfs.Library) -> None:
 
 
 @pytest.mark.parametrize("views", ["", "by-task"])
-def test_what_is_joined_is_what_is_there_now(tmp_path: Path, views: str) -> None:
+def test_joined_tables_show_the_current_files(tmp_path: Path, views: str) -> None:
     make_samples.write_kinodb(tmp_path / "a.kdb")
     task = "by-task/open the drawer"
     with glassfs.open(tmp_path, views=views) as data:
@@ -189,7 +190,7 @@ def write_video(path: Path, value: int) -> None:
     os.replace(path.with_suffix(".new"), path)
 
 
-def test_a_film_is_of_the_version_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_is_of_the_version_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
     write_video(tmp_path / "w.wshard", 1)
     with glassfs.open(tmp_path) as data:
@@ -218,8 +219,8 @@ def test_the_table_of_a_directory_is_of_its_version(tmp_path: Path, monkeypatch:
         assert len(data["a.kdb/episodes"].table()) == 3
 
 
-def test_threads_that_unpickle_entries_share_one_session(datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of them is held up where it makes the session, until the second has asked for it or waits."""
+def test_threads_that_unpickle_share_one_session(datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them is stopped where it makes the session, until both have begun."""
     with glassfs.open(datasets) as data:
         pickled = pickle.dumps(data)
         del session._sessions[data._session.token]
@@ -227,7 +228,7 @@ def test_threads_that_unpickle_entries_share_one_session(datasets: Path, monkeyp
         begin = session.LibrarySession.__init__
 
         def slow(*arguments: object) -> None:
-            second_is_there.wait(0.3)
+            wait_for(second_is_there)
             begin(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(session.LibrarySession, "__init__", slow)
@@ -243,7 +244,7 @@ def test_threads_that_unpickle_entries_share_one_session(datasets: Path, monkeyp
         assert first._session is second._session
 
 
-def test_what_was_closed_says_so(datasets: Path) -> None:
+def test_closed_entries_raise_closed(datasets: Path) -> None:
     with glassfs.open(datasets) as data:
         entry, array = data[STATE], data["store.kas/large"].numpy()
         file = data[STATE].open()
@@ -258,7 +259,7 @@ def test_what_was_closed_says_so(datasets: Path) -> None:
     data.close()
 
 
-def test_nothing_is_held_after_the_end(datasets: Path) -> None:
+def test_closing_releases_all_descriptors(datasets: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with glassfs.open(datasets) as data:
         for episode in data.glob("*/episodes/*"):

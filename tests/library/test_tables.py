@@ -173,13 +173,13 @@ def test_wide_rows_are_taken_a_few_at_a_time() -> None:
     assert sum(1 for _ in rows) == 1023 and max(data.asked) <= 1 << 20 and sum(data.asked) == data.size
 
 
-def test_rows_of_many_columns_are_taken_a_few_at_a_time() -> None:
+def test_rows_of_many_columns_are_read_a_few_at_a_time() -> None:
     made = [vectors((5000, 25)) for _ in range(1000)]
     next(iter(table_of(5000, *(column._replace(name=b"%d" % n) for n, (_, column) in enumerate(made)))))
     assert sum(sum(data.asked) for data, _ in made) <= 16 << 20
 
 
-def test_only_what_is_shown_of_a_table_is_read() -> None:
+def test_only_the_shown_part_of_a_table_is_read() -> None:
     data, column = vectors((1 << 20, 1 << 30))
     texts = Recorded(9 << 30)
     offsets = np.arange(10, dtype="<i8") << 30
@@ -189,7 +189,7 @@ def test_only_what_is_shown_of_a_table_is_read() -> None:
     assert sum(data.asked) < 1 << 16 and sum(texts.asked) < 1 << 16
 
 
-def test_a_row_that_is_too_large_for_a_list_says_so() -> None:
+def test_too_large_a_row_says_so() -> None:
     for shape, dtype in (((2, 1 << 40), "<f4"), ((2, 1 << 40, 0), "<f4"), ((2, 1 << 40), "|V0")):
         data, column = vectors(shape, dtype)
         for use in (lambda: table_of(2, column)["x"], lambda: list(table_of(2, column))):  # noqa: B023
@@ -198,7 +198,7 @@ def test_a_row_that_is_too_large_for_a_list_says_so() -> None:
         assert not data.asked
 
 
-def test_a_damaged_table_is_shown_as_what_is_wrong_with_it() -> None:
+def test_a_damaged_table_is_shown_with_its_error() -> None:
     def columns() -> list[Column]:
         raise Damaged("is \x1b[31m<b>broken</b>", "a.kdb")
 
@@ -217,7 +217,7 @@ def test_of_many_columns_some_are_named() -> None:
     assert table._repr_html_().count("<th>") == 50 and "5000 columns" in table._repr_html_()
 
 
-def test_a_number_of_steps_that_is_not_true_is_not_believed() -> None:
+def test_a_wrong_number_of_steps_is_not_used() -> None:
     """The index says that there are four billion of them."""
     with glassfs.open(DATA / "kinodb/malformed/num_frames_huge.kdb") as data:
         table = data["episodes/0/steps"].table()

@@ -260,7 +260,7 @@ def _die(path: str, views: str = "") -> str:
 def test_fuzzer_notices_crashes(look: object, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzzing, "_look", look)
     if look is _hang:
-        monkeypatch.setattr(fuzzing, "PATIENCE", 0.3)
+        monkeypatch.setattr(fuzzing, "TIMEOUT_SECONDS", 0.3)
     worker = fuzzing._Worker()
     try:
         outcome, _ = worker.look_at(b"anything")
@@ -334,7 +334,7 @@ def test_live_fuzzer_notices_differences(
     if missing("3") and missing("2"):
         pytest.skip("nothing can be mounted here")
     monkeypatch.setattr(fuzzing_live, "look_at_library", look)
-    monkeypatch.setattr(fuzzing_live, "PATIENCE" if look is _silent else "BATCH", 2)
+    monkeypatch.setattr(fuzzing_live, "TIMEOUT_SECONDS" if look is _silent else "BATCH", 2)
     chance = random.Random(1)
     fuse = "2" if missing("3") else "3"
     seeds = mutants.seeds(wanted="ancestry")

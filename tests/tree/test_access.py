@@ -31,7 +31,7 @@ def granted(permissions: int, owner: int, group: int, uid: int, groups: tuple[in
 
 @given(ENTRIES)
 @settings(deadline=None, max_examples=300)
-def test_nobody_gets_more_than_every_file_gives_him(entries: list[Entry]) -> None:
+def test_no_user_gets_more_than_every_file_grants(entries: list[Entry]) -> None:
     access = Access.of(entries)
     for uid, groups in PEOPLE:
         least = 7
@@ -42,13 +42,13 @@ def test_nobody_gets_more_than_every_file_gives_him(entries: list[Entry]) -> Non
 
 @given(st.builds(entry, st.integers(0, 0o777), st.integers(0, 2), st.integers(0, 2)), st.integers(1, 3))
 @settings(deadline=None)
-def test_files_that_are_alike_grant_what_each_does(file: Entry, count: int) -> None:
+def test_equal_files_grant_what_each_does(file: Entry, count: int) -> None:
     assert Access.of([file] * count) == (file.permissions, file.uid, file.gid)
 
 
 @given(st.integers(0, 0o777))
 @settings(deadline=None)
-def test_modes_have_no_write_bits_and_search_where_reading_is_allowed(permissions: int) -> None:
+def test_modes_have_no_write_bits_and_search_where_readable(permissions: int) -> None:
     made_with = origin()
     object.__setattr__(made_with, "access", Access(permissions, 0, 0))
     assert stat.S_IMODE(made_with.file_mode) == permissions & 0o444
@@ -57,7 +57,7 @@ def test_modes_have_no_write_bits_and_search_where_reading_is_allowed(permission
         assert bits == (5 if permissions >> shift & 4 else 0)
 
 
-def test_a_manifest_does_not_give_out_parts_of_somebody_else() -> None:
+def test_a_manifest_does_not_expose_parts_of_other_users() -> None:
     """S4: a user's own manifest beside files that only root may read."""
     store = MemoryStore()
     store.put("m", made(parts=["part"]), permissions=0o644, uid=1000, gid=1000)
@@ -69,7 +69,7 @@ def test_a_manifest_does_not_give_out_parts_of_somebody_else() -> None:
     assert stat.S_IMODE(tree.lookup("/m").mode) == 0o555
 
 
-def test_a_part_that_is_closed_later_closes_the_container() -> None:
+def test_a_part_made_private_makes_the_container_private() -> None:
     store = MemoryStore({"m": made(parts=["part"], a=b"a"), "part": b"secret"})
     sources = sources_of(store)
     assert sources.tree.lookup("/m/a.bin").mode == 0o100444
@@ -80,7 +80,7 @@ def test_a_part_that_is_closed_later_closes_the_container() -> None:
 
 
 @pytest.mark.parametrize("names", [(), ("some",)], ids=["in a folder", "named"])
-def test_a_changed_mode_shows_and_drops_what_was_decoded(names: tuple[str, ...]) -> None:
+def test_a_changed_mode_shows_and_drops_cached_blocks(names: tuple[str, ...]) -> None:
     """S5: the bytes may have changed along without a trace, so they are read again; who has them open goes on."""
     store = MemoryStore()
     raw = bytes(range(256)) * 100
@@ -104,7 +104,7 @@ def test_a_changed_mode_shows_and_drops_what_was_decoded(names: tuple[str, ...])
         assert not node.origin.lease.is_retired
 
 
-def test_whoever_looks_a_name_up_sees_its_mode_as_it_is() -> None:
+def test_a_lookup_shows_the_current_mode() -> None:
     store = MemoryStore({"some": made(a=b"a"), "plain": b"text"})
     tree = sources_of(store).tree
     assert tree.lookup("/some/a.bin").mode == 0o100444
@@ -114,7 +114,7 @@ def test_whoever_looks_a_name_up_sees_its_mode_as_it_is() -> None:
     assert tree.lookup("/some/a.bin").mode == 0o100440
 
 
-def test_a_folder_has_no_search_bit_of_its_own_making() -> None:
+def test_a_folder_gets_no_search_bit_added() -> None:
     class Closed(MemoryStore):
         def entry(self, path: tuple[str, ...]) -> Entry:
             found = super().entry(path)

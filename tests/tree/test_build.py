@@ -139,7 +139,7 @@ def test_a_directory_keeps_its_name_before_a_file() -> None:
     assert paths_of(tree_of(numbered(leaves))) == {"/a.bin/", "/a.bin/x.txt", "/a~2.bin"}
 
 
-def test_many_of_one_name_take_no_square_time() -> None:
+def test_many_equal_names_take_linear_time() -> None:
     files = files_of(tree_of(numbered([((b"same",), ".bin")] * 20_000)))
     assert files["/same~20000.bin"] == b"19999"
     assert len(files) == 20_000
@@ -185,7 +185,7 @@ def test_inode_numbers_are_the_same_again_and_differ_by_container() -> None:
 
 @given(st.text(), st.integers(0, (1 << 63) - 1))
 @settings(deadline=None)
-def test_inode_numbers_are_positive_where_they_are_taken_for_signed_ones(name: str, parent: int) -> None:
+def test_inode_numbers_are_positive_as_signed_numbers(name: str, parent: int) -> None:
     name = name.encode("utf-8", "replace").decode()
     assert 0 < inode(name, parent) < 1 << 63
 
@@ -196,7 +196,7 @@ def test_listing_and_child_give_the_same_number() -> None:
         assert tree.lookup(path).ino == node.ino
 
 
-def test_members_are_asked_for_when_somebody_looks_inside() -> None:
+def test_members_are_made_when_a_directory_is_listed() -> None:
     asked: list[str] = []
 
     def inner() -> Iterator[Member]:
@@ -217,7 +217,7 @@ def test_members_are_asked_for_when_somebody_looks_inside() -> None:
     assert asked == ["bad", "inner"]
 
 
-def test_attributes_are_known_without_looking_inside() -> None:
+def test_attributes_are_known_without_opening() -> None:
     def forbidden() -> Iterator[Member]:
         raise AssertionError("looked inside")
 
@@ -287,7 +287,7 @@ def test_a_letter_before_a_path_is_not_ignored() -> None:
         assert str(raised.value) == f"{typed}: no such file or directory"
 
 
-def test_nothing_is_remembered_of_a_walk_during_which_all_was_forgotten() -> None:
+def test_a_walk_during_forget_caches_nothing() -> None:
     """The container was replaced while somebody was on the way into the old one."""
     old, new = (container_root(Group(b"", lambda: numbered(SMALL)), origin(name)) for name in ("old", "new"))
 

@@ -117,7 +117,7 @@ def test_64_readers_of_a_damaged_block_get_an_error_each() -> None:
     assert tree.file("/good.z.bin").read(0, 8) == b"goodgood"
 
 
-def test_a_device_that_fails_for_a_while_is_no_verdict_about_blocks() -> None:
+def test_a_passing_device_failure_does_not_damage_blocks() -> None:
     store = MemoryStore({"some": made({"a.z": b"abc" * 100})})
     sources = sources_of(store, "some")
     node = sources.tree.file("/a.z.bin")
@@ -147,7 +147,7 @@ class Stalled(MemoryStore):
 @pytest.mark.parametrize("wait_for", [
     lambda sources: sources.tree.lookup("/slow"), lambda sources: sources.tree.file("/slow/a.bin").read(0, 9),
 ], ids=["looked at", "opened"])
-def test_a_disk_that_stalls_holds_up_nobody_else(wait_for: Callable[[Sources], object]) -> None:
+def test_a_stalled_file_delays_no_other(wait_for: Callable[[Sources], object]) -> None:
     """None of three hundred containers beside the one that does not come."""
     store = Stalled()
     sources = sources_of(store)

@@ -73,7 +73,7 @@ def test_names_that_are_not_of_the_series(name: str) -> None:
         folder.child(name)
 
 
-def test_contents_named_in_full_merge_with_a_series_and_come_first() -> None:
+def test_fully_named_contents_merge_before_a_series() -> None:
     content, _ = series(3)
     tree = tree_of([Member((b"s", b"1"), Blob(b"1", Memory(b"other"))), Member((b"s",), content)])
     assert files_of(tree) == {"/s/0.bin": b"0", "/s/1.bin": b"other", "/s/2.bin": b"2", "/s/1~2.bin": b"1"}
@@ -96,7 +96,7 @@ def fields(*names: bytes, collections: int = 0) -> tuple[Fields, list[bytes]]:
 
 
 @pytest.mark.parametrize("is_root", [False, True])
-def test_of_fields_only_what_is_asked_for_is_made(is_root: bool) -> None:
+def test_fields_are_made_one_at_a_time(is_root: bool) -> None:
     content, made = fields(b"later", b"meta", b"state", b"t", b"u-v_2", collections=2)
     if is_root:
         top = container_root(content, origin(), is_mount_root=True)

@@ -46,7 +46,7 @@ def test_a_verdict_is_found_once() -> None:
     assert store.opens == opens
 
 
-def test_what_cannot_be_opened_stays_a_file_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_container_is_a_file_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     whole = made(a=b"abc")
     tree = sources_of(MemoryStore({"good": whole, "cut": whole[:-1], "new": made(version=2)})).tree
     with caplog.at_level(logging.WARNING):
@@ -61,7 +61,7 @@ def test_what_cannot_be_opened_stays_a_file_with_the_reason(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("error", [DeviceFailed("slow disk"), NotAllowed("not now")])
 @pytest.mark.parametrize("where", ["opening", "reading"])
-def test_what_cannot_be_looked_at_is_a_file_for_now(error: GlassfsError, where: str) -> None:
+def test_an_unreadable_container_is_a_file_for_now(error: GlassfsError, where: str) -> None:
     store = many(2)
     tree = sources_of(store).tree
     getattr(store, where)["0"] = error
@@ -74,7 +74,7 @@ def test_what_cannot_be_looked_at_is_a_file_for_now(error: GlassfsError, where: 
 
 
 @pytest.mark.parametrize("where", ["opening", "reading"])
-def test_where_the_machine_lacks_something_nobody_is_told_otherwise(where: str) -> None:
+def test_lack_of_resources_is_reported_and_not_remembered(where: str) -> None:
     """Neither a plain file is shown, nor a container closed, nor anything remembered."""
     store = many(2)
     sources = sources_of(store)
@@ -93,7 +93,7 @@ def test_where_the_machine_lacks_something_nobody_is_told_otherwise(where: str) 
     assert value(tree, "/0/a.bin") == b"0"
 
 
-def test_a_store_that_lacks_something_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_store_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     store = many(1)
     sources = sources_of(store, "0")
     assert value(sources.tree, "/a.bin") == b"0"
@@ -148,7 +148,7 @@ def test_a_part_that_comes_later_makes_the_container(caplog: pytest.LogCaptureFi
     assert value(tree, "/m/parts/two.bin") == b"2"
 
 
-def test_a_part_that_goes_does_not_hide_the_container() -> None:
+def test_a_container_with_a_deleted_part_is_a_file() -> None:
     store = MemoryStore({"m": made(parts=["one"]), "one": b"1"})
     sources = sources_of(store)
     assert value(sources.tree, "/m/parts/one.bin") == b"1"
@@ -162,7 +162,7 @@ def test_a_part_that_goes_does_not_hide_the_container() -> None:
 
 
 @pytest.mark.parametrize("fault", ["KeyError", "MemoryError"])
-def test_a_fault_of_a_format_costs_its_container_alone(fault: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_format_costs_only_its_container(fault: str, caplog: pytest.LogCaptureFixture) -> None:
     store = many(1)
     store.put("bad", made(fault=fault))
     tree = sources_of(store).tree
@@ -191,7 +191,7 @@ def test_verdicts_are_kept_up_to_a_number_of_files() -> None:
 # How many are open.
 
 
-def test_only_so_many_are_open_and_what_was_used_last_stays() -> None:
+def test_the_most_recently_used_containers_stay_open() -> None:
     store = many(30)
     sources = sources_of(store, limit=4)
     for number in [*range(30), *range(29, -1, -1)]:
@@ -229,7 +229,7 @@ def test_a_container_that_cannot_be_opened_holds_nothing() -> None:
     assert not store.held
 
 
-def test_what_does_not_open_closes_what_was_opened_before() -> None:
+def test_a_failed_open_closes_earlier_sources() -> None:
     store = many(3)
     store.put("bad", made(version=2))
     with pytest.raises(Refused, match=r"^memory/bad: has version 2$"):
@@ -237,7 +237,7 @@ def test_what_does_not_open_closes_what_was_opened_before() -> None:
     assert not store.held
 
 
-def test_a_file_of_a_closed_container_still_reads() -> None:
+def test_a_file_of_an_evicted_container_still_reads() -> None:
     store = many(2)
     sources = sources_of(store, limit=1)
     node = sources.tree.file("/0/a.bin")
@@ -279,7 +279,7 @@ def test_many_threads_open_a_container_once() -> None:
     assert store.opens == opens + 1
 
 
-def test_threads_look_and_close_and_nothing_is_left_held() -> None:
+def test_concurrent_use_and_close_leave_nothing_open() -> None:
     """Opening, closing of those used longest ago, refreshing and closing of all, beside one another."""
     store = many(12)
     sources = sources_of(store, limit=3)
@@ -314,7 +314,7 @@ def test_threads_look_and_close_and_nothing_is_left_held() -> None:
 # What changes.
 
 
-def test_refresh_tells_what_changed_and_shows_it() -> None:
+def test_refresh_returns_what_changed() -> None:
     store = many(3)
     sources = sources_of(store)
     tree = sources.tree
@@ -331,7 +331,7 @@ def test_refresh_tells_what_changed_and_shows_it() -> None:
         tree.lookup("/1/a.bin")
 
 
-def test_a_name_that_is_looked_up_notices_by_itself() -> None:
+def test_a_lookup_notices_changes() -> None:
     store = many(2)
     sources = sources_of(store)
     old = sources.tree.file("/0/a.bin")
@@ -344,7 +344,7 @@ def test_a_name_that_is_looked_up_notices_by_itself() -> None:
     assert sources.refresh() == []
 
 
-def test_a_container_rewritten_in_place_is_an_error_until_it_is_looked_at_again() -> None:
+def test_a_container_rewritten_in_place_raises_until_refreshed() -> None:
     store = many(1)
     sources = sources_of(store, "0")
     node = sources.tree.file("/a.bin")
@@ -387,7 +387,7 @@ def test_a_part_that_changes_changes_the_container(change: str) -> None:
         assert sources.tree.file("/m/parts/one.bin").ino != old.ino
 
 
-def test_every_part_of_many_gets_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_parts_are_compared_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some in each round, of several containers side by side."""
     monkeypatch.setattr(watcher, "COMPARED_PARTS", 8)
     monkeypatch.setattr(watcher, "LEAST_PARTS", 4)
@@ -402,7 +402,7 @@ def test_every_part_of_many_gets_its_turn(monkeypatch: pytest.MonkeyPatch) -> No
         assert changed == [f"/{number[0]}"]
 
 
-def test_a_container_replaced_by_another_at_each_look_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_that_keeps_changing_is_tried_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to a number of times; then it is a file that says why."""
     store = many(1)
     tree = sources_of(store).tree

@@ -23,6 +23,7 @@ from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT as MADE
 from tests.tree.made import made
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
+from tests.waiting import wait_until
 
 TABLES = "parquet+jsonl+by-task"
 JOINED = ["episodes.parquet", "episodes.jsonl", "by-task", "by-success"]
@@ -53,7 +54,7 @@ def attribute(sources: Sources, name: str, path: str = "/episodes.parquet") -> s
     return sources.tree.lookup(path).xattrs().get(f"user.glassfs.{name}", b"").decode()
 
 
-def test_views_of_the_joined_table_stand_at_the_root_alone(store: MemoryStore) -> None:
+def test_views_of_the_joined_table_are_only_at_the_root(store: MemoryStore) -> None:
     with tree_of(store, views=TABLES).tree as tree:
         assert [node.name for node in tree.root.listing()][-len(JOINED):] == JOINED
         assert [node.name for node in tree.directory("a").listing()] == ["z.take"]
@@ -83,7 +84,7 @@ def test_rows_are_sorted_by_path_and_position(store: MemoryStore) -> None:
     assert last["embodiment"] is None and last["channels"] is None
 
 
-def test_values_of_another_type_are_unknown_and_others_left_out() -> None:
+def test_values_of_wrong_types_are_left_out() -> None:
     wrong = {
         "embodiment": 3, "language_instruction": ["x"], "fps": "fast", "success": 1, "total_reward": True,
         "num_frames": 1 << 63, "state_dim": 2.5, "episode_id": -1, "channels": ["a", 1], "unheard_of": 1,
@@ -154,7 +155,7 @@ def test_links_are_not_followed(store: MemoryStore) -> None:
     assert len(rows_of(tree_of(store))) == 4
 
 
-def test_what_cannot_be_read_costs_its_own_rows(store: MemoryStore) -> None:
+def test_an_unreadable_container_costs_only_its_rows(store: MemoryStore) -> None:
     many = [take(str(number)) for number in range(9000)]
     store.put("c/refused.take", takes(is_refused=True))
     store.put("c/short.take", takes(take(), declared=3))
@@ -191,7 +192,7 @@ def test_a_large_container_is_read_in_pieces() -> None:
     assert store.reads > reads, "blocks that went are made again"
 
 
-def test_a_snapshot_is_good_for_a_while_and_stays_what_it_is(
+def test_a_snapshot_is_valid_for_a_while_and_never_changes(
     store: LastingStore, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 3600.0)
@@ -212,7 +213,7 @@ def test_a_snapshot_is_good_for_a_while_and_stays_what_it_is(
         before.read(0, before.size)
 
 
-def test_a_snapshot_ends_by_itself(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_expires(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
     monkeypatch.setattr(joined, "AGE", 0)
     sources = tree_of(store)
@@ -223,7 +224,7 @@ def test_a_snapshot_ends_by_itself(store: LastingStore, monkeypatch: pytest.Monk
     assert len(rows_of(sources)) == 4
 
 
-def test_what_was_missing_for_a_moment_is_there_again(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_missing_for_a_moment_come_back(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
     monkeypatch.setattr(joined, "AGE", 0)
     sources = tree_of(store)
@@ -234,19 +235,26 @@ def test_what_was_missing_for_a_moment_is_there_again(store: LastingStore, monke
     assert len(rows_of(sources)) == 4
 
 
-def test_several_who_ask_wait_for_one_walk(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_callers_share_one_walk(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+
     class Slow(LastingStore):
         lists = 0
 
         def list(self, path: Any) -> Any:
             Slow.lists += 1
-            time.sleep(0.05)
+            wait_until(lambda: len(started) == 8)
             return super().list(path)
 
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 3600.0)
     joins = joins_of(Slow({"a/b.take": takes(take())}))
     found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(joins.snapshot())) for _ in range(8)]
+
+    def ask() -> None:
+        started.append(1)
+        found.append(joins.snapshot())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -255,7 +263,7 @@ def test_several_who_ask_wait_for_one_walk(store: LastingStore, monkeypatch: pyt
     assert Slow.lists == 2
 
 
-def test_for_others_there_is_only_what_everybody_can_reach_and_read(store: MemoryStore) -> None:
+def test_shared_tables_have_only_public_rows(store: MemoryStore) -> None:
     class Private(MemoryStore):
         def entry(self, path: Any) -> Entry:
             found = super().entry(path)
@@ -280,7 +288,7 @@ def test_for_others_there_is_only_what_everybody_can_reach_and_read(store: Memor
     assert "secret" not in "".join(path for path, _ in shared.tree.walk("/by-task"))
 
 
-def test_what_is_denied_to_its_group_is_not_for_everybody() -> None:
+def test_files_denied_to_their_group_are_not_public() -> None:
     class Denying(MemoryStore):
         def entry(self, path: Any) -> Entry:
             found = super().entry(path)
@@ -295,7 +303,7 @@ def test_what_is_denied_to_its_group_is_not_for_everybody() -> None:
     assert attribute(shared, "omitted") == "4"
 
 
-def test_what_not_everybody_may_read_only_the_reader_gets(store: MemoryStore) -> None:
+def test_private_tables_are_for_the_reader_only(store: MemoryStore) -> None:
     joint = tree_of(store).tree.lookup("episodes.jsonl")
     assert joint.mode & 0o777 == 0o444
     store.put("own", takes(take()), 0o640)
@@ -304,7 +312,7 @@ def test_what_not_everybody_may_read_only_the_reader_gets(store: MemoryStore) ->
     assert tree_of(store, audience=Audience(True, (7, 8))).tree.lookup("episodes.jsonl").mode & 0o777 == 0o444
 
 
-def test_a_folder_that_is_exchanged_while_it_is_listed_is_not_public() -> None:
+def test_a_folder_exchanged_while_listed_is_not_public() -> None:
     class Exchanged(MemoryStore):
         number = 0
 
@@ -329,7 +337,7 @@ def rows_and_opens(store: LastingStore, has_catalogue: bool) -> tuple[list[dict[
     return rows, store.opens - opens
 
 
-def test_the_catalogue_gives_the_same_rows_and_opens_nothing(store: LastingStore) -> None:
+def test_catalogued_rows_are_equal_and_open_nothing(store: LastingStore) -> None:
     records = [take(f"\udcff\ud800{number}", fps=1.5, channels=["a"]) for number in range(3000)]
     store.put("large", takes(*records, a_block=256))
     store.put("empty", takes())
@@ -343,26 +351,26 @@ def test_the_catalogue_gives_the_same_rows_and_opens_nothing(store: LastingStore
     assert one == 1 and [row["language_instruction"] for row in changed if row["container"] == "b.take"] == ["other"]
 
 
-def test_what_was_written_just_now_is_not_catalogued(store: LastingStore) -> None:
+def test_files_written_just_now_are_not_catalogued(store: LastingStore) -> None:
     """It may be written once more under the same mtime."""
     rows_and_opens(store, has_catalogue=True)
     store.put("new", takes(take()), mtime_ns=time.time_ns())
     assert [rows_and_opens(store, True)[1], rows_and_opens(store, True)[1]] == [1, 1]
 
 
-def test_what_is_made_of_several_files_is_not_catalogued(store: LastingStore) -> None:
+def test_containers_of_several_files_are_not_catalogued(store: LastingStore) -> None:
     store.put("manifest", takes(take("of parts"), parts=["a b"]))
     first, _ = rows_and_opens(store, has_catalogue=True)
     again, opened = rows_and_opens(store, has_catalogue=True)
     assert first == again and opened == 2
 
 
-def test_versions_that_do_not_last_are_not_catalogued() -> None:
+def test_passing_versions_are_not_catalogued() -> None:
     store = MemoryStore({"a.take": takes(take("first"))})
     assert [rows_and_opens(store, True)[1], rows_and_opens(store, True)[1]] == [1, 1]  # type: ignore[arg-type]
 
 
-def test_many_containers_push_nothing_out_and_hold_nothing(store: LastingStore) -> None:
+def test_glimpses_evict_nothing_and_hold_nothing(store: LastingStore) -> None:
     for number in range(200):
         store.put(f"many/{number}.take", takes(take()))
     sources = tree_of(store)
@@ -414,7 +422,7 @@ def test_sizes_are_exact_in_ranges(store: LastingStore) -> None:
         assert b"".join(file.read(offset, 7) for offset in range(0, file.size, 7)) == whole
 
 
-def test_a_walk_is_not_made_for_names_that_nobody_has(store: LastingStore) -> None:
+def test_unknown_names_take_no_snapshot(store: LastingStore) -> None:
     sources = tree_of(store)
     named(sources)
     sources.joins.close()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from glassfs.tree.sources.timed_calls import MOST_OF_VOLUME
 from glassfs.tree.sources.walk import Start
 from tests.memory_store import MemoryStore
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -33,21 +33,26 @@ def formats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def becomes(condition: Callable[[], bool]) -> bool:
-    """Whether something comes true after a while."""
-    end = time.monotonic() + 60
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    return condition()
-
-
 class Hanging(LastingStore):
-    """A store in which some names hang until told otherwise."""
+    """A store in which some paths hang until ``goes_on`` is set."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.hanging: tuple[str, ...] = ()
         self.goes_on = threading.Event()
+
+    def joins(self) -> Joins:
+        """Return joins with a short timeout for calls that hang, and a long one for all others."""
+        joins = joins_of(self, timeout_seconds=600.0)
+        call = joins.calls.call
+
+        def timed(key: Any, *arguments: Any) -> Any:
+            hangs = isinstance(key, Location) and "/".join(key.path) in self.hanging
+            joins.calls.timeout_seconds = 0.05 if hangs else 600.0
+            return call(key, *arguments)
+
+        joins.calls.call = timed  # type: ignore[method-assign]
+        return joins
 
     def _wait(self, path: tuple[str, ...]) -> None:
         if "/".join(path) in self.hanging:
@@ -62,50 +67,44 @@ class Hanging(LastingStore):
         return super().open(path)
 
 
-def test_what_hangs_costs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def helpers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "glassfs-timed-calls"]
+
+
+def test_a_hanging_file_costs_only_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
     monkeypatch.setattr(joined, "AGE", 0)
     store = Hanging({"a/x": takes(take()), "b/y": takes(take()), "c/z": takes(take())})
     store.hanging = ("a", "b/y")
-    joins = joins_of(store, timeout_seconds=0.2)
+    joins = store.joins()
     for _ in range(3):  # what still hangs is not waited for again
         table = joins.snapshot().table
         assert table.rows == 1
         assert table.attributes()["error"] == "a: does not answer; b/y: does not answer"
 
-    def helpers() -> int:
-        return len([thread for thread in threading.enumerate() if thread.name == "glassfs-timed-calls"])
-
-    assert becomes(lambda: helpers() == 2), "those that hang, and no others"
+    assert len(joins.calls) == 2
     store.goes_on.set()
-    assert becomes(lambda: joins.snapshot().table.rows == 3)
-    assert becomes(lambda: helpers() == 0)
+    wait_until(lambda: joins.snapshot().table.rows == 3)
+    wait_until(lambda: not helpers())
 
 
 def test_a_few_containers_that_hang_cost_their_own_rows() -> None:
-    class Patient(Hanging):
-        def entry(self, path: Any) -> Any:
-            if len(joins.calls) >= MOST_OF_VOLUME:  # it is asked whether the disk hangs too
-                joins.calls.timeout_seconds = 600.0
-            return super().entry(path)
-
-    store = Patient({f"{number}": takes(take()) for number in range(MOST_OF_VOLUME + 4)})
+    store = Hanging({f"{number}": takes(take()) for number in range(MOST_OF_VOLUME + 4)})
     store.hanging = tuple(f"{number}" for number in range(MOST_OF_VOLUME))
-    joins = joins_of(store, timeout_seconds=0.2)
-    table = joins.snapshot().table
+    table = store.joins().snapshot().table
     assert table.rows == 4
     assert table.attributes()["error"] == "; ".join(f"{name}: does not answer" for name in store.hanging)
     store.goes_on.set()
 
 
-def test_a_walk_keeps_nobody_from_anything_else() -> None:
+def test_a_walk_that_hangs_delays_no_other_lookup() -> None:
     store = Hanging({"a/x": takes(take()), "b": takes(take())})
     store.hanging = ("a",)
     sources = tree_of(store)
     found: list[object] = []
     asker = threading.Thread(target=lambda: found.append(sources.tree.lookup("episodes.jsonl")))
     asker.start()
-    assert becomes(lambda: any(thread.name == "glassfs-timed-calls" for thread in threading.enumerate()))
+    wait_until(helpers)
     assert isinstance(sources.tree.lookup("/b"), Directory) and sources.tree.lookup("/a/x").name == "x"
     assert not found
     store.goes_on.set()
@@ -150,7 +149,7 @@ def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
     assert max(found.block(number).size for number in range(found.blocks)) <= BLOCK_BYTES + 4096
 
 
-def test_rows_that_take_much_memory_are_made_in_room_for_them() -> None:
+def test_large_rows_are_made_in_reserved_memory() -> None:
     taken: list[int] = []
 
     class Noting(BlockCache):

@@ -25,7 +25,7 @@ def read(lease: Lease) -> bytes:
     return b"".join(source.read(0, 1) for source in lease.sources)
 
 
-def test_what_was_read_is_held_until_the_last_one_releases(store: MemoryStore) -> None:
+def test_sources_stay_open_until_the_last_release(store: MemoryStore) -> None:
     lease = lease_of(store)
     assert read(lease) == b"ab"
     assert not store.held
@@ -42,7 +42,7 @@ def test_what_was_read_is_held_until_the_last_one_releases(store: MemoryStore) -
     assert not store.held
 
 
-def test_what_is_kept_is_held_and_only_what_is_used_is_needed(store: MemoryStore) -> None:
+def test_kept_sources_stay_open_but_are_not_needed(store: MemoryStore) -> None:
     lease = lease_of(store)
     lease.keep()
     lease.keep()
@@ -71,7 +71,7 @@ def test_a_deleted_file_is_readable_while_it_is_leased(store: MemoryStore) -> No
     assert (lease.is_retired, lease.is_replaced) == (True, True)
 
 
-def test_releasing_too_often_is_a_fault_and_changes_nothing(store: MemoryStore) -> None:
+def test_releasing_too_often_raises_and_changes_nothing(store: MemoryStore) -> None:
     lease = lease_of(store)
     with lease:
         pass

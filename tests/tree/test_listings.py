@@ -33,7 +33,7 @@ def test_they_are_made_once_by_many_threads() -> None:
     root = container_root(Group(b"", members), origin())
 
     def look(_: int) -> int:
-        started.wait(10)
+        started.wait(120)
         return len(root.listing())
 
     with ThreadPoolExecutor(8) as threads:
@@ -124,7 +124,7 @@ def test_there_is_room_for_so_many_bytes(looks: list[tuple[int, int, int]], forg
             assert (listings.known(owners[owner], ino) is not None) == is_kept
 
 
-def test_what_series_keep_and_what_belongs_further_down_count() -> None:
+def test_kept_series_and_deeper_members_count() -> None:
     series = Series(b"s", 2, lambda number: Null(b""), kept=123_456)
     below = [Member((b"d", b"%d" % number), Null(b"")) for number in range(100)]
     root = container_root(Group(b"", lambda: [Member((b"s",), series), *below]), origin())
@@ -136,7 +136,7 @@ def test_what_series_keep_and_what_belongs_further_down_count() -> None:
     assert costs[1] == LISTING_COST + 100 * NODE_COST
 
 
-def test_what_was_missing_is_told_by_a_directory_made_anew() -> None:
+def test_a_rebuilt_directory_still_reports_its_errors() -> None:
     """It is found when somebody looks inside; the group that was looked into is gone by then."""
 
     def broken(name: bytes) -> Group:

@@ -138,7 +138,7 @@ def facts(*cameras: Content, **options: object) -> list[dict[str, object]]:
 def test_frames_are_told_by_runs() -> None:
     mixed: list[Content] = [RED, PNG, JPEG, JPEG, Blob(b"", Memory(b"x")), RED]
     (camera,) = facts(video(mixed, 8, 6, present=[0, 1, 2, 5, 6, 9], count=20))
-    assert (camera["name"], camera["folder"], camera["film"]) == (
+    assert (camera["name"], camera["folder"], camera["video"]) == (
         "camera 0", "./images/camera%200/", "./images/camera%200.mp4",
     )
     assert camera["suffixes"] == [".png", ".jpg", ".bin"]
@@ -147,7 +147,7 @@ def test_frames_are_told_by_runs() -> None:
 
 
 def test_of_many_frames_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episode, "MOST_LOOKS", 10)
+    monkeypatch.setattr(episode, "MOST_PROBES", 10)
     looked: list[int] = []
 
     def frame(number: int) -> Content:

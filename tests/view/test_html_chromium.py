@@ -101,7 +101,7 @@ def test_keys_lead_through_the_frames(chromium: Browser, run: Path) -> None:
     assert np.abs(np.subtract(pixel(chromium, ".camera img"), colour(4))).max() <= 3
     # The other camera saw nothing in this frame.
     assert np.abs(np.subtract(pixel(chromium, ".camera:last-child img"), colour(3))).max() <= 3
-    assert text(chromium, ".camera:last-child p") == "There is no frame 4: this is the one before."
+    assert text(chromium, ".camera:last-child p") == "There is no frame 4: this is the previous one."
     assert chromium.evaluate("[...document.querySelectorAll('.camera b')].map((name) => name.textContent)") == [
         "front", "wrist",
     ]
@@ -279,7 +279,7 @@ def test_an_address_cannot_lead_elsewhere(chromium: Browser, run: Path, words: s
 def test_frames_whose_kind_nobody_looked_at(
     chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(episode, "MOST_LOOKS", 1)
+    monkeypatch.setattr(episode, "MOST_PROBES", 1)
     with KinoWriter(tmp_path / "mixed.kdb") as writer:
         shots = [
             {"c": image(number) if number % 2 else Stored(jpeg(image(number), 95), 64, 48)} for number in range(6)

@@ -176,7 +176,7 @@ def test_missing_frames_show_the_one_before() -> None:
     made = video([raw(pixels[0]), stored(pixels[1], "png")], 40, 40, present=[2, 5], count=8)
     found = shown(bytes(data_of(made).whole())).images
     for number in (0, 1):
-        assert {int(value) for plane in found[number][1:] for value in plane.flat} == {planes.GREY}
+        assert {int(value) for plane in found[number][1:] for value in plane.flat} == {planes.GRAY}
     for number in range(2, 8):
         assert abs(rgb(found[number], 40, 40)[:32, :32] - pixels[number >= 5][:32, :32]).max() <= 3
     assert [image.number for image in found] == [1, 2] * 4
@@ -184,7 +184,7 @@ def test_missing_frames_show_the_one_before() -> None:
 
 def test_a_film_of_which_no_frame_is_there_is_grey() -> None:
     found = shown(bytes(data_of(video([], 20, 20, present=[], count=2)).whole())).images
-    assert all((image.luma == planes.GREY).all() for image in found)
+    assert all((image.luma == planes.GRAY).all() for image in found)
 
 
 @pytest.mark.parametrize("size", [(10, 7), (200, 100), (1, 1), (31, 900)])

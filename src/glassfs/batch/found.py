@@ -69,9 +69,9 @@ class Search:
         name, named, _ = self._named[0]
         return self._below(name, named, inner, path)
 
-    def inner(self, place: Location) -> Path:
+    def inner(self, location: Location) -> Path:
         """Return a location's path relative to the first named source."""
-        return place.path[len(self._named[0][1].path) :]
+        return location.path[len(self._named[0][1].path) :]
 
     def _below(self, source: str, named: Named, inner: Path, path: str) -> Iterator[SearchHit | Unlisted]:
         start = Folder(path, Location(named.store, (*named.path, *inner)))

@@ -29,42 +29,42 @@ CHUNK = 1 << 20
 
 
 @click.command()
-@click.argument("places", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_paths)
+@click.argument("words", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_paths)
 @views_option
 @connection_option
-def command(places: tuple[str, ...], views: str, connection: Connection) -> int:
+def command(words: tuple[str, ...], views: str, connection: Connection) -> int:
     """SOURCE is a container or a folder, or the URL of one, each PATH a file inside it.
 
     SOURCE and PATH may be written as one, as in 'glassfs cat run.trees/nodes/time.npy'.
     """
     buffer = memoryview(bytearray(CHUNK))
     is_whole = True
-    for source, paths in _grouped(places):
+    for source, paths in _grouped(words):
         with opened(source, views, connection) as tree:
             for path in paths:
                 is_whole &= _written(tree, path or "/", name_of(source), buffer)
     return 0 if is_whole else 1
 
 
-def _grouped(places: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _grouped(words: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each source with the paths wanted from it."""
-    first = located(places[0])
+    first = located(words[0])
     if first.path == "/":
-        if len(places) == 1:
+        if len(words) == 1:
             raise click.UsageError(_how_to(first), click.get_current_context())
-        yield first.source, places[1:]
+        yield first.source, words[1:]
         return
-    for place in map(located, places):
-        yield place.source, (place.path,)
+    for at in map(located, words):
+        yield at.source, (at.path,)
 
 
-def _how_to(place: Located) -> str:
+def _how_to(at: Located) -> str:
     from glassfs.source.remote.options import meant_by
 
-    if not is_url(place.source) and not os.path.exists(place.source):
-        meant = meant_by(place.source)
-        return f"{place.source}: no such file{meant or '; name a container or a folder, and a path inside it'}"
-    return f"{place.shown}: name a path inside it; 'glassfs ls {place.shown}' shows what is there"
+    if not is_url(at.source) and not os.path.exists(at.source):
+        meant = meant_by(at.source)
+        return f"{at.source}: no such file{meant or '; name a container or a folder, and a path inside it'}"
+    return f"{at.shown}: name a path inside it; 'glassfs ls {at.shown}' shows what is there"
 
 
 def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:

@@ -31,10 +31,10 @@ def complete_source(_context: click.Context, _parameter: click.Parameter, incomp
     if is_url(incomplete):
         return []
     folder, slash, begun = incomplete.rpartition("/")
-    place = located(folder) if slash else None
-    if place is None or (place.path == "/" and not os.path.isfile(place.source)):
+    at = located(folder) if slash else None
+    if at is None or (at.path == "/" and not os.path.isfile(at.source)):
         return [CompletionItem(incomplete, type="file")]
-    return _offered(place.source, place.path, begun, f"{folder}/")
+    return _offered(at.source, at.path, begun, f"{folder}/")
 
 
 def complete_path(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -43,8 +43,8 @@ def complete_path(context: click.Context, _parameter: click.Parameter, incomplet
     if not source or is_url(source):
         return []
     folder, slash, begun = incomplete.rpartition("/")
-    place = located(source)
-    return _offered(place.source, f"{place.path}/{folder}", begun, folder + slash)
+    at = located(source)
+    return _offered(at.source, f"{at.path}/{folder}", begun, folder + slash)
 
 
 def complete_paths(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -88,24 +88,24 @@ def command(
 
 def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> None:
     """Raise Refused if FILE must not be overwritten: the report, a source or a container."""
-    place = os.path.realpath(output)
-    if report and os.path.realpath(report) in (place, place + SUFFIX):
+    path = os.path.realpath(output)
+    if report and os.path.realpath(report) in (path, path + SUFFIX):
         raise Refused("is the report; name another file", output)
-    if os.path.isfile(place):
-        if any(os.path.realpath(source) == place for source in sources if not is_url(source)):
+    if os.path.isfile(path):
+        if any(os.path.realpath(source) == path for source in sources if not is_url(source)):
             raise Refused("is a source; name another file", output)
-        with suppress(OSError), open(place, "rb") as file:
+        with suppress(OSError), open(path, "rb") as file:
             if recognise(file.read(HEAD)) is not None:
                 raise Refused("is a container; name another file", output)
 
 
 def _run(plan: Plan, search: Search, settings: Settings, bar: Progress, form: str, output: str) -> Run:
-    def tell(name: str, reason: object) -> None:
+    def show(name: str, reason: object) -> None:
         with bar.aside():
             complain(f"{name}: {reason}")
 
     def unlisted_is(folder: Unlisted) -> None:
-        tell(folder.name, reason_of(folder.error, folder.name))
+        show(folder.name, reason_of(folder.error, folder.name))
 
     with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
         rows, is_still, writing = stack.enter_context(_opened(plan, search, report, form, output))
@@ -115,7 +115,7 @@ def _run(plan: Plan, search: Search, settings: Settings, bar: Progress, form: st
                 with writing():
                     rows.write(done.outcome.data)
             for fault in done.outcome.faults:
-                tell(done.item.found.name, fault)
+                show(done.item.found.name, fault)
             if done.is_last:
                 bar.advance(done.item.found.size)
         with writing():

@@ -56,9 +56,9 @@ def command(
     *chosen, folder = paths
     existing = Existing.OVERWRITE if overwrite else Existing.RESUME if resume else Existing.REFUSE
     plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=False)
-    place = located(source)
-    source, name = place.source, place.shown
-    chosen = [place.inner(path) for path in chosen] or [place.path]
+    at = located(source)
+    source, name = at.source, at.shown
+    chosen = [at.inner(path) for path in chosen] or [at.path]
     with opened(source, views, connection) as tree:
         starts = _starts(tree, name, chosen)
         if _would_hit_itself(tree, source, starts, folder):

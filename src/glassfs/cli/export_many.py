@@ -33,12 +33,12 @@ Failed = Callable[[str, Exception], None]
 def report_failure(source: str, folder: str, aside: Callable[[], AbstractContextManager[None]]) -> Failed:
     """Return a function that reports what is left out, under its name in the source or the target."""
 
-    def failed(place: str, error: Exception) -> None:
+    def failed(path: str, error: Exception) -> None:
         with aside():
             if isinstance(error, NotWritten):
-                report(os.path.join(folder, place[1:]), error)
+                report(os.path.join(folder, path[1:]), error)
             else:
-                report(place, error, source)
+                report(path, error, source)
 
     return failed
 
@@ -55,15 +55,15 @@ def export_many(
         progress(search, plan.shard, is_shown) as bar, plan.opened_report() as lines, plan.workers() as workers,
     ):
         existing = Existing.OVERWRITE if existing is Existing.OVERWRITE else Existing.RESUME
-        tell = report_failure(name, folder, bar.aside)
-        here = Export(tree, source, target, existing, Progress(), tell)
+        report_node = report_failure(name, folder, bar.aside)
+        here = Export(tree, source, target, existing, Progress(), report_node)
 
         def unlisted_is(one: Unlisted) -> None:
             with bar.aside():
                 report(one.name, one.error)
 
         def is_still(found: SearchHit) -> bool:
-            return target.has_anything(_place(found)) or _place(found) == "/"
+            return target.has_anything(_path(found)) or _path(found) == "/"
 
         run = Run(plan, workers, lines, unlisted_is, lambda hit: bar.advance(hit.size))
         walk = _Walk(plan, search, tree, source, here)
@@ -92,20 +92,20 @@ class _Walk:
     def files(self, starts: list[str]) -> Iterator[SearchHit | Unlisted]:
         for start in starts:
             self._here.make_folders_above(start)
-            place = self._folder_at(start)
-            if place is None:
+            path = self._folder_at(start)
+            if path is None:
                 yield self._found_at(start)
                 continue
             self._here.write(start, self._tree.lookup(start))
-            for found in self._search.below(place, start[1:]):
+            for found in self._search.below(path, start[1:]):
                 if isinstance(found, Unlisted):
                     yield found
                 elif found.kind is not Kind.FILE:
                     self._write(found)
-                elif not self._here.is_left_out(_place(found)):
+                elif not self._here.is_left_out(_path(found)):
                     yield found
                 elif self._plan.shard.has(found.key):
-                    self._here.leave_out(_place(found), None)
+                    self._here.leave_out(_path(found), None)
 
     def write_joined(self) -> None:
         """Write what the root has besides the folder's entries: tables over all containers."""
@@ -136,16 +136,16 @@ class _Walk:
 
     def _write(self, found: SearchHit) -> None:
         """Write a folder, which may contain files of any shard, or a link of this shard."""
-        place = _place(found)
+        path = _path(found)
         if found.kind is not Kind.LINK or self._plan.shard.has(found.key):
             try:
-                self._here.write(place, self._tree.lookup(place))
+                self._here.write(path, self._tree.lookup(path))
             except NotFound:
                 return  # removed meanwhile
             except Unusable:
                 raise
             except GlassfsError as error:
-                self._here.failed(place, error)
+                self._here.failed(path, error)
 
 
 @dataclass(frozen=True)
@@ -173,29 +173,29 @@ class Exporting:
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Faults()
 
-        def failed(place: str, error: Exception) -> None:
+        def failed(path: str, error: Exception) -> None:
             if isinstance(error, NotWritten):
-                faults.add(Fault(os.path.join(self.folder, place[1:]), str(error)))
+                faults.add(Fault(os.path.join(self.folder, path[1:]), str(error)))
             else:
-                reason = reason_of(error, name_of(self.source), place)
-                faults.add(Fault(f"{self.name}: {place}", reason, isinstance(error, Passing)))
+                reason = reason_of(error, name_of(self.source), path)
+                faults.add(Fault(f"{self.name}: {path}", reason, isinstance(error, Passing)))
 
-        place = _place(found)
+        path = _path(found)
         export = Export(tree, self.source, target, self.existing, Progress(), failed)
         is_container = is_several = False
         try:
-            node = tree.lookup(place)
+            node = tree.lookup(path)
             is_container = isinstance(node, Directory)
-            export.write_all(place)
+            export.write_all(path)
             is_several = len(node.origin.lease.sources) > 1
         except Unusable as error:
             return Outcome(is_container=False, fatal=str(error))
         except (GlassfsError, OSError) as error:
-            failed(place, error)
+            failed(path, error)
         except Exception as error:
-            failed(place, as_fault(error, found.name))
+            failed(path, as_fault(error, found.name))
         return Outcome(faults.all, is_container, is_several=is_several)
 
 
-def _place(found: SearchHit) -> str:
+def _path(found: SearchHit) -> str:
     return f"/{found.path}"

@@ -27,7 +27,7 @@ class Export:
         self._target = target
         self._is_resumed = existing is Existing.RESUME
         self._bar = bar
-        self._failed_is = failed
+        self._report = failed
         self._buffer = memoryview(bytearray(PIECE))
         self._unusable: set[str] = set()
         self._has_folders = os.path.isdir(source)
@@ -44,68 +44,68 @@ class Export:
 
     def write_all(self, start: str) -> None:
         """Write what is at a path and below it; the folders above it must exist."""
-        for place, node in nodes_from(self._tree, start, self._unlisted):
-            self.write(place, node)
+        for path, node in nodes_from(self._tree, start, self._unlisted):
+            self.write(path, node)
 
-    def is_left_out(self, place: str) -> bool:
+    def is_left_out(self, path: str) -> bool:
         """Return whether nothing can be written there because its folder could not be made, which was reported."""
-        return bool(self._unusable) and place.rpartition("/")[0] in self._unusable
+        return bool(self._unusable) and path.rpartition("/")[0] in self._unusable
 
     def make_folders_above(self, start: str) -> None:
         parts = start.split("/")
         for end in range(2, len(parts)):
-            place = "/".join(parts[:end])
-            self.write(place, self._tree.lookup(place))
+            path = "/".join(parts[:end])
+            self.write(path, self._tree.lookup(path))
 
-    def write(self, place: str, node: Node) -> None:
+    def write(self, path: str, node: Node) -> None:
         """Write one node without those below it. Raises Unusable."""
-        if place == "/":
+        if path == "/":
             return
-        if self.is_left_out(place):
-            self.leave_out(place, node)
+        if self.is_left_out(path):
+            self.leave_out(path, node)
             return
         try:
             if isinstance(node, Directory):
-                self._make_folder(place, node)
+                self._make_folder(path, node)
             elif isinstance(node, Symlink):
-                if not (self._is_resumed and self._target.has_link(place, node.target)):
-                    self._target.link(place, node.target, node.origin.mtime_ns)
+                if not (self._is_resumed and self._target.has_link(path, node.target)):
+                    self._target.link(path, node.target, node.origin.mtime_ns)
             elif isinstance(node, File):
-                self._write_file(place, node)
+                self._write_file(path, node)
         except Unusable:
             raise
         except NotWritten as error:
             below = " and nothing below it is written" if isinstance(node, Directory) else ""
-            self.failed(place, NotWritten(f"{error}{below}"))
-            self.leave_out(place, node, is_counted=True)
+            self.failed(path, NotWritten(f"{error}{below}"))
+            self.leave_out(path, node, is_counted=True)
         except (GlassfsError, OSError) as error:  # from the source; the target raises NotWritten
-            self.failed(place, error)
+            self.failed(path, error)
         except Exception as error:
-            self.failed(place, as_fault(error, f"{self._source}: {place}"))
+            self.failed(path, as_fault(error, f"{self._source}: {path}"))
 
-    def _make_folder(self, place: str, node: Directory) -> None:
-        if self._has_folders and self._is_target(place):
-            raise Unusable(f"is inside the source, as {place}; name another folder")
-        self._target.make_folder(place, node.mode)
+    def _make_folder(self, path: str, node: Directory) -> None:
+        if self._has_folders and self._is_target(path):
+            raise Unusable(f"is inside the source, as {path}; name another folder")
+        self._target.make_folder(path, node.mode)
 
-    def _is_target(self, place: str) -> bool:
+    def _is_target(self, path: str) -> bool:
         """Return whether a folder of the source is the target, which may be mounted a second time in there."""
         try:
-            return self._target.is_at(self._source + place)
+            return self._target.is_at(self._source + path)
         except OSError:
             return False
 
-    def _write_file(self, place: str, node: File) -> None:
+    def _write_file(self, path: str, node: File) -> None:
         origin = node.origin
         is_sized = node.data.is_sized
-        if self._is_resumed and self._target.has_file(place, origin.mtime_ns, node.size if is_sized else None):
+        if self._is_resumed and self._target.has_file(path, origin.mtime_ns, node.size if is_sized else None):
             if is_sized:
                 self._bar.correct(-node.size)
             return
         if not is_sized:
             self._bar.correct(node.size)
         with origin.lease:
-            self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node))
+            self._target.write(path, node.mode, origin.mtime_ns, self._pieces(node))
 
     def _pieces(self, node: File) -> Iterator[memoryview]:
         size = node.size
@@ -116,17 +116,17 @@ class Export:
             yield piece
             self._bar.advance(len(piece))
 
-    def leave_out(self, place: str, node: Node | None, is_counted: bool = False) -> None:
+    def leave_out(self, path: str, node: Node | None, is_counted: bool = False) -> None:
         """Write neither this node nor any below it."""
         if isinstance(node, Directory):
-            self._unusable.add(place)
+            self._unusable.add(path)
         self.failures += not is_counted
 
-    def failed(self, place: str, error: Exception) -> None:
+    def failed(self, path: str, error: Exception) -> None:
         """Count and report a node that is left out."""
         self.failures += 1
-        self._failed_is(place, error)
+        self._report(path, error)
 
-    def _unlisted(self, place: str, error: GlassfsError) -> None:
-        if place not in self._unusable:
-            self.failed(place, error)
+    def _unlisted(self, path: str, error: GlassfsError) -> None:
+        if path not in self._unusable:
+            self.failed(path, error)

@@ -85,13 +85,13 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Co
 def _described(sources: Sources, name: str, quick: bool) -> dict[str, Any]:
     """Return format, version, sizes in bytes, header facts and counts of a container."""
     container = sources.containers.all_open()[0].container
-    found = {"source": name} | _told(container)
+    found = {"source": name} | _header(container)
     if quick:
         return found
     return found | _counted(sources.tree, found["bytes"], container.format == "kinodb") | {"views": _views(sources)}
 
 
-def _told(container: Container) -> dict[str, Any]:
+def _header(container: Container) -> dict[str, Any]:
     """Return what header and index say."""
     return {
         "format": container.format, "version": container.version, "bytes": sum(part.size for part in container.sources),
@@ -109,16 +109,16 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
             folder = found_in.folder.location
             unreadable.append(str(found_in.error.at(folder.store.shown(folder.path))))
             continue
-        _, place, entry, _ = found_in
-        if entry.kind is not Kind.FILE or not place.may_be_container:
+        _, location, entry, _ = found_in
+        if entry.kind is not Kind.FILE or not location.may_be_container:
             continue
         try:
-            with sources.containers.glimpsed(place, entry.version) as (container, _):
-                found = _told(container)
+            with sources.containers.glimpsed(location, entry.version) as (container, _):
+                found = _header(container)
         except Unrecognised:
             continue
         except (GlassfsError, OSError) as error:
-            shown = place.store.shown(place.path)
+            shown = location.store.shown(location.path)
             unreadable.append(f"{shown}: {reason_of(error, shown)}")
             continue
         sums = formats.setdefault(found["format"], Counter())
@@ -156,7 +156,7 @@ def _views(sources: Sources) -> dict[str, list[str]]:
     for _ in range(LOOKED_INTO):
         if not waiting:
             break
-        place, directory, shown = waiting.popleft()
+        location, directory, shown = waiting.popleft()
         try:
             nodes, more = directory.listing(), shown.listing()
         except GlassfsError:
@@ -168,9 +168,9 @@ def _views(sources: Sources) -> dict[str, list[str]]:
             if below is None:
                 paths = found.setdefault(os.path.splitext(node.name)[1] or node.name, [])
                 if len(paths) < LOOKED_INTO:
-                    paths.append(f"{place}{node.name}")
+                    paths.append(f"{location}{node.name}")
             elif isinstance(below, Directory) and isinstance(node, Directory):
-                waiting.append((f"{place}{node.name}/", below, node))
+                waiting.append((f"{location}{node.name}/", below, node))
     return found
 
 

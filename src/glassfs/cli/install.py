@@ -19,7 +19,7 @@ HELPERS = ("mount.glassfs", "mount.fuse.glassfs")
 UNITS = ("glassfs@.service",)
 EXAMPLES = ("mnt-datasets.mount", "mnt-datasets.automount")
 PROGRAM_IN_UNITS = "/usr/local/bin/glassfs"
-MARK = "Written by 'glassfs install': the next one replaces this file, 'glassfs install --remove' takes it away."
+MARK = "Written by 'glassfs install', which replaces this file; 'glassfs install --remove' removes it."
 
 
 @click.command()
@@ -35,20 +35,20 @@ def command(with_systemd: bool, directory: str, prefix: str, remove: bool) -> No
     links = [Path(directory, helper) for helper in HELPERS]
     try:
         if remove:
-            _remove(links, [place for place, _ in _files(Path(prefix), PROGRAM_IN_UNITS)])
+            _remove(links, [path for path, _ in _files(Path(prefix), PROGRAM_IN_UNITS)])
             return
         helper, program = find_program(HELPERS[0]), find_program("glassfs")
         files = _files(Path(prefix), program) if with_systemd else []
-        _check([*links, *(place for place, _ in files)])
+        _check([*links, *(path for path, _ in files)])
         for link in links:
             link.unlink(missing_ok=True)
             link.symlink_to(helper)
             click.echo(f"{link} -> {helper}")
-        for place, text in files:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, encoding="utf-8")
-            place.chmod(0o644)
-            click.echo(f"wrote {place}")
+        for path, text in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o644)
+            click.echo(f"wrote {path}")
     except OSError as error:
         reason = f"{error.filename2 or error.filename}: {error.strerror}"
         if isinstance(error, PermissionError) and os.geteuid() != 0:
@@ -69,9 +69,9 @@ def find_program(name: str) -> str:
         sysconfig.get_path("scripts", f"{os.name}_user"),
     ]
     for folder in folders:
-        place = os.path.join(folder, name)
-        if os.path.isfile(place) and os.access(place, os.X_OK):
-            return place
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
     raise click.ClickException(f"{name} not found in {', '.join(folders)}; install the glassfs package")
 
 
@@ -81,10 +81,10 @@ def unit(name: str) -> str:
 
 
 def _files(prefix: Path, program: str) -> list[tuple[Path, str]]:
-    """What ``--systemd`` writes, each file with a line that says where it is from."""
-    places = {name: prefix / "lib/systemd/system" / name for name in UNITS}
-    places |= {name: prefix / "share/doc/glassfs" / name for name in EXAMPLES}
-    files = [(place, f"# {MARK}\n{_with_program(unit(name), program)}") for name, place in places.items()]
+    """Return the files that ``--systemd`` writes, each with a line that names glassfs as its origin."""
+    paths = {name: prefix / "lib/systemd/system" / name for name in UNITS}
+    paths |= {name: prefix / "share/doc/glassfs" / name for name in EXAMPLES}
+    files = [(path, f"# {MARK}\n{_with_program(unit(name), program)}") for name, path in paths.items()]
     return [*files, (prefix / "share/man/man1/glassfs.1", f'.\\" {MARK}\n{man.page()}')]
 
 
@@ -97,39 +97,39 @@ def _with_program(text: str, program: str) -> str:
     return text.replace(PROGRAM_IN_UNITS, f'"{path}"' if " " in path else path)
 
 
-def _check(places: list[Path]) -> None:
+def _check(paths: list[Path]) -> None:
     """Refuse, before anything is changed, to replace files of other origin."""
-    for place in places:
-        if os.path.lexists(place) and not _is_ours(place):
-            raise click.ClickException(f"{printable(str(place))}: exists and is not from glassfs; move it away first")
+    for path in paths:
+        if os.path.lexists(path) and not _is_ours(path):
+            raise click.ClickException(f"{printable(str(path))}: exists and is not from glassfs; move it away first")
 
 
 def _remove(links: list[Path], files: list[Path]) -> None:
     _check(links)
-    for place in [*links, *files]:
-        if os.path.lexists(place) and _is_ours(place):
-            place.unlink()
-            click.echo(f"removed {place}")
-            if place.parent.name == "glassfs" and not any(place.parent.iterdir()):
-                place.parent.rmdir()
+    for path in [*links, *files]:
+        if os.path.lexists(path) and _is_ours(path):
+            path.unlink()
+            click.echo(f"removed {path}")
+            if path.parent.name == "glassfs" and not any(path.parent.iterdir()):
+                path.parent.rmdir()
 
 
-def _is_ours(place: Path) -> bool:
-    if place.name in HELPERS:
-        return place.is_symlink() and os.path.basename(os.readlink(place)) == HELPERS[0]
-    if place.is_symlink() or not place.is_file():
+def _is_ours(path: Path) -> bool:
+    if path.name in HELPERS:
+        return path.is_symlink() and os.path.basename(os.readlink(path)) == HELPERS[0]
+    if path.is_symlink() or not path.is_file():
         return False
-    with place.open("rb") as file:
+    with path.open("rb") as file:
         return MARK.encode() in file.readline()
 
 
 def _warn_of_owners(program: str) -> None:
     """Warn if users other than root can replace the program that root will run."""
-    for place in (Path(program), *Path(program).parents):
-        status = place.stat()
+    for path in (Path(program), *Path(program).parents):
+        status = path.stat()
         is_open = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
         if status.st_uid != 0 or is_open:
-            who = "other users" if is_open else f"user {status.st_uid}"
-            sentence = f"warning: {who} can change {printable(str(place))}, and root will run {printable(program)}"
+            users = "other users" if is_open else f"user {status.st_uid}"
+            sentence = f"warning: {users} can change {printable(str(path))}, and root will run {printable(program)}"
             click.echo(f"glassfs: {sentence}", err=True)
             return

@@ -40,10 +40,10 @@ def command(
 
     SOURCE may include a path into a container, as in 'glassfs ls run.trees/nodes'.
     """
-    place = located(source)
-    inside = place.inner(path)
-    with opened(place.source, views, connection) as tree:
-        node = lookup(tree, inside, place.shown)
+    at = located(source)
+    inside = at.inner(path)
+    with opened(at.source, views, connection) as tree:
+        node = lookup(tree, inside, at.shown)
         if isinstance(node, Directory):
             failures = _list(tree, normal(inside), recursive, is_long, human_readable)
         else:
@@ -56,20 +56,20 @@ def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bo
     failures = 0
     waiting = [path]
     while waiting:
-        place = waiting.pop()
+        folder = waiting.pop()
         try:
-            nodes = sorted(tree.directory(place).listing(), key=lambda node: node.name)
+            nodes = sorted(tree.directory(folder).listing(), key=lambda node: node.name)
         except NotADirectory:  # a presumed container that is none
             continue
         except GlassfsError as error:
-            report(place, error)
+            report(folder, error)
             failures += 1
             continue
         if is_recursive:
-            click.echo(f"{'' if place == path else chr(10)}{printable(place)}:")
+            click.echo(f"{'' if folder == path else chr(10)}{printable(folder)}:")
         failures += _show(nodes, is_long, is_human)
         if is_recursive:
-            waiting += [f"{place.rstrip('/')}/{node.name}" for node in reversed(nodes) if isinstance(node, Directory)]
+            waiting += [f"{folder.rstrip('/')}/{node.name}" for node in reversed(nodes) if isinstance(node, Directory)]
     return failures
 
 

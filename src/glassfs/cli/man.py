@@ -9,25 +9,24 @@ from glassfs.mount.options import DESCRIPTIONS
 
 INTRODUCTION = (
     "glassfs mounts data containers (KinoDB, WShard, kastore and tskit, iKv, ML.NET IDV) as read-only directories: "
-    "arrays are .npy files, pictures .png and .jpg, documents .json, decoded block by block when somebody reads them."
+    "arrays are .npy files, images .png and .jpg, documents .json, decoded block by block when they are read."
 )
 
 NOTES = {
-    "A mount point that glassfs makes": (
-        "goes when the mount ends, if nothing is in it, but for a daemon that was ended by kill -9."
+    "A mount point created by glassfs": (
+        "is removed when the mount ends, if it is empty, but not after the daemon was ended by kill -9."
     ),
     "When the daemon dies": (
-        "by kill -9 or because memory ran out, the mount point answers 'Transport endpoint is not connected' until "
-        "'glassfs umount', or the next 'glassfs mount' there, takes the dead mount away. The option auto_unmount does "
-        "so at once, for root; some versions of fusermount3 (3.14 for one) do nothing of the kind for other users."
+        "by kill -9 or for lack of memory, the mount point answers 'Transport endpoint is not connected' until "
+        "'glassfs umount', or the next 'glassfs mount' there, removes the dead mount. The option auto_unmount removes "
+        "it at once for root; some versions of fusermount3, such as 3.14, ignore it for other users."
     ),
     "When a container changes": (
-        "what is read afterwards is the new one. glassfs notices by size and times of the file, as others do: bytes "
-        "that a program changes through mmap(2) do not move them, and what glassfs or the kernel keeps in memory can "
-        "then be older than the file."
+        "later reads get the new one. glassfs detects changes by size and times of the file: changes through mmap(2) "
+        "do not update these, and cached bytes in glassfs or the kernel can then be older than the file."
     ),
     "A mount that hangs": (
-        "'glassfs status' gives each mount two seconds and says 'does not answer' then. "
+        "'glassfs status' waits two seconds for each mount and then reports 'does not answer'. "
         "'glassfs umount --lazy' removes it."
     ),
 }
@@ -63,10 +62,10 @@ def page() -> str:
         parts += [".TP", f".B {_escaped(subject)}", _escaped(note)]
     parts += [
         ".SH EXIT STATUS",
-        "0; 1 where something failed; 2 for a wrong command line, a wrong mount option included; 130 after Ctrl\\-C; "
-        "of export 143 after SIGTERM, 129 where its terminal was closed.",
-        "mount.glassfs has those of mount(8): 1 for a wrong command line, 32 where mounting failed.",
-        ".SH ENVIRONMENT", ".TP", ".B GLASSFS_FUSE", "2 or 3: which libfuse to use.",
+        "0 on success; 1 if something failed; 2 for a wrong command line or mount option; 130 after Ctrl\\-C; "
+        "for export, verify and episodes 143 after SIGTERM and 129 after the terminal was closed.",
+        "mount.glassfs has those of mount(8): 1 for a wrong command line, 32 if mounting failed.",
+        ".SH ENVIRONMENT", ".TP", ".B GLASSFS_FUSE", "2 or 3: the version of libfuse to use.",
         ".SH SEE ALSO", ".BR fusermount3 (1), mount (8), systemd.mount (5)",
     ]
     return "\n".join(parts) + "\n"

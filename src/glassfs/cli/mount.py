@@ -28,7 +28,7 @@ def complete_options(_context: click.Context, _parameter: click.Parameter, incom
 
 
 @click.command(epilog=_described())
-@click.argument("places", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, shell_complete=complete_path)
+@click.argument("paths", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, shell_complete=complete_path)
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C and SIGTERM unmount.")
 @click.option(
     "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",
@@ -36,7 +36,7 @@ def complete_options(_context: click.Context, _parameter: click.Parameter, incom
 )
 @click.option("--log-file", type=click.Path(dir_okay=False), help="Log to this file instead of syslog.")
 def command(
-    places: tuple[str, ...], foreground: bool, options: tuple[str, ...], log_file: str | None,
+    paths: tuple[str, ...], foreground: bool, options: tuple[str, ...], log_file: str | None,
 ) -> int:
     """If SOURCE is a container, MOUNTPOINT shows its contents. If it is a folder, it is mirrored, and every container
     in it is a directory. With several SOURCEs, MOUNTPOINT has one directory for each.
@@ -48,15 +48,15 @@ def command(
     """
     from glassfs.mount.daemon import mount
 
-    if not places:
+    if not paths:
         raise click.UsageError("SOURCE is missing: name a container or a folder", click.get_current_context())
     try:
         parsed = MountOptions.parse(options)
     except WrongOption as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
-    if len(places) == 1:
-        return _mount_at_own(places[0], parsed, foreground, log_file)
-    *sources, mountpoint = places
+    if len(paths) == 1:
+        return _mount_at_own(paths[0], parsed, foreground, log_file)
+    *sources, mountpoint = paths
     return mount(sources, mountpoint, parsed, foreground, log_file)
 
 

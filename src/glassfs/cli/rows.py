@@ -51,8 +51,8 @@ def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
 
 def _rows(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
     """Yield the values of each row in the order of COLUMNS."""
-    for number, told in enumerate(zip(*standard_json.loads(placed.piece.data), strict=True), placed.first):
-        yield (placed.path, number, *told)
+    for number, values in enumerate(zip(*standard_json.loads(placed.piece.data), strict=True), placed.first):
+        yield (placed.path, number, *values)
 
 
 def _as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
@@ -66,7 +66,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return json.as_text(value).replace("\0", "\ufffd")  # NUL is the end for many who read CSV
+        return json.as_text(value).replace("\0", "\ufffd")  # many CSV readers stop at NUL
     return json.line(value).decode().strip('"')
 
 

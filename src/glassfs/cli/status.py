@@ -23,11 +23,11 @@ def command(as_json: bool) -> None:
 
 
 def _line(found: dict[str, Any]) -> str:
-    place = f"{printable(found['source'])} on {printable(found['mountpoint'])}"
+    mount = f"{printable(found['source'])} on {printable(found['mountpoint'])}"
     try:
-        return f"{place}: {printable(str(found.get('unreadable') or _details(found)))}"
+        return f"{mount}: {printable(str(found.get('unreadable') or _details(found)))}"
     except (KeyError, TypeError, ValueError, OverflowError):
-        return f"{place}: {probe.FOREIGN}"
+        return f"{mount}: {probe.FOREIGN}"
 
 
 def _details(found: dict[str, Any]) -> str:

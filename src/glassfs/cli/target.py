@@ -78,9 +78,9 @@ class Target:
         """Return whether ``path`` leads to this folder. Raises OSError."""
         return _identity(os.stat(path)) == self._identity
 
-    def make_folder(self, place: str, mode: int) -> None:
+    def make_folder(self, path: str, mode: int) -> None:
         """Make a folder unless it exists. A new one has ``mode`` less the umask and is writable by its owner."""
-        above, name = self._at(place)
+        above, name = self._at(path)
         with _writing:
             try:
                 os.mkdir(name, mode & 0o777 | OWNER, dir_fd=above)
@@ -88,12 +88,12 @@ class Target:
                 if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
                     raise NotWritten("something other than a directory is in the way") from None
 
-    def write(self, place: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
         """Write a file of these pieces, each but the last PIECE long; zeros become holes.
 
         If ``pieces`` raises, the error passes through and no file is created.
         """
-        folder, name = self._free(place)
+        folder, name = self._free(path)
         temporary = _temporary_name()
         try:
             with _writing:
@@ -110,9 +110,9 @@ class Target:
             _discard(folder, temporary)
             raise
 
-    def link(self, place: str, goal: str, mtime_ns: int) -> None:
+    def link(self, path: str, goal: str, mtime_ns: int) -> None:
         """Make a symbolic link to ``goal``."""
-        folder, name = self._free(place)
+        folder, name = self._free(path)
         temporary = _temporary_name()
         try:
             with _writing:
@@ -123,23 +123,23 @@ class Target:
             _discard(folder, temporary)
             raise
 
-    def has_file(self, place: str, mtime_ns: int, size: int | None) -> bool:
+    def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
         """Return whether a regular file with this time and, if given, size exists."""
-        status = self._status(*self._at(place))
+        status = self._status(*self._at(path))
         return (
             status is not None and stat.S_ISREG(status.st_mode) and status.st_mtime_ns == mtime_ns
             and size in (None, status.st_size)
         )
 
-    def has_anything(self, place: str) -> bool:
+    def has_anything(self, path: str) -> bool:
         """Return whether anything exists there."""
         try:
-            return self._status(*self._at(place)) is not None
+            return self._status(*self._at(path)) is not None
         except NotWritten:
             return False
 
-    def has_link(self, place: str, goal: str) -> bool:
-        folder, name = self._at(place)
+    def has_link(self, path: str, goal: str) -> bool:
+        folder, name = self._at(path)
         try:
             return os.readlink(name, dir_fd=folder) == raw(goal)
         except OSError:
@@ -149,9 +149,9 @@ class Target:
         with _writing:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
-    def _free(self, place: str) -> tuple[int, bytes]:
+    def _free(self, path: str) -> tuple[int, bytes]:
         """Return folder and name for a new file where nothing exists or the existing file may be replaced."""
-        folder, name = self._at(place)
+        folder, name = self._at(path)
         status = self._status(folder, name)
         if status is None:
             return folder, name
@@ -165,17 +165,17 @@ class Target:
             raise NotWritten("something other than a regular file is in the way; use --overwrite to replace it")
         return folder, name
 
-    def _at(self, place: str) -> tuple[int, bytes]:
+    def _at(self, path: str) -> tuple[int, bytes]:
         """Return the open folder of a path, and the name in it."""
-        folder, _, name = place.rpartition("/")
+        folder, _, name = path.rpartition("/")
         return self._folder(folder), _component(name)
 
-    def _folder(self, place: str) -> int:
+    def _folder(self, path: str) -> int:
         """Return the descriptor of an existing folder, opened component by component from an open one."""
-        if place == self._last[0]:  # usually the same folder as before
+        if path == self._last[0]:  # usually the same folder as before
             return self._last[1]
         missing: list[str] = []
-        known = place
+        known = path
         while known and known not in self._folders:
             known, _, name = known.rpartition("/")
             missing.append(name)
@@ -185,7 +185,7 @@ class Target:
             known = f"{known}/{name}"
             descriptor = self._entered(descriptor, _component(name))
             self._folders.put(known, descriptor)
-        self._last = place, descriptor
+        self._last = path, descriptor
         return descriptor
 
     def _entered(self, above: int, name: bytes) -> int:
@@ -220,7 +220,7 @@ def opened_target(
     kept = set() if is_url(source) else {_identity(os.stat(source))}
     above, missing = _deepest(path)
     try:
-        if any(place in kept for place in _and_above(above)):
+        if any(identity in kept for identity in _and_above(above)):
             raise NotWritten("is the source itself or inside it; name another folder")
         if missing and is_begun:
             raise Unusable("does not exist on one of the workers; use a folder that all of them share")
@@ -263,18 +263,18 @@ def names_below(path: str, folder: str) -> list[str] | None:
 def _deepest(path: str) -> tuple[int, list[bytes]]:
     """Open the deepest existing directory of a path; also return the names missing below it."""
     missing: list[bytes] = []
-    place = os.fsencode(path)
+    target = os.fsencode(path)
     while True:
         try:
-            descriptor = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | (0 if missing else os.O_NOFOLLOW))
+            descriptor = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | (0 if missing else os.O_NOFOLLOW))
         except FileNotFoundError as error:
-            above, name = os.path.split(place.rstrip(b"/"))
+            above, name = os.path.split(target.rstrip(b"/"))
             if name in (b"", b".", b".."):
                 _raise_not_written(error)
             missing.insert(0, name)
-            place = above or b"."
+            target = above or b"."
         except NotADirectoryError as error:
-            if not missing and os.path.islink(place):
+            if not missing and os.path.islink(target):
                 raise NotWritten("is a symbolic link; append a slash to use the folder that it leads to") from error
             raise NotWritten("is not a directory" if not missing else "its parent is not a directory") from error
         except OSError as error:
@@ -285,16 +285,16 @@ def _deepest(path: str) -> tuple[int, list[bytes]]:
 
 def _and_above(directory: int) -> Iterator[Identity]:
     """Yield an open directory and all above it, found through descriptors."""
-    place = _identity(os.fstat(directory))
+    identity = _identity(os.fstat(directory))
     current = os.dup(directory)
     try:
         while True:
-            yield place
+            yield identity
             above = os.open(b"..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=current)
             os.close(current)
             current = above
-            below, place = place, _identity(os.fstat(current))
-            if place == below:
+            below, identity = identity, _identity(os.fstat(current))
+            if identity == below:
                 return
     finally:
         os.close(current)

@@ -34,10 +34,10 @@ def command(
 
     SOURCE may include a path into a container, as in 'glassfs tree run.trees/nodes'.
     """
-    place = located(source)
-    inside = place.inner(path)
-    with opened(place.source, views, connection) as tree:
-        node = lookup(tree, inside, place.shown)
+    at = located(source)
+    inside = at.inner(path)
+    with opened(at.source, views, connection) as tree:
+        node = lookup(tree, inside, at.shown)
         if not isinstance(node, Directory):
             raise NotADirectory(f"{inside}: is not a directory; show it with 'glassfs ls -l'")
         click.echo(printable(shown(source) if normal(path) == "/" else path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from glassfs.cli.option_completion import complete_path
-from glassfs.mount import mountpoint as places
+from glassfs.mount import mountpoint as mountpoints_of_glassfs
 from glassfs.mount import system
 
 
@@ -15,9 +15,9 @@ from glassfs.mount import system
 def command(mountpoints: tuple[str, ...], lazy: bool) -> None:
     """A mount point that glassfs created is removed if it is empty."""
     for mountpoint in mountpoints:
-        place = system.real_path(mountpoint)
-        is_own = not lazy and system.is_glassfs(place) and places.is_own(place)
+        path = system.real_path(mountpoint)
+        is_own = not lazy and system.is_glassfs(path) and mountpoints_of_glassfs.is_own(path)
         system.unmount(mountpoint, lazy)
         if is_own:
             # Without waiting, the name might still exist when the next command needs it.
-            places.wait_for_removal(place)
+            mountpoints_of_glassfs.wait_for_removal(path)

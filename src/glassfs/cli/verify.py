@@ -36,7 +36,7 @@ SMALL = 1 << 20
 """Containers up to this size are read by one thread: more would take longer."""
 
 
-class _Told(NamedTuple):
+class _Finding(NamedTuple):
     """A fault as reported for ``place``, and as a complete sentence, which identifies duplicates."""
 
     place: str
@@ -45,7 +45,7 @@ class _Told(NamedTuple):
     is_passing: bool = False
 
     @classmethod
-    def of(cls, place: str, error: Exception, source: str) -> _Told:
+    def of(cls, place: str, error: Exception, source: str) -> _Finding:
         return cls(place, reason_of(error, source, place), reason_of(error, source), isinstance(error, Passing))
 
 
@@ -76,21 +76,21 @@ def command(
 
 
 def _run(plan: Plan, search: Search, connection: Connection, bar: Progress, as_json: bool) -> Run:
-    def tell(name: str, fault: Fault) -> None:
+    def show(name: str, fault: Fault) -> None:
         with bar.aside():
-            _tell(name, fault, as_json)
+            _show(name, fault, as_json)
 
     def unlisted_is(folder: Unlisted) -> None:
-        tell(folder.name, Fault("", reason_of(folder.error, folder.name)))
+        show(folder.name, Fault("", reason_of(folder.error, folder.name)))
 
     with plan.opened_report() as report, plan.workers() as workers:
         run = Run(plan, workers, report, unlisted_is, lambda hit: bar.advance(hit.size))
-        work = Verification(Settings(connection=connection, threads=plan.threads), tell if workers is None else None)
+        work = Verification(Settings(connection=connection, threads=plan.threads), show if workers is None else None)
         for done in run.outcomes(search.all(), work):
             found = done.item.found
             if workers is not None:
                 for fault in done.outcome.faults:
-                    tell(found.name, fault)
+                    show(found.name, fault)
             bar.advance(found.size)
     return run
 
@@ -100,7 +100,7 @@ class Verification:
     """The work: the faults of each container. ``report`` is called with each fault at once."""
 
     settings: Settings
-    tell: Callable[[str, Fault], None] | None = None
+    report: Callable[[str, Fault], None] | None = None
 
     def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
         with Opener(self.settings) as opener:
@@ -111,13 +111,13 @@ class Verification:
         faults = Faults()
         try:
             for fault in faults_of(found, opener, self.settings.threads):
-                if faults.add(fault) and self.tell is not None:
-                    self.tell(found.name, fault)
+                if faults.add(fault) and self.report is not None:
+                    self.report(found.name, fault)
         except Unrecognised:
             return Outcome(is_container=False)
-        if self.tell is not None:
+        if self.report is not None:
             for fault in faults.others:
-                self.tell(found.name, fault)
+                self.report(found.name, fault)
         return Outcome(faults.all, is_several=opener.is_several)
 
 
@@ -144,30 +144,30 @@ def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Fault]
         yield Fault("", fault.reason, isinstance(fault, Passing))
 
 
-def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Told]:
+def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Finding]:
     with opener.opened(named) as (tree, container):
         is_small = container.sources[0].size <= SMALL
         yield from _faults_in_files(tree, name, 1 if is_small else threads or os.cpu_count() or 1)
         try:
             for place, reason in container.check():
-                yield _Told(place, reason, reason)
+                yield _Finding(place, reason, reason)
         except GlassfsError as error:
-            yield _Told.of("", error, name)
+            yield _Finding.of("", error, name)
 
 
-def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Told]:
-    unlisted: list[_Told] = []
+def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding]:
+    unlisted: list[_Finding] = []
     is_over = threading.Event()
 
     def unlisted_is(path: str, error: GlassfsError) -> None:
-        unlisted.append(_Told.of(path, error, source))
+        unlisted.append(_Finding.of(path, error, source))
 
     def files() -> Iterator[tuple[str, File]]:
         for path, node in tree.walk(on_error=unlisted_is):
             if isinstance(node, File):
                 yield path, node
             elif reason := node.xattrs().get("user.glassfs.error"):
-                unlisted.append(_Told(path, reason.decode(), reason.decode()))
+                unlisted.append(_Finding(path, reason.decode(), reason.decode()))
 
     if threads == 1:
         for path, file in files():
@@ -175,7 +175,7 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Told]:
     else:
         pool = ThreadPoolExecutor(threads)
         try:
-            waiting: deque[Future[_Told | None]] = deque()
+            waiting: deque[Future[_Finding | None]] = deque()
             for path, file in files():
                 waiting.append(pool.submit(_fault_in, file, source, path, is_over))
                 if len(waiting) > AHEAD:
@@ -188,12 +188,12 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Told]:
     yield from unlisted
 
 
-def _given(told: _Told | None) -> Iterator[_Told]:
-    if told is not None:
-        yield told
+def _given(finding: _Finding | None) -> Iterator[_Finding]:
+    if finding is not None:
+        yield finding
 
 
-def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Told | None:
+def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Finding | None:
     """Return why a file cannot be read completely or has invalid contents; None once ``is_over``."""
     if isinstance(file.content, Image) and file.data.location() is None:
         return None  # a frame of an array that is read as a whole
@@ -205,13 +205,13 @@ def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))
     except (GlassfsError, OSError) as error:
-        return _Told.of(path, error, source)
+        return _Finding.of(path, error, source)
     except (ValueError, RecursionError) as error:
         reason = f"is not valid JSON: {error}"
-        return _Told(path, reason, reason)
+        return _Finding(path, reason, reason)
     return None
 
 
-def _tell(name: str, fault: Fault, as_json: bool) -> None:
+def _show(name: str, fault: Fault, as_json: bool) -> None:
     said = {"source": name, "place": fault.place, "reason": fault.reason}
     click.echo(json.dumps(said) if as_json else printable(f"{name}: {fault}"))

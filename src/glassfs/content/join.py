@@ -135,8 +135,8 @@ def _value(record: Any, name: str) -> Any:
 
 def _within_limit(texts: Sequence[str]) -> list[str]:
     """Return as many of the texts as fit the limit."""
-    letters = accumulate(len(text) + 1 for text in texts)
-    return [text for text, end in zip(texts, letters, strict=True) if end <= LONGEST]
+    characters = accumulate(len(text) + 1 for text in texts)
+    return [text for text, end in zip(texts, characters, strict=True) if end <= LONGEST]
 
 
 def _weight(value: Any) -> int:

@@ -1,6 +1,6 @@
-"""How contents look as files. ``contract`` says what a view is, ``canonical`` has those that every tree shows.
+"""Contents as files. ``contract`` defines views; ``canonical`` has the ones that every tree shows.
 
-All others are derived: ``registry`` knows them, and a tree has a ``ViewSet`` of those that were asked for.
+All other views are derived: ``registry`` knows them, and a tree has a ``ViewSet`` of those that the user asked for.
 """
 
 from glassfs.view.canonical import data_of, file_of, folder_of, has_file

@@ -1,4 +1,4 @@
-"""Episodes by what was to be done and by how that went: symbolic links to their directories.
+"""Episodes by instruction and by success: symbolic links to their directories.
 
 Listing them takes a pass over the records. Any thread.
 """
@@ -18,14 +18,14 @@ from glassfs.view.contract import Key, Shown, View
 INSTRUCTION, SUCCESS = "language_instruction", "success"
 DIGITS = 6
 MOST = 100_000
-"""Links in a directory: whoever lists it has all of them in memory, and there may be as many as a file has room for."""
+"""Limit of links in a directory: listing it takes all of them in memory, and a file may declare any number."""
 _UP = (b"..", b"..")
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if table.records is None or not (table.directory or isinstance(table, Joined)):
         return
-    if not isinstance(table, Joined):  # how many rows that has is found out when somebody lists them
+    if not isinstance(table, Joined):  # its number of rows is found when it is listed
         _demand_few(table)
     for name, word in ((b"by-task", _task), (b"by-success", _success)):
         yield Shown(Group(name, _members(table, word)), name=name)
@@ -46,7 +46,7 @@ def _success(record: dict[str, Any]) -> bytes:
 
 
 def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[[], Iterator[Member]]:
-    """Links under the words that are found for their rows."""
+    """Return a function that yields links, grouped by the word of each row."""
 
     def members() -> Iterator[Member]:
         _demand_few(table)
@@ -63,7 +63,7 @@ def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[
 
 
 def _from_folder(table: Joined, record: dict[str, Any]) -> tuple[bytes, Link]:
-    """The name of a link to an episode of one of many containers, and the link."""
+    """Return the link to an episode of one of many containers, and its name."""
     name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
     return name, Link(name, (), f"../../{table.path_of(record)}")
 

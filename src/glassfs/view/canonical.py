@@ -1,7 +1,7 @@
-"""The views that every tree has: for each content the one file that stands for it and, for films, a folder of frames.
+"""The views that every tree has: for each content one file and, for videos, a directory of frames.
 
-Each is a module with a function ``content, cache, key → suffix, data`` and a line in the table below. Contents that are
-not there, such as tables, only say what others mean: they are shown by derived views, or not at all.
+Each is a module with a function ``content, cache, key → suffix, data`` and a line in the table below. Contents without
+a file, such as tables, only describe others: derived views show them, if at all.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ _VIEWS: dict[type[Content], _View] = {
 
 
 def has_file(content: Content) -> bool:
-    """Whether there is a file for a content that is not a collection."""
+    """Return whether a content, not a collection, has a file."""
     return any(base in _VIEWS for base in type(content).__mro__)
 
 
 def file_of(content: Content, cache: BlockCache, key: Key) -> File:
-    """That file."""
+    """Return the file of a content."""
     return File(*_view(type(content))(content, cache, key))
 
 
 def data_of(content: Content, cache: BlockCache, key: Key) -> Data:
-    """Its bytes."""
+    """Return the bytes of a content's file."""
     return _view(type(content))(content, cache, key)[1]
 
 
 def folder_of(content: Content) -> Series | None:
-    """What else a content shows, in a folder of its name."""
+    """Return the further contents in a directory named like the content: the frames of a video."""
     return video.frames(content) if isinstance(content, Array) else None
 
 
 def _view(kind: type[Content]) -> _View:
-    """The view of a kind of content, or of the nearest kind that it derives from."""
+    """Return the view of a kind of content, or of the nearest kind from which it derives."""
     for base in kind.__mro__:
         if base in _VIEWS:
             return _VIEWS[base]

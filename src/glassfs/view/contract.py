@@ -1,7 +1,7 @@
-"""What a view is: contents in another form, as files beside those that stand for them.
+"""The contract of views: contents in another form, as files beside their canonical files.
 
-Views know contents, never formats. A third party adds one by an entry point in the group ``glassfs.views``: its name is
-the view's, its value a ``View``.
+Views know contents, never formats. Other packages add views by entry points in the group ``glassfs.views``: the name is
+the view's, the value a ``View``.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from glassfs.cache import BlockCache
 from glassfs.content import Collection, Content, Data
 
 Key = tuple[Hashable, ...]
-"""Begins with the version of the container, and tells one content of it in one view from all others."""
+"""Begins with the version of the container, and identifies one content in one view."""
 
 
 class File(NamedTuple):
-    """A file for a content: what follows the content's name, and the bytes."""
+    """A file for a content: the suffix to append to the content's name, and the bytes."""
 
     suffix: str
     data: Data
 
 
 class Shown(NamedTuple):
-    """What a view makes of a content: a file, or a directory of further contents.
+    """A file that a view makes of a content, or a directory of further contents.
 
-    It is called like the content with ``suffix`` behind it, or ``name`` where that is given.
+    Its name is that of the content with ``suffix`` appended, or ``name`` if that is given.
     """
 
     thing: Data | Collection
@@ -37,10 +37,10 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A view. ``show`` is asked for contents of ``kinds``, and gives nothing for those that it does not show.
+    """A view. ``show`` is called with contents of ``kinds``, and yields nothing for those that it does not show.
 
-    It decodes nothing. It raises GlassfsError for what cannot be shown, with the reason. ``summary`` is a line for
-    people.
+    It decodes nothing, and raises GlassfsError with the reason if a content cannot be shown. ``summary`` is one line
+    for users.
     """
 
     name: str

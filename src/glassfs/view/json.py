@@ -1,7 +1,7 @@
 """Values as strict JSON: UTF-8, keys in their order, indent 2, a newline at the end.
 
-What JSON cannot carry is written so that it is still there: NaN and the infinities as strings, bytes that are not UTF-8
-as U+FFFD. A key that this makes equal to an earlier one gets ``~2``, ``~3`` … behind it.
+Values that JSON lacks are written in another way: NaN and the infinities as strings, bytes that are not UTF-8 as
+U+FFFD. A key that this makes equal to an earlier one gets ``~2``, ``~3`` … appended.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from glassfs.names import free_name
 
 LIMIT = 64 << 20
 AT_ONCE = 64 << 10
-"""Bytes or characters of one string that are written at a time: each may need some sixty bytes for a moment."""
+"""Bytes or characters of one string that are written at a time: each may need some sixty bytes temporarily."""
 SHORT = 4 << 10
-"""Characters and values of an object or a list that is written at once."""
+"""Limit of characters and values in an object or a list that is written at once."""
 
 _PLAIN = frozenset((int, float, bool, type(None)))
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -34,7 +34,7 @@ def view(document: Document, cache: BlockCache, key: Hashable) -> tuple[str, Dat
 
 
 def render(value: Any) -> bytearray:
-    """The file for a value. Raises TooLarge past LIMIT. Beside the value there is only the text in memory."""
+    """Return the file for a value. Raises TooLarge past LIMIT. Takes no memory but the text."""
     text = bytearray()
     _write(text, value, b"\n")
     text += b"\n"
@@ -44,14 +44,14 @@ def render(value: Any) -> bytearray:
 
 
 def line(value: Any) -> bytearray:
-    """A value on one line, without the newline. Raises TooLarge past LIMIT."""
+    """Return a value on one line, without the newline. Raises TooLarge past LIMIT."""
     text = bytearray()
     _write(text, value, None)
     return text
 
 
 def _write(text: bytearray, value: Any, margin: bytes | None) -> None:
-    """Appends a value. ``margin`` is the newline and the blanks before it, or None for all in one line."""
+    """Append a value. ``margin`` is the newline and the spaces before it, or None to write on one line."""
     if len(text) > LIMIT:
         raise _too_large()
     if isinstance(value, (str, bytes)):
@@ -87,7 +87,8 @@ def _write_object(text: bytearray, members: dict[Any, Any], margin: bytes | None
     separator = b""
     text += b"{"
     for key, item in members.items():
-        name = _unused(as_text(key), names)
+        name = as_text(key)
+        name = free_name(name, names.__contains__, name.__add__)
         names.add(name)
         text += separator + (inner or b"")
         _write_string(text, name)
@@ -98,7 +99,7 @@ def _write_object(text: bytearray, members: dict[Any, Any], margin: bytes | None
 
 
 def _written_at_once(members: dict[Any, Any], margin: bytes | None) -> bytes | None:
-    """The same by the standard library's encoder, which is quicker; None where it would not do or not be small."""
+    """Return an object as the faster standard encoder writes it; None if that is not possible or it is not small."""
     left = SHORT - len(members)
     for key, item in members.items():
         if type(key) is not str:
@@ -122,7 +123,7 @@ def _written_at_once(members: dict[Any, Any], margin: bytes | None) -> bytes | N
 
 @lru_cache(16)
 def _encoder(margin: bytes | None) -> JSONEncoder:
-    """For objects without others inside. It makes no breaks of its own, but they can be part of what separates."""
+    """Return an encoder for objects without nested ones. It makes no line breaks, but separators may contain them."""
     separator = ", " if margin is None else f",{margin.decode()}  "
     return JSONEncoder(
         ensure_ascii=False, check_circular=False, allow_nan=False, separators=(separator, ": "),
@@ -142,7 +143,7 @@ def _write_string(text: bytearray, value: str | bytes) -> None:
 
 
 def _pieces(value: str | bytes) -> Iterator[str]:
-    """A string as text that UTF-8 can carry, in pieces."""
+    """Yield a string in pieces, as text that UTF-8 can encode."""
     if isinstance(value, str):
         for start in range(0, len(value), AT_ONCE):
             yield as_text(value[start : start + AT_ONCE])
@@ -158,18 +159,14 @@ def _too_large() -> TooLarge:
 
 
 def as_text(value: str | bytes) -> str:
-    """Text that UTF-8 can carry: what is not valid becomes U+FFFD."""
+    """Return text that UTF-8 can encode: what is not valid becomes U+FFFD."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
 
 
 def name_of(number: float) -> str:
-    """How a number that JSON lacks is written."""
+    """Return the string for a number that JSON lacks."""
     if math.isnan(number):
         return "NaN"
     return "Infinity" if number > 0 else "-Infinity"
-
-
-def _unused(key: str, names: set[str]) -> str:
-    return free_name(key, names.__contains__, key.__add__)

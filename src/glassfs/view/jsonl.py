@@ -1,6 +1,6 @@
-"""Tables of things as JSON lines, an object a row, and columns of documents, each on its line.
+"""Tables of things as JSON lines, an object for each row, and columns of documents, each on its line.
 
-The size takes one pass, when it is first asked for.
+The size takes one pass, when it is first needed.
 """
 
 from __future__ import annotations

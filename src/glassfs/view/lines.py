@@ -1,7 +1,7 @@
 """Rows as lines: records as JSON lines, ragged text as plain lines.
 
-Plain lines have a size by formula, the text and a newline a row. The size of JSON lines takes one pass over the blocks,
-made when it is first asked for, a block in memory at a time.
+Plain lines have a size by formula: the text, and a newline for each row. The size of JSON lines takes one pass over the
+blocks when it is first needed, with one block in memory at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Key = tuple[Hashable, ...]
 
 ROWS_AT_ONCE = 4096
 READ_AT_ONCE = 4 << 20
-ROW_COST = 64  # bytes of memory that a byte of a row of JSON may become: values, the row and the line
+ROW_COST = 64  # bytes of memory for one byte of a JSON row: its values, the row and the line
 
 
 def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
@@ -41,7 +41,7 @@ def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, 
 
 
 def documents(content: RaggedText, cache: BlockCache, key: Key, empty: bytes = b"") -> tuple[str, Data]:
-    """Each row as JSON, a string where it is not; ``empty`` stands for a row of no bytes."""
+    """Return each row as JSON, or as a string if it is not JSON; ``empty`` replaces an empty row."""
     rows = _Rows(content)
 
     def lines(block: int) -> Iterator[bytes | bytearray]:
@@ -56,22 +56,19 @@ def documents(content: RaggedText, cache: BlockCache, key: Key, empty: bytes = b
     return ".jsonl", _measured(cache, lambda: rows.blocks, lines, cost, key)
 
 
-class PlainLines(Data):
+class PlainLines(Blocked):
     """The rows of ragged text, each followed by a newline."""
 
     def __init__(self, rows: _Rows, cache: BlockCache, key: Key) -> None:
+        super().__init__(cache, rows.line_bounds, self._lines, is_sized=True)
         self._rows = rows
         self._key = key
-        self._blocked = Blocked(cache, rows.line_bounds, self._block, is_sized=True)
 
     @property
     def size(self) -> int:
         return self._rows.content.text.size + self._rows.content.rows
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._blocked.read_into(buffer, offset)
-
-    def _block(self, block: int) -> _Lines:
+    def _lines(self, block: int) -> _Lines:
         bounds = self._rows.line_bounds()
         size = bounds[block + 1] - bounds[block]
         return _Lines((*self._key, block), size, partial(self._rows.lines, block), min(size, READ_AT_ONCE))
@@ -91,7 +88,7 @@ class _Rows:
         return self.content.key.decode("utf-8", "replace")
 
     def spans(self, block: int) -> Iterator[tuple[int, int]]:
-        """Where the rows of a block begin and end in the text. Raises Damaged."""
+        """Return where the rows of a block begin and end in the text. Raises Damaged."""
         first = block * ROWS_AT_ONCE
         count = min(ROWS_AT_ONCE, self.content.rows - first)
         offsets = self._offsets(first, count + 1)
@@ -103,7 +100,7 @@ class _Rows:
         return pairwise(offsets)
 
     def lines(self, block: int) -> Iterator[bytes]:
-        """The rows of a block, each with a newline behind it, in pieces."""
+        """Yield the rows of a block, each followed by a newline, in pieces."""
         spans = list(self.spans(block))
         start, end = spans[0][0], spans[-1][1]
         if end - start <= READ_AT_ONCE:
@@ -115,7 +112,7 @@ class _Rows:
             yield b"\n"
 
     def line_bounds(self) -> Sequence[int]:
-        """Where the lines of each block begin, and the end."""
+        """Return where the lines of each block begin, and the end."""
         if self._bounds is None:
             rows, size = self.content.rows, self.content.text.size
             firsts = [*range(0, rows, ROWS_AT_ONCE), rows]
@@ -140,7 +137,7 @@ class _Lines(NamedTuple):
     size: int
     lines: Callable[[], Iterator[bytes | bytearray]]
     rows_cost: int
-    """The memory that the rows take from which the lines are made, and one of these."""
+    """The memory in bytes of the rows from which the lines are made, and of one line."""
 
     @property
     def cost(self) -> int:
@@ -164,7 +161,9 @@ def _measured(
     cache: BlockCache, blocks: Callable[[], int], lines: Callable[[int], Iterator[bytes | bytearray]],
     cost: Callable[[int], int], key: Key,
 ) -> Blocked:
-    """Blocks of lines whose sizes are found by making them once. ``cost`` is what that takes in memory, of each."""
+    """Return blocks of lines whose sizes are found by making them once. ``cost(block)`` is the memory that this
+    takes.
+    """
     costs = array("Q")
 
     def bounds() -> Sequence[int]:
@@ -185,13 +184,13 @@ def _measured(
 
 
 def _ended(line: bytes | bytearray) -> bytes | bytearray:
-    """The line with its newline, in place where that can be."""
+    """Return the line with its newline, in place if possible."""
     line += b"\n"
     return line
 
 
 def _json_line(row: bytes) -> bytes | bytearray:
-    """A JSON document on one line, unchanged where it already is one; a row that is not valid JSON becomes a string."""
+    """Return a JSON document on one line, unchanged if it already is; a row that is not JSON becomes a string."""
     try:
         value = standard_json.loads(row.decode(), parse_constant=_no_constant, object_pairs_hook=_unrepeated)
     except (ValueError, RecursionError):
@@ -202,7 +201,7 @@ def _json_line(row: bytes) -> bytes | bytearray:
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("an object has a key twice")
     return members
 
 

@@ -1,9 +1,9 @@
-"""Films as MP4 files of stored H.264 pictures: a size by formula, and any range of them made alone.
+"""Videos as MP4 files of uncompressed H.264 frames: the size is a formula, and any range is made alone.
 
-Boxes: ISO/IEC 14496-12, ``avc1``: 14496-15, pictures: ``glassfs.codec.h264``. ``moov`` stands first; all pictures are
-of one size and can be decoded alone, so that its tables have one entry each, however many frames there are. A picture
-is made when a range touches it, and kept by the cache. One that is damaged costs a Damaged where it would stand, its
-neighbours stay as they are. Any thread.
+Boxes: ISO/IEC 14496-12, ``avc1``: 14496-15, frames: ``glassfs.codec.h264``. ``moov`` comes first. All frames have one
+size and decode independently, so its tables have one entry each, however many frames there are. A frame is made when a
+range touches it, and kept by the cache. A damaged frame raises Damaged in its range; other frames stay readable. Any
+thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glassfs.view.video import video_of
 Rate = tuple[int, int]
 
 USUAL_RATE = Fraction(10)
-"""Frames a second, where what a film says is no rate."""
+"""Frames a second if a video has no valid rate."""
 SLOWEST, FASTEST = 1e-4, 1e4
 FINEST = 1 << 16
 MOST_FRAMES = (1 << 31) - 1
@@ -35,7 +35,7 @@ MOST_FRAMES = (1 << 31) - 1
 LARGEST = (1 << 63) - 1
 LONGEST_HEAD = 1 << 16
 SEARCHED = 64
-"""Frames that are looked at for the range of 16 bits."""
+"""Number of frames searched for the range of 16-bit samples."""
 
 MDAT_HEAD = 16
 DATA_IS_HERE, IS_SHOWN = 1, 3
@@ -46,14 +46,14 @@ _RESOLUTION = 72 << 16
 
 
 def show(content: Video | Array, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    """Raises TooLarge, or Damaged where there is nothing to show, with the reason why there is no file."""
+    """Yield the video. Raises TooLarge, or Damaged if there is nothing to show."""
     video = video_of(content) if isinstance(content, Array) else content
     if video is not None:
         yield Shown(made(video, cache, key), ".mp4")
 
 
 def made(video: Video, cache: BlockCache, key: Key) -> Data:
-    """The bytes of the file. Raises the same."""
+    """Return the bytes of the file. Raises TooLarge, or Damaged if there is nothing to show."""
     _demand_sane(video)
     size, count = h264.size_of(video.width, video.height), video.count
     frames = _Frames(video, size, cache, key)
@@ -68,13 +68,13 @@ def _demand_sane(video: Video) -> None:
         raise Damaged(f"a video of {video.count} frames of {size} shows nothing")
     columns, rows = h264.macroblocks(video.width, video.height)
     if max(video.width, video.height) > h264.LONGEST_SIDE or columns * rows > h264.MOST_MACROBLOCKS:
-        raise TooLarge(f"a video of {size} is too large for an MP4 to be made of it")
+        raise TooLarge(f"a video of {size} is too large for an MP4")
     if video.count > MOST_FRAMES or video.count * h264.size_of(video.width, video.height) > LARGEST - LONGEST_HEAD:
-        raise TooLarge(f"a video of {video.count} frames is too long for an MP4 to be made of it")
+        raise TooLarge(f"a video of {video.count} frames is too long for an MP4")
 
 
 class _Frames:
-    """The pictures of a film."""
+    """The encoded frames of a video."""
 
     def __init__(self, video: Video, size: int, cache: BlockCache, key: Key) -> None:
         self._video = video
@@ -83,7 +83,7 @@ class _Frames:
         self._key = key
 
     def image(self, number: int) -> Rendered:
-        """That of a frame, as it stands in the file. Two in turn that show the same differ in a number."""
+        """Return a frame as it stands in the file. Consecutive frames that show the same differ in a number."""
         shown = self._shown(number)
         video = self._video
         return Rendered(
@@ -92,7 +92,7 @@ class _Frames:
         )
 
     def _shown(self, number: int) -> int:
-        """The frame that is seen: the last one up to this that is there. -1 if none is."""
+        """Return the number of the frame to show: the last existing one up to this, -1 if there is none."""
         present = self._video.present
         if present is None:
             return number
@@ -107,8 +107,8 @@ class _Frames:
         columns, rows = h264.macroblocks(video.width, video.height)
         target = np.frombuffer(made, np.uint8)[h264.FRONT : -len(h264.TAIL)].reshape(rows, columns, h264.MACROBLOCK)
         if shown < 0:
-            grey = np.full((2, 2), planes.GREY, np.uint8)
-            h264.put(target, grey, grey, grey)
+            gray = np.full((2, 2), planes.GRAY, np.uint8)
+            h264.put(target, gray, gray, gray)
         else:
             self._put(target, shown)
         made[: h264.HEAD] = h264.head(video.width, video.height, number)
@@ -128,7 +128,7 @@ class _Frames:
             raise error.at(part=f"frame {shown}") from error
 
     def _range(self) -> planes.Range:
-        """What is black and what is white where there are 16 bits: the range of the first frame that can be read."""
+        """Return the samples for black and white if there are 16 bits: the range of the first readable frame."""
         key = (*self._key, "range")
         noted = self._cache.notes.get(key)
         if noted is None:
@@ -148,7 +148,7 @@ class _Frames:
 
 
 def rate(fps: float) -> Rate:
-    """Units of time in a second, and in a frame."""
+    """Return the rate as units of time in a second, and in a frame."""
     if math.isfinite(fps) and SLOWEST <= fps <= FASTEST:
         found = Fraction(fps).limit_denominator(FINEST)
     else:
@@ -158,7 +158,7 @@ def rate(fps: float) -> Rate:
 
 @lru_cache(256)
 def _head(width: int, height: int, pace: Rate, count: int) -> bytes:
-    """All that stands before the pictures."""
+    """Return all bytes before the frames."""
     brands = _box(b"ftyp", b"isom", struct.pack(">I", 0x200), b"isomiso2avc1mp41")
     start = len(brands) + len(_moov(width, height, pace, count, 0)) + MDAT_HEAD
     payload = MDAT_HEAD + count * h264.size_of(width, height)
@@ -167,7 +167,7 @@ def _head(width: int, height: int, pace: Rate, count: int) -> bytes:
 
 
 def _moov(width: int, height: int, pace: Rate, count: int, start: int) -> bytes:
-    """``start`` is where the pictures begin. The size is the same for any."""
+    """Return ``moov`` for frames that begin at ``start``. The size does not depend on ``start``."""
     second, frame = pace
     duration = count * frame
     wide, high = h264.shown(width), h264.shown(height)
@@ -208,13 +208,13 @@ def _moov(width: int, height: int, pace: Rate, count: int, start: int) -> bytes:
 
 def _avc1(width: int, height: int, fps: float) -> bytes:
     wide, high = h264.shown(width), h264.shown(height)
-    colours = struct.pack(">4sHHHB", b"nclx", h264.PRIMARIES, h264.TRANSFER, h264.MATRIX, h264.FULL_RANGE << 7)
+    colors = struct.pack(">4sHHHB", b"nclx", h264.PRIMARIES, h264.TRANSFER, h264.MATRIX, h264.FULL_RANGE << 7)
     return _box(
         b"avc1",
         struct.pack(">6xH16xHHIII", 1, wide, high, _RESOLUTION, _RESOLUTION, 0),
         struct.pack(">H32xHh", 1, 24, -1),
         _box(b"avcC", h264.configuration(width, height, fps)),
-        _box(b"colr", colours),
+        _box(b"colr", colors),
         _box(b"pasp", struct.pack(">II", 1, 1)),
     )
 
@@ -228,4 +228,4 @@ def _full(kind: bytes, version: int, flags: int, *parts: bytes) -> bytes:
     return _box(kind, struct.pack(">I", version << 24 | flags), *parts)
 
 
-VIEW = View("mp4", "films, to be played: every frame as it is, in 4:2:0 and 8 bits", (Video, Array), show)
+VIEW = View("mp4", "videos to play: every frame uncompressed, in 4:2:0 and 8 bits", (Video, Array), show)

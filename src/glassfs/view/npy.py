@@ -13,7 +13,7 @@ from glassfs.content import Array, Data, Location
 
 MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64
-GROWTH_DIGITS = 21  # NumPy leaves room for the first axis to grow to this many digits
+GROWTH_DIGITS = 21  # NumPy leaves space for the first axis to grow to this many digits
 LONGEST_1_0 = 0xFFFF
 
 
@@ -56,7 +56,7 @@ class Npy(Data):
 
 @lru_cache(4096)
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The header that ``numpy.save`` writes for a C-ordered array; ``dtype`` is its descr."""
+    """Return the header that ``numpy.save`` writes for an array in C order; ``dtype`` is its descr."""
     text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     if shape:
         text += " " * (GROWTH_DIGITS - len(repr(shape[0])))

@@ -1,8 +1,8 @@
-"""Images and pictures as planes of luma and chroma, 4:2:0, of any size: a strip of rows after another.
+"""Images as planes of luma and chroma, 4:2:0, scaled to any size, one strip of rows after another.
 
-BT.601 at full range, what JPEG has: so a JPEG need not be turned into RGB first. Alpha is left out. Samples of 16 bits
-are shown by a range, from black to white. Pixels of the right size are read a strip at a time; what has to be scaled or
-decoded is held as a whole, up to ``MOST_PIXELS``, and room for it is taken from the cache. Any thread.
+BT.601 at full range, as in JPEG, so that a JPEG need not be converted to RGB. Alpha is dropped. Samples of 16 bits are
+scaled by a range, from black to white. Pixels of the right size are read a strip at a time. Images that must be scaled
+or decoded are held in memory as a whole, up to ``MOST_PIXELS``, which is reserved from the cache. Any thread.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     Plane = NDArray[np.uint8]
 
 STRIP = 1 << 19
-"""Pixels in a strip, but for pictures that are wider than so many sixteenths."""
+"""Pixels in a strip, except in images wider than a sixteenth of this."""
 ROWS = 16
 COST = 24
-"""Memory that a pixel takes while it is turned into planes: stored, of 8 bits, as Pillow has it, and in planes."""
+"""Bytes of memory for a pixel while it becomes planes: as stored, as 8 bits, in Pillow, and in planes."""
 MOST_PIXELS = images.MOST_PIXELS
-GREY = 128
+GRAY = 128
 
 Range = tuple[int, int]
 FULL: Range = (0, 0xFFFF)
@@ -38,7 +38,7 @@ _DEEP = ("I", "I;16", "I;16B", "I;16L")
 
 
 class Planes(NamedTuple):
-    """Samples [rows, columns]; of blue and red half as many of both, rounded up."""
+    """Samples [rows, columns]; blue and red have half as many of both, rounded up."""
 
     luma: Plane
     blue: Plane
@@ -46,21 +46,21 @@ class Planes(NamedTuple):
 
 
 def strip_rows(width: int) -> int:
-    """The rows in a strip, whole macroblocks of them."""
+    """Return the number of rows in a strip, a multiple of a macroblock's."""
     return max(1, STRIP // (width * ROWS)) * ROWS
 
 
 def strip_cost(width: int, height: int) -> int:
-    """The memory that it takes to make a strip of planes."""
+    """Return the bytes of memory that making a strip takes."""
     return COST * width * min(height, strip_rows(width))
 
 
 def strips(
     content: Content, width: int, height: int, cache: BlockCache, shown: Callable[[], Range],
 ) -> Generator[Planes, None, None]:
-    """The planes of an image or a picture, scaled to a size, from the first rows to the last.
+    """Yield the planes of an image, scaled to a size, from the first rows to the last.
 
-    ``shown`` is asked for the range of 16 bits. To be gone through, and closed, by one thread.
+    ``shown`` is called for the range of 16-bit samples. One thread must iterate and close it.
     """
     step = strip_rows(width)
     spans = [(first, min(step, height - first)) for first in range(0, height, step)]
@@ -76,21 +76,21 @@ def strips(
 
 
 def range_of(content: Content, cache: BlockCache) -> Range:
-    """The least and the largest sample of an image or picture of 16 bits; FULL for others."""
+    """Return the minimum and maximum sample of a 16-bit image; FULL for others."""
     if isinstance(content, Image) and content.bits == 16:
         _demand_few(content.width, content.height, images.MOST_PIXELS * 4)
         found = [_extremes(_deep(piece)) for piece in content.data.pieces()]
         return min(least for least, _ in found), max(largest for _, largest in found)
     if isinstance(content, EncodedImage) and content.media == "png":
-        with _decoded(content, cache) as picture:
-            if picture.mode in _DEEP:
-                return _extremes(_samples(picture))
+        with _decoded(content, cache) as decoded:
+            if decoded.mode in _DEEP:
+                return _extremes(_samples(decoded))
     return FULL
 
 
 @contextmanager
 def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> Iterator[Pillow.Image]:
-    """All of an image or a picture, of a mode in ``_READY``."""
+    """Yield a whole image, in a mode of ``_READY``."""
     if isinstance(content, Image):
         _demand_few(content.width, content.height)
         with cache.reserved(COST * content.width * content.height):
@@ -98,30 +98,30 @@ def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> I
                 stored = _stored(content, 0, content.height)
             yield _image(content, stored, content.height, shown)
     elif isinstance(content, EncodedImage):
-        with _decoded(content, cache) as picture:
-            yield _ready(picture, shown)
+        with _decoded(content, cache) as decoded:
+            yield _ready(decoded, shown)
     else:
-        raise Damaged("is neither pixels nor a picture")
+        raise Damaged("is neither pixels nor an encoded image")
 
 
 @contextmanager
 def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]:
-    """A picture, decoded. One that would take too much is refused by its head."""
+    """Yield a decoded image. One that would take too much is refused by its header."""
     data, media = content.data, content.media
     if data.size > images.MOST_BYTES:
-        raise TooLarge(f"a picture of {data.size} stored bytes is too large for a film to be made of it")
+        raise TooLarge(f"an image of {data.size} stored bytes is too large for a video")
     with cache.reserved(images.COPIES * data.size):
         stored = _read(data, cache)
         if not images.is_quick(stored, media):
-            raise TooLarge("a picture of so many scans takes too long to decode for a film")
-        with images.opened(stored, media) as picture:
-            _demand_few(*picture.size)
-            extra = 0 if picture.mode in _READY else COST * picture.width * picture.height
-            with cache.reserved(extra + images.cost(media, *picture.size)):
-                if _is_ycbcr(picture):
-                    picture.draft("YCbCr", None)
-                images.decode(picture)
-                yield picture
+            raise TooLarge("an image of so many scans takes too long to decode for a video")
+        with images.opened(stored, media) as decoded:
+            _demand_few(*decoded.size)
+            extra = 0 if decoded.mode in _READY else COST * decoded.width * decoded.height
+            with cache.reserved(extra + images.cost(media, *decoded.size)):
+                if _is_ycbcr(decoded):
+                    decoded.draft("YCbCr", None)
+                images.decode(decoded)
+                yield decoded
 
 
 def _read(data: Data, cache: BlockCache) -> bytes:
@@ -129,28 +129,28 @@ def _read(data: Data, cache: BlockCache) -> bytes:
         return data.read(0, data.size)
 
 
-def _is_ycbcr(picture: Any) -> bool:
-    """Whether a JPEG surely is stored as YCbCr, and so can be left as it is."""
-    if picture.format != "JPEG" or picture.mode != "RGB":
+def _is_ycbcr(decoded: Any) -> bool:
+    """Return whether a JPEG is certainly stored as YCbCr, and so needs no conversion."""
+    if decoded.format != "JPEG" or decoded.mode != "RGB":
         return False
-    transform = picture.info.get("adobe_transform")
-    return transform == 1 or (transform is None and "jfif" in picture.info)
+    transform = decoded.info.get("adobe_transform")
+    return transform == 1 or (transform is None and "jfif" in decoded.info)
 
 
 def _demand_few(width: int, height: int, most: int = MOST_PIXELS) -> None:
     if not 0 < width * height <= most:
-        raise TooLarge(f"a picture of {width} x {height} pixels is too large for a film to be made of it")
+        raise TooLarge(f"an image of {width} x {height} pixels is too large for a video")
 
 
 def _stored(image: Image, first: int, count: int) -> list[bytes]:
-    """The bytes of so many rows, plane by plane."""
+    """Return the bytes of ``count`` rows, plane by plane."""
     planes = image.channels if image.is_planar else 1
     row = image.width * image.channels // planes * image.bits // 8
     return [image.data.read((plane * image.height + first) * row, count * row) for plane in range(planes)]
 
 
 def _image(image: Image, stored: list[bytes], rows: int, shown: Callable[[], Range]) -> Pillow.Image:
-    """Rows of pixels, without alpha."""
+    """Return rows of pixels, without alpha."""
     from PIL import Image as Pillow
 
     size = image.width, rows
@@ -165,22 +165,22 @@ def _image(image: Image, stored: list[bytes], rows: int, shown: Callable[[], Ran
     return found.getchannel(0) if mode == "LA" else found
 
 
-def _ready(picture: Pillow.Image, shown: Callable[[], Range]) -> Pillow.Image:
-    """A decoded picture, of a mode in ``_READY``."""
+def _ready(decoded: Pillow.Image, shown: Callable[[], Range]) -> Pillow.Image:
+    """Return a decoded image in a mode of ``_READY``."""
     from PIL import Image as Pillow
 
-    if picture.mode in _READY:
-        return picture
-    if picture.mode in _DEEP:
-        return Pillow.fromarray(_shallow(_samples(picture), shown()))
-    return picture.convert("L" if picture.mode in ("1", "LA") else "RGB")
+    if decoded.mode in _READY:
+        return decoded
+    if decoded.mode in _DEEP:
+        return Pillow.fromarray(_shallow(_samples(decoded), shown()))
+    return decoded.convert("L" if decoded.mode in ("1", "LA") else "RGB")
 
 
-def _samples(picture: Pillow.Image) -> NDArray[np.uint16]:
-    """Those of a picture of 16 bits, whatever Pillow holds them in."""
+def _samples(decoded: Pillow.Image) -> NDArray[np.uint16]:
+    """Return the samples of a 16-bit image, whatever mode Pillow uses."""
     import numpy as np
 
-    return np.asarray(picture).clip(*FULL).astype(np.uint16)
+    return np.asarray(decoded).clip(*FULL).astype(np.uint16)
 
 
 def _deep(stored: bytes) -> NDArray[np.uint16]:
@@ -194,7 +194,7 @@ def _extremes(samples: NDArray[np.uint16]) -> Range:
 
 
 def _shallow(samples: NDArray[np.uint16], shown: Range) -> NDArray[np.uint8]:
-    """8 bits of 16, what is outside of the range black or white."""
+    """Reduce 16 bits to 8; samples outside the range become black or white."""
     import numpy as np
 
     least, largest = shown
@@ -205,7 +205,7 @@ def _shallow(samples: NDArray[np.uint16], shown: Range) -> NDArray[np.uint8]:
 
 
 def _part(whole: Pillow.Image, width: int, height: int, first: int, count: int) -> Pillow.Image:
-    """Rows of a picture that is scaled. Only they are made: the size may be much larger than the picture."""
+    """Return rows of a scaled image. Only these are made: the size may exceed that of the image by far."""
     from PIL import Image as Pillow
 
     if whole.size == (width, height):
@@ -220,11 +220,11 @@ def _planes(strip: Pillow.Image) -> Planes:
 
     if strip.mode == "L":
         luma = np.asarray(strip)
-        grey = np.full((-(-strip.height // 2), -(-strip.width // 2)), GREY, np.uint8)
-        return Planes(luma, grey, grey)
+        gray = np.full((-(-strip.height // 2), -(-strip.width // 2)), GRAY, np.uint8)
+        return Planes(luma, gray, gray)
     half = strip.reduce(2)
     if strip.mode == "RGB":
-        # Luma and chroma each by themselves: of chroma a quarter of the pixels is turned.
+        # Luma and chroma are converted separately: only a quarter of the pixels needs chroma.
         return Planes(np.asarray(strip.convert("L")), *_chroma(half.convert("YCbCr")))
     return Planes(np.asarray(strip.getchannel(0)), *_chroma(half))
 

@@ -1,12 +1,12 @@
-"""Raw pixels as PNG files with stored deflate: no compression to wait for, and a size that is a formula.
+"""Raw pixels as PNG files with stored deflate: nothing is compressed, and the size is a formula.
 
 PNG: W3C Recommendation, third edition, §5 (chunks), §9 (filter type 0), §10 (zlib); stored blocks: RFC 1951 §3.2.4.
 
-The pixels are written in bands of rows, each an IDAT chunk of its own; the head of the zlib stream and its end have
-chunks of their own, so that all bands look alike. Rows are read into their places in the reader's buffer, and what
-stands between them is written around them. A range costs its part. Only what touches the checksum of a band may need
-more, at most that band, and what touches the checksum of all pixels the others. How far checksums have come is noted,
-so that whoever reads on from where another read has ended needs no more than what he gets.
+The pixels are written in bands of rows, each in its own IDAT chunk. The head and the end of the zlib stream have chunks
+of their own, so that all bands look alike. Rows are read directly to their positions in the reader's buffer, and the
+bytes between them are written around them, so reading a range costs that range. Only a range with the checksum of a
+band may read the rest of that band, and a range with the checksum of all pixels the other bands. The progress of
+checksums is noted, so that a reader that continues where another stopped reads nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from glassfs.errors import TooLarge
 from glassfs.source import SEGMENTS, Scattered, Spans, distribute
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
+COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 CHUNK_HEAD, CHECKSUM = 8, 4
 STREAM_HEAD = b"\x78\x01"
 STREAM_END = b"\x01\x00\x00\xff\xff"
@@ -39,10 +39,10 @@ BLOCK = BLOCK_HEAD + STORED_BLOCK
 BAND = 4 * STORED_BLOCK
 LONGEST_ROW = 64 << 20
 LARGEST = 8 << 30
-"""Its last bytes take a pass over all pixels, which somebody waits for."""
+"""Its last bytes take a pass over all pixels, for which the reader waits."""
 PIECE = 4 * BLOCK
 STRETCH = 1 << 20
-"""What is filled at once."""
+"""Number of bytes filled at a time."""
 PLANS = 64
 NARROW = 64
 _NO_FILTERS = memoryview(bytes(STORED_BLOCK))
@@ -54,7 +54,7 @@ def view(image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> tuple[st
 
 
 class Png(Data):
-    """An image as a PNG. Nothing is kept of it but checksums."""
+    """An image as a PNG. Only checksums are kept of it."""
 
     __slots__ = ("_cache", "_image", "_key")
 
@@ -78,13 +78,13 @@ class Png(Data):
     def read_into(self, buffer: memoryview, offset: int) -> None:
         places = self._layout
         if places.row - 1 > LONGEST_ROW:
-            raise TooLarge(f"a picture {self._image.width} pixels wide is too wide for a PNG to be made of it")
+            raise TooLarge(f"an image {self._image.width} pixels wide is too wide for a PNG")
         if places.size > LARGEST:
-            raise TooLarge(f"a picture of {places.size} bytes is too large for a PNG to be made of it")
+            raise TooLarge(f"an image of {places.size} bytes is too large for a PNG")
         end = offset + len(buffer)
         pixels = _Pixels(self._image, places)
         pixels.fill(buffer, offset)
-        # Who reads all of it at once does not come again.
+        # A reader that takes the whole file at once needs no notes.
         sums = _Sums(pixels, places, self._key, None if len(buffer) == places.size else self._cache.notes)
         found = {}
         for band in places.bands_in(offset, end):
@@ -104,16 +104,16 @@ class Png(Data):
 
 
 class Layout(NamedTuple):
-    """Where things are in the PNGs of images of one kind. Sizes are bytes; a row has its filter type in front."""
+    """Positions in the PNGs of images of one kind. Sizes are bytes; a row begins with its filter type."""
 
     row: int
     height: int
     rows: int
     """In a band; the last one may have fewer."""
     step: int
-    """From the beginning of a band's chunk to that of the next one."""
+    """From the start of a band's chunk to that of the next one."""
     end: int
-    """Where the bands end."""
+    """The end of the bands."""
     size: int
 
     @property
@@ -121,19 +121,19 @@ class Layout(NamedTuple):
         return -(-self.height // self.rows)
 
     def filtered(self, band: int) -> int:
-        """The size of a band's rows."""
+        """Return the size of a band's rows."""
         return min(self.rows, self.height - band * self.rows) * self.row
 
     def blocks(self, band: int) -> int:
-        """The size of a band's stored blocks."""
+        """Return the size of a band's stored blocks."""
         return _blocks(self.filtered(band))
 
     def start(self, band: int) -> int:
-        """Where a band's chunk begins."""
+        """Return the position of a band's chunk."""
         return HEAD + band * self.step
 
     def bands_in(self, start: int, end: int) -> range:
-        """The bands that have bytes in ``[start, end)``."""
+        """Return the bands that have bytes in ``[start, end)``."""
         return range(max(0, (start - HEAD) // self.step), min(self.bands, -((HEAD - end) // self.step)))
 
 
@@ -148,19 +148,21 @@ def layout(width: int, height: int, channels: int, bits: int) -> Layout:
 
 
 class _Plan(NamedTuple):
-    """What stands in a stretch of the PNGs of one kind. Positions are those in the stretch."""
+    """What to write into a stretch of the PNGs of one kind. Positions are relative to the stretch."""
 
     fixed: tuple[tuple[slice, bytes | memoryview], ...]
     """Heads of chunks and of stored blocks, and the filter types of rows."""
     rows: tuple[tuple[int, Spans], ...]
-    """Which pixels stand where, in bytes as a PNG has them; at most SEGMENTS places each."""
+    """The offset of the pixels, as a PNG has them, and the places of their rows; at most SEGMENTS places each."""
     narrow: tuple[tuple[slice, int, int], ...]
-    """The same of rows so short that there are very many: where they are, and what ``_fill_columns`` wants."""
+    """The same for rows so short that there are very many: their places and the arguments of ``_fill_columns``."""
 
 
 @lru_cache(PLANS)
 def _plan(places: Layout, offset: int, size: int) -> _Plan:
-    """The plan of the ``size`` bytes from ``offset`` on. All frames of a film are read in the same stretches."""
+    """Return the plan of the ``size`` bytes from ``offset`` on. All frames of a video are read in the same
+    stretches.
+    """
     row = places.row
     fixed: list[tuple[slice, bytes | memoryview]] = []
     narrow: list[tuple[slice, int, int]] = []
@@ -204,7 +206,7 @@ def _plan(places: Layout, offset: int, size: int) -> _Plan:
 
 
 class _Pixels:
-    """The pixels of an image in the order of a PNG, to be put into stretches of it."""
+    """The pixels of an image in the order of a PNG, to be written into stretches of it."""
 
     def __init__(self, image: Image, places: Layout) -> None:
         self._image = image
@@ -212,7 +214,7 @@ class _Pixels:
         self._is_plain = image.bits == 8 and (image.channels == 1 or not image.is_planar)
 
     def fill(self, buffer: memoryview, offset: int) -> None:
-        """Everything but checksums and the two ends of the file from ``offset`` of it on."""
+        """Write all bytes from ``offset`` on, except checksums and the two ends of the file."""
         for start in range(0, len(buffer), STRETCH):
             stretch = buffer[start : start + STRETCH]
             plan = _plan(self._places, offset + start, len(stretch))
@@ -228,7 +230,7 @@ class _Pixels:
                 self._fill_columns(stretch[place], filtered, of_band)
 
     def _fill_columns(self, part: memoryview, start: int, offset: int) -> None:
-        """``part`` is what stands from byte ``start`` on in rows whose pixels begin at ``offset``."""
+        """Fill ``part``, which begins at byte ``start`` of rows whose pixels begin at ``offset``."""
         row, skipped = self._places.row, _pixels_before(start, self._places.row)
         pixels = self._read(offset + skipped, _pixels_before(start + len(part), row) - skipped)
         for column in range(1, row):
@@ -236,12 +238,12 @@ class _Pixels:
             part[first::row] = pixels[_pixels_before(start + first, row) - skipped :: row - 1]
 
     def _read(self, offset: int, size: int) -> memoryview:
-        """Bytes of pixels as a PNG has them: interleaved, most significant byte first."""
+        """Return bytes of pixels as a PNG has them: interleaved, most significant byte first."""
         image = self._image
         if self._is_plain:
             return memoryview(image.data.read(offset, size))
         sample = image.bits // 8
-        planes = image.channels if image.is_planar else 1  # interleaved, each sample is a pixel of its own
+        planes = image.channels if image.is_planar else 1  # interleaved samples are treated as pixels
         unit = sample * planes
         first, end = offset // unit, -(-(offset + size) // unit)
         pixels = bytearray((end - first) * unit)
@@ -262,7 +264,7 @@ class _Sum(NamedTuple):
 
 
 class _Sums:
-    """The checksums of an image's bands. With ``notes`` it is noted how far they have come."""
+    """The checksums of an image's bands. Their progress is kept in ``notes``, if given."""
 
     def __init__(self, pixels: _Pixels, places: Layout, key: tuple[Hashable, ...], notes: Notes | None) -> None:
         self._pixels = pixels
@@ -271,11 +273,11 @@ class _Sums:
         self._notes = notes
 
     def of_more(self, band: int, blocks: memoryview, first: int) -> _Sum:
-        """What is known of a band now that ``blocks`` are there, those of the band from byte ``first`` of them on."""
+        """Return the checksums of a band after adding ``blocks``, its bytes from ``first`` on."""
         return self._with(self._noted(band), band, blocks, first)
 
     def of_all(self, band: int, known: _Sum) -> _Sum:
-        """The sum of a whole band. What is not ``known`` of it yet is read."""
+        """Return the checksums of a whole band, reading the bytes that ``known`` does not cover."""
         size = self._places.blocks(band)
         while known.position < size:
             blocks = memoryview(bytearray(min(PIECE, size - known.position)))
@@ -284,7 +286,7 @@ class _Sums:
         return known
 
     def adler(self, found: dict[int, _Sum]) -> int:
-        """That of all rows; ``found`` is what is known of some bands."""
+        """Return the Adler-32 of all rows; ``found`` has what is known of some bands."""
         adler = 1
         for band in range(self._places.bands):
             known = self.of_all(band, found.get(band) or self._noted(band))
@@ -309,21 +311,21 @@ class _Sums:
 
 
 class _Block(NamedTuple):
-    """A stored block of which some bytes are in a stretch. Positions are those in the stretch."""
+    """A stored block with bytes in a stretch. Positions are relative to the stretch."""
 
     head: bytes
     place: int
-    """Of the head; it may lie before the stretch."""
+    """Position of the head; it may lie before the stretch."""
     start: int
     end: int
-    """Of the bytes that the block holds, as far as they are in the stretch."""
+    """Bounds of the bytes of the block that are in the stretch."""
     filtered: int
-    """Which byte of the band's rows stands at ``start``."""
+    """Offset in the band's rows of the byte at ``start``."""
 
 
 @lru_cache(128)
 def _stored(first: int, end: int, size: int) -> tuple[_Block, ...]:
-    """The stored blocks of ``size`` bytes that have some in the stretch ``[first, end)``."""
+    """Return the stored blocks of ``size`` bytes that overlap ``[first, end)``."""
     found = []
     for number in range(first // BLOCK, -(-end // BLOCK)):
         place = number * BLOCK
@@ -336,17 +338,17 @@ def _stored(first: int, end: int, size: int) -> tuple[_Block, ...]:
 
 
 def _blocks(size: int) -> int:
-    """How much ``size`` bytes are in stored blocks."""
+    """Return the size of ``size`` bytes in stored blocks."""
     return size + BLOCK_HEAD * -(-size // STORED_BLOCK)
 
 
 def _pixels_before(position: int, row: int) -> int:
-    """How many bytes of pixels stand before this position in rows with a filter type in front."""
+    """Return the number of pixel bytes before a position in rows that begin with a filter type."""
     return position // row * (row - 1) + max(0, position % row - 1)
 
 
 def _put(buffer: memoryview, data: bytes, position: int) -> None:
-    """Puts ``data`` at ``position``, as far as that is in the buffer."""
+    """Write the part of ``data`` at ``position`` that lies in the buffer."""
     start, end = max(0, position), min(len(buffer), position + len(data))
     if start < end:
         buffer[start:end] = data[start - position : end - position]
@@ -357,6 +359,6 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def _head(image: Image) -> bytes:
-    kind = COLOUR_TYPES[image.channels]
+    kind = COLOR_TYPES[image.channels]
     header = struct.pack(">IIBBBBB", image.width, image.height, image.bits, kind, 0, 0, 0)
     return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", STREAM_HEAD)

@@ -1,4 +1,4 @@
-"""Which derived views there are, and which of them a tree has."""
+"""The derived views that exist, and the ones that a tree has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ViewSet:
-    """The derived views of a tree, in a fixed order; none, as long as nobody asks for any."""
+    """The derived views of a tree, in a fixed order; empty unless the user asked for some."""
 
     def __init__(self, *views: View) -> None:
         self.views = views
@@ -31,21 +31,21 @@ class ViewSet:
     def shown(
         self, content: Content, cache: BlockCache, key: Key, on_error: Callable[[GlassfsError], None],
     ) -> Iterator[Shown]:
-        """What they make of a content. One that fails costs nothing of the others."""
+        """Yield what the views make of a content. A view that fails does not affect the others."""
         for view in self.views:
             if isinstance(content, view.kinds):
                 try:
                     yield from view.show(content, cache, (*key, view.name))
                 except GlassfsError as error:
                     on_error(error)
-                except Exception as error:  # a fault of the view, which may be somebody else's
+                except Exception as error:  # an error in the view, which may be from another package
                     log.warning("view %s fails: %r", view.name, error)
                     on_error(GlassfsError(f"view {view.name} fails: {error!r}"))
 
 
 @cache
 def available() -> dict[str, View]:
-    """All derived views by their names: those of this package, and those that other packages add."""
+    """Return all derived views by name: those of this package and those of other packages."""
     from importlib.metadata import entry_points
 
     views: list[View] = [import_module(f"glassfs.view.{name}").VIEW for name in _BUILT_IN]
@@ -59,14 +59,14 @@ def available() -> dict[str, View]:
         if not isinstance(loaded, View):
             log.warning("view %s is not a glassfs.view.View", entry.name)
         elif loaded.name in found:
-            log.warning("view %s is there already", entry.name)
+            log.warning("view %s exists already", entry.name)
         else:
             found[loaded.name] = loaded
     return found
 
 
 def chosen(names: str) -> ViewSet:
-    """The views of these names, separated by ``+``, or ``all``. Raises NotFound for a name that none has."""
+    """Return the views with these names, separated by ``+``, or ``all``. Raises NotFound for an unknown name."""
     if not names:
         return ViewSet()
     known = available()

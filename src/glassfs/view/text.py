@@ -9,7 +9,9 @@ from glassfs.content import Data, Memory, Scalar
 
 
 def scalar(content: Scalar, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
-    """Integers in full, doubles with the fewest digits that give them back, always with a point or an exponent."""
+    """Show integers in full, and doubles with the fewest digits that identify them, always with a point or an
+    exponent.
+    """
     value = content.value
     text = ("true" if value else "false") if isinstance(value, bool) else repr(value)
     return ".txt", Memory(text.encode() + b"\n")

@@ -1,6 +1,6 @@
-"""Arrays that are films: as a series of images, one a frame, and as what is played.
+"""Arrays that are videos: as a series of images, one for each frame, and as a video to play.
 
-A film is uint8 [T, H, W, C] with 1, 3 or 4 channels, or what the metadata call an image: uint8 [T, 3, H, W] and
+A video is uint8 [T, H, W, C] with 1, 3 or 4 channels, or an array that metadata call an image: uint8 [T, 3, H, W] and
 [T, H, W], for depth also uint16 [T, H, W].
 """
 
@@ -17,7 +17,7 @@ CHANNELS = (1, 3, 4)
 
 
 class _Layout(NamedTuple):
-    """How the frames lie in an array."""
+    """The shape of the frames in an array."""
 
     length: int
     height: int
@@ -28,7 +28,7 @@ class _Layout(NamedTuple):
 
 
 def frames(array: Array) -> Series | None:
-    """The frames of a film, or None where the array is not one."""
+    """Return the frames of a video, or None if the array is not one."""
     layout = _layout(array)
     if layout is None:
         return None
@@ -36,7 +36,7 @@ def frames(array: Array) -> Series | None:
 
 
 def video_of(array: Array) -> Video | None:
-    """The same to be played."""
+    """Return the array as a video to play, or None if it is not one."""
     layout = _layout(array)
     if layout is None:
         return None
@@ -62,7 +62,7 @@ def _layout(array: Array) -> _Layout | None:
 
 
 def _frame_layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> tuple[int, int, int, bool] | None:
-    """Height, width, channels, and whether these are planes."""
+    """Return height and width, the number of channels, and whether these are planes."""
     is_image = modality in ("rgb", "depth")
     if dtype == "|u1" and len(shape) == 4 and shape[3] in CHANNELS:
         return shape[1], shape[2], shape[3], False

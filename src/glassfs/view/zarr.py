@@ -1,8 +1,8 @@
-"""Arrays as Zarr: ``zarr.json``, and chunks whose bytes are the array's own. All arrays of a directory are a group.
+"""Arrays as Zarr: ``zarr.json``, and chunks whose bytes are the array's own. The arrays of a directory form a group.
 
-Zarr v3 core specification: "Array metadata", "Default chunk keys", "Bytes codec". A chunk is one frame of a film, else
-rows of about 1 MiB, and more where there would be very many; the last one is as large as the others, and filled up with
-zeros. Dimensions have the same name where they have the same length.
+Zarr v3 core specification: "Array metadata", "Default chunk keys", "Bytes codec". A chunk is one frame of a video,
+otherwise rows of about 1 MiB, or more if there would be very many chunks. The last chunk is as large as the others,
+padded with zeros. Dimensions have the same name if they have the same length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from glassfs.view.contract import Key, Shown, View
 CHUNK = 1 << 20
 LARGEST_CHUNK = 1 << 30
 MOST_CHUNKS, MOST_FRAMES = 1 << 14, 1 << 17
-"""Of an array, and of a film: each is a directory to whoever walks over all, and a length may be a lie."""
+"""Limits of chunks of an array, and of a video: each is a directory to walk, and untrusted lengths may be false."""
 GROUP = b"arrays.zarr"
 METADATA = b"zarr.json"
 _NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
@@ -33,7 +33,7 @@ _DTYPE = re.compile(r"[<|]([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
 
 
 class _Layout(NamedTuple):
-    """An array as Zarr has it: the data type as Zarr calls it, bytes of an item, and the shape of a chunk."""
+    """An array in terms of Zarr: its data type, the bytes of an item, its shape and that of a chunk."""
 
     data_type: Any
     item: int
@@ -47,7 +47,7 @@ class _Layout(NamedTuple):
 
 
 def show(content: Array | Beside, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    """Raises TooLarge for an array whose rows are too large to be chunks."""
+    """Yield the array or the group. Raises TooLarge for an array whose rows are too large to be chunks."""
     if isinstance(content, Array):
         layout = _layout(content)
         if layout is not None:
@@ -61,7 +61,7 @@ def show(content: Array | Beside, cache: BlockCache, key: Key) -> Iterator[Shown
 
 
 def _directories(arrays: Iterable[Member]) -> Iterator[Member]:
-    """Those of a group, made when somebody looks: there may be very many. None has the name of its metadata."""
+    """Yield the arrays of a group when it is listed: there may be very many. None has the name of its metadata."""
     for name, array in arrays:
         layout = _layout(array) if isinstance(array, Array) and name[-1] != METADATA else None
         if isinstance(array, Array) and layout is not None and layout.size <= LARGEST_CHUNK:
@@ -69,7 +69,7 @@ def _directories(arrays: Iterable[Member]) -> Iterator[Member]:
 
 
 def _layout(array: Array) -> _Layout | None:
-    """None where Zarr has no such type, or where it would take a pass to know the shape."""
+    """Return the layout, or None if Zarr has no such type or finding the shape would take a pass."""
     found, shape = _DTYPE.fullmatch(array.dtype), array.shape
     if found is None or not isinstance(shape, tuple):
         return None
@@ -85,7 +85,7 @@ def _layout(array: Array) -> _Layout | None:
 
 
 def _type(kind: str, size: str, scale: str | None, unit: str | None) -> Any:
-    """A type of NumPy as Zarr calls it, or None where it has none."""
+    """Return Zarr's name for a NumPy type, or None if it has none."""
     if kind in _TIMES:
         return {"name": _TIMES[kind], "configuration": {"unit": unit or "generic", "scale_factor": int(scale or 1)}}
     if kind not in _NUMBERS or unit:
@@ -94,7 +94,7 @@ def _type(kind: str, size: str, scale: str | None, unit: str | None) -> Any:
 
 
 def _directory(array: Array, layout: _Layout) -> Group:
-    """One array."""
+    """Return the directory of one array."""
 
     def members() -> Iterator[Member]:
         yield _file(METADATA, _described(layout))
@@ -136,7 +136,7 @@ def _group() -> dict[str, Any]:
 
 
 def _chunks(data: Data, size: int, inner: int) -> Series:
-    """Chunks of ``size`` bytes by their numbers along the first axis; there is one along each of ``inner`` others."""
+    """Return chunks of ``size`` bytes by their numbers along the first axis; each of ``inner`` others has one."""
     count = -(-data.size // size)
 
     def chunk(number: int) -> Part:

@@ -1,8 +1,8 @@
-"""Pages to look at episodes with, in a browser and without a server: frames, plots, metadata, and lists of episodes.
+"""Pages that show episodes in a browser, without a server: frames, plots, metadata, and lists of episodes.
 
-``episode`` has the page of one, ``plots`` the values on it, ``listing`` the page of many; ``page`` is what all have in
-common, ``escape`` how a stranger's text stays text. Scripts and styles are files of this package and stand in the page;
-``data.js`` beside it is loaded by the page. Any thread.
+``episode`` has the page of one episode, ``plots`` its values, ``listing`` the page of many; ``page`` is what all share,
+``escape`` keeps untrusted text text. Scripts and styles are files of this package, embedded in pages; ``data.js``
+beside a page is loaded by it. Any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glassfs.view.html import episode, listing
 
 
 def show(content: Recording | Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    """Raises Damaged where nobody can tell what a table is about."""
+    """Yield the files of an episode or of a table of episodes."""
     if isinstance(content, Recording):
         yield from episode.shown(content, cache, key)
     else:

@@ -1,5 +1,5 @@
 "use strict";
-// What all pages use.
+// Functions that all pages share.
 const at = (id) => document.getElementById(id);
 const made = (tag, parent, name, text) => {
   const element = document.createElement(tag);

@@ -1,6 +1,6 @@
-// The page of an episode: frames by their file names, plots of what data.js tells, and one position for both.
+// The page of an episode: frames by file name, plots of the values in data.js, and one current step for both.
 (() => {
-  const COLOURS = 8, AHEAD = 4, SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4], SHOWN_AS = [".png", ".jpg"], SMALL = 200;
+  const COLORS = 8, AHEAD = 4, SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4], SHOWN_AS = [".png", ".jpg"], SMALL = 200;
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const duration = (seconds) => {
     if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
@@ -32,29 +32,29 @@
       this.lengths = [];
       this.kinds = [];
       let end = 0;
-      for (let place = 0; place < camera.runs.length; place += 3) {
-        this.starts.push(end + camera.runs[place]);
-        this.lengths.push(camera.runs[place + 1]);
-        this.kinds.push(camera.suffixes[camera.runs[place + 2]]);
-        end = this.starts.at(-1) + camera.runs[place + 1];
+      for (let index = 0; index < camera.runs.length; index += 3) {
+        this.starts.push(end + camera.runs[index]);
+        this.lengths.push(camera.runs[index + 1]);
+        this.kinds.push(camera.suffixes[camera.runs[index + 2]]);
+        end = this.starts.at(-1) + camera.runs[index + 1];
       }
       const figure = made("figure", at("cameras"), "camera");
       const well = made("div", figure, "well");
       well.style.aspectRatio = `${clamp(camera.width, 1, 1e4)} / ${clamp(camera.height, 1, 1e4)}`;
       this.image = made("img", well, Math.max(camera.width, camera.height) <= SMALL ? "small" : "");
       this.image.decoding = "async";
-      this.told = made("p", well);
-      this.told.setAttribute("role", "status");
+      this.status = made("p", well);
+      this.status.setAttribute("role", "status");
       const caption = made("figcaption", figure);
       made("b", caption, "", camera.name).dir = "auto";
       made("span", caption, "soft", `${camera.width} × ${camera.height}`);
       this.link = made("a", caption);
       this.image.onload = () => this.loaded("");
       this.image.onerror = () => this.missed();
-      this.addFilm(figure);
+      this.addVideo(figure);
     }
 
-    // The last frame up to a step that is there.
+    // Returns the last existing frame up to a step.
     found(step) {
       let low = 0, high = this.starts.length;
       while (low < high) {
@@ -83,13 +83,13 @@
       if (!isShown) {
         this.image.hidden = true;
         this.asked = "";
-        this.loaded(frame === null ? "There is no frame yet." : "This frame is no picture that can be shown.");
+        this.loaded(frame === null ? "There is no frame yet." : "This frame is not an image that can be shown.");
         return;
       }
       const address = this.address(frame);
       this.image.alt = `${this.camera.name}, frame ${frame.number}`;
       if (address === this.asked) {
-        this.tell("");
+        this.report("");
         return;
       }
       this.asked = address;
@@ -99,7 +99,7 @@
       this.image.src = address;
     }
 
-    // Of very many frames it is not known beforehand what kind of picture each is.
+    // If there are very many frames, the suffixes of some are guesses: try the other one.
     missed() {
       const other = this.found(this.step);
       if (other && !this.isSecondTry) {
@@ -112,16 +112,16 @@
 
     loaded(text) {
       this.isLoading = false;
-      this.tell(text);
+      this.report(text);
     }
 
-    tell(text) {
-      const missing = this.isLate ? `There is no frame ${this.step}: this is the one before.` : "";
-      this.told.textContent = text || missing;
-      this.told.hidden = !this.told.textContent;
+    report(text) {
+      const missing = this.isLate ? `There is no frame ${this.step}: this is the previous one.` : "";
+      this.status.textContent = text || missing;
+      this.status.hidden = !this.status.textContent;
     }
 
-    // Pictures that will be shown soon are asked for now.
+    // Requests images that will be shown soon.
     prepare(step) {
       this.ahead = [];
       for (let next = step + 1; next <= Math.min(last, step + AHEAD); next++) {
@@ -134,24 +134,24 @@
       }
     }
 
-    // The film of the mp4 view is only asked for when somebody wants it: it may not be there.
-    addFilm(figure) {
+    // Requests the file of the mp4 view only when the user opens it: it may not exist.
+    addVideo(figure) {
       const details = made("details", figure);
-      made("summary", details, "", "As a film");
+      made("summary", details, "", "As a video");
       details.addEventListener("toggle", () => {
         if (!details.open || this.video) return;
         this.video = made("video", details);
         this.video.controls = true;
-        this.video.setAttribute("aria-label", `${this.camera.name}, as a film`);
+        this.video.setAttribute("aria-label", `${this.camera.name}, as a video`);
         this.video.onerror = () => {
           this.video.remove();
-          made("p", details, "soft", "There is no film beside the frames: it comes with the mp4 view (views=html+mp4).");
+          made("p", details, "soft", "There is no video beside the frames: mount with views=html+mp4.");
         };
         this.video.ontimeupdate = () => {
           const { currentTime, duration } = this.video;
           if (duration) go(Math.floor(currentTime / duration * this.camera.count + 1e-6));
         };
-        this.video.src = this.camera.film;
+        this.video.src = this.camera.video;
       });
     }
   }
@@ -165,19 +165,19 @@
       this.figure = made("figure", at("plots"), "card plot");
       const caption = made("figcaption", this.figure);
       made("b", caption, "", column.name).dir = "auto";
-      this.told = made("span", caption, "soft", "Reading …");
+      this.status = made("span", caption, "soft", "Reading …");
       this.number = number;
     }
 
     fill(text, isGood) {
       const { column } = this;
       if (!isGood) {
-        this.told.textContent = "The values cannot be read: they are damaged.";
+        this.status.textContent = "The values cannot be read: they are damaged.";
         return;
       }
       const raw = Uint8Array.from(atob(text), (character) => character.charCodeAt(0)).buffer;
       this.values = column.type === "f4" ? new Float32Array(raw) : new Float64Array(raw);
-      this.told.textContent = column.items > 1 ? `${column.items} channels` : "";
+      this.status.textContent = column.items > 1 ? `${column.items} channels` : "";
       this.chart = made("div", this.figure, "chart");
       this.canvas = made("canvas", this.chart);
       this.canvas.setAttribute("role", "img");
@@ -200,7 +200,7 @@
       const legend = made("div", this.figure, "legend");
       this.legend = [];
       for (let channel = 0; channel < this.column.channels; channel++) {
-        const button = made("button", legend, `k${channel % COLOURS}`);
+        const button = made("button", legend, `k${channel % COLORS}`);
         const name = this.column.items > 1 ? String(channel) : "value";
         button.title = this.column.items > 1 ? `Show or hide channel ${channel}` : "Show or hide";
         button.setAttribute("aria-pressed", "true");
@@ -225,8 +225,8 @@
         }
       }
       if (least > most) return [0, 1];
-      const room = (most - least) * 0.05 || Math.abs(most) * 0.1 || 1;
-      return [least - room, most + room];
+      const margin = (most - least) * 0.05 || Math.abs(most) * 0.1 || 1;
+      return [least - margin, most + margin];
     }
 
     draw() {
@@ -269,15 +269,15 @@
       pen.rect(this.left, top - 2, this.width, height + 4);
       pen.clip();
       for (let channel = column.channels - 1; channel >= 0; channel--) {
-        if (!this.hidden.has(channel)) this.line(pen, channel, y, style.getPropertyValue(`--c${channel % COLOURS}`));
+        if (!this.hidden.has(channel)) this.line(pen, channel, y, style.getPropertyValue(`--c${channel % COLORS}`));
       }
       pen.restore();
       this.mark(state.step);
     }
 
-    line(pen, channel, y, colour) {
+    line(pen, channel, y, color) {
       const { points, stretch } = this.column, first = channel * points;
-      pen.strokeStyle = pen.fillStyle = colour;
+      pen.strokeStyle = pen.fillStyle = color;
       pen.beginPath();
       let isDown = false;
       for (let place = 0; place < points; place++) {
@@ -289,7 +289,7 @@
         const x = this.x(stretch === 1 ? place : (place >> 1) * stretch);
         if (isDown) pen.lineTo(x, y(value));
         else pen.moveTo(x, y(value));
-        // A point between two that are missing would not be seen.
+        // Draws a point between two missing ones, which no line shows.
         if (!isDown && !Number.isFinite(this.values[first + place + 1])) pen.rect(x - 1, y(value) - 1, 2, 2);
         isDown = true;
       }
@@ -330,17 +330,17 @@
 
   const plots = [];
   window.glassfs = {
-    columns(told) {
-      for (const [number, column] of told.columns.entries()) plots.push(new Plot(column, number));
+    columns(data) {
+      for (const [number, column] of data.columns.entries()) plots.push(new Plot(column, number));
       at("reading").hidden = true;
-      if (told.leftOut) note(`There are too many channels to plot: ${told.leftOut} are left out.`);
-      const long = told.columns.find((column) => column.stretch > 1);
+      if (data.leftOut) note(`There are too many channels to plot: ${data.leftOut} are left out.`);
+      const long = data.columns.find((column) => column.stretch > 1);
       if (long) {
-        note(`There are too many steps to plot each: the least and the greatest of every ${long.stretch} are shown.`);
+        note(`There are too many steps to plot each: the minimum and maximum of every ${long.stretch} are shown.`);
       }
-      const partly = told.columns.filter((column) => column.taken < column.stretch && column.stretch > 1);
+      const partly = data.columns.filter((column) => column.taken < column.stretch && column.stretch > 1);
       for (const column of partly) {
-        note(`Of ${column.name}, only the first ${column.taken} of every ${column.stretch} steps are looked at.`);
+        note(`Of ${column.name}, only the first ${column.taken} of every ${column.stretch} steps are read.`);
       }
     },
     values(number, text, isGood) {
@@ -389,7 +389,7 @@
     if (!state.isPlaying) return;
     const seconds = Math.max(0, now - state.began) / 1000;
     const step = Math.min(last, state.from + Math.floor(seconds * facts.fps * state.speed));
-    // A picture that is late holds the film up for one step at most; what then is missed is left out.
+    // A late image delays playback by at most one step; then frames are skipped.
     if (step > state.step && !cameras.some((camera) => camera.isLoading)) {
       go(step);
       for (const camera of cameras) camera.prepare(step);
@@ -441,7 +441,7 @@
     for (const plot of plots) if (plot.chart) plot.draw();
   });
 
-  // What the list of episodes says of this page, and a step that somebody asks for: #up=2&number=3&of=40&step=17
+  // The list of episodes passes the position of this page, and links may name a step: #up=2&number=3&of=40&step=17
 
   const asked = new URLSearchParams(location.hash.slice(1));
   const whole = (name) => {

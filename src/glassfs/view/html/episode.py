@@ -1,7 +1,7 @@
-"""The page of an episode: what is known of it, its cameras frame by frame, and plots of its steps.
+"""The page of an episode: its metadata, its cameras frame by frame, and plots of its steps.
 
-The page is rendered when somebody first asks for its size: that reads metadata and the heads of pictures, and decodes
-nothing. What cannot be read is told on the page. Any thread.
+The page is rendered when its size is first needed: that reads metadata and the headers of images, and decodes nothing.
+The page names what cannot be read. Any thread.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from glassfs.view.video import DIGITS, video_of
 
 BODY, SCRIPT = "episode.html", "episode.js"
 POSTER = b"poster"
-"""The first picture of the first camera; its name is the same for all episodes, so that lists need not look it up."""
+"""The first image of the first camera; the name is the same for all episodes, so lists need no look-up."""
 NO_IMAGE = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
     "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"
 )
-"""One pixel that is transparent: the poster of an episode without cameras."""
+"""One transparent pixel: the poster of an episode without cameras."""
 PAGE_COST = 4 << 20
 MOST_CAMERAS = 64
-MOST_LOOKS, MOST_BYTES_LOOKED_AT = 4096, 64 << 20
-"""Frames that are looked at to find out what kind of file they have, and their bytes; those of all cameras."""
+MOST_PROBES, MOST_PROBED_BYTES = 4096, 64 << 20
+"""Limits for all cameras together: frames read to find the kind of their files, and their bytes."""
 MOST_RUNS, AT_ONCE = 100_000, 4096
-"""Runs of frames of all cameras, and frames that are gone through before these are counted."""
+"""Limit of runs of frames of all cameras, and number of frames between two checks of it."""
 LONGEST_TEXT, LONGEST_TITLE = 4000, 200
 MOST_FACTS = 256
 SHOWN_AS = (".png", ".jpg")
@@ -51,7 +51,7 @@ _LABELS = {
 
 
 def shown(recording: Recording, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    """The page, its data and the poster."""
+    """Yield the page, its data and the poster."""
     yield Shown(_Page(recording).data(cache, (*key, "page")), page.SUFFIX, page.NAME)
     yield Shown(Plots(recording.steps).data(cache, (*key, "data")), page.DATA_SUFFIX, page.DATA_NAME)
     yield Shown(_Poster(recording, cache, (*key, "poster")), "", POSTER)
@@ -85,7 +85,7 @@ class _Page:
         rates = [_rate(value) for value in (record.get(RATE), *(camera.pop("fps") for camera in cameras))]
         rate = next((value for value in rates if value), None)
         if rate is None and cameras:
-            notes.append(f"Nothing tells how many frames a second there are; {USUAL_RATE} are assumed.")
+            notes.append(f"The frame rate is unknown; {USUAL_RATE} frames a second are assumed.")
         facts = {
             "fps": rate or float(USUAL_RATE), "rows": self._recording.steps.rows, "cameras": cameras,
         }
@@ -94,7 +94,7 @@ class _Page:
 
 
 class _Poster(Data):
-    """The bytes of the first picture, which are looked for when somebody asks."""
+    """The bytes of the first image, searched for when they are first needed."""
 
     __slots__ = ("_cache", "_found", "_key", "_recording")
 
@@ -118,10 +118,10 @@ class _Poster(Data):
     def _image(self) -> Data:
         found = self._found
         if found is None:
-            found = self._found = self._looked_for()
+            found = self._found = self._first_image()
         return found
 
-    def _looked_for(self) -> Data:
+    def _first_image(self) -> Data:
         for _, video, _ in _videos(self._recording.cameras()):
             numbers = range(video.count) if video.present is None else video.present
             if len(numbers):
@@ -135,7 +135,7 @@ class _Camera(NamedTuple):
     name: tuple[bytes, ...]
     video: Video
     is_uniform: bool
-    """Whether all frames are there, and of one kind."""
+    """Whether all frames exist and are of one kind."""
 
 
 def _videos(cameras: Iterable[Member]) -> Iterator[_Camera]:
@@ -147,9 +147,9 @@ def _videos(cameras: Iterable[Member]) -> Iterator[_Camera]:
 
 
 def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> list[dict[str, Any]]:
-    """What the script needs to know of the cameras to name each frame's file."""
+    """Return what the script needs to name the file of each frame."""
     found: list[dict[str, Any]] = []
-    looks, left = _Looks(cache), MOST_RUNS
+    probes, left = _Probes(cache), MOST_RUNS
     cameras = list(islice(_videos(members), MOST_CAMERAS + 1))
     if len(cameras) > MOST_CAMERAS:
         notes.append(f"Only the first {MOST_CAMERAS} cameras are shown.")
@@ -157,12 +157,12 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
     for camera in cameras[:MOST_CAMERAS]:
         name, video, _ = camera
         label = escape.brief(b"/".join(name[shared:]), LONGEST_TEXT)
-        runs = _Runs(camera, looks, left)
+        runs = _Runs(camera, probes, left)
         left -= runs.count
         if runs.is_cut:
             notes.append(f"Of {label}, only the frames before {runs.end} are shown.")
         found.append({
-            "name": label, "folder": escape.address(name) + "/", "film": escape.address(name, ".mp4"),
+            "name": label, "folder": escape.address(name) + "/", "video": escape.address(name, ".mp4"),
             "count": video.count, "width": video.width, "height": video.height, "digits": DIGITS,
             "suffixes": runs.suffixes, "runs": runs.numbers,
             "fps": video.fps() if callable(video.fps) else video.fps,
@@ -170,19 +170,19 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
     return found
 
 
-class _Looks:
-    """How many frames may be looked at to find out what they are, which may take reading some of them."""
+class _Probes:
+    """A budget of frames to read to find the suffixes of their files."""
 
     def __init__(self, cache: BlockCache) -> None:
         self._cache = cache
-        self._left, self._bytes_left = MOST_LOOKS, MOST_BYTES_LOOKED_AT
+        self._left, self._bytes_left = MOST_PROBES, MOST_PROBED_BYTES
 
     @property
-    def is_over(self) -> bool:
+    def is_exhausted(self) -> bool:
         return self._left <= 0 or self._bytes_left <= 0
 
     def suffix(self, video: Video, number: int) -> str:
-        """That of a frame's file; "" where that cannot be told."""
+        """Return the suffix of a frame's file, or "" if it is unknown."""
         self._left -= 1
         try:
             content = video.frame(number)
@@ -194,14 +194,14 @@ class _Looks:
 
 
 class _Runs:
-    """Which files the frames of a film have: runs of frames that are there and have one suffix.
+    """The files of a video's frames: runs of frames that exist and have one suffix.
 
-    ``numbers`` has three for each run: how far it is from the end of the one before, how long it is, and the number of
-    its suffix. Those of frames that were not looked at are taken to be like that of the one before: where that is
-    wrong, the page finds it out.
+    ``numbers`` has three integers for each run: its distance from the end of the previous run, its length, and the
+    number of its suffix. Frames outside the budget are assumed to have the suffix of the previous one; if that is
+    wrong, the page tries the other suffix.
     """
 
-    def __init__(self, camera: _Camera, looks: _Looks, most: int) -> None:
+    def __init__(self, camera: _Camera, probes: _Probes, most: int) -> None:
         self.numbers = array("q")
         self.suffixes: list[str] = []
         self.end = 0
@@ -209,12 +209,12 @@ class _Runs:
         self._assumed = SHOWN_AS[0]
         video = camera.video
         present: Sequence[int] = range(video.count) if video.present is None else video.present
-        for place in range(0, len(present), AT_ONCE):
-            if camera.is_uniform or (video.present is None and looks.is_over):
-                self._add(place, video.count - place, self._suffix(video, place, looks))
+        for first in range(0, len(present), AT_ONCE):
+            if camera.is_uniform or (video.present is None and probes.is_exhausted):
+                self._add(first, video.count - first, self._suffix(video, first, probes))
                 return
-            for number in present[place : place + AT_ONCE]:
-                self._add(number, 1, self._suffix(video, number, looks))
+            for number in present[first : first + AT_ONCE]:
+                self._add(number, 1, self._suffix(video, number, probes))
             if self.count > most:
                 self.is_cut = True
                 return
@@ -223,8 +223,8 @@ class _Runs:
     def count(self) -> int:
         return len(self.numbers) // 3
 
-    def _suffix(self, video: Video, number: int, looks: _Looks) -> str:
-        found = "" if looks.is_over else looks.suffix(video, number)
+    def _suffix(self, video: Video, number: int, probes: _Probes) -> str:
+        found = "" if probes.is_exhausted else probes.suffix(video, number)
         if found in SHOWN_AS:
             self._assumed = found
         return found or self._assumed
@@ -254,15 +254,15 @@ def _title(record: dict[str, Any]) -> str:
 
 
 def _body(title: str, record: dict[str, Any], notes: list[str]) -> str:
-    """What is there without a script, too; the script fills the rest in."""
+    """Return the part of the page that needs no script; the script fills in the rest."""
     rows = "".join(
         f'<tr><th scope="row">{escape.html(_label(name))}</th><td dir="auto">{escape.html(_text(value))}</td></tr>\n'
         for name, value in list(record.items())[:MOST_FACTS]
     )
-    told = "".join(f'<li dir="auto">{escape.html(escape.brief(note, LONGEST_TEXT))}</li>\n' for note in notes)
+    items = "".join(f'<li dir="auto">{escape.html(escape.brief(note, LONGEST_TEXT))}</li>\n' for note in notes)
     return page.part(BODY).format(
         title=escape.html(escape.brief(title, LONGEST_TITLE)), outcome=_outcome(record.get(SUCCESS)), rows=rows,
-        notes=told, embodiment=escape.html(_text(record.get("embodiment") or "")),
+        notes=items, embodiment=escape.html(_text(record.get("embodiment") or "")),
     )
 
 
@@ -277,7 +277,7 @@ def _label(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value for people."""
+    """Return a value as text for readers."""
     if value is None:
         return "unknown"
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""Text of strangers in pages: as HTML, as JSON inside a script, and as an address. It stays text everywhere.
+"""Escape untrusted text for pages: as HTML, as JSON inside a script, and as an address.
 
-Pure functions. What HTML cannot carry, NUL and what is not Unicode, is shown as U+FFFD.
+Pure functions. NUL and code points that are not Unicode characters become U+FFFD.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glassfs.names import component
 from glassfs.view import json
 
 LARGEST_NUMBER = (1 << 53) - 1
-"""Of a script, without loss; larger ones become text, of up to LONGEST_INTEGER bits."""
+"""The largest integer that scripts have without loss; larger ones become text, up to LONGEST_INTEGER bits."""
 LONGEST_INTEGER = 256
 ELLIPSIS = "…"
 MOST_ITEMS = 64
@@ -26,12 +26,12 @@ _IN_SCRIPTS = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"),
 
 
 def html(text: str) -> str:
-    """For the text of an element, and for the value of an attribute in quotes."""
+    """Escape for the text of an element, and for the value of a quoted attribute."""
     return _SPECIAL.sub(_reference, text)
 
 
 def script(value: Any) -> bytes:
-    """A value as JSON that may stand anywhere in a script: it has nothing that ends one."""
+    """Return a value as JSON that may be embedded in a script: nothing in it can end the script."""
     made = bytes(json.line(value))
     for character, escaped in _IN_SCRIPTS:
         made = made.replace(character, escaped)
@@ -39,14 +39,16 @@ def script(value: Any) -> bytes:
 
 
 def address(parts: Iterable[bytes], suffix: str = "") -> str:
-    """Where a content of these names is, from the directory of the page on: never an address of another kind."""
+    """Return the address of a content from the page's directory, given its names; never an address with another
+    scheme.
+    """
     *folders, last = parts
     shown = [component(part) for part in folders]
     return "./" + "/".join(quote(part, safe="") for part in (*shown, component(last, suffix)))
 
 
 def brief(value: Any, longest: int, depth: int = 0) -> Any:
-    """The same value with texts cut, and only so many items of what is inside it."""
+    """Return the value with long texts cut, and with a limited number of items inside."""
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
         return str(value) if value.bit_length() <= LONGEST_INTEGER else ELLIPSIS
     if isinstance(value, (str, bytes)):

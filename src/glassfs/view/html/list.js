@@ -1,4 +1,4 @@
-// The page of many episodes: rows that can be filtered and sorted, so many at a time.
+// The page of many episodes: rows to filter and sort, a page at a time.
 (() => {
   const AT_ONCE = 100, SHOWN = 12;
   const LABELS = {
@@ -60,23 +60,23 @@
   }
 
   window.glassfs = {
-    rows({ rows: told, facts }) {
-      rows = told.slice(0, -1).map((values, number) => new Row(values, number, facts));
-      // What no row tells needs no column.
+    rows({ rows: data, facts }) {
+      rows = data.slice(0, -1).map((values, number) => new Row(values, number, facts));
+      // Leaves out columns without values.
       const all = new Set(facts.names);
       for (const row of rows) for (const name of row.values.keys()) all.add(name);
       const first = Object.keys(LABELS);
       const rank = (name) => (first.includes(name) ? first.indexOf(name) : first.length);
-      const isTold = (name) => rows.some((row) => (row.values.get(name) ?? null) !== null);
-      names = [...all].filter((name) => !HIDDEN.includes(name) && isTold(name));
+      const hasValue = (name) => rows.some((row) => (row.values.get(name) ?? null) !== null);
+      names = [...all].filter((name) => !HIDDEN.includes(name) && hasValue(name));
       names.sort((a, b) => rank(a) - rank(b));
       names = names.slice(0, SHOWN);
       if (facts.total > rows.length) {
         const [total, here] = [facts.total, rows.length].map((count) => count.toLocaleString("en"));
         note(`There are ${total} episodes, too many for a page: the first ${here} are here.`);
       }
-      if (facts.omitted) note(`Containers that not everybody may read are left out: ${facts.omitted}.`);
-      if (facts.error) note(`Not all containers could be looked at: ${facts.error}`);
+      if (facts.omitted) note(`Containers that not every user may read are left out: ${facts.omitted}.`);
+      if (facts.error) note(`Some containers could not be read: ${facts.error}`);
       at("outcome").hidden = !names.includes("success");
       at("all").hidden = false;
       addHeads();
@@ -182,26 +182,26 @@
     return element;
   }
 
-  // The state is kept in the address, so that going back finds it again.
+  // Keeps the state in the address, so that the browser's back button restores it.
 
   function remember() {
-    const told = new URLSearchParams();
-    if (at("filter").value) told.set("filter", at("filter").value);
-    if (at("outcome").value) told.set("outcome", at("outcome").value);
-    if (sorted.name) told.set("sort", (sorted.isDown ? "-" : "") + sorted.name);
-    if (page) told.set("page", String(page + 1));
-    const hash = told.toString();
+    const options = new URLSearchParams();
+    if (at("filter").value) options.set("filter", at("filter").value);
+    if (at("outcome").value) options.set("outcome", at("outcome").value);
+    if (sorted.name) options.set("sort", (sorted.isDown ? "-" : "") + sorted.name);
+    if (page) options.set("page", String(page + 1));
+    const hash = options.toString();
     if (hash !== location.hash.slice(1)) history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
   }
 
   function recall() {
-    const told = new URLSearchParams(location.hash.slice(1)), sort = told.get("sort") ?? "";
-    at("filter").value = told.get("filter") ?? "";
-    at("outcome").value = told.get("outcome") ?? "";
+    const options = new URLSearchParams(location.hash.slice(1)), sort = options.get("sort") ?? "";
+    at("filter").value = options.get("filter") ?? "";
+    at("outcome").value = options.get("outcome") ?? "";
     if (at("outcome").selectedIndex < 0) at("outcome").value = "";
     const name = sort.replace(/^-/, "");
     if (name === "label" || names.includes(name)) sorted = { name, isDown: sort.startsWith("-") };
-    page = (Number(told.get("page")) || 1) - 1;
+    page = (Number(options.get("page")) || 1) - 1;
   }
 
   const again = () => {

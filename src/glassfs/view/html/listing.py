@@ -1,9 +1,9 @@
-"""The page of many episodes, those of a container or of a folder: rows that lead to their pages.
+"""The page of many episodes, those of a container or of a folder: rows that link to their pages.
 
-There is a row an episode, up to MOST_ROWS of them and MOST_BYTES. To know the size takes one pass over the records,
-when it is first asked for, a block in memory at a time. The page of a container is the same for all, and the rows are
-in ``data.js``. That of a folder has them in itself: other files are in a folder, and what is called ``data.js`` there
-may be anything. Any thread.
+There is a row for each episode, up to MOST_ROWS and MOST_BYTES. The size takes one pass over the records, when it is
+first needed, with one block in memory at a time. All containers have the same page, with the rows in ``data.js``. The
+page of a folder has the rows in itself, since a folder contains other files and its ``data.js`` could be any of them.
+Any thread.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LONGEST_PLACE = 8192
 
 @runtime_checkable
 class OfManyContainers(Protocol):
-    """A table of what is in several containers."""
+    """A table of episodes in several containers."""
 
     def path_of(self, record: dict[str, Any]) -> str:
-        """Where the episode of a row is, from the folder: components as trees show them, joined by slashes."""
+        """Return the path of a row's episode from the folder: components as trees show them, joined by slashes."""
 
 
 def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    """Nothing for a table whose rows have no directories."""
+    """Yield the page, or nothing for a table whose rows have no directories."""
     if table.records is None:
         return
     if isinstance(table, OfManyContainers):
@@ -54,7 +54,7 @@ def _page() -> bytes:
 
 
 class _Rows:
-    """A line a row, and behind them what they are, between what stands before and behind that."""
+    """The rows, one on a line, and the facts about them, between ``before`` and ``after``."""
 
     def __init__(
         self, table: Table, records: Records, cache: BlockCache, key: Key, before: bytes, after: bytes,
@@ -66,10 +66,10 @@ class _Rows:
         self._before, self._after = before, after
         self._path_of = table.path_of if isinstance(table, OfManyContainers) else None
         self._names: list[str] | None = None
-        """What the first record has; a row of the same is a list of their values."""
+        """The names of the first record; a row with the same names is a list of its values."""
         self._counts: list[int] = []
-        """Rows of each block that are shown."""
-        self._told = b""
+        """Number of rows shown of each block."""
+        self._tail = b""
         self.data = Blocked(cache, self._bounds, self._block)
 
     def _bounds(self) -> Sequence[int]:
@@ -93,8 +93,8 @@ class _Rows:
             rows += count
             if is_cut:
                 break
-        self._told = self._facts(rows) + self._after
-        return [*bounds, bounds[-1] + len(self._told)]
+        self._tail = self._facts(rows) + self._after
+        return [*bounds, bounds[-1] + len(self._tail)]
 
     def _block(self, number: int) -> Rendered:
         bounds = self.data.bounds
@@ -103,7 +103,7 @@ class _Rows:
         if number == 0:
             return Rendered(self._cache, key, lambda: self._before, size)
         if number > len(self._counts):
-            return Rendered(self._cache, key, lambda: self._told, size)
+            return Rendered(self._cache, key, lambda: self._tail, size)
         cost = self._records.cost(number - 1) + 2 * size
         return Rendered(self._cache, key, partial(self._made, number - 1), size, cost)
 
@@ -120,11 +120,11 @@ class _Rows:
         return escape.script(list(short.values()) if list(short) == self._names else short) + b",\n"
 
     def _facts(self, rows: int) -> bytes:
-        """What stands behind the rows, with an end of the list that is none."""
-        told = self._table.attributes()
+        """Return what follows the rows, starting with a null that ends their list."""
+        known = self._table.attributes()
         facts = {
-            "names": self._names or [], "total": max(rows, self._table.rows), "omitted": told.get("omitted"),
-            "error": escape.brief(told.get("error"), LONGEST_TEXT),
+            "names": self._names or [], "total": max(rows, self._table.rows), "omitted": known.get("omitted"),
+            "error": escape.brief(known.get("error"), LONGEST_TEXT),
             "directory": escape.address((self._table.directory,)) if self._table.directory else None,
         }
         return b'null], "facts": %b}' % escape.script(facts)

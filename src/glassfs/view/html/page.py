@@ -1,7 +1,7 @@
-"""What all pages have in common: the frame around a body, with its style, its script and what they may load.
+"""The parts that all pages share: the frame around a body, with its style, its script and its content security policy.
 
-A page may run only its own script and the ``data.js`` beside it, show files beside it, and speak to nobody: its policy
-says so to the browser. Any thread.
+The policy lets a page run only its own script and the ``data.js`` beside it, show files beside it, and open no
+connection. Any thread.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ DATA_NAME, DATA_SUFFIX = b"data", ".js"
 LONGEST_TITLE = 200
 STYLE, COMMON = "page.css", "common.js"
 BESIDE = "'self' file:"
-"""Where files beside a page may come from, in words of its policy."""
+"""Sources of files beside a page, in the syntax of the policy."""
 
 
 class Frame(NamedTuple):
-    """What stands before and behind the facts of a page, which its script finds as JSON."""
+    """The bytes before and after the facts of a page, which its script reads as JSON."""
 
     before: bytes
     after: bytes
 
 
 def document(title: str, body: str, script: str, facts: object = None) -> bytes:
-    """A whole page that loads its data. ``body`` is HTML, ``script`` the name of a script."""
+    """Return a whole page that loads its data. ``body`` is HTML, ``script`` the file name of a script."""
     before, after = frame(title, body, script)
     return before + escape.script(facts) + after
 
 
 def frame(title: str, body: str, script: str, has_data: bool = True) -> Frame:
-    """A page around its facts. Without data of its own beside it, it may run no other script than its own."""
+    """Return a page around its facts. Without data beside it, it may run no script but its own."""
     style, code = part(STYLE), code_of(script)
     more = f" {BESIDE}" if has_data else ""
     policy = "; ".join((
@@ -68,13 +68,13 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> Frame:
 
 
 def code_of(script: str) -> str:
-    """A script, behind what all of them use."""
+    """Return a script, preceded by the functions that all scripts share."""
     return part(COMMON) + part(script)
 
 
 @cache
 def part(name: str) -> str:
-    """A file of this package that stands in pages."""
+    """Return a file of this package that is embedded in pages."""
     return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -1,9 +1,9 @@
-"""The values of an episode for its page: ``data.js``, base64 of at most POINTS numbers a channel.
+"""The values of an episode for its page: ``data.js``, base64 of at most POINTS numbers for each channel.
 
-Its size follows from the columns of the steps and their lengths alone; values are read when it is. Of more steps than
-POINTS the least and the greatest of each stretch are there, so that nothing that sticks out is lost; of very many, only
-the first steps of a stretch are looked at, and the page says so. A column that is damaged is marked as such, and costs
-the others nothing. Any thread.
+The size follows from the columns of the steps and their lengths alone; reading the file reads the values. Of more steps
+than POINTS, each stretch is reduced to its minimum and maximum, so that no outlier is lost; of very many, only the
+first steps of each stretch are read, and the page says so. A damaged column is marked as damaged; the others stay
+readable. Any thread.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ MOST_OF_A_COLUMN = 128
 MOST_COLUMNS = 128
 LONGEST_NAME = 200
 MOST_READ = 256 << 20
-"""Bytes of all columns that are read, each of them having the same share."""
+"""Limit of bytes read of all columns; each has the same share."""
 LEAST_SKIPPED = 1 << 10
-"""What lies between the wanted values of two steps is read with them, unless it has more bytes than this."""
+"""Bytes between the wanted values of two steps are read with them, unless there are more than this."""
 AT_ONCE = 1 << 20
 READING_COST = 4 * AT_ONCE
 
 _PLOTTED = {"|b1", "|i1", "|u1"} | {f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8)} | {"<f2", "<f4", "<f8"}
 _EXACT = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<f4"}
-"""What is no less exact in 32 bits. Times in nanoseconds, for one, would become a staircase."""
+"""Types that 32-bit floats hold exactly. Times in nanoseconds, for example, would become a staircase."""
 _GOOD, _DAMAGED = b"1", b"0"
 
 
 class Sampling(NamedTuple):
-    """How steps become points: ``stretch`` of them are one, of which the first ``taken`` are looked at."""
+    """How steps become points: one for ``stretch`` steps, of which the first ``taken`` are read."""
 
     steps: int
     stretch: int
@@ -55,7 +55,7 @@ class Sampling(NamedTuple):
 
     @property
     def points(self) -> int:
-        """Values of a channel: one a step, or the least and the greatest of each stretch."""
+        """Values of a channel: one for each step, or the minimum and maximum of each stretch."""
         return self.steps if self.stretch == 1 else 2 * -(-self.steps // self.stretch)
 
 
@@ -64,7 +64,7 @@ class _Column(NamedTuple):
     array: Array
     items: int
     channels: int
-    """Those of its items that are plotted."""
+    """Number of items that are plotted."""
     sampling: Sampling
 
     @property
@@ -84,7 +84,7 @@ class Plots:
         self._steps = steps
 
     def data(self, cache: BlockCache, key: Key) -> Data:
-        """The bytes of the file, a block for its head and for each column."""
+        """Return the bytes of the file: a block for its head and one for each column."""
         heads: list[bytes] = []
         columns: list[_Column] = []
 
@@ -106,7 +106,7 @@ class Plots:
         return Blocked(cache, find_bounds, block)
 
     def _columns(self) -> tuple[list[_Column], int]:
-        """What is plotted, and how many channels are not as there are too many."""
+        """Return the plotted columns, and the number of channels left out because there are too many."""
         found: list[_Column] = []
         left_out = 0
         left = MOST_CHANNELS
@@ -126,7 +126,7 @@ class Plots:
 
 
 def sampling_of(steps: int, width: int, most: int = MOST_READ) -> Sampling:
-    """Of so many steps of ``width`` bytes each, if at most so many bytes are read."""
+    """Return the sampling of steps of ``width`` bytes each if at most ``most`` bytes are read."""
     if steps <= POINTS:
         return Sampling(steps, 1, 1)
     stretch = -(-steps // STRETCHES)
@@ -145,7 +145,7 @@ def _is_plotted(array: Content, rows: int) -> TypeGuard[Array]:
 
 
 def _head(rows: int, columns: Sequence[_Column], left_out: int) -> bytes:
-    told = [
+    described = [
         {
             "name": escape.brief(column.name, LONGEST_NAME), "items": column.items, "channels": column.channels,
             "type": "f4" if column.is_exact else "f8", "stretch": column.sampling.stretch,
@@ -153,7 +153,7 @@ def _head(rows: int, columns: Sequence[_Column], left_out: int) -> bytes:
         }
         for column in columns
     ]
-    facts = {"rows": rows, "leftOut": left_out, "columns": told}
+    facts = {"rows": rows, "leftOut": left_out, "columns": described}
     return b'"use strict";\nglassfs.columns(%b);\n' % escape.script(facts)
 
 
@@ -165,7 +165,7 @@ _AFTER = b'", %b);\n'
 
 
 def _size(number: int, column: _Column) -> int:
-    """How long the line of a column is."""
+    """Return the length of the line of a column."""
     return len(_before(number)) + 4 * -(-column.size // 3) + len(_AFTER % _GOOD)
 
 
@@ -182,7 +182,7 @@ def _made(number: int, column: _Column) -> bytes:
 
 
 def _values(column: _Column, dtype: str) -> Values:
-    """The points, one channel after another."""
+    """Return the points, one channel after another."""
     import numpy as np
 
     steps, stretch, taken = column.sampling
@@ -201,7 +201,7 @@ def _values(column: _Column, dtype: str) -> Values:
 
 
 def _read(column: _Column, first: int, count: int) -> Iterator[Values]:
-    """The channels of so many steps, some at a time."""
+    """Yield the channels of ``count`` steps, some steps at a time."""
     import numpy as np
 
     item = int(column.array.dtype[2:])
@@ -211,7 +211,7 @@ def _read(column: _Column, first: int, count: int) -> Iterator[Values]:
     at_once = max(1, AT_ONCE // (wanted if is_wide else width))
     for start in range(first, first + count, at_once):
         steps = min(at_once, first + count - start)
-        if is_wide:  # what is between the wanted ones is not read
+        if is_wide:  # the values between the wanted ones are not read
             raw = b"".join(data.read(step * width, wanted) for step in range(start, start + steps))
             yield np.frombuffer(raw, column.array.dtype).reshape(steps, column.channels)
         else:

@@ -1,4 +1,4 @@
-"""The schema of Arrow that a Parquet file may carry: it tells what Parquet has no word for, that a column is durations.
+"""The Arrow schema that a Parquet file may carry: it has types that Parquet lacks, such as durations.
 
 An encapsulated message of Arrow's IPC format with a FlatBuffer of the schema and nothing else
 (https://arrow.apache.org/docs/format/Columnar.html, Schema.fbs, Message.fbs). Pure functions.
@@ -58,7 +58,7 @@ def duration(unit: str) -> Type:
 
 
 def message(fields: Sequence[Field]) -> bytes:
-    """The message for a schema of these fields."""
+    """Return the message for a schema of these fields."""
     buffer = bytearray(4)
 
     def schema() -> int:
@@ -71,7 +71,7 @@ def message(fields: Sequence[Field]) -> bytes:
 
 
 _Child: TypeAlias = Callable[[], int]
-"""Writes what a table refers to, and tells where."""
+"""Writes what a table refers to, and returns its position."""
 
 
 def _field(buffer: bytearray, field: Field) -> _Child:
@@ -90,25 +90,25 @@ def _field(buffer: bytearray, field: Field) -> _Child:
 
 
 def _table(buffer: bytearray, slots: Mapping[int, tuple[str, int] | _Child]) -> int:
-    """Writes the table of fields before the table, and what it refers to behind."""
-    places = dict.fromkeys(range(max(slots, default=-1) + 1), 0)
+    """Write the vtable, the table, then what it refers to; return the position of the table."""
+    offsets = dict.fromkeys(range(max(slots, default=-1) + 1), 0)
     size = 4
     for slot, value in slots.items():
         width = struct.calcsize(value[0]) if isinstance(value, tuple) else 4
         size += -size % width
-        places[slot] = size
+        offsets[slot] = size
         size += width
     _align(buffer, 2)
     head = len(buffer)
-    buffer += struct.pack(f"<HH{len(places)}H", 4 + 2 * len(places), size, *places.values())
+    buffer += struct.pack(f"<HH{len(offsets)}H", 4 + 2 * len(offsets), size, *offsets.values())
     _align(buffer, 8)
     start = len(buffer)
     buffer += struct.pack("<i", start - head) + bytes(size - 4)
     for slot, value in slots.items():
         if isinstance(value, tuple):
-            struct.pack_into(value[0], buffer, start + places[slot], value[1])
+            struct.pack_into(value[0], buffer, start + offsets[slot], value[1])
         else:
-            _refer(buffer, start + places[slot], value)
+            _refer(buffer, start + offsets[slot], value)
     return start
 
 
@@ -128,9 +128,9 @@ def _string(buffer: bytearray, text: bytes) -> int:
     return start
 
 
-def _refer(buffer: bytearray, place: int, child: _Child) -> None:
+def _refer(buffer: bytearray, position: int, child: _Child) -> None:
     target = child()
-    struct.pack_into("<I", buffer, place, target - place)
+    struct.pack_into("<I", buffer, position, target - position)
 
 
 def _align(buffer: bytearray, to: int) -> None:

@@ -103,7 +103,7 @@ class _Columns:
 
     @property
     def cost(self) -> int:
-        """The memory that it takes, about."""
+        """The memory in bytes that it takes, roughly."""
         names = sum(len(leaf.field.path[0]) for leaf in self._leaves)
         return len(self._leaves) * (LEAF_COST + CHUNK_COST * self._groups) + names * (2 + self._groups)
 
@@ -128,9 +128,9 @@ class _Columns:
                 tail = self._tail
             buffer[:] = tail[offset : offset + len(buffer)]
         else:
-            place, column = divmod(number - 1, len(self._leaves))
+            group_number, column = divmod(number - 1, len(self._leaves))
             pages = self._leaves[column].pages
-            pages.read_into(buffer, pages.start(place * self._rows_a_group) + offset)
+            pages.read_into(buffer, pages.start(group_number * self._rows_a_group) + offset)
 
     @property
     def _groups(self) -> int:
@@ -142,7 +142,7 @@ class _Columns:
 
     @property
     def _group_rows(self) -> list[int]:
-        """Where each group begins, and the end."""
+        """The first row of each group, and the end."""
         return [*range(0, self._rows, self._rows_a_group), self._rows]
 
     @cached_property

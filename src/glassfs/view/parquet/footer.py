@@ -1,7 +1,7 @@
-"""The footer of a Parquet file: the schema, and where the columns of each group of rows are. Pure functions.
+"""The footer of a Parquet file: the schema, and the positions of the columns of each group of rows. Pure functions.
 
-Its length follows from the names, the types and the number of groups: what else is in it has a number of bytes of its
-own (https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift).
+Its length follows from the names, the types and the number of groups: all other values have a fixed number of bytes
+(https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _PLAIN, _RLE = 0, 3
 _DURATION = arrow.duration("s").number
 CREATED_BY = b"glassfs"
 _NAMES_KEPT = 2048
-"""Bytes of names with which a length is remembered."""
+"""Limit of the bytes of names with which a length is cached."""
 
 
 class Field(NamedTuple):
-    """A column in the schema. ``path`` is its name, and what stands below that in a list."""
+    """A column in the schema. ``path`` is its name, and the names below it in a list."""
 
     path: tuple[bytes, ...]
     kind: Kind
@@ -46,7 +46,7 @@ class Field(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Where a column of a group of rows begins, how many bytes it has, and how many values, nulls counted."""
+    """The position of a column of a group of rows, its size in bytes and its number of values, nulls counted."""
 
     start: int
     size: int
@@ -58,7 +58,9 @@ _NOWHERE = Chunk(0, 0, 0)
 
 
 def length(fields: tuple[Field, ...], groups: int) -> int:
-    """The bytes of the footer of a file of so many groups. The episodes of a dataset have the same columns."""
+    """Return the length of the footer of a file with ``groups`` groups. The episodes of a dataset have equal
+    columns.
+    """
     if sum(len(field.path[0]) for field in fields) > _NAMES_KEPT:
         return _length(fields, groups)
     return _known_length(fields, groups)
@@ -72,7 +74,7 @@ _known_length = lru_cache(256)(_length)
 
 
 def footer(fields: Sequence[Field], rows: int, groups: Sequence[Value]) -> bytes:
-    """``groups`` are made by ``group``."""
+    """Return the footer. ``groups`` are results of ``group``."""
     written = {
         1: i32(2),
         2: sequence(STRUCT, list(_schema(fields))),
@@ -109,7 +111,7 @@ def _schema(fields: Sequence[Field]) -> Iterator[Value]:
 
 
 def group(fields: Sequence[Field], rows: int, chunks: Sequence[Chunk]) -> Value:
-    """A group of so many rows, with a chunk for each field."""
+    """Return a group of ``rows`` rows, with a chunk for each field."""
     columns = [_chunk(field, chunk) for field, chunk in zip(fields, chunks, strict=True)]
     size = sum(chunk.size for chunk in chunks)
     return struct({1: sequence(STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})

@@ -1,6 +1,6 @@
-"""What the dtypes of NumPy become in a Parquet file. The table is in the docstring of ``glassfs.view.parquet``.
+"""The Parquet types of NumPy's dtypes. The docstring of ``glassfs.view.parquet`` has the table.
 
-Pure functions. A conversion raises Damaged where a value has no counterpart.
+Pure functions. A conversion raises Damaged if a value has no counterpart.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _CONVERTED_INTEGERS = {(8, False): 11, (16, False): 12, (32, False): 13, (64, Fa
 LARGEST_FIXED = 1 << 20
 _DTYPE = re.compile(r"([<|])([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
 
-# Units of time: what they are counted in, and how many of that they are. The calendar's units are none.
+# Units of time: the unit in the file, a factor and a divisor. Units of the calendar have none.
 _UNITS = {
     "ns": ("ns", 1, 1), "us": ("us", 1, 1), "ms": ("ms", 1, 1), "s": ("s", 1, 1), "m": ("s", 60, 1),
     "h": ("s", 3600, 1), "D": ("s", 86_400, 1), "W": ("s", 604_800, 1),
 }
-_TICKS = ("us", 1, 10)  # 100 ns: the years 1 to 9999 of .NET are not within what 64 bits of nanoseconds hold
+_TICKS = ("us", 1, 10)  # 100 ns: 64 bits of nanoseconds do not hold the years 1 to 9999 of .NET
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
     """Values of one type. ``width`` is their size in the file, ``stored`` in the array; a BOOLEAN is a bit.
 
-    ``convert`` makes values of the file from values of the array, None: they are the same. ``logical`` is Parquet's
-    word for them, ``converted`` the older one.
+    ``convert`` makes values of the file from values of the array; None means that they are the same. ``logical`` is
+    Parquet's logical type, ``converted`` the older equivalent.
     """
 
     physical: int
@@ -64,7 +64,7 @@ class Kind:
         return self.converted == UTF8
 
     def shown(self, data: Data) -> Data:
-        """The values of an array as those of the file; BOOLEAN as bytes still."""
+        """Return the values of an array as values of the file, but BOOLEAN as bytes."""
         convert = self.convert
         if convert is None:
             return data
@@ -78,7 +78,7 @@ BYTES = Kind(BYTE_ARRAY, 0, 0, arrow.BINARY)
 
 @lru_cache(1024)
 def kind_of(dtype: str) -> Kind | None:
-    """The kind of a dtype, always the same one; None where Parquet has nothing: for no bytes, or for very many."""
+    """Return the kind of a dtype, always the same object; None if Parquet has none: for no bytes, or for very many."""
     match = _DTYPE.fullmatch(dtype)
     if match is None:
         return None
@@ -120,7 +120,7 @@ def _time(is_point: bool, unit: str, count: int) -> Kind:
     target, factor, divisor = found
     if divisor == 1:
         factor *= count
-    if is_point and target == "s":  # Parquet counts points of time in milliseconds at least
+    if is_point and target == "s":  # the coarsest unit of Parquet is milliseconds
         target, factor = "ms", 1000 * factor
     convert = None if factor == divisor == 1 else _scaled(factor, divisor)
     if not is_point:
@@ -140,7 +140,7 @@ def _cast(source: str, target: str) -> Callable[[bytes], Any]:
 
 
 def _scaled(factor: int, divisor: int) -> Callable[[bytes], Any]:
-    """Times in another unit, rounded down. What NumPy calls "not a time" stays that."""
+    """Convert times to another unit, rounded down. NumPy's "not a time" is unchanged."""
 
     def convert(raw: bytes) -> Any:
         import numpy as np

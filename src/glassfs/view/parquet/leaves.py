@@ -1,6 +1,6 @@
-"""The columns of a table as those of a Parquet file: what each is called, what it is, and its pages.
+"""The columns of a Parquet file: for each its name, its type and its pages.
 
-A column of vectors becomes a column for each element while they are few, else one of lists. Any thread.
+A column of vectors becomes a column for each element if they are few, otherwise a column of lists. Any thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Leaves(NamedTuple):
 
 
 def leaves_of(table: Table, cache: BlockCache, key: Key) -> Leaves:
-    """Sizes of data that need a pass are asked for. Raises Damaged where a column has not the rows of the table."""
+    """Return all columns, finding sizes that need a pass. Raises Damaged if a column has not the rows of the table."""
     columns = [(column, found) for column in table.columns() if (found := _described(column, table.rows)) is not None]
     slots = sum(found.slots or 1 for _, found in columns)
     if slots > MOST_LEAVES:
@@ -65,7 +65,7 @@ def leaves_of(table: Table, cache: BlockCache, key: Key) -> Leaves:
 
 
 class Names:
-    """Names of columns as text, each once: those that come later get a number."""
+    """Distinct names of columns as text: repeated ones get a number."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -81,7 +81,9 @@ class Names:
 
 
 class _Described(NamedTuple):
-    """``length`` is that of the vectors of a column, ``slots`` how many columns they become; 0: none, or a list."""
+    """``length`` is that of a column's vectors. ``slots`` is how many columns they become; 0 if they become a list or
+    are none.
+    """
 
     kind: Kind
     length: int | None = None
@@ -90,7 +92,7 @@ class _Described(NamedTuple):
 
 
 def _described(column: Column, rows: int) -> _Described | None:
-    """What becomes of a column; None where Parquet has nothing for it."""
+    """Return what becomes of a column; None if Parquet has no type for it."""
     content = column.content
     if isinstance(content, RaggedText):
         return _Described(TEXT, width=content.text.size / max(1, rows))
@@ -113,7 +115,7 @@ def _described(column: Column, rows: int) -> _Described | None:
 
 
 def _rows_a_group(rows: int, columns: Sequence[tuple[Column, _Described]]) -> int:
-    """A power of two: few bytes of vectors a group, so that they are decoded once, and few groups."""
+    """Return a power of two: few bytes of vectors in a group, so that they are decoded once, and few groups."""
     widest = max((found.width for _, found in columns), default=0)
     leaves = sum(found.slots or 1 for _, found in columns)
     wanted = max(FEWEST_ROWS, min(GROUP_ROWS, int(GROUP_BYTES / max(widest, 1))))

@@ -1,7 +1,7 @@
-"""Columns whose rows are known a block at a time, as values of Python: text, lists of text, numbers, with nulls.
+"""Columns whose rows are Python values, known a block at a time: text, lists of text, numbers, with nulls.
 
-Their pages have sizes that only their values tell: one pass over the blocks measures them, a block in memory at a time,
-and remembers some integers a page. The pages are kept by the cache. Any thread.
+Only the values give the sizes of pages. One pass over the blocks, with one in memory at a time, measures them and
+remembers some integers for each page. The cache keeps the pages. Any thread.
 """
 
 from __future__ import annotations
@@ -24,17 +24,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Shape(NamedTuple):
-    """Rows of records that are values, or lists of them. ``depth`` is the level of an entry with a value."""
+    """Rows of records that are values, or lists of them."""
 
     kind: Kind
     is_list: bool
 
-    @property
-    def depth(self) -> int:
-        return 3 if self.is_list else 1
-
     def entries(self, rows: Sequence[Any]) -> tuple[list[int], list[int], list[Any]]:
-        """Of each entry whether it goes on with a row, and its level; and the values that there are."""
+        """Return for each entry whether it continues a row, and its level; and the values other than None."""
         if not self.is_list:
             return [], [int(row is not None) for row in rows], [row for row in rows if row is not None]
         repeated, levels, values = [], [], []
@@ -51,7 +47,7 @@ class Shape(NamedTuple):
         return repeated, levels, values
 
     def packed(self, values: Sequence[Any]) -> bytes:
-        """Values as they stand in a page. Raises Damaged where they are not what the column says."""
+        """Return values as a page has them. Raises Damaged if they are not of the column's type."""
         kind = self.kind
         try:
             if kind.is_text:
@@ -68,12 +64,12 @@ class Shape(NamedTuple):
             raise Damaged(f"has a value that is not one of its column: {error}") from error
 
     def size(self, entries: int, width: int) -> int:
-        """The bytes of a page behind its header; ``width`` is that of its values."""
+        """Return the bytes of a page after its header; ``width`` is the size of its values."""
         levels = [1, 2] if self.is_list else [1]
         return sum(LEVELS_HEAD + _level_bytes(entries, bits) for bits in levels) + width
 
     def page(self, rows: Sequence[Any]) -> bytes:
-        """The page of these rows."""
+        """Return the page of these rows."""
         repeated, levels, values = self.entries(rows)
         parts = [_levels(repeated, 1)] if self.is_list else []
         parts += [_levels(levels, 2 if self.is_list else 1), self.packed(values)]
@@ -82,7 +78,7 @@ class Shape(NamedTuple):
 
 
 def _encoded(text: Any) -> bytes:
-    """As UTF-8; halves of characters, which .NET can have, become U+FFFD."""
+    """Encode as UTF-8; unpaired surrogates, which .NET allows, become U+FFFD."""
     try:
         return bytes(text.encode())
     except UnicodeEncodeError:
@@ -129,12 +125,10 @@ class RecordPages(Pages):
         return self._pages.bounds
 
     def start(self, row: int) -> int:
-        """Where the group begins whose first row this is; with the number of rows, the end."""
         pages = self._pages
         return pages.bounds[pages.group_pages[-(-row // self._rows_a_group)]]
 
     def entries(self, first: int, end: int) -> int:
-        """How many values the groups of the rows ``[first, end)`` have, those that are not there counted."""
         entries = self._pages.group_entries
         return entries[-(-end // self._rows_a_group)] - entries[first // self._rows_a_group]
 
@@ -146,7 +140,7 @@ class RecordPages(Pages):
         Rendered(self._cache, (*self._key, number), make, size, cost).read_into(buffer, offset)
 
     def _page(self, block: int, skipped: int, count: int) -> bytes:
-        """The page of ``count`` rows, the first of which is row ``skipped`` of a block."""
+        """Return the page of ``count`` rows, from row ``skipped`` of a block on."""
         rows: list[Any] = []
         while len(rows) < count:
             if block >= self._records.blocks:
@@ -173,11 +167,11 @@ class RecordPages(Pages):
                     raise Damaged(f"has more rows than the {self._rows} of its table")
                 taken = 0
                 while taken < len(rows):
-                    room = min(MOST_ROWS - found.open_rows, self._rows_a_group - found.total % self._rows_a_group)
-                    part = rows[taken : taken + room]
+                    space = min(MOST_ROWS - found.open_rows, self._rows_a_group - found.total % self._rows_a_group)
+                    part = rows[taken : taken + space]
                     found.add(block, taken, part, cost)
                     taken += len(part)
-                    if len(part) == room or found.open_size >= PAGE:
+                    if len(part) == space or found.open_size >= PAGE:
                         found.close_page(found.total % self._rows_a_group == 0)
         if found.total != self._rows:
             raise Damaged(f"has {found.total} rows, but its table has {self._rows}")
@@ -187,7 +181,7 @@ class RecordPages(Pages):
 
 
 class _Measured:
-    """What is known of pages after a pass, and what of the one that is not complete yet."""
+    """What a pass knows of pages: the finished ones, and the open one."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape

@@ -53,7 +53,7 @@ def weight(sources: Sources) -> int:
     return sources.containers._parsed.weight
 
 
-def test_what_is_parsed_stays_within_the_budget() -> None:
+def test_parsed_containers_stay_within_the_budget() -> None:
     store = many(50)
     one = sources_within(store, 1 << 20)
     container_at(one, "/0000")
@@ -70,7 +70,7 @@ def test_what_is_parsed_stays_within_the_budget() -> None:
     assert weight(sources) == 0
 
 
-def test_an_evicted_container_is_the_same_when_it_is_parsed_again() -> None:
+def test_an_evicted_container_is_the_same_when_parsed_again() -> None:
     store = many(3)
     sources = sources_within(store, 1)
     directory = container_at(sources, "/0000")
@@ -98,7 +98,7 @@ def test_others_are_still_found_after_an_eviction(monkeypatch: pytest.MonkeyPatc
     assert set(kept) - set(sources.tree._directories._values) == {"/0000"}
 
 
-def test_a_deleted_container_is_parsed_again_from_what_is_held() -> None:
+def test_a_leased_deleted_container_can_be_parsed_again() -> None:
     store = many(3)
     sources = sources_within(store, 1)
     directory = container_at(sources, "/0000")
@@ -133,7 +133,7 @@ def test_a_replaced_container_is_not_parsed_again() -> None:
 
 
 @pytest.mark.parametrize("change", ["put", "remove"])
-def test_what_has_no_contents_any_more_is_watched_all_the_same(change: str) -> None:
+def test_evicted_containers_are_still_watched(change: str) -> None:
     store = many(300)
     sources = sources_within(store, 1)
     leases = [container_at(sources, f"/{number:04d}").origin.lease for number in range(300)]
@@ -144,7 +144,7 @@ def test_what_has_no_contents_any_more_is_watched_all_the_same(change: str) -> N
     assert leases[7].is_replaced == (change == "put")
 
 
-def test_few_are_compared_at_a_time_and_all_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_are_compared_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     store = many(1000)
     sources = sources_within(store, 16 << 20)
     leases = [container_at(sources, f"/{number:04d}").origin.lease for number in range(1000)]
@@ -159,7 +159,7 @@ def test_few_are_compared_at_a_time_and_all_in_turn(monkeypatch: pytest.MonkeyPa
     assert len(set(asked)) == len(asked) == 1000
 
 
-def test_whoever_has_nodes_is_told_of_what_is_dropped_or_exchanged() -> None:
+def test_on_drop_reports_evicted_and_exchanged_contents() -> None:
     store = many(3)
     told: list[Lease] = []
     sources = sources_within(store, 1, on_drop=told.append)
@@ -177,7 +177,7 @@ def test_whoever_has_nodes_is_told_of_what_is_dropped_or_exchanged() -> None:
     assert second.is_replaced
 
 
-def test_new_attributes_are_those_of_what_was_parsed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_attributes_need_no_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     store = many(1)
     sources = sources_within(store, 1 << 20)
     directory = container_at(sources, "/0000")
@@ -192,7 +192,7 @@ def test_new_attributes_are_those_of_what_was_parsed_before(monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_thousands_of_leases_need_few_descriptors_and_little_memory(tmp_path: Path) -> None:
+def test_thousands_of_leases_need_few_descriptors(tmp_path: Path) -> None:
     """All of them held at once, as a kernel does that has looked at all; and each is read twice."""
     for number in range(2000):
         (tmp_path / f"{number:04d}").write_bytes(made(a=b"%04d" % number))
@@ -242,7 +242,7 @@ def test_parts_that_are_held_are_used_again() -> None:
     assert not store.held
 
 
-def test_parts_that_were_asked_for_and_are_not_used_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_siblings_do_not_belong_to_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(opening: Opening) -> Container:
         opening.sibling("unused")
         return Container("asks", "1", Group(b"", list), [opening.source])
@@ -255,7 +255,7 @@ def test_parts_that_were_asked_for_and_are_not_used_are_no_part_of_it(monkeypatc
     assert {source.name for source in store.held} == {"memory/some"}
 
 
-def test_what_is_made_of_other_files_the_second_time_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_made_of_other_files_than_before_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = iter(["one", "two", "two"])
 
     def opened(opening: Opening) -> Container:
@@ -275,7 +275,7 @@ def test_what_is_made_of_other_files_the_second_time_has_changed(monkeypatch: py
     assert not store.held
 
 
-def test_a_container_that_makes_much_of_few_bytes_weighs_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_weighs_what_it_allocates(monkeypatch: pytest.MonkeyPatch) -> None:
     """At opening or later, in a closure, a view of bytes or an object: the budget holds."""
     kept: dict[int, list[object]] = {}
 
@@ -305,7 +305,7 @@ def test_a_container_that_makes_much_of_few_bytes_weighs_what_it_keeps(monkeypat
     assert 3_000_000 < weight(sources) <= 5_000_000
 
 
-def test_what_is_shared_weighs_nothing() -> None:
+def test_shared_objects_weigh_nothing() -> None:
     shared = [BlockCache(), Lease(()), MemoryStore({"a": bytes(1 << 20)}), OrderedDict, itertools]
     assert weight_of(shared, 1 << 30) < 1000
     assert weight_of(lambda: shared, 1 << 30) < 2000
@@ -317,7 +317,7 @@ def test_what_is_shared_weighs_nothing() -> None:
     assert weight_of([np.frombuffer(bytes(1 << 20), "u1")[5:]], 1 << 30) > 1 << 20
 
 
-def test_weighing_ends_where_it_is_too_much() -> None:
+def test_weighing_stops_at_the_limit() -> None:
     endless = [[bytes(10)] for _ in range(20_000)]
     assert 1000 < weight_of(endless, 1000) < weight_of(endless, 1 << 30)
 
@@ -329,7 +329,7 @@ def lease_of(number: int) -> ContainerLease:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "find", "drop", "grow"]), st.integers(0, 9), st.integers(1, 40))))
-def test_what_is_kept_is_what_was_used_last_and_adds_up(steps: list[tuple[str, int, int]]) -> None:
+def test_the_cache_keeps_recent_containers_and_adds_up(steps: list[tuple[str, int, int]]) -> None:
     """Against a list of what should be there, for a budget of 100 and seven containers."""
     nowhere = origin()
     weights: dict[int, int] = {}
@@ -376,7 +376,7 @@ def test_what_is_kept_is_what_was_used_last_and_adds_up(steps: list[tuple[str, i
         assert {number for number, lease in leases.items() if lease._keepers} == set(expected)
 
 
-def test_measuring_is_not_repeated_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_are_not_weighed_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch that looks three times a second must not spend its time with it."""
     sources = sources_within(many(20), 1 << 20)
     sources.tree.root.listing()

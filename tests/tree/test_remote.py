@@ -42,7 +42,7 @@ def entered(tree: Tree, path: str) -> list[str]:
 # Listing.
 
 
-def test_a_folder_is_listed_and_looked_at_without_opening_anything() -> None:
+def test_listing_a_remote_folder_opens_nothing() -> None:
     store = distant({f"{number}.made": b"" for number in range(900)})
     for number in range(100):
         store.put(f"{number}.txt", b"text")
@@ -58,13 +58,13 @@ def test_a_folder_is_listed_and_looked_at_without_opening_anything() -> None:
     assert (store.opens, store.reads) == (0, 0)
 
 
-def test_the_same_store_nearby_goes_by_what_is_in_files() -> None:
+def test_a_local_store_decides_by_file_contents() -> None:
     store = MemoryStore({"data": made(a=b"1"), "not.made": b"text"})
     tree = sources_of(store).tree
     assert paths_of(tree) == {"/data/", "/data/a.bin", "/not.made"}
 
 
-def test_a_name_that_says_nothing_is_a_plain_file() -> None:
+def test_a_name_without_a_known_suffix_is_a_plain_file() -> None:
     store = distant({"data": made(a=b"1"), "sub/Some.MADE": made(a=b"2")})
     tree = sources_of(store).tree
     assert paths_of(tree) == {"/data", "/sub/", "/sub/Some.MADE/", "/sub/Some.MADE/a.bin"}
@@ -72,7 +72,7 @@ def test_a_name_that_says_nothing_is_a_plain_file() -> None:
     assert tree.file("/data").xattrs() == {}
 
 
-def test_one_that_is_named_is_a_container_whatever_its_name() -> None:
+def test_a_named_source_is_a_container_whatever_its_name() -> None:
     store = distant({"data": made(a=b"1"), "other": made(a=b"2")})
     sources = sources_of(store, "data", "other")
     assert files_of(sources.tree) == {"/data/a.bin": b"1", "/other/a.bin": b"2"}
@@ -85,7 +85,7 @@ def test_one_that_is_named_is_a_container_whatever_its_name() -> None:
 # Entering.
 
 
-def test_entering_opens_one_and_then_its_format_is_known() -> None:
+def test_entering_opens_one_container_and_shows_its_format() -> None:
     store = distant({f"{number}.made": made(a=b"%d" % number) for number in range(5)})
     sources = sources_of(store)
     tree = sources.tree
@@ -110,7 +110,7 @@ def test_64_readers_enter_one_and_it_is_opened_once() -> None:
     assert store.opens == 1
 
 
-def test_64_readers_of_what_is_none_open_it_once() -> None:
+def test_64_readers_of_a_plain_file_open_it_once() -> None:
     store = distant({"a.made": b"text"})
     store.delay = 0.01
     tree = sources_of(store).tree
@@ -129,7 +129,7 @@ def test_64_readers_of_what_is_none_open_it_once() -> None:
     assert store.opens == 1
 
 
-def test_what_is_none_is_a_plain_file_once_somebody_has_entered() -> None:
+def test_a_presumed_plain_file_is_a_file_once_entered() -> None:
     store = distant({"a.made": b"text", "sub/b.made": made(b=b"2")})
     told: list[int] = []
     sources = sources_of(store, on_change=lambda: told.append(1))
@@ -147,7 +147,7 @@ def test_what_is_none_is_a_plain_file_once_somebody_has_entered() -> None:
     assert store.opens == opens + 2  # the text is read, the other one entered
 
 
-def test_what_is_refused_says_why_once_somebody_has_entered(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_presumed_container_says_why_once_entered(caplog: pytest.LogCaptureFixture) -> None:
     store = distant({"new.made": made(version=2)})
     tree = sources_of(store).tree
     assert tree.root.listing()[0].xattrs() == {}
@@ -163,7 +163,7 @@ def test_what_is_refused_says_why_once_somebody_has_entered(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("path", ["/sub/a.made/x", "/sub/a.made/x/y"])
-def test_a_path_through_what_is_none_leads_nowhere(path: str) -> None:
+def test_paths_through_plain_files_lead_nowhere(path: str) -> None:
     tree = sources_of(distant({"sub/a.made": b"text"})).tree
     with pytest.raises(NotADirectory):
         tree.lookup(path)
@@ -171,7 +171,7 @@ def test_a_path_through_what_is_none_leads_nowhere(path: str) -> None:
 
 @pytest.mark.parametrize("error", [DeviceFailed("slow"), NotAllowed("no"), Unavailable("full"), NotFound("gone")])
 @pytest.mark.parametrize("where", ["opening", "reading"])
-def test_what_cannot_be_entered_now_is_asked_again(error: GlassfsError, where: str) -> None:
+def test_a_failed_entering_is_tried_again(error: GlassfsError, where: str) -> None:
     store = distant({"a.made": made(a=b"1")})
     sources = sources_of(store)
     getattr(store, where)["a.made"] = error
@@ -184,7 +184,7 @@ def test_what_cannot_be_entered_now_is_asked_again(error: GlassfsError, where: s
 
 
 @pytest.mark.parametrize("fault", ["KeyError", "MemoryError"])
-def test_a_fault_of_a_format_costs_its_container_alone(fault: str) -> None:
+def test_a_failing_format_costs_only_its_container(fault: str) -> None:
     tree = sources_of(distant({"bad.made": made(fault=fault), "good.made": made(a=b"1")})).tree
     expected = Changed if fault == "KeyError" else Unavailable
     with pytest.raises(expected):
@@ -202,7 +202,7 @@ def manifest() -> MemoryStore:
     return store
 
 
-def test_a_container_of_several_files_gets_the_attributes_of_all() -> None:
+def test_a_settled_container_has_attributes_of_all_its_files() -> None:
     store = manifest()
     sources = sources_of(store)
     tree = sources.tree
@@ -235,7 +235,7 @@ def test_any_of_its_files_may_change(change: str) -> None:
     assert files_of(sources.tree, "/sub/m.made") == expected
 
 
-def test_one_without_its_parts_is_a_file_until_they_come() -> None:
+def test_a_container_without_its_parts_is_a_file_until_they_exist() -> None:
     store = distant({"m.made": made(parts=["one"])})
     tree = sources_of(store).tree
     assert b"one" in tree.lookup("/m.made").xattrs()["user.glassfs.error"]
@@ -243,7 +243,7 @@ def test_one_without_its_parts_is_a_file_until_they_come() -> None:
     assert files_of(tree, "/m.made") == {"/m.made/parts/one.bin": b"1"}
 
 
-def test_its_files_are_held_by_who_has_it_open() -> None:
+def test_open_readers_keep_its_files() -> None:
     store = manifest()
     sources = sources_of(store)
     node = sources.tree.node("/sub/m.made")
@@ -260,7 +260,7 @@ def test_its_files_are_held_by_who_has_it_open() -> None:
 
 
 @pytest.mark.parametrize("is_noticed", [True, False])
-def test_one_that_is_replaced_between_listing_and_entering(is_noticed: bool) -> None:
+def test_a_container_replaced_between_listing_and_entering(is_noticed: bool) -> None:
     store = distant({"a.made": made(a=b"1")})
     sources = sources_of(store)
     (node,) = sources.tree.root.listing()
@@ -273,7 +273,7 @@ def test_one_that_is_replaced_between_listing_and_entering(is_noticed: bool) -> 
     assert files_of(sources.tree) == {"/a.made/b.bin": b"2"}
 
 
-def test_one_that_is_gone_between_listing_and_entering() -> None:
+def test_a_container_deleted_between_listing_and_entering() -> None:
     store = distant({"a.made": made(a=b"1"), "b.made": made()})
     sources = sources_of(store)
     node = sources.tree.node("/a.made")
@@ -285,7 +285,7 @@ def test_one_that_is_gone_between_listing_and_entering() -> None:
         sources.tree.lookup("/a.made")
 
 
-def test_one_that_was_a_file_and_is_replaced_is_presumed_again() -> None:
+def test_a_replaced_plain_file_is_presumed_again() -> None:
     store = distant({"a.made": b"text"})
     tree = sources_of(store).tree
     assert isinstance(tree.lookup("/a.made"), File)
@@ -296,7 +296,7 @@ def test_one_that_was_a_file_and_is_replaced_is_presumed_again() -> None:
     assert entered(tree, "/a.made") == ["a.bin"]
 
 
-def test_other_permissions_are_those_of_what_is_presumed() -> None:
+def test_changed_permissions_show_on_presumed_containers() -> None:
     store = distant({"a.made": made(a=b"1")})
     sources = sources_of(store)
     before = sources.tree.node("/a.made")
@@ -324,7 +324,7 @@ def walked(tree: Tree) -> Iterator[str]:
     return (path for path, _ in tree.walk())
 
 
-def test_a_walk_tells_each_path_once_and_for_what_it_is() -> None:
+def test_a_walk_yields_each_path_once() -> None:
     files = {"a.made": b"text", "b.made": made(b=b"2"), "c/d.made": b"", "c/e.made": made(version=2), "f": made()}
     tree = sources_of(distant(files)).tree
     assert sorted(walked(tree)) == ["/a.made", "/b.made", "/b.made/b.bin", "/c", "/c/d.made", "/c/e.made", "/f"]
@@ -332,7 +332,7 @@ def test_a_walk_tells_each_path_once_and_for_what_it_is() -> None:
     assert {path for path, node in tree.walk() if isinstance(node, Directory)} == {"/b.made", "/c"}
 
 
-def test_a_walk_goes_on_past_what_cannot_be_entered() -> None:
+def test_a_walk_goes_on_after_errors_on_entering() -> None:
     store = distant({"a.made": made(a=b"1"), "b.made": made(b=b"2")})
     store.opening["a.made"] = DeviceFailed("no answer")
     failed: list[str] = []
@@ -353,13 +353,13 @@ def below(sources: Sources) -> list[str]:
         calls.close()
 
 
-def test_tables_over_folders_open_only_what_may_be_a_container() -> None:
+def test_tables_open_only_files_named_like_containers() -> None:
     files = {"a.made": b"", "sub/b.made": b"", "notes.txt": b"", "data": made()}
     assert below(sources_of(distant(files))) == ["a.made", "sub/b.made"]
     assert below(sources_of(distant(files), "data")) == [""]
 
 
-def test_what_a_table_has_looked_into_stays_presumed_until_somebody_enters() -> None:
+def test_a_table_leaves_containers_presumed() -> None:
     store = manifest()
     sources = sources_of(store)
     node = sources.tree.node("/sub/m.made")
@@ -373,14 +373,14 @@ def test_what_a_table_has_looked_into_stays_presumed_until_somebody_enters() -> 
     assert entered(sources.tree, "/sub/m.made") == ["parts"]
 
 
-def test_the_sizes_of_folders_further_down_are_not_asked_for() -> None:
+def test_remote_usage_lists_no_deeper_folders() -> None:
     store = distant({"a.made": b"12", "sub/b.made": b"345"})
     usage = Usage(sources_of(store).locations.values())
     assert usage() == 2
     assert store.opens == 0
 
 
-def test_the_files_of_what_is_presumed_are_shown_as_themselves() -> None:
+def test_own_files_of_presumed_containers_are_shown() -> None:
     store = distant({"a.made": made(a=b"1"), "data": made()})
     sources = sources_of(store)
     own = OwnFiles("source", 5, sources.tree.root.origin, sources)

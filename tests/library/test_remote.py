@@ -50,7 +50,7 @@ def test_listings_and_patterns_open_nothing(bucket: Path, opened: list[str]) -> 
         assert set(opened) == {"2.kas"}
 
 
-def test_what_stands_there_is_found_out_by_who_uses_it(bucket: Path) -> None:
+def test_presumed_entries_are_resolved_on_use(bucket: Path) -> None:
     with glassfs.open(bucket) as data:
         wrong, right = data["sub/wrong.kas"], data["2.kas"]
         assert wrong.text() == "text"
@@ -65,7 +65,7 @@ def test_what_stands_there_is_found_out_by_who_uses_it(bucket: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["**/*.npy", "*/large.npy", "*/*"])
-def test_patterns_pass_over_what_is_none(bucket: Path, pattern: str) -> None:
+def test_patterns_skip_plain_files(bucket: Path, pattern: str) -> None:
     (bucket / "5.kas").write_text("text")
     with glassfs.open(bucket) as data:
         found = {entry.path for entry in data.glob(pattern)}
@@ -79,7 +79,7 @@ def test_one_that_is_named_is_a_container(bucket: Path) -> None:
 
 
 @pytest.mark.parametrize("is_entered", [False, True])
-def test_entries_of_what_is_presumed_go_to_other_sessions(bucket: Path, is_entered: bool) -> None:
+def test_presumed_entries_can_be_pickled(bucket: Path, is_entered: bool) -> None:
     with glassfs.open(bucket) as data:
         entry = data["2.kas"]
         assert not is_entered or sorted(entry) == ["large.npy", "small.npy"]
