@@ -26,11 +26,11 @@ from tests.batch.many import (
     same_lines,
     sound,
     stuck,
-    wait_until,
 )
 from tests.cli.conftest import sparse_store
 from tests.cli.glassfs_command import Done, fails, glassfs
 from tests.conftest import DATA, Scale
+from tests.waiting import wait_until
 
 LONG = "a-folder-with-a-long-name-so-that-a-pipe-is-full-soon-" * 2
 
