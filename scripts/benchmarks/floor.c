@@ -1,15 +1,15 @@
 /*
- * Shows a folder as a FUSE file system with as little work of its own as can be: what no server can do without is left,
- * which is the time of the kernel, of waking whoever waits, and of copying.
+ * Serves a folder as a FUSE file system with minimal work of its own. What remains is needed by every server: the time of
+ * the kernel, of waking processes, and of copying.
  *
- *     floor FOLDER MOUNTPOINT      mounts, goes to the background, and ends when it is unmounted; wants root
+ *     floor FOLDER MOUNTPOINT      mounts, daemonizes, and ends when it is unmounted; needs root
  *
- * Names and attributes are read before it mounts, so nothing in the folder may change from then on. It speaks the
- * kernel's protocol without a library between, and asks the kernel for what glassfs does: no OPEN and no OPENDIR,
- * attributes with every listing, reads of up to 1 MiB and as much read-ahead, everything kept while the mount lasts.
+ * Names and attributes are read before it mounts, so the folder must not change afterwards. It uses the kernel's protocol
+ * without a library, and requests the same features as glassfs: no OPEN and no OPENDIR, attributes with every listing,
+ * reads and read-ahead of up to 1 MiB, and caching for as long as the mount lasts.
  *
- * One thread does it all. The kernel wakes several in turn, whichever processor they sleep on: two took half as long
- * again for pictures at random, and were no faster for eight readers.
+ * It has one thread. The kernel wakes several in turn, on whichever processor they sleep: two threads took 1.5 times as
+ * long for random images, and were no faster for eight readers.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -62,7 +62,7 @@ static uint32_t *table, mask;
 static int folder, device;
 static const char *mountpoint;
 
-/* What is read and answered; on whole pages, as the kernel copies slowly from elsewhere. */
+/* Request and reply, aligned to pages, as the kernel copies unaligned buffers slowly. */
 static char request[LONGEST_REQUEST] __attribute__((aligned(PAGE)));
 static char payload[LONGEST_READ] __attribute__((aligned(PAGE)));
 
@@ -288,7 +288,7 @@ static int answer(const struct fuse_in_header *asked, const void *more)
     }
 }
 
-/* Sets the read-ahead of the mount, of which the kernel gives 128 KiB to whoever only agrees with it. */
+/* Sets the read-ahead of the mount, which is 128 KiB unless it is raised here. */
 static void raise_read_ahead(void)
 {
     struct statx found;

@@ -1,4 +1,4 @@
-"""How the times of glassfs grow with 1, 4 and 16 times the frames, episodes, rows and keys."""
+"""Measure how the times of glassfs grow with 1, 4 and 16 times the frames, episodes, rows and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came out as tables in Markdown."""
+"""Write the results as tables in Markdown."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _requests(rows: Iterable[Row]) -> str:
 
 
 def _missing(report: Report) -> str:
-    """Who did not take part, and who failed; without the reasons, which have paths in them."""
+    """Name missing and failed sides, without the reasons, which contain paths."""
     absent = [f"Without {name}." for name in report.notes]
     failed = sorted({failure.partition(":")[0] for failure in report.failures})
-    return "\n".join(absent + [f"Failed in some run: {who}." for who in failed])
+    return "\n".join(absent + [f"Failed in some run: {side}." for side in failed])
 
 
 def _cell(row: Row, summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""Ways to work with what a slow server has. The requests to it are counted, and the bytes that it sends."""
+"""Recipes for remote containers on a slow server. Its requests are counted, and the bytes that it sends."""
 
 from __future__ import annotations
 

@@ -232,9 +232,9 @@ def walk(place: Place) -> Results:
 
 
 def replaced(inside: str) -> Recipe:
-    """From the moment when another store takes the place of one to the first reader who sees only its bytes.
+    """Return the seconds from replacing a store to the first read of only new bytes.
 
-    ``inside`` is the store's name in the mounted folder, empty where it is mounted by itself.
+    ``inside`` is the store's name in the mounted folder, empty if it is mounted by itself.
     """
 
     def recipe(place: Place) -> Results:
@@ -299,10 +299,10 @@ def verify(place: Place) -> Results:
 
 
 def row(task: str) -> Recipe:
-    """One row of the table, and how many blocks that decodes.
+    """Read one row of the table, and count the blocks that are decoded.
 
-    Then one of another block, and how many bytes are read for that: all modules that the daemon needs are loaded by
-    now. Both rows are the same every time.
+    Then read a row of another block, and count the bytes that are read: the daemon has loaded its modules by then. Both
+    rows are the same in each run.
     """
 
     def recipe(place: Place) -> Results:

@@ -1,4 +1,4 @@
-"""Runs workloads: all participants in turn, again and again, each on a fresh mount."""
+"""Run workloads: all participants in turn, repeatedly, each on a fresh mount."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A slow S3 in a process of its own: that of the tests, with a delay for each request and one line for all of them.
+"""The S3 server of the tests in a process of its own, with a delay for each request and a shared bandwidth.
 
-``python -m benchmarks.server PATH`` serves a file or a folder until its standard input ends. It prints its URL, and for
-each line that it reads what it was asked for so far, or, if the line is ``reset``, since then.
+``python -m benchmarks.server PATH`` serves a file or a folder until its standard input ends. It prints its URL, and
+for each line that it reads the requests so far; the line ``reset`` starts a new count.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ FULL = ("--vfs-cache-mode", "full")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a recipe works: ``root`` shows the tree. ``daemon`` is the process that serves it, if one does.
+    """A mounted tree below ``root``. ``daemon`` is the process that serves it, if any.
 
-    ``status`` is the file in which a glassfs tells about itself, ``server`` has the image if that is elsewhere.
+    ``status`` is the status file of a glassfs mount; ``server`` has the image if it is remote.
     """
 
     dataset: Dataset
@@ -87,9 +87,9 @@ class Side(ABC):
 
     @abstractmethod
     def opened(self, dataset: Dataset, part: str = "") -> AbstractContextManager[Place]:
-        """The tree, with everything between it and the image cold, and the image warm.
+        """Yield the tree, with cold caches between it and the image, and the image in the page cache.
 
-        An image that is a folder need not be warm beyond its ``part``.
+        Of an image that is a folder, only ``part`` need be in the page cache.
         """
 
 
@@ -110,9 +110,9 @@ class Unmounted(Side):
 
 
 class Mount(Side):
-    """A FUSE file system that goes to the background by itself. ``form`` names its image among those of a Dataset.
+    """A FUSE file system that daemonizes. ``form`` names its image among those of a Dataset.
 
-    ``status`` is where in the mount it tells about itself, if it does.
+    ``status`` is the path of its status file in the mount, if it has one.
     """
 
     def __init__(self, name: str, form: str, program: str, *arguments: str, below: str = "", status: str = "") -> None:
@@ -343,10 +343,10 @@ def warm(image: Path, part: str = "") -> None:
 
 
 def make_ready(size: int) -> None:
-    """Touches ``size`` bytes of free memory, so that whoever needs memory next finds it there.
+    """Touch ``size`` bytes of free memory, so that the next allocation is fast.
 
-    A virtual machine may have given free memory back to its host. To get 1 GiB of it again takes up to two seconds,
-    which would be added to the time of one side or another by chance.
+    A virtual machine may have returned free memory to its host. Getting 1 GiB of it back takes up to two seconds, which
+    would be added to the time of a random side.
     """
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemFree"))

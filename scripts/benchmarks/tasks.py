@@ -1,4 +1,4 @@
-"""What runs in a process of its own: ``python -m benchmarks.tasks NAME`` reads arguments and prints results as JSON.
+"""Tasks that run in a process of their own: ``python -m benchmarks.tasks NAME`` prints results as JSON.
 
 Imports come before the clock starts, so that only the work is timed.
 """

@@ -32,9 +32,9 @@ def spawned(count: int) -> Iterator[Pool]:
 
 
 def load_all(pool: Pool, root: str, samples: Sequence[Sample], has_library: bool = False) -> float:
-    """Loads the samples as a DataLoader does, in batches that go to whoever is free. The seconds for each sample.
+    """Load the samples as a DataLoader does, a batch to each idle process; return the seconds for each sample.
 
-    Through files below ``root``, or the library if ``has_library``.
+    Samples are read as files below ``root``, or through the library if ``has_library``.
     """
     batches = [(root, samples[start : start + BATCH]) for start in range(0, len(samples), BATCH)]
     start = time.perf_counter()

@@ -23,8 +23,8 @@ SMALL, LARGE = 512 << 20, 4 << 30
 class Goal:
     """glassfs takes at most ``factor`` times as long as ``reference``, plus ``extra``.
 
-    In the same measure, or in the one of the workload that ``key`` names. ``is_rate``: the words count what is done in
-    some time and not the time.
+    The measure is the same one, or the one of the workload that ``key`` names. With ``is_rate`` the words are about a
+    rate instead of a time.
     """
 
     words: str
@@ -49,9 +49,9 @@ def at_least(factor: float, reference: str, words: str = "") -> Goal:
 class Measure:
     """A result of a recipe or of its daemon; less is better.
 
-    ``unit`` is ``s``, ``bytes``, ``count``, RATE: seconds for one, shown as how many in a second, or SPEED: seconds for
-    one megabyte, shown likewise. ``each`` is what the requests are counted for. A measure that ``may_lack`` is left out
-    where nobody has it.
+    ``unit`` is ``s``, ``bytes``, ``count``, RATE: seconds for one, shown as a number per second, or SPEED: seconds for one
+    megabyte, shown as megabytes per second. ``each`` names the items that requests are counted for. A measure that
+    ``may_lack`` is left out if no side has it.
     """
 
     key: str
