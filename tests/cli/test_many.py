@@ -290,12 +290,12 @@ def test_what_nobody_foresaw_costs_one_container(command: str, jobs: str, tmp_pa
         robot(folder / name)
     (tmp_path / "sitecustomize.py").write_text("""
 from glassfs.tree.containers import containers
-before = containers.Containers._opening
-def opening(self, place, version):
-    if place.path[-1] in ("bad.kdb", "large.kdb"):
-        raise KeyError("that") if place.path[-1] == "bad.kdb" else MemoryError
-    return before(self, place, version)
-containers.Containers._opening = opening
+before = containers.open_version
+def open_version(location, version, cache):
+    if location.path[-1] in ("bad.kdb", "large.kdb"):
+        raise KeyError("that") if location.path[-1] == "bad.kdb" else MemoryError
+    return before(location, version, cache)
+containers.open_version = open_version
 """)
     words = [command, "--jobs", jobs, "--report", report, folder, *[tmp_path / "target"][: command == "export"]]
     done = glassfs(*words, PYTHONPATH=str(tmp_path))
