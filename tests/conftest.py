@@ -1,9 +1,9 @@
-"""What all tests share: how much of them is run, the writers in scripts/ on the path, and real containers.
+"""Levels of tests, the import path of the writers in scripts/, and fixtures that all tests share.
 
-``--level`` chooses: ``short`` (what a person runs after each change), ``all`` (what ends within half an hour), ``long``
-(all there is, hours). Tests marked ``slow`` are not in the first, tests marked ``long`` only in the last. A test that
-does something many times asks ``scale`` how often. Hypothesis has the number of examples that a test names in ``all``,
-fewer in ``short`` and more in ``long``; never a deadline, and the same examples each time but for ``long``.
+``--level`` selects ``short`` (after each change), ``all`` (30 minutes), ``long`` (hours). Tests marked ``slow``
+are not in the first, tests marked ``long`` only in the last. A test that repeats something asks ``scale`` how often.
+Hypothesis runs the number of examples that a test sets in ``all``, fewer in ``short`` and more in ``long``; it has no
+deadline, and the same examples in each run except in ``long``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAMPLES = SHARED / "samples" if (SHARED / "samples").is_dir() else DATA
 
 LEVELS = ("short", "all", "long")
 LEFT_OUT = {"short": ("slow", "long"), "all": ("long",), "long": ()}
-"""The marks of the tests that are not run at a level."""
+"""Marks of the tests that a level deselects."""
 EXAMPLES = {"short": 0.1, "all": 1.0, "long": 20.0}
 FEWEST_EXAMPLES = 15
 UNCHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -38,7 +38,7 @@ for level in LEVELS:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--level", choices=LEVELS, default="short", help="how much is run: short (default), all or long")
+    parser.addoption("--level", choices=LEVELS, default="short", help="tests to run: short (default), all or long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def lacks_its_sample(item: pytest.Item) -> bool:
-    """Whether a test is about one sample by name, which is too large for the collection of this checkout."""
+    """Return whether a test needs a sample by name that is too large for this checkout."""
     if not isinstance(item, pytest.Function) or "samples" not in item.fixturenames or not hasattr(item, "callspec"):
         return False
     name = item.callspec.params.get("name")
@@ -69,7 +69,7 @@ def lacks_its_sample(item: pytest.Item) -> bool:
 
 
 def adapt_settings(test: Any, level: str) -> None:
-    """Gives a test of Hypothesis as many examples as the level has, and no deadline, whatever its decorator says."""
+    """Give a Hypothesis test the number of examples of the level and no deadline, whatever its decorator says."""
     own: settings = test._hypothesis_internal_use_settings
     test._hypothesis_internal_use_settings = settings(
         own, deadline=None, suppress_health_check={*own.suppress_health_check, *UNCHECKED},
@@ -78,7 +78,7 @@ def adapt_settings(test: Any, level: str) -> None:
 
 
 class Scale(Protocol):
-    """How often something is done in ``short``, in ``all``, and in ``long`` (None: as often as in ``all``)."""
+    """Returns the number of repetitions: in ``short``, in ``all``, and in ``long`` (None: as in ``all``)."""
 
     def __call__(self, short: int, everything: int, long: int | None = None) -> int: ...
 
@@ -95,13 +95,13 @@ def scale(request: pytest.FixtureRequest) -> Scale:
 
 @pytest.fixture(scope="session")
 def samples() -> Path:
-    """A folder of containers with expected values: the large one if it is beside this checkout, or tests/data."""
+    """A folder of containers with expected values: the large collection beside this checkout, or tests/data."""
     return SAMPLES
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder for what is kept for the next time, also by commands that tests run: not the user's own."""
+    """A cache folder for the tests and the commands that they run, instead of the user's own."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))

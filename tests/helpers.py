@@ -1,4 +1,4 @@
-"""Small tools for tests below the tree: opening bytes, counting reads, looking through contents."""
+"""Helpers of tests below the tree: open bytes, count reads, walk contents."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from glassfs.view import data_of, has_file
 
 
 def local(path: str | Path) -> Source:
-    """The file at a path of this system, opened."""
+    """Open a local file as a source."""
     path = Path(path)
     return LocalStore(path.parent).open((path.name,))
 
 
 def opening(source: str | Path | Source, budget: int = 64 << 20) -> Opening:
-    """What a format is given for this file, which has its neighbours if it is given by its path."""
+    """Return what a format gets for this file; siblings can be opened if it is given as a path."""
     if isinstance(source, Source):
         return Opening(source, BlockCache(budget))
     path = Path(source)
@@ -29,7 +29,7 @@ def opening(source: str | Path | Source, budget: int = 64 << 20) -> Opening:
 
 
 class CountingSource(LocalSource):
-    """A source that remembers the ranges read from it."""
+    """A source that records the ranges read from it."""
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
@@ -48,7 +48,7 @@ class CountingSource(LocalSource):
 
 
 def open_bytes(data: bytes, name: str = "made") -> Container:
-    """Opens a container of these bytes. The file is gone afterwards, but stays readable."""
+    """Open a container of these bytes. Its file is deleted, but stays readable."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, name)
         path.write_bytes(data)
@@ -60,12 +60,12 @@ def open_path(path: str | Path, budget: int = 64 << 20) -> Container:
 
 
 def file_data(content: Content, cache: BlockCache | None = None) -> Data:
-    """The bytes of the file that shows a content."""
+    """Return the bytes of the file that shows a content."""
     return data_of(content, cache or BlockCache(), (id(content),))
 
 
 def walk(content: Content, name: bytes = b"") -> Iterator[tuple[bytes, Content]]:
-    """Everything below a group that has a file: names joined with `/`, and contents."""
+    """Yield the contents below a group that have a file, with their names joined with `/`."""
     if isinstance(content, Collection):
         for member in members_of(content):
             yield from walk(member.content, b"/".join((name, *member.name)))
@@ -74,7 +74,7 @@ def walk(content: Content, name: bytes = b"") -> Iterator[tuple[bytes, Content]]
 
 
 def contents_of(group: Content) -> dict[bytes, list[Content]]:
-    """All contents below a group by their name, several where they share it."""
+    """Return the contents below a group by name, several if they share one."""
     found: dict[bytes, list[Content]] = {}
     for name, content in walk(group):
         found.setdefault(name, []).append(content)
@@ -82,5 +82,5 @@ def contents_of(group: Content) -> dict[bytes, list[Content]]:
 
 
 def read_in_parts(data: Data, part: int = 4096) -> bytes:
-    """All bytes of `data`, a part at a time."""
+    """Read all bytes of `data`, a part at a time."""
     return b"".join(data.read(offset, min(part, data.size - offset)) for offset in range(0, data.size, part))

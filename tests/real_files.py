@@ -1,7 +1,7 @@
-"""What tests/data/*.expected.json says of each container, as files of the mounted tree. See tests/data/README.md.
+"""The contents of tests/data/*.expected.json as files of the mounted tree. See tests/data/README.md.
 
-``expected_files`` gives for a container the paths inside it, each with a check of the bytes found there. Written from
-the contract of the mounted tree, without glassfs. Names that have to be escaped are left to the tests of names.
+``expected_files`` yields the paths in a container, each with a check of the bytes there. Written from the contract of
+the mounted tree, without glassfs. Names that need escaping are left to the tests of names.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def expected_of(container: Path) -> Expected:
 
 
 def is_refused(expected: Expected) -> bool:
-    """Whether such a container stays a plain file."""
+    """Return whether such a container is shown as a plain file."""
     return expected.get("decision") == "reject" or (expected.get("kind") == "partial" and "blocks" not in expected)
 
 
 def expected_files(container: Path) -> Iterator[tuple[str, Check]]:
-    """Paths that can be told for sure, and what is to be found there."""
+    """Yield the paths that are certain, and a check of the bytes there."""
     expected = expected_of(container)
     maker = {
         ".kdb": _kinodb, ".kas": _kastore, ".trees": _kastore, ".ikv": _ikv, ".idv": _idv, ".wshard": _wshard,
@@ -197,7 +197,7 @@ def _ikv(container: Path, expected: Expected) -> Iterator[tuple[str, Check]]:
 
 
 def _at(value: Any, pointer: str) -> Any:
-    """The value there, or None if it is inside an array, which is one file."""
+    """Return the value there, or None if it is inside an array, which is one file."""
     for part in pointer.split("/")[1:]:
         if not isinstance(value, dict):
             return None
@@ -211,7 +211,7 @@ def _is_document(expected: Any, data: bytes) -> None:
 
 
 def _comparable(value: Any, like: Any) -> Any:
-    """A value of an expected.json without its tags; floats as their bytes. What it only has a digest of is ``like``."""
+    """Return a value of an expected.json without its tags, floats as bytes, and ``like`` for digests."""
     if isinstance(value, dict):
         others = {_text(name): item for name, item in like.items()} if isinstance(like, dict) else {}
         return {_text(name): _comparable(item, others.get(_text(name))) for name, item in value.items()}

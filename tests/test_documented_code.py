@@ -1,4 +1,4 @@
-"""What the documents tell a reader to run does what they say of it."""
+"""Commands and code in the documents do what the documents say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITHOUT_A_MOUNT = {"ls", "tree", "cat", "info", "export", "verify"}
 
 
 def python_in(page: str, containing: str) -> str:
-    """The one block of Python on a page that has this in it."""
+    """Return the block of Python on a page that contains this text."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (block,) = (block for block in blocks if containing in block)
     return block
@@ -33,7 +33,7 @@ def python_in(page: str, containing: str) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the documents' reader is: beside robot.kdb and a folder of containers."""
+    """A working folder as in the documents: robot.kdb beside a folder of containers."""
     (tmp_path / "datasets").mkdir()
     for path in (tmp_path / "robot.kdb", tmp_path / "datasets/robot.kdb"):
         make_samples.write_kinodb(path)
@@ -41,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_commands_of_the_readme_work(place: Path) -> None:
+def test_readme_commands_work(place: Path) -> None:
     lines = [words for words in map(arguments, lines_to_type(README.read_text(encoding="utf-8")))
              if words[0] in WITHOUT_A_MOUNT and "://" not in " ".join(words)]
     printed: dict[str, bytes] = {}
@@ -55,10 +55,10 @@ def test_the_commands_of_the_readme_work(place: Path) -> None:
         assert data and (place / "robot" / path).read_bytes() == data
 
 
-def test_the_guide_to_python_works(
+def test_python_guide_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """All of it, from top to bottom, as somebody at a notebook would type it."""
+    """All blocks, from top to bottom, as in a notebook."""
     write_datasets(tmp_path / "datasets")
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
@@ -78,13 +78,13 @@ def test_the_guide_to_python_works(
     assert names["png"].startswith(b"\x89PNG")
 
 
-def test_what_the_guide_says_of_extras_is_so() -> None:
+def test_extras_of_the_guide_exist() -> None:
     extras = re.findall(r"glassfs\[(\w+)\]", (ROOT / "docs/python.md").read_text(encoding="utf-8"))
     offered = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert extras and all(f"\n{extra} = [" in offered for extra in extras)
 
 
-def test_the_format_of_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_format_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, object] = {}
     exec(python_in("CONTRIBUTING.md", "FORMAT ="), names)
     monkeypatch.setattr(registry, "installed", lambda: (names["FORMAT"],))
@@ -94,8 +94,8 @@ def test_the_format_of_the_guide_works(tmp_path: Path, monkeypatch: pytest.Monke
         assert data["values"].numpy().tolist() == [1.5, -2.0]
 
 
-def test_times_survive_what_the_manual_says_of_them(tmp_path: Path) -> None:
-    """The advice for ``<M8[100ns]``, beyond the years that NumPy prints rightly, too."""
+def test_advice_for_100ns_times_is_exact(tmp_path: Path) -> None:
+    """Also for years that NumPy prints wrong as ``<M8[100ns]``."""
     assert '.astype("M8[us]")' in python_in("docs/python.md", "columns/Time")
     ticks = np.array([0, 15_778_800_000_000_000, 10**17], "<i8")
     path = tmp_path / "Time.npy"
@@ -104,7 +104,7 @@ def test_times_survive_what_the_manual_says_of_them(tmp_path: Path) -> None:
     assert (times.view("<i8") * 10 == ticks).all() and str(times[1]).startswith("2020-01-01")
 
 
-def test_the_view_of_the_manual_works() -> None:
+def test_example_view_works() -> None:
     names: dict[str, object] = {}
     exec(python_in("docs/manual/views.md", "View("), names)
     view = names["SHAPE"]

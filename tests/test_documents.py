@@ -1,4 +1,4 @@
-"""What is written: comments cite sections that exist, links lead somewhere, commands and options are real ones."""
+"""Documents and comments: cited sections exist, links have targets, commands and options are valid."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FORMAT_OF_MODULE = {"kastore": "kastore", "tskit": "kastore"}
 FOREIGN_OPTIONS = {"--device", "--cap-add"}
 NUMBERS = {"DEPTH": "1"}
 
-# What names the document that the sections behind it belong to.
+# Names of documents; the sections after one belong to it.
 _DOCUMENT = re.compile(r"(?P<page>(?:[\w.]+/)*\w+\.md)|(?P<foreign>RFC \d+|W3C Recommendation|PEP \d+)")
 _SECTION = re.compile(r"§(\d+(?:\.\d+)*)")
 
 
 def python_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Docstrings, and runs of comments without a gap, with the lines where they begin."""
+    """Yield docstrings and runs of adjacent comment lines, with the lines where they begin."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
@@ -44,7 +44,7 @@ def python_comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def joined(comments: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Comments on neighbouring lines as one."""
+    """Join comments on adjacent lines."""
     first, last, lines = 0, -1, [""]
     for line, text in comments:
         if line != last + 1:
@@ -61,7 +61,7 @@ def shell_comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def comments() -> Iterator[tuple[Path, int, str]]:
-    """All comments of this project: file, line, text."""
+    """Yield file, line and text of all comments of this project."""
     files = [path for place in ("src", "tests", "scripts") for path in sorted((ROOT / place).rglob("*"))]
     for path in (*files, ROOT / "setup.py", ROOT / ".ci/run"):
         if path.suffix == ".py":
@@ -75,7 +75,7 @@ def comments() -> Iterator[tuple[Path, int, str]]:
 
 
 def page_of(path: Path) -> str:
-    """The document whose sections a bare § means in this file; "" if there is none."""
+    """Return the document that a bare § in this file refers to; "" if there is none."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     if parts[:3] != ("src", "glassfs", "formats"):
         return ""
@@ -83,7 +83,7 @@ def page_of(path: Path) -> str:
 
 
 def citations(text: str, default: str) -> Iterator[tuple[str, str]]:
-    """Pairs of document and section ("" for the whole of it). Sections of documents that are not ours are left out."""
+    """Yield pairs of document and section ("" for the whole), except of documents of others, such as RFCs."""
     page: str | None = default
     for match in re.finditer(f"{_DOCUMENT.pattern}|{_SECTION.pattern}", text):
         if match["page"]:
@@ -97,7 +97,7 @@ def citations(text: str, default: str) -> Iterator[tuple[str, str]]:
 
 @cache
 def found(page: str) -> Path | None:
-    """The document that a citation means: from the root of the repository, or from docs/."""
+    """Return the path of a cited document, given from the root of the repository or from docs/."""
     return next((path for path in (ROOT / page, DOCS / page) if page and path.is_file()), None)
 
 
@@ -111,29 +111,29 @@ def has_section(path: Path, section: str) -> bool:
     return any(re.match(rf"{re.escape(section)}[. ]", heading) for heading in headings(path))
 
 
-def fault_in(page: str, section: str) -> str | None:
-    """Why there is nothing that this cites, or None."""
+def error_in(page: str, section: str) -> str | None:
+    """Return why the citation has no target, or None if it has one."""
     path = found(page)
     if path is None:
         return f"§{section} of no document" if not page else f"{page} is not there"
     return None if not section or has_section(path, section) else f"{page} has no §{section}"
 
 
-def test_comments_cite_what_is_in_the_repository() -> None:
+def test_cited_sections_exist() -> None:
     cited: set[str] = set()
     wrong = []
     for path, line, text in comments():
         for page, section in citations(text, page_of(path)):
             cited.add(page)
-            if fault := fault_in(page, section):
-                wrong.append(f"{path.relative_to(ROOT)}:{line}: {fault}")
+            if error := error_in(page, section):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {error}")
     assert not wrong
     assert {f"formats/{name}.md" for name in ("ikv", "idv", "kastore", "kinodb", "wshard")} <= {
         page.removeprefix("docs/") for page in cited
     }
 
 
-def test_citations_are_seen_and_followed() -> None:
+def test_citations_are_found() -> None:
     """The check itself."""
     assert list(citations("as formats/wshard.md §9, §13 say", "")) == [
         ("formats/wshard.md", ""), ("formats/wshard.md", "9"), ("formats/wshard.md", "13"),
@@ -145,28 +145,28 @@ def test_citations_are_seen_and_followed() -> None:
     assert list(python_comments('"""One."""\n# two §1\n# three\nx = "§4"  # four\n'))[1:] == [
         (0, ""), (2, "two §1 three four"),
     ]
-    assert fault_in("docs/formats/idv.md", "8.4") is None and fault_in("formats/idv.md", "8.4") is None
-    assert fault_in("formats/idv.md", "8.6") == "formats/idv.md has no §8.6"
-    assert fault_in("formats/idv.md", "99") and fault_in("tree.md", "") and fault_in("", "3")
+    assert error_in("docs/formats/idv.md", "8.4") is None and error_in("formats/idv.md", "8.4") is None
+    assert error_in("formats/idv.md", "8.6") == "formats/idv.md has no §8.6"
+    assert error_in("formats/idv.md", "99") and error_in("tree.md", "") and error_in("", "3")
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "formats").glob("*.md")), ids=lambda path: path.stem)
-def test_a_format_is_described_section_by_section(path: Path) -> None:
+def test_sections_of_format_pages_are_numbered(path: Path) -> None:
     numbers = [int(match[1]) for heading in headings(path) if (match := re.match(r"(\d+)\. ", heading))]
     assert numbers == list(range(1, len(numbers) + 1))
     page = f"formats/{path.name}"
-    wrong = [fault for cited, section in citations(path.read_text(encoding="utf-8"), page)
-             if cited == page and (fault := fault_in(cited, section))]
+    wrong = [error for cited, section in citations(path.read_text(encoding="utf-8"), page)
+             if cited == page and (error := error_in(cited, section))]
     assert not wrong
 
 
 def anchor(heading: str) -> str:
-    """How a heading is linked to, as code hosts make it."""
+    """Return the anchor of a heading, as code hosts make it."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     wrong = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -193,13 +193,13 @@ def command_of(name: str) -> click.Command | None:
 
 
 def spellings(command: click.Command) -> set[str]:
-    """All ways to write the options of a command."""
+    """Return all spellings of the options of a command."""
     options = [option for option in command.params if isinstance(option, click.Option)]
     return {"-h", "--help", *(name for option in options for name in (*option.opts, *option.secondary_opts))}
 
 
 def lines_to_type(text: str) -> Iterator[str]:
-    """The glassfs commands in blocks of code, each up to where the shell takes over."""
+    """Yield the glassfs commands in code blocks, each up to the first operator of the shell."""
     for language, block in re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines() if language in ("", "sh") else ():
             match = re.match(r" *(?:\$ )?(?:sudo )?(?:[\w.]+/bin/)?glassfs +([^|>&#]*)", line)
@@ -208,7 +208,7 @@ def lines_to_type(text: str) -> Iterator[str]:
 
 
 def lines_in_passing(text: str) -> Iterator[str]:
-    """The glassfs commands between backticks, as they are used or as a pattern of it."""
+    """Yield the glassfs commands between backticks, literal ones and patterns."""
     for code in re.findall(r"`([^`]+)`", text):
         match = re.match(r"(?:sudo )?(?:[\w.]+/bin/)?glassfs +([^|>&#\\]*)", code)
         if match:
@@ -220,7 +220,7 @@ def arguments(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_can_be_typed(page: Path) -> None:
+def test_commands_are_valid(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for line in lines_to_type(text):
         name, *rest = arguments(line)
@@ -240,7 +240,7 @@ def test_commands_can_be_typed(page: Path) -> None:
             assert {word for word in rest if word.startswith("-") and word != "-"} <= spellings(command), line
 
 
-def test_options_in_passing_are_options_of_some_command() -> None:
+def test_options_in_text_are_valid() -> None:
     known = set().union(*(spellings(command) for name in COMMANDS if (command := command_of(name)))) | FOREIGN_OPTIONS
     for page in (README, *sorted((DOCS / "manual").glob("*.md"))):
         for code in re.findall(r"`(-[^`]+)`", page.read_text(encoding="utf-8")):
@@ -248,7 +248,7 @@ def test_options_in_passing_are_options_of_some_command() -> None:
 
 
 def rows(page: Path, heading: str) -> dict[str, str]:
-    """The rows of the first table behind a heading: what is in the first column, and the whole row."""
+    """Return the rows of the first table after a heading, by their first column."""
     text = page.read_text(encoding="utf-8").split(f"# {heading}\n", 1)[1]
     table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert table is not None

@@ -1,4 +1,4 @@
-"""How much is run: what each level leaves out, and that no machine is too slow for Hypothesis."""
+"""Levels of tests: what each deselects, and that Hypothesis has no deadline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_slow_example_is_no_failure() -> None:
     @settings(max_examples=3, deadline=1)
     @given(st.integers())
     def slow(number: int) -> None:
-        time.sleep(0.01)
+        time.sleep(0.01)  # longer than the deadline of the decorator
         calls.append(number)
 
     adapt_settings(slow, "short")

@@ -1,4 +1,4 @@
-"""Formats and views of third parties: a package with an entry point is found, and a broken one only logs."""
+"""Formats and views of other packages: entry points are found, and broken ones are only logged."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ WAVE = b"WAVE1D\0\0" + struct.pack("<Q", 3) + SAMPLES
 
 @pytest.fixture(scope="module", params=["built", "by hand"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The third party's package in a folder of its own, offline: built by setuptools from its pyproject.toml, and laid
-    down as an installer lays a wheel down.
-    """
+    """Install a package into a folder, offline: built by setuptools from its pyproject.toml, or written by hand."""
     target = tmp_path_factory.mktemp("site")
     if request.param == "by hand":
         write_distribution(target, "glassfs_wave", MODULE, "wave = glassfs_wave:FORMAT")
@@ -96,14 +94,14 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     project = tmp_path_factory.mktemp("project")
     (project / "pyproject.toml").write_text(PYPROJECT)
     (project / "glassfs_wave.py").write_text(MODULE)
-    # Without bdist_wheel, which needs a package that is not everywhere.
+    # Without bdist_wheel, which needs a package that may be missing.
     build = ["-c", "import setuptools; setuptools.setup()", "-q", "build_py", "-d", target, "egg_info", "-e", target]
     subprocess.run([sys.executable, *build], cwd=project, capture_output=True, check=True)
     return target
 
 
 def write_distribution(target: Path, module: str, text: str, *entries: str, group: str = "glassfs.formats") -> None:
-    """A module and the metadata that make it an installed distribution with entry points."""
+    """Write a module, and metadata that make it an installed distribution with entry points."""
     (target / f"{module}.py").write_text(text)
     info = target / f"{module}-1.0.dist-info"
     info.mkdir()
@@ -168,7 +166,7 @@ def test_hint_of_an_installed_format_is_shown(installed: Path, wave: Path) -> No
 
 
 def log_of(path: Path, packages: Path) -> list[str]:
-    """What opening a container writes into the log."""
+    """Return the log lines of opening a container."""
     program = "import logging, sys, glassfs; logging.basicConfig(); glassfs.open(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", program, path], capture_output=True, text=True, check=True,
@@ -182,7 +180,7 @@ def test_warnings_are_logged_with_the_containers_name(installed: Path, wave: Pat
 
 
 def test_built_in_formats_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that claims every file gets only those that no built-in format knows."""
+    """A package that recognizes every file gets only those that no built-in format recognizes."""
     greedy = replace(FORMAT, name="greedy", recognises=lambda head: True)
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
     monkeypatch.setattr(registry, "installed", lambda: (greedy,))
@@ -211,7 +209,7 @@ BROKEN = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "entry"), BROKEN.values(), ids=BROKEN)
 def test_broken_package_is_logged(tmp_path: Path, wave: Path, module: str, entry: str) -> None:
-    """The sound one beside it still works, and the log names the one that does not load."""
+    """The sound package beside it still works, and the log names the broken one."""
     write_distribution(tmp_path, "glassfs_wave", MODULE, "wave = glassfs_wave:FORMAT")
     write_distribution(tmp_path, "broken_format", textwrap.dedent(module), entry)
     done = glassfs("ls", wave, path=tmp_path)
@@ -244,7 +242,7 @@ raise_when_loaded = [][0] if __name__ == "glassfs_missing" else None
 
 @pytest.fixture
 def views(tmp_path: Path) -> Path:
-    """A folder of packages: one has a view, one that fails, and two that are of no use."""
+    """A folder of packages with a working view, a failing one, and unusable ones."""
     site = tmp_path / "site"
     site.mkdir()
     entries = ("shape = glassfs_shape:SHAPE", "failing = glassfs_shape:FAILING")
@@ -292,14 +290,14 @@ def test_installed_view_is_mounted(
 ) -> None:
     require("3")
     monkeypatch.setenv("PYTHONPATH", str(views))
-    place = tmp_path / "mnt"
-    place.mkdir()
-    mount = Mount([store], place, tmp_path / "log", "3", ["views=shape"])
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    mount = Mount([store], mountpoint, tmp_path / "log", "3", ["views=shape"])
     try:
-        assert set(os.listdir(place)) == {".glassfs", "array.npy", "array.shape"}
-        assert (place / "array.shape").read_bytes() == b"<f8 [2]\n"
-        assert (place / "array.shape").stat().st_size == 8
-        below = place / ".glassfs/views"
+        assert set(os.listdir(mountpoint)) == {".glassfs", "array.npy", "array.shape"}
+        assert (mountpoint / "array.shape").read_bytes() == b"<f8 [2]\n"
+        assert (mountpoint / "array.shape").stat().st_size == 8
+        below = mountpoint / ".glassfs/views"
         assert (below / "array.shape").read_bytes() == b"<f8 [2]\n" and (below / "array.zarr/zarr.json").exists()
     finally:
         mount.end()

@@ -1,4 +1,4 @@
-"""Containers that the formats' own software wrote: opened, exported and mounted they show what their writers put in."""
+"""Containers written by the formats' own software show the written values: opened, exported and mounted."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ LARGEST = 4 << 20
 
 
 class Shown(ABC):
-    """The mirror of tests/data, in one of the ways to see it. ``files`` are the paths of all regular files."""
+    """The tree of tests/data, shown in one of several ways. ``files`` are the paths of all regular files."""
 
     files: set[str]
 
     @abstractmethod
     def read(self, path: str, most: int = LARGEST) -> bytes:
-        """The first bytes of a file. One that is damaged may be said to be of any size."""
+        """Return the first bytes of a file. A damaged file may declare any size."""
 
     def inside(self, container: Path) -> list[str]:
-        """The paths of what a container shows, or none where it stays a plain file."""
+        """Return the paths of the files in a container; none if it is shown as a plain file."""
         place = f"{container.relative_to(DATA)}/"
         return sorted(path for path in self.files if path.startswith(place))
 
@@ -95,7 +95,7 @@ def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def containers(name: str) -> list[Path]:
-    """The sound ones and the odd ones of a format."""
+    """Return the containers of a format that can be opened, at least in part."""
     found = {path.with_name(path.name.removesuffix(".expected.json")) for path in (DATA / name).rglob("*.json")}
     return sorted(path for path in found if path.is_file() and path.suffix != ".json")
 
@@ -119,7 +119,7 @@ def test_values_are_as_written(shown: Shown, name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files_are_refused_or_partly_readable(shown: Shown, name: str) -> None:
-    """What is refused is itself; of the others each file is readable, or an error."""
+    """Refused containers are plain files; files in the others can be read or raise OSError."""
     for file, verdict in VERDICTS[name].items():
         container = DATA / name / "malformed" / file
         inside = shown.inside(container)

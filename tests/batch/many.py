@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,8 +18,10 @@ import numpy as np
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
 
+from tests.waiting import SECONDS, wait_until
+
 LINKS = 1000
-PATIENCE = 120.0
+PATIENCE = SECONDS
 SET_PIPE_SIZE = 1031
 
 
@@ -67,13 +69,6 @@ def same_lines(one: Path, other: Path) -> bool:
     """Whether two reports say the same, each of a container once."""
     found = [sorted(path.read_text().splitlines()) for path in (one, other)]
     return found[0] == found[1] and len(set(found[0])) == len(found[0])
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.01)
 
 
 def command(*words: str | Path) -> list[str]:

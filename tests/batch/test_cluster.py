@@ -24,10 +24,10 @@ from tests.batch.many import (
     same_lines,
     sound,
     stuck,
-    wait_until,
 )
 from tests.cli.glassfs_command import fails, glassfs
 from tests.conftest import DATA
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -18,7 +18,8 @@ from glassfs.batch.contract import BatchError, Item
 from glassfs.batch.mapping import MAX_ITEMS, TASKS_PER_WORKER, Mapping, here
 from glassfs.batch.workers import Processes, Workers
 from tests.batch import works
-from tests.batch.many import PATIENCE, wait_until
+from tests.batch.many import PATIENCE
+from tests.waiting import wait_until
 
 
 def result(mapping: Iterator[Any]) -> list[str]:

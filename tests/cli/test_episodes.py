@@ -16,9 +16,10 @@ import pytest
 
 from glassfs.content.join import COLUMNS
 from glassfs.library import open_tree
-from tests.batch.many import command, full_soon, many_links, robot, sound, wait_until
+from tests.batch.many import command, full_soon, many_links, robot, sound
 from tests.cli.glassfs_command import fails, glassfs
 from tests.conftest import DATA, Scale
+from tests.waiting import wait_until
 
 TEXTS = ['a "quoted"\r\ntext, with, commas', "=1+1", "ünïcode \u2028", "nul \0 inside", "\n"]
 

@@ -9,19 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.many import (
-    children_of,
-    command,
-    full_soon,
-    is_running,
-    lines_of,
-    many_links,
-    robot,
-    same_lines,
-    sound,
-    wait_until,
-)
+from tests.batch.many import children_of, command, full_soon, is_running, lines_of, many_links, robot, same_lines, sound
 from tests.cli.glassfs_command import fails, glassfs
+from tests.waiting import wait_until
 
 
 @pytest.fixture

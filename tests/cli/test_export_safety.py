@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,8 @@ import pytest
 from tests.cli.conftest import sparse_store
 from tests.cli.glassfs_command import fails, glassfs
 from tests.cli.test_export import shown, written
+from tests.waiting import SECONDS, wait_until
 
-PATIENCE = 60
 NAMESPACE = ["unshare", "--mount", "--propagation", "private", "bash", "-c"]
 
 
@@ -243,7 +242,7 @@ def test_a_target_inside_the_source_by_another_mount_ends(in_namespace: None, fo
     (tmp_path / "other").mkdir()
     script = 'mount --bind "$1" "$2" && "$0" -m glassfs export "$3" "$2/out"; echo "status $?"'
     words = [sys.executable, str(folder / "sub"), str(tmp_path / "other"), str(folder)]
-    done = subprocess.run([*NAMESPACE, script, *words], capture_output=True, check=False, timeout=PATIENCE)
+    done = subprocess.run([*NAMESPACE, script, *words], capture_output=True, check=False, timeout=SECONDS)
     assert done.stdout == b"status 1\n"
     reason = "is inside the source, as /sub/out; name another folder"
     assert done.stderr.decode() == f"glassfs: {tmp_path}/other/out: {reason}\n"
@@ -287,14 +286,11 @@ def test_nothing_half_stays_after_a_signal(number: signal.Signals, tmp_path: Pat
     command = [sys.executable, "-m", "glassfs", "export", str(source), str(target)]
     export = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        end = time.monotonic() + PATIENCE
-        while not leftovers(target):
-            assert time.monotonic() < end
-            assert export.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: leftovers(target) or export.poll() is not None)
+        assert export.poll() is None
         assert not (target / "long.npy").exists()
         export.send_signal(number)
-        _, errors = export.communicate(timeout=PATIENCE)
+        _, errors = export.communicate(timeout=SECONDS)
     finally:
         export.kill()
         export.wait()
@@ -312,7 +308,7 @@ def test_a_full_disk_ends_it_with_one_line(in_namespace: None, store: Path, tmp_
         'cd "$2/out" && find . -type f -printf "%p %s\\n"'
     )
     words = [sys.executable, str(store), str(disk)]
-    done = subprocess.run([*NAMESPACE, script, *words], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run([*NAMESPACE, script, *words], capture_output=True, text=True, check=False, timeout=SECONDS)
     reason = "No space left on device; free some space and continue with --resume"
     assert done.stderr == f"glassfs: {disk}/out: {reason}\n"
     status, *files = done.stdout.splitlines()

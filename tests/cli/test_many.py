@@ -26,11 +26,11 @@ from tests.batch.many import (
     same_lines,
     sound,
     stuck,
-    wait_until,
 )
 from tests.cli.conftest import sparse_store
 from tests.cli.glassfs_command import Done, fails, glassfs
 from tests.conftest import DATA, Scale
+from tests.waiting import wait_until
 
 LONG = "a-folder-with-a-long-name-so-that-a-pipe-is-full-soon-" * 2
 
@@ -282,20 +282,20 @@ with stoppable():
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 @pytest.mark.parametrize("command", ["verify", "episodes", "export"])
-def test_what_nobody_foresaw_costs_one_container(command: str, jobs: str, tmp_path: Path) -> None:
-    """One with an error of a kind that is never raised on purpose; the others are gone on with."""
+def test_an_unexpected_error_costs_one_container(command: str, jobs: str, tmp_path: Path) -> None:
+    """Exceptions that glassfs never raises on purpose; the run continues with the other containers."""
     folder, report = tmp_path / "data", tmp_path / "report.jsonl"
     folder.mkdir()
     for name in ("a.kdb", "bad.kdb", "c.kdb", "large.kdb"):
         robot(folder / name)
     (tmp_path / "sitecustomize.py").write_text("""
-from glassfs.tree.containers import containers
-before = containers.open_version
-def open_version(location, version, cache):
-    if location.path[-1] in ("bad.kdb", "large.kdb"):
-        raise KeyError("that") if location.path[-1] == "bad.kdb" else MemoryError
-    return before(location, version, cache)
-containers.open_version = open_version
+from glassfs.source.local import LocalStore
+before = LocalStore.open
+def open_or_fail(self, path):
+    if path[-1] in ("bad.kdb", "large.kdb"):
+        raise KeyError("that") if path[-1] == "bad.kdb" else MemoryError
+    return before(self, path)
+LocalStore.open = open_or_fail
 """)
     words = [command, "--jobs", jobs, "--report", report, folder, *[tmp_path / "target"][: command == "export"]]
     done = glassfs(*words, PYTHONPATH=str(tmp_path))

@@ -66,7 +66,7 @@ def as_text(raw: bytes) -> str | bytes:
 
 
 def is_same(expected: Any, found: Any) -> bool:
-    """Whether a value is the one that an expected.json tells, tags included; doubles by their bits."""
+    """Return whether a value is that of an expected.json, tags included; doubles by their bits."""
     if isinstance(expected, str) and expected.startswith("@"):
         return _is_tagged(expected, found)
     if isinstance(expected, dict):

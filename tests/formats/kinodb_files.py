@@ -1,4 +1,4 @@
-"""KinoDB files for tests: written, patched, and looked into."""
+"""Write, patch and inspect KinoDB files for tests."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def image_group(container: Container, position: int = 0) -> Group:
 
 
 def images_of(group: Group) -> list[Member]:
-    """Every image of an episode by itself, those of numbered cameras as well, as they are stored."""
+    """Return every image of an episode, in stored order."""
     found = []
     for member in group.members():
         content = member.content

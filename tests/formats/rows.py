@@ -24,7 +24,7 @@ MOST_READ = 1 << 20
 
 
 def table_file(path: Path, name: str) -> pa.Table:
-    """A table inside the tree of a container. What was told as its size is what is read, also of any range."""
+    """Read a table in the tree of a container; check its size and ranges."""
     with open_tree(path, views="parquet") as tree:
         file = tree.file(name)
         size, chance = file.size, random.Random(1)

@@ -199,7 +199,7 @@ def test_vectors_of_65536_slots_are_still_an_array(make: Callable[..., Path]) ->
     ("DvBool", "|b1", [Sparse(3, [0, 2], [1, 2])], [[1, 0, 0]]),
     ("DataViewRowId", "<u8", [Sparse(3, [1], [(7, 8)])], [[[0, 0], [7, 8], [0, 0]]]),
 ])
-def test_what_is_not_stored_is_the_default(
+def test_elements_not_stored_have_the_default(
     make: Callable[..., Path], item: str, dtype: str, rows: list[Sparse], expected: list[Any],
 ) -> None:
     path = make(lambda view: view.add("v", rows, vector(item, 3)))

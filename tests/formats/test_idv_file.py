@@ -199,7 +199,7 @@ def test_lookup_tables_lie_before_the_tail(make: Callable[..., Path], lookup: An
     if rows:
         with pytest.raises(Refused, match="lookup table of column 'A'"):
             open_path(make(fill))
-    else:  # nobody looks at it
+    else:  # the lookup table is not used
         assert array(open_path(make(fill)), "columns/A").shape == (0,)
 
 

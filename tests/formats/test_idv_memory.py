@@ -1,4 +1,4 @@
-"""ML.NET data views: what is remembered goes with the container, memory is counted, and the shape in the schema."""
+"""ML.NET data views: lifetime of caches, read-ahead, memory, and shapes in the schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.waiting import wait_until
 
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_nothing_of_a_closed_container_is_alive(tmp_path: Path, is_damaged: bool) -> None:
-    """Without the garbage collector: neither a cache of the module nor a circle of references holds on to it."""
+    """Without the garbage collector: no cache of a module and no cycle of references keeps it."""
     path = tmp_path / "made.idv"
     data = idv(tmp_path)
     path.write_bytes(data[:300] + bytes(300) + data[600:] if is_damaged else data)
@@ -91,11 +91,11 @@ class Foreseeing(BlockCache):
     (64 << 20, False, 2, 4), (64 << 20, True, 2, 4), (10 * BLOCK, True, 2, 3), (8 * BLOCK, True, 2, 2),
     (4 * BLOCK, True, 1, 1), (BLOCK, True, 1, 1),
 ])
-def test_blocks_ahead_are_those_of_who_reads_on(
+def test_sequential_reads_decode_blocks_ahead(
     make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, budget: int, is_vector: bool, begin: int, distance: int,
 ) -> None:
-    """At first one for each core that is left, then so many that no core waits for the next request, or as many as
-    there is room for; none for who looks at rows here and there.
+    """First one per free core, then enough that no core waits for the next request, within the cache's budget; none
+    for random access.
     """
     monkeypatch.setattr(columns, "CORES", 3)
     values = np.arange(BLOCKS * ROWS * 16, dtype="<f4").reshape((-1, 16) if is_vector else -1)
@@ -119,10 +119,10 @@ def test_blocks_ahead_are_those_of_who_reads_on(
 
 
 @pytest.mark.parametrize("refusals", [1, 5, 40])
-def test_no_block_is_left_out_while_others_are_made(
+def test_refused_prefetches_are_retried_in_order(
     make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, refusals: int,
 ) -> None:
-    """What it was too early to ask for is asked for with the next request, and in order."""
+    """Refused prefetches are repeated with the next request, in order."""
     monkeypatch.setattr(columns, "CORES", 3)
     values = np.arange(BLOCKS * ROWS * 16, dtype="<f4")
     path = make(lambda view: view.add("v", values), rows_per_block=ROWS * 16)
@@ -140,8 +140,8 @@ def test_no_block_is_left_out_while_others_are_made(
 
 # -- memory ----------------------------------------------------------------------------------------
 
-def test_long_texts_take_room_in_the_budget(make: Callable[..., Path]) -> None:
-    """However many measure or read them at the same time; and no more memory than they say."""
+def test_long_texts_reserve_memory(make: Callable[..., Path]) -> None:
+    """However many threads measure or read them at the same time."""
     text = "\U0001f600é" * MIB
     path = make(lambda view: view.add("t", [text]))
     cache = BlockCache(256 * MIB)
@@ -170,7 +170,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("is_vector", [False, True], ids=["texts", "vectors"])
-def test_rows_of_text_take_no_more_memory_than_they_say(make: Callable[..., Path], name: str, is_vector: bool) -> None:
+def test_text_rows_take_no_more_memory_than_declared(make: Callable[..., Path], name: str, is_vector: bool) -> None:
     """With the line of one of them beside."""
     texts = TEXTS[name]
     rows, codec = ([texts] * 2, vector("TextSpan")) if is_vector else (texts, None)

@@ -406,6 +406,6 @@ def test_faults_that_reading_does_not_reveal() -> None:
     assert faults_of(ikv2([("k", 1), ("k", 2)]))[0].place == "root"
 
 
-def test_bytes_after_the_root_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_bytes_after_the_root_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert document_of(open_bytes(ikv1({"a": 1}) + b"more")) == {"a": 1}
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

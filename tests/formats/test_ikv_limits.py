@@ -1,4 +1,4 @@
-"""iKv documents that are large, damaged anywhere, or hostile."""
+"""iKv documents that are large, damaged or hostile."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_wide_array_is_one_document() -> None:
     b"\1" + varint(70_000_000) + b"x" * 70_000_000,
     b"\6\0\1" * 250 + b"\6\0" + varint(300_000) + bytes(300_000),  # mostly indent
 ], ids=["nulls", "objects", "doubles", "string", "indent"])
-def test_documents_too_large_to_show_are_refused_in_bounded_memory(node: bytes, tmp_path: Path) -> None:
+def test_too_large_documents_are_refused_in_bounded_memory(node: bytes, tmp_path: Path) -> None:
     path = tmp_path / "large.ikv"
     path.write_bytes(V1 + node)
     script = r"""if True:
@@ -89,8 +89,8 @@ COSTLY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COSTLY)
-def test_a_document_takes_no_more_memory_than_it_says(name: str) -> None:
-    """And says no more than the limits allow, however much is stored."""
+def test_documents_take_no_more_memory_than_declared(name: str) -> None:
+    """And declare no more than the limits allow, however much is stored."""
     for data in (V1 + COSTLY[name], ikv2_of([(b"k", COSTLY[name][0], COSTLY[name][1:])])):
         document = members_of(open_bytes(data).root)[b"document"]
         peak = peak_memory(lambda document=document: render(document.value()))
@@ -104,7 +104,7 @@ def test_the_cost_of_a_small_document_is_small() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5000, 300_000])
-def test_integers_take_no_more_memory_than_they_say(count: int) -> None:
+def test_integers_take_no_more_memory_than_declared(count: int) -> None:
     integers = members_of(root_of(open_bytes(ikv1({"a": np.arange(count) % 100}))))[b"a"].data
     ways = ((integers.whole, integers.cost), (lambda: sum(map(len, integers.pieces())), integers.stream_cost))
     for make, cost in ways:
@@ -112,7 +112,7 @@ def test_integers_take_no_more_memory_than_they_say(count: int) -> None:
         assert peak_memory(make) <= cost <= 20 * 8 * count + (6 << 20)
 
 
-def test_what_is_kept_of_integers_goes_with_the_version_of_their_file(tmp_path: Path) -> None:
+def test_cached_integers_belong_to_one_file_version(tmp_path: Path) -> None:
     path = tmp_path / "a.ikv"
     write_ikv1(path, {"a": np.arange(1000)})
     source = local(path)
@@ -133,7 +133,7 @@ def test_ten_megabytes_of_small_members_open_in_bounded_memory() -> None:
 
 
 @pytest.mark.slow
-def test_more_members_than_can_be_listed_are_said_to_be_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_too_many_members_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     count = 300_000
     container = open_bytes(ikv1({f"{number:x}": None for number in range(count)}))
     root = root_of(container)

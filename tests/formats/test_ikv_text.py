@@ -1,4 +1,4 @@
-"""The text form of iKv documents: values, what is recognised and what must not be, damage, and hostile text."""
+"""The text form of iKv documents: values, recognition, damage and hostile text."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_too_much_text_is_refused(tmp_path: Path) -> None:
         open_path(path)
 
 
-def test_offsets_of_the_binary_form_are_not_told() -> None:
+def test_text_documents_show_no_offsets() -> None:
     members = members_of(root_of(open_bytes(b'{ "a" [1 2] "b" "text" }')))
     assert set(members[b"a"].attributes()) == {"dtype", "shape"}
     assert members[b"b"].attributes() == {}

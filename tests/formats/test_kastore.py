@@ -146,7 +146,7 @@ def test_keys_are_paths_and_stay_bytes(tmp_path: Path) -> None:
         assert values(members[key].content).tolist() == [number]
 
 
-def test_a_key_of_endless_depth_ends_in_one_component(tmp_path: Path) -> None:
+def test_the_depth_of_keys_is_limited(tmp_path: Path) -> None:
     key = b"/".join([b"d"] * 100_000)
     (member,) = open_path(store({key: [1]}, tmp_path)).root.members()
     assert b"/".join(member.name) == key
@@ -210,7 +210,7 @@ def test_an_appended_store_that_is_damaged_costs_itself_only(chain: Path) -> Non
 
 
 @pytest.mark.parametrize("left", [8, 20, 64, 100])
-def test_an_appended_store_that_is_cut_is_left_out_and_told(
+def test_cut_appended_stores_are_left_out_with_a_reason(
     pair: Path, left: int, caplog: pytest.LogCaptureFixture,
 ) -> None:
     data = pair.read_bytes()
@@ -238,7 +238,7 @@ def test_junk_behind_the_last_store_is_ignored_and_logged(
     assert list(container.check()) == [Fault("", f"{len(junk)} bytes after the last store are ignored")]
 
 
-def test_endlessly_many_stores_are_cut_off_with_a_word(tmp_path: Path) -> None:
+def test_the_number_of_appended_stores_is_limited(tmp_path: Path) -> None:
     data = store({}, tmp_path).read_bytes()
     container = open_bytes(data * 100_000)
     assert container.root.error.startswith("appended/65537: is not shown")
@@ -294,7 +294,7 @@ def test_every_truncation_is_refused(pair: Path) -> None:
     (b"\x89HDF\r\n\x1a\n" + bytes(100), r"HDF5 .*\.trees .*tskit upgrade"),
     (b"\x89KAS\n\x1a\n" + bytes(100), "text mode"),
 ])
-def test_files_that_one_might_take_for_kastore_are_explained(head: bytes, words: str) -> None:
+def test_similar_files_are_explained(head: bytes, words: str) -> None:
     with pytest.raises(Unrecognised, match=words):
         open_bytes(head, "old.trees")
 
@@ -310,7 +310,7 @@ def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
         list(container.root.members())
 
 
-def test_nothing_but_the_index_is_read_before_an_array_is(tmp_path: Path) -> None:
+def test_opening_reads_only_the_index(tmp_path: Path) -> None:
     path = store({"big": np.arange(1 << 20), "small": np.arange(10)}, tmp_path)
     source = CountingSource(path)
     container = open_container(opening(source))

@@ -1,4 +1,4 @@
-"""kastore stores with bytes that nobody wrote: an error of glassfs, or arrays that lie inside the file."""
+"""Damaged kastore stores: an error of glassfs, or arrays inside the file."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_opening_and_listing_read_header_and_index_only(large: Path) -> None:
     assert source.reads == []
 
 
-def test_a_look_up_reads_nothing_but_what_it_asks_for(large: Path) -> None:
+def test_lookups_read_only_what_they_need(large: Path) -> None:
     """Nodes are made anew each time, from a directory and a number; of a section only what the scan found is kept."""
     source = CountingSource(large)
     root = container_root(FORMAT.open(opening(source)).root, origin())
@@ -325,7 +325,7 @@ def test_sample_without_the_format_byte(samples: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("*.kdb")))
-def test_a_listing_tells_what_the_nodes_tell(name: str) -> None:
+def test_listings_have_the_facts_of_nodes(name: str) -> None:
     root = container_root(open_path(DATA / name).root, origin())
     tree = Tree(lambda: root)
     for folder in [root, *(node for _, node in tree.walk() if isinstance(node, Directory))]:

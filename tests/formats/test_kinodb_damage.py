@@ -1,4 +1,4 @@
-"""KinoDB: what damage costs, what `check` finds, and that no bytes bring the parser down."""
+"""KinoDB: the effects of damage, and what `check` finds."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_bad_entry_costs_only_what_it_describes(good: bytearray, fields: dict[
     assert faults(patched(good, 1, **fields))
 
 
-def test_sizes_follow_from_the_index_even_where_the_data_are_missing(good: bytearray) -> None:
+def test_sizes_follow_from_the_index_if_data_are_missing(good: bytearray) -> None:
     huge = patched(good, 0, num_frames=2**32 - 1)
     state = one(huge, "episodes/0/state")
     assert state.shape == (2**32 - 1, 2) and state.data.size == 8 * (2**32 - 1)

@@ -30,7 +30,7 @@ def episode(folder: Path, shots: list[Any]) -> bytearray:
 
 @pytest.fixture(autouse=True)
 def every_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However short, as small ones are looked at whole."""
+    """Predict even in short sections, which are scanned otherwise."""
     monkeypatch.setattr(scan, "PREDICT_FROM_BYTES", 0)
 
 
@@ -50,12 +50,12 @@ def shown(data: bytes | bytearray, is_remote: bool) -> dict[bytes, bytes]:
     return {b"/".join(name): content.data.whole() for name, content in found}
 
 
-def test_images_are_the_same_as_near_by(regular: bytearray) -> None:
+def test_remote_images_are_the_same_as_local_ones(regular: bytearray) -> None:
     assert shown(regular, True) == shown(regular, False)
     assert len(shown(regular, True)) == 2 * FRAMES
 
 
-def test_they_are_found_without_looking_at_each(regular: bytearray) -> None:
+def test_prediction_takes_few_reads(regular: bytearray) -> None:
     counts = []
     for is_remote in (True, False):
         store, container = opened(regular, is_remote)
@@ -65,7 +65,7 @@ def test_they_are_found_without_looking_at_each(regular: bytearray) -> None:
     assert counts[0] <= 6 < FRAMES < counts[1]
 
 
-def test_a_frame_that_is_otherwise_costs_itself(regular: bytearray) -> None:
+def test_a_frame_that_differs_costs_itself(regular: bytearray) -> None:
     middle = regular.index(raw(7).tobytes())
     regular[middle - 6] ^= 1  # the channels of the image in frame 7
     damaged = []
@@ -81,7 +81,7 @@ def test_a_frame_that_is_otherwise_costs_itself(regular: bytearray) -> None:
     assert list(opened(regular, True)[1].check()) == list(opened(regular, False)[1].check()) != []
 
 
-def test_images_that_are_elsewhere_are_found(tmp_path: Path) -> None:
+def test_images_in_another_order_are_found(tmp_path: Path) -> None:
     """In frames that are as long as the others, but have their images in another order."""
     shots: list[Any] = [{"front": raw(t), "wrist": raw(t + 100)} for t in range(FRAMES)]
     for frame in (7, FRAMES - 1):
@@ -93,20 +93,20 @@ def test_images_that_are_elsewhere_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second", [{"front": raw(1)}, None, {"wrist": raw(1), "front": raw(1)}])
-def test_a_second_frame_that_is_otherwise_makes_it_look(tmp_path: Path, second: Any) -> None:
+def test_a_different_second_frame_prevents_prediction(tmp_path: Path, second: Any) -> None:
     data = episode(tmp_path, [{"front": raw(0), "wrist": raw(0)}, second, *(
         {"front": raw(t), "wrist": raw(t)} for t in range(2, FRAMES)
     )])
     assert shown(data, True) == shown(data, False)
 
 
-def test_a_section_of_another_length_makes_it_look(tmp_path: Path) -> None:
+def test_an_odd_section_length_prevents_prediction(tmp_path: Path) -> None:
     data = episode(tmp_path, [{"front": raw(0)}, None, {"front": raw(2)}, {"front": raw(3)}])
     assert shown(data, True) == shown(data, False)
     assert index_entry(data, 0).images_length > 3 * SIDE * SIDE * 3
 
 
-def test_a_small_section_is_looked_at(regular: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_sections_are_scanned(regular: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "PREDICT_FROM_BYTES", len(regular))
     store, container = opened(regular, True)
     before = store.reads

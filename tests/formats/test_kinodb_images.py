@@ -65,7 +65,7 @@ def test_cameras_that_come_go_change_and_repeat(tmp_path: Path) -> None:
 
 
 def test_regular_cameras_are_numbered_and_the_others_listed(tmp_path: Path) -> None:
-    """One picture of one kind in each frame needs no list; anything else does, and shows just the same."""
+    """One image of one kind in each frame needs no list; anything else does, and shows the same."""
     shots: list[Frame] = [
         {"each": FRONT, "often": WRIST, "up": FRONT, "up/down": FRONT, "mixed": FRONT},
         {"each": FRONT + 1, "up": FRONT, "up/down": FRONT, "mixed": Stored(png(FRONT), 6, 4)},
@@ -84,7 +84,7 @@ def test_regular_cameras_are_numbered_and_the_others_listed(tmp_path: Path) -> N
     assert isinstance(found[b"mixed/000001"], EncodedImage)
 
 
-def test_stored_pictures_keep_their_bytes(tmp_path: Path) -> None:
+def test_encoded_images_keep_their_bytes(tmp_path: Path) -> None:
     photo, drawing = jpeg(FRONT), png(FRONT)
     shot = {"j": Stored(photo, 6, 4), "p": Stored(drawing, 1, 1), "nine": Stored(photo, 6, 4, format=9)}
     shown = image_contents(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]}))
@@ -117,17 +117,17 @@ def test_raw_pixels_that_begin_like_a_signature(tmp_path: Path, start: bytes) ->
     assert "which KinoDB omits" in "".join(faults(data))
 
 
-def test_picture_as_long_as_its_raw_pixels(tmp_path: Path) -> None:
+def test_images_as_long_as_their_raw_pixels(tmp_path: Path) -> None:
     photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
     shot = {
         "whole": Stored(photo, len(photo), 1, 1), "head cut": Stored(photo[:60], 60, 1, 1),
-        "pixels cut": Stored(photo[:2000], 2000, 1, 1), "elsewhere": Stored(photo[:2000], 3, 3, 3),
+        "pixels cut": Stored(photo[:2000], 2000, 1, 1), "other size": Stored(photo[:2000], 3, 3, 3),
     }
     shown = image_contents(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]}))
     assert isinstance(shown["whole/000000"], EncodedImage)
     assert isinstance(shown["head cut/000000"], Image)
     assert isinstance(shown["pixels cut/000000"], Image)
-    assert isinstance(shown["elsewhere/000000"], EncodedImage)  # cut as well, but no raw pixels either: as stored
+    assert isinstance(shown["other size/000000"], EncodedImage)  # cut too, but not raw pixels either: stored bytes
 
 
 def test_signatures_end_with_the_data(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ print(set(kinds), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.slow
 def test_listings_that_decode_share_the_budget(tmp_path: Path) -> None:
-    """Twelve pictures of 64 MB each at a time, 48 KB stored, where 96 MiB are allowed."""
+    """Twelve images of 64 MB at a time, 48 KB stored, with a budget of 96 MiB."""
     image = PillowImage.new("RGBA", (4000, 4000))
     stored = io.BytesIO()
     image.save(stored, "PNG")
@@ -212,8 +212,8 @@ def test_what_decodes_and_to_how_many_pixels(stored: bytes, size: tuple[int, int
     assert cache.used == 0
 
 
-def test_text_inside_a_picture_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be more memory than the pixels tell; nor is a picture any worse for a damaged text."""
+def test_text_chunks_in_images_are_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text may need more memory than the pixels, and damaged text does not damage the image."""
     picture = png(FRONT)
     text = b"zTXtnote\0\0" + zlib.compress(bytes(1 << 20))
     for crc in (zlib.crc32(text), 0):
@@ -222,7 +222,7 @@ def test_text_inside_a_picture_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) 
         assert decoded_size(Memory(picture[:33] + chunk + picture[33:]), "png", BlockCache()) == (6, 4)
 
 
-def test_a_machine_without_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(picture: object) -> None:
         raise MemoryError
 
@@ -246,7 +246,7 @@ def test_a_machine_without_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch)
     (Stored(b"\xff\xd8", 6, 4, format=1), Blob),
     (Stored(b"\x89PNG", 6, 4, format=0), Blob),
 ])
-def test_what_makes_a_picture(tmp_path: Path, stored: Stored, kind: type[Content]) -> None:
+def test_kinds_of_stored_images(tmp_path: Path, stored: Stored, kind: type[Content]) -> None:
     shots: list[Frame] = [[("c", stored), ("next", WRIST)]]
     shown = image_contents(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": shots}))
     found = shown["c/000000"]
@@ -274,7 +274,7 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
         for name, size, code in shot:
             stored = bytes((len(expected) + step) % 251 for step in range(min(size, 300))) + bytes(max(0, size - 300))
             stored = b"\xff\xd8\xff" + stored if code else stored
-            if is_legacy:  # told apart for certain only where the pixels have the right length
+            if is_legacy:  # distinguishable for certain only if pixels have the right length
                 stored = stored or b"\0"
             shape = (len(stored), 1, 1) if is_legacy else (7, 9, 3)
             cameras.append((name, Stored(stored, *shape, format=code)))

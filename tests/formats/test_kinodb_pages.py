@@ -1,4 +1,4 @@
-"""KinoDB episodes as pages: what is told, what reading a size costs, and what damage costs."""
+"""KinoDB episodes as pages: contents, cost of sizes, and damage."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_size_needs_no_values_and_no_pixels(tmp_path: Path) -> None:
     assert source.bytes_read < count * len(photo.data) // 8
 
 
-def test_metadata_that_are_damaged_are_told(tmp_path: Path) -> None:
+def test_pages_report_damaged_metadata(tmp_path: Path) -> None:
     data = patched(three_episodes(tmp_path), 1, meta_length=3)
     tree = tree_of(data, tmp_path)
     page = page_at(tree, "episodes/1")
@@ -97,7 +97,7 @@ def test_metadata_that_are_damaged_are_told(tmp_path: Path) -> None:
         assert not [note for note in page_at(tree, f"episodes/{other}").of("li") if "cannot" in note]
 
 
-def test_an_image_section_that_is_damaged_is_told(tmp_path: Path) -> None:
+def test_pages_report_a_damaged_image_section(tmp_path: Path) -> None:
     data = three_episodes(tmp_path)
     start = index_entry(data, 1).images_offset
     data[start : start + 4] = b"\xff\xff\xff\xff"
@@ -112,7 +112,7 @@ def test_an_image_section_that_is_damaged_is_told(tmp_path: Path) -> None:
     assert len(page_at(tree, "episodes/0").facts["cameras"]) == 2
 
 
-def test_steps_that_are_damaged_are_told(tmp_path: Path) -> None:
+def test_pages_report_damaged_steps(tmp_path: Path) -> None:
     path = tmp_path / "damaged.kdb"
     path.write_bytes(patched(three_episodes(tmp_path), 0, actions_length=10))
     shown = shown_of(path)

@@ -1,4 +1,4 @@
-"""What a device does not give for a while is no fault of a container: it is raised, and nothing of it is remembered."""
+"""Temporary errors of a device are raised, not remembered, and never reported as damage of a container."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", samples(), ids=lambda path: path.name)
-def test_a_failing_device_is_never_taken_for_damage(path: Path, scale: Scale) -> None:
-    """Whichever read it is that fails, while opening or later, somebody is told; after that all is as if it had not."""
+def test_failing_reads_are_never_reported_as_damage(path: Path, scale: Scale) -> None:
+    """Any failing read, on opening or later, raises its error; afterwards everything works as before."""
     error = FAILURES[len(path.name) % 2]
     files = {other.name: other.read_bytes() for other in path.parent.iterdir() if other.suffix == path.suffix}
     store = Failing(files, error)
@@ -128,7 +128,7 @@ def some_of(count: int, scale: Scale) -> list[int]:
     return sorted({1 + step * count // most for step in range(most)}) if count > most else list(range(1, count + 1))
 
 
-def test_what_passes_is_no_damage() -> None:
+def test_temporary_errors_are_no_damage() -> None:
     for error in (DeviceFailed, Unavailable, NoSpool):
         assert issubclass(error, Passing) and issubclass(error, OSError)
         assert not issubclass(error, Damaged)

@@ -1,4 +1,4 @@
-"""Episodes as a whole: what is known of them, their steps and their cameras, and the table that lists them."""
+"""WShard episodes as a whole: record, steps, cameras, and the table that lists them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_damaged_metadata_leave_the_rest_known() -> None:
     assert recording_of(container).record()["success"] is None
 
 
-def test_a_file_of_no_blocks_is_no_recording_and_one_without_signals_has_no_steps() -> None:
+def test_recordings_need_blocks_and_steps_need_signals() -> None:
     container = open_bytes(made(lambda writer: None, has_metadata=False))
     assert list(members_of(container.root)) == [] and row_of(container) == NOTHING_KNOWN
     container = open_bytes(made(lambda writer: writer.add("notes", b"?"), episode={"length_T": STEPS}))
@@ -129,7 +129,7 @@ def test_a_file_of_no_blocks_is_no_recording_and_one_without_signals_has_no_step
     assert not any(isinstance(content, Table) for _, content in members_of(container.root))
 
 
-def test_no_more_cameras_are_told_than_somebody_can_look_at() -> None:
+def test_the_number_of_cameras_is_limited() -> None:
     def many(writer: WShardWriter) -> None:
         for number in range(MOST_CAMERAS + 5):
             writer.add_channel(f"c{number}", np.zeros((2, 1, 1, 3), np.uint8))
@@ -153,7 +153,7 @@ def test_an_episode_in_parts_is_one_and_each_part_is_one(tmp_path: Path) -> None
     assert not whole.record().keys() & {"chunks", "chunk_index", "timestep_range"}
 
 
-def test_samples_are_told_of(samples: Path) -> None:
+def test_samples_have_rows(samples: Path) -> None:
     for path in sorted(samples.glob("wshard/**/*.wshard")):
         if "malformed" in path.parts:
             continue

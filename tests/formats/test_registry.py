@@ -1,4 +1,4 @@
-"""What names say of files, where looking into them costs too much."""
+"""Recognition of containers by file name, for stores where reading them is slow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 from tests.tree.made import FORMAT
 
 
-def test_every_real_container_has_a_name_that_says_so() -> None:
+def test_every_sample_has_a_known_suffix() -> None:
     containers = 0
     for path in (ROOT / "tests/data").rglob("*"):
         if path.is_file():
@@ -30,20 +30,20 @@ def test_every_real_container_has_a_name_that_says_so() -> None:
     ("\udcff.kas", True),
     ("kdb", False), ("run.kdb.gz", False), ("notes.txt", False), ("a.partial", False), ("", False),
 ])
-def test_the_end_of_a_name_decides(name: str, may_be: bool) -> None:
+def test_suffixes_decide(name: str, may_be: bool) -> None:
     assert may_be_container(name) is may_be
 
 
-def test_each_format_has_the_suffixes_that_are_told_of_it() -> None:
+def test_formats_have_their_declared_suffixes() -> None:
     assert {one.name: one.suffixes for one in built_in()} == dict(BUILT_IN)
 
 
-def test_the_manual_tells_all_suffixes() -> None:
+def test_the_manual_lists_all_suffixes() -> None:
     manual = (ROOT / "docs/manual/mounting.md").read_text(encoding="utf-8")
     assert all(f"`{suffix}`" in manual for suffixes in BUILT_IN.values() for suffix in suffixes)
 
 
-def test_formats_of_others_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_formats_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     unnamed = replace(FORMAT, suffixes=())
     monkeypatch.setattr(registry, "installed", lambda: (unnamed, replace(FORMAT, suffixes=(".made", ".mk"))))
     assert may_be_container("a.Made")

@@ -1,4 +1,4 @@
-"""What is shown of tskit tree sequences, against the tskit package."""
+"""Contents of tskit tree sequences, compared with the tskit package."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_facts_that_are_not_there_or_make_no_sense_are_none(trees: Path) -> None
     assert not any(name.startswith(b"provenances/") for name in texts_of(container))
 
 
-def test_the_first_of_several_tree_sequences_is_not_the_only_one_with_text(trees: Path) -> None:
+def test_appended_tree_sequences_have_text_too(trees: Path) -> None:
     twice = trees.with_name("twice.trees")
     twice.write_bytes(trees.read_bytes() * 2)
     container = open_path(twice)
@@ -271,6 +271,13 @@ def test_verify_misses_what_tskit_misses_and_nothing_else(trees: Path) -> None:
     assert 10 < loaded < len(groups) - 10
 
 
+def test_tree_sequences_of_the_samples_have_no_fault(samples: Path) -> None:
+    places = list(samples.glob("kastore/**/*.trees"))
+    assert len(places) >= 4
+    for place in places:
+        assert list(open_path(place).check()) == []
+
+
 def test_verify_finds_wrong_values_late_in_a_long_column(tmp_path: Path) -> None:
     made = tskit.TableCollection(1)
     made.nodes.set_columns(flags=np.zeros(400_000, "u4"), time=np.arange(400_000.0))
@@ -298,7 +305,7 @@ def test_of_equal_keys_the_last_is_the_text(trees: Path) -> None:
     assert text.data.whole() == b"ticks"
 
 
-def test_the_text_of_a_tree_sequence_is_not_read_before_it_is_looked_at(tmp_path: Path) -> None:
+def test_listing_does_not_read_text(tmp_path: Path) -> None:
     made = tables()
     made.reference_sequence.data = "A" * 3_000_000
     made.dump(tmp_path / "x.trees")

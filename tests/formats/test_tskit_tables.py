@@ -133,18 +133,8 @@ def test_other_stores_have_none(tmp_path: Path) -> None:
     assert tables_of(open_path(path)) == {}
 
 
-def test_samples(samples: Path) -> None:
-    paths = list(samples.glob("kastore/*.trees"))
-    assert paths
-    for path in paths:
-        stored = dict(kastore.load(str(path)))
-        assert list(open_path(path).check()) == []
-        for name in tskit.TableCollection.load(path).table_name_map:
-            assert_table(path, name, stored)
-
-
 class TestTrees(FormatTests):
-    """The conformance class with a tree sequence: its tables are looked at as well."""
+    """The conformance class with a tree sequence, including its tables."""
 
     format = FORMAT
 

@@ -1,4 +1,4 @@
-"""WShard: headers that lie, truncation, damage of one block, and what a fuzzer finds."""
+"""WShard: wrong headers, truncation, and damage of single blocks."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def sound(codec: str = "none") -> bytes:
      ("count", 8, "names"), ("names_offset", 64, "names"), ("names_offset", 1 << 40, "names"),
      ("data_offset", 8, "names"), ("data_offset", 1 << 63, "names")],
 )
-def test_headers_that_cannot_be_right_are_refused_with_the_reason(field: str, value: int, reason: str) -> None:
+def test_impossible_headers_are_refused_with_the_reason(field: str, value: int, reason: str) -> None:
     with pytest.raises(Refused, match=f"/made: .*{reason}"):
         open_bytes(with_header(sound(), **{field: value}))
 
 
 @pytest.mark.parametrize("field", ["alignment", "compression", "total_size", "schema_offset"])
-def test_header_fields_that_do_not_matter_are_told(field: str) -> None:
+def test_wrong_but_unused_header_fields_are_reported(field: str) -> None:
     container = open_bytes(with_header(sound(), **{field: 7}))
     assert np.array_equal(array_of(container, "signal/x"), ARRAY)
     assert "header" in faults_of(container)
@@ -122,7 +122,7 @@ def test_garbage_in_a_block_is_damage_of_that_block(codec: str) -> None:
     assert [name for name, data in found.items() if data == "damaged"] == [b"signal/x"]
 
 
-def test_a_block_too_large_to_keep_is_checked_before_its_end_is_given() -> None:
+def test_large_blocks_are_checked_before_their_end_is_read() -> None:
     video = np.zeros((24, 1000, 1000, 1), "u1")
     data = made(lambda writer: writer.add_channel("film", video))
     place = entry_of(data, "signal/film")[1]["offset"]
@@ -170,7 +170,7 @@ def test_an_index_that_would_cost_much_memory_is_refused() -> None:
     "text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"7", b"null", b'{"channels": {"a": 1}}', b"[]"],
 )
 @pytest.mark.parametrize("name", ["meta/channels", "meta/episode"])
-def test_metadata_that_cannot_be_used_leave_the_blocks_as_they_are(name: str, text: bytes) -> None:
+def test_unusable_metadata_leave_blocks_readable(name: str, text: bytes) -> None:
     def with_text(writer: WShardWriter) -> None:
         fill(writer)
         writer.add(name, text)
@@ -202,7 +202,7 @@ def test_very_large_metadata_are_not_parsed() -> None:
 
 
 @pytest.mark.parametrize("reserved", [64, 1504, 1 << 16])
-def test_a_recording_that_goes_on_is_not_taken_for_another_format(reserved: int) -> None:
+def test_unfinished_recordings_are_explained(reserved: int) -> None:
     """Zeros where the header will be, and the first pieces behind them (docs/formats/wshard.md §13)."""
     with pytest.raises(Unrecognised) as caught:
         open_bytes(bytes(reserved) + ARRAY.tobytes(), "episode.wshard.partial")

@@ -117,7 +117,7 @@ def test_a_part_of_another_length_is_refused(manifest: Path) -> None:
         open_path(manifest)
 
 
-def test_a_missing_part_and_a_part_that_is_no_container_are_refused_by_name(manifest: Path) -> None:
+def test_missing_and_foreign_parts_are_refused_by_name(manifest: Path) -> None:
     part = manifest.with_name("long_chunk_0002.wshard")
     part.write_bytes(b"KINO" + bytes(100))
     with pytest.raises(Refused, match=r"long_chunk_0002.wshard.*not a Shard container"):
@@ -160,7 +160,7 @@ def test_opening_hashes_no_large_parts(manifest: Path, monkeypatch: pytest.Monke
     assert parts[0].bytes_read < parts[0].size
 
 
-def test_blocks_that_are_not_the_same_in_all_parts_are_told_and_stay_in_the_parts(tmp_path: Path) -> None:
+def test_blocks_that_differ_between_parts_are_not_joined(tmp_path: Path) -> None:
     chunks = []
     for number in range(2):
         path = tmp_path / f"{number}.wshard"

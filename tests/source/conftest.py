@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from glassfs.source.local import LocalStore
-from tests.source.watching_lab import Listener, instances, threads, until
+from tests.source.watching_lab import Listener, instances, threads
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from glassfs.source.watching import Watches
@@ -25,7 +26,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watches]:
     monkeypatch.setattr(watching, "pool", pool)
     before = instances()
     yield pool
-    assert until(lambda: not threads() and instances() == before)
+    wait_until(lambda: not threads() and instances() == before)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from glassfs.errors import Changed, Damaged, GlassfsError, NotADirectory, NotFound
 from glassfs.source import Kind, Path, Scattered, Spans, Store
+from tests.waiting import wait_until
 
 CONTENT = bytes(range(256)) * 40
 
@@ -278,12 +278,6 @@ class StoreSuite:
         def tell(path: Path, name: str) -> None:
             told.append((path, name))
 
-        def is_told(name: str) -> bool:
-            end = time.monotonic() + 10
-            while (folder, name) not in told and time.monotonic() < end:
-                time.sleep(0.005)
-            return (folder, name) in told
-
         assert not store.watch(("missing",), tell)
         assert not store.watch(("a",), tell)
         if not store.watch(folder, tell):
@@ -301,13 +295,13 @@ class StoreSuite:
         for name, change in changes:
             told.clear()
             change()
-            assert is_told(name)
+            wait_until(lambda name=name: (folder, name) in told)
         store.close()
         told.clear()
         lab.put("folder/unheard", b"")
         assert store.watch(folder, tell)
         lab.put("folder/heard", b"")
-        assert is_told("heard")
+        wait_until(lambda: (folder, "heard") in told)
         assert (folder, "unheard") not in told
         store.close()
 

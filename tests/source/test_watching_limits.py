@@ -23,7 +23,8 @@ if sys.platform != "linux":
 from inotify_simple import INotify, flags
 
 from glassfs.source import inotify, watching
-from tests.source.watching_lab import Listener, instances, threads, until, watches_again
+from tests.source.watching_lab import Listener, instances, no_threads, threads, watches_again
+from tests.waiting import wait_until
 
 # Limits.
 
@@ -34,7 +35,7 @@ def test_a_thousand_folders(store: LocalStore, root: Path, pool: watching.Watche
     assert all(store.watch((f"{number}",), listener) for number in range(1000))
     for number in range(1000):
         (root / f"{number}" / "new").touch()
-    assert until(lambda: len(set(listener.heard)) >= 1000)
+    wait_until(lambda: len(set(listener.heard)) >= 1000)
     assert set(listener.heard) == {((f"{number}",), "new") for number in range(1000)}
     assert len(threads()) == 1
 
@@ -44,7 +45,7 @@ def test_a_thousand_folders_that_go_away_are_all_told(store: LocalStore, root: P
         (root / "a" / f"{number}").mkdir()
     assert all(store.watch(("a", f"{number}"), listener) for number in range(1000))
     (root / "a").rename(root / "c")
-    assert until(lambda: len(listener.heard) >= 1000)
+    wait_until(lambda: len(listener.heard) >= 1000)
     assert sorted(listener.heard) == sorted((("a", f"{number}"), "") for number in range(1000))
 
 
@@ -59,7 +60,7 @@ def few(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
     monkeypatch.setattr(watching, "REFUSED_SECONDS", 0.0)
     yield store
     store.close()
-    assert until(lambda: not threads())
+    no_threads()
 
 
 def test_who_walks_through_everything_does_not_use_up_all_watches(
@@ -68,7 +69,7 @@ def test_who_walks_through_everything_does_not_use_up_all_watches(
     assert [few.watch((f"{number}",), listener) for number in range(20)] == [True] * 5 + [False] * 15
     assert listener.heard == []
     few.close()
-    assert until(lambda: few.watch(("19",), listener))
+    wait_until(lambda: few.watch(("19",), listener))
 
 
 def test_old_watches_that_nobody_uses_make_room(
@@ -78,10 +79,10 @@ def test_old_watches_that_nobody_uses_make_room(
     assert few.watch(("0",), listener)
     monkeypatch.setattr(inotify, "YOUNG_SECONDS", 0.0)
     assert few.watch(("19",), listener)
-    assert until(lambda: listener.heard == [(("1",), "")])
+    wait_until(lambda: listener.heard == [(("1",), "")])
     (root / "0" / "new").touch()
     (root / "19" / "new").touch()
-    assert until(lambda: {(("0",), "new"), (("19",), "new")} <= set(listener.heard))
+    wait_until(lambda: {(("0",), "new"), (("19",), "new")} <= set(listener.heard))
     assert few.watch(("1",), listener)
 
 
@@ -92,7 +93,7 @@ def test_where_all_are_used_the_oldest_makes_room(
         assert all(few.watch((f"{number}",), listener) for number in range(5))
     monkeypatch.setattr(inotify, "YOUNG_SECONDS", 0.0)
     assert few.watch(("19",), listener)
-    assert until(lambda: listener.heard == [(("0",), "")])
+    wait_until(lambda: listener.heard == [(("0",), "")])
 
 
 def test_a_path_too_long_to_be_watched_leaves_nothing(
@@ -101,7 +102,7 @@ def test_a_path_too_long_to_be_watched_leaves_nothing(
     path = tuple("abcdefghij")
     root.joinpath(*path).mkdir(parents=True)
     assert not few.watch(path, listener)
-    assert until(lambda: not threads())
+    no_threads()
     assert all(few.watch((f"{number}",), listener) for number in range(5))
 
 
@@ -113,7 +114,7 @@ def test_where_no_watch_can_be_had_nothing_is_left(
     def fail(self: INotify, path: str, mask: int) -> int:
         raise OSError(number, os.strerror(number))
 
-    assert until(lambda: not threads())
+    no_threads()
     with monkeypatch.context() as patch:
         patch.setattr(INotify, "add_watch", fail)
         patch.setattr(watching, "REFUSED_SECONDS", 0.0)
@@ -140,7 +141,7 @@ def test_watches_run_out_one_by_one(
     assert len(asked) == 1
     assert store.watch(("a",), listener)
     (root / "a" / "new").touch()
-    assert listener.hears(("a",), "new")
+    listener.hears(("a",), "new")
 
 
 def test_no_more_instances_descriptors_or_threads(
@@ -153,7 +154,7 @@ def test_no_more_instances_descriptors_or_threads(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(watching, "REFUSED_SECONDS", 0.0)
-    assert until(lambda: not threads())
+    no_threads()
     before = instances()
     for where, name, way in (
         (INotify, "__init__", fail), (os, "eventfd", fail), (threading.Thread, "start", fail_to_start),
@@ -175,7 +176,7 @@ def test_what_cannot_be_had_is_not_asked_for_again_at_once(
         asked.append(1)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    assert until(lambda: not threads())
+    no_threads()
     monkeypatch.setattr(watching, "REFUSED_SECONDS", 3600.0)
     monkeypatch.setattr(INotify, "__init__", fail)
     for _ in range(3):
@@ -221,9 +222,9 @@ def test_when_events_were_lost_everything_is_told(
         patch.setattr(inotify.Inotify, "take", overflow)
         patch.setattr(inotify, "REFUSED_SECONDS", 0.0)
         (root / "new").touch()
-        assert until(lambda: len(listener.heard) >= 2)
+        wait_until(lambda: len(listener.heard) >= 2)
     assert sorted(listener.heard) == [((), ""), (("a", "b"), "")]
-    assert watches_again(store, (), listener)
+    watches_again(store, (), listener)
 
 
 def test_a_queue_that_runs_over_is_told(
@@ -248,7 +249,7 @@ def test_a_queue_that_runs_over_is_told(
             (root / "x").unlink()
     finally:
         may_go_on.set()
-    assert listener.hears(("a", "b"), "")
+    listener.hears(("a", "b"), "")
 
 
 def test_after_a_loss_nobody_watches_for_a_while(
@@ -259,7 +260,7 @@ def test_after_a_loss_nobody_watches_for_a_while(
     assert pool._inotify is not None
     with pool._held():
         pool._inotify.happened(-1, flags.Q_OVERFLOW, "")
-    assert listener.hears((), "")
+    listener.hears((), "")
     assert not store.watch((), listener)
 
 
@@ -275,9 +276,9 @@ def test_where_events_cannot_be_read_they_are_lost(
         patch.setattr(inotify, "parse_events", fail)
         patch.setattr(inotify, "REFUSED_SECONDS", 0.0)
         (root / "new").touch()
-        assert until(lambda: len(listener.heard) >= 2)
+        wait_until(lambda: len(listener.heard) >= 2)
     assert sorted(listener.heard) == [((), ""), (("a",), "")]
-    assert watches_again(store, (), listener)
+    watches_again(store, (), listener)
 
 
 def test_a_folder_with_too_many_events_is_given_up(
@@ -298,14 +299,14 @@ def test_a_folder_with_too_many_events_is_given_up(
     noise = threading.Thread(target=make_noise)
     noise.start()
     try:
-        assert until(lambda: (("a",), "") in listener.heard)
+        wait_until(lambda: (("a",), "") in listener.heard)
         assert not store.watch(("a",), listener)
     finally:
         is_over.set()
         noise.join()
     assert not store.watch(("a", "b"), listener)
     (root / "quiet" / "new").touch()
-    assert until(lambda: (("quiet",), "new") in listener.heard)
+    wait_until(lambda: (("quiet",), "new") in listener.heard)
     assert (("quiet",), "") not in listener.heard
 
 
@@ -381,46 +382,46 @@ def main(script: str, place: Path) -> None:
     if script == "twice":
         (root / "a" / "b" / "deep").mkdir()
         (root / "c").mkdir()
-        assert listener.hears((), "c")
+        listener.hears((), "c")
         mount("--bind", root / "a", root / "c")
-        assert listener.hears((), "c")
-        assert watches_again(store, ("c", "b", "deep"), listener)
-        assert watches_again(store, ("c",), listener)
+        listener.hears((), "c")
+        watches_again(store, ("c", "b", "deep"), listener)
+        watches_again(store, ("c",), listener)
         listener.heard = []
         (root / "a" / "b" / "new").touch()
-        assert listener.hears(("a", "b"), "new")
+        listener.hears(("a", "b"), "new")
         (root / "a" / "new").touch()
-        assert until(lambda: len(listener.heard) >= 2)
+        wait_until(lambda: len(listener.heard) >= 2)
         assert set(listener.heard) == {(("a",), "new"), (("c",), "new")}
         listener.heard = []
         store.close()
-        assert watches_again(store, ("c",), listener)
+        watches_again(store, ("c",), listener)
         (root / "c" / "newer").touch()
-        assert listener.hears(("c",), "newer")
+        listener.hears(("c",), "newer")
         return
     if script == "overlay":
         (root / "a" / "file").write_bytes(b"upper")
-        assert listener.hears(("a",), "file")
+        listener.hears(("a",), "file")
         (root / "a" / "file").unlink()
-        assert listener.hears(("a",), "file")
+        listener.hears(("a",), "file")
         return
     if script == "unmounted":
         subprocess.run(["umount", "--lazy", root / "a"], check=True)
-        assert until(lambda: len(listener.heard) >= 3)
+        wait_until(lambda: len(listener.heard) >= 3)
         assert set(listener.heard) == {((), "a"), (("a",), ""), (("a", "b"), "")}
     if script == "mounted":
         mount("-t", "tmpfs", "tmpfs", root / "a" / "b")
-        assert until(lambda: len(listener.heard) >= 2)
+        wait_until(lambda: len(listener.heard) >= 2)
         assert set(listener.heard) == {(("a",), "b"), (("a", "b"), "")}
     if script == "bound":
         (place / "other" / "b").mkdir(parents=True)
         mount("--bind", place / "other", root / "a")
-        assert until(lambda: len(listener.heard) >= 3)
+        wait_until(lambda: len(listener.heard) >= 3)
         assert set(listener.heard) == {((), "a"), (("a",), ""), (("a", "b"), "")}
     listener.heard = []
-    assert watches_again(store, ("a", "b"), listener)
+    watches_again(store, ("a", "b"), listener)
     (root / "a" / "b" / "new").touch()
-    assert listener.hears(("a", "b"), "new")
+    listener.hears(("a", "b"), "new")
 
 
 if __name__ == "__main__":
