@@ -49,8 +49,8 @@ def at_least(factor: float, reference: str, words: str = "") -> Goal:
 class Measure:
     """A result of a recipe or of its daemon; less is better.
 
-    ``unit`` is ``s``, ``bytes``, ``count``, RATE: seconds for one, shown as a number per second, or SPEED: seconds for one
-    megabyte, shown as megabytes per second. ``each`` names the items that requests are counted for. A measure that
+    ``unit`` is ``s``, ``bytes``, ``count``, RATE (seconds for one, shown as a number per second) or SPEED (seconds for
+    one megabyte, shown as megabytes per second). ``each`` names the items that requests are counted for. A measure that
     ``may_lack`` is left out if no side has it.
     """
 
