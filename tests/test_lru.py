@@ -44,9 +44,8 @@ def test_removed_entries_are_not_reported_as_evicted() -> None:
         entries.put(number, str(number), 2)
     assert entries.pop(5) == "5"
     assert entries.pop(5) is None
-    assert entries.pop_oldest() == (0, "0")
+    assert entries.pop(0) == "0"
     assert entries.pop_where(lambda key: key % 2 == 0) == ["2", "4"]
     assert entries.weight == 4
     entries.clear()
-    assert entries.pop_oldest() is None
     assert (entries.weight, len(entries), evicted) == (0, 0, [])

@@ -1,1 +1,1 @@
-"""Writers of small and large sample containers, one module a format, for the demo, the tests and the benchmarks."""
+"""Writers of sample containers, one module per format, for the demo, the tests and the benchmarks."""

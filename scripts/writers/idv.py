@@ -49,17 +49,17 @@ class Codec:
 
 
 def key(item: str, count: int) -> Codec:
-    """Keys 1 … ``count``, 0 for missing; ``item`` is Byte, UInt16, UInt32 or UInt64."""
+    """Return keys 1 … ``count``, 0 for missing; ``item`` is Byte, UInt16, UInt32 or UInt64."""
     return Codec("Key2", Codec(item).described() + struct.pack("<Q", count), Codec(item))
 
 
 def old_key(item: str, count: int) -> Codec:
-    """The same as old files have it; count 0 is unknown."""
+    """Return the same for old files; count 0 is unknown."""
     return Codec("Key", Codec(item).described() + struct.pack("<BQi", 1, 0, count), Codec(item))
 
 
 def vector(item: str | Codec, *dimensions: int) -> Codec:
-    """Vectors; a dimension of 0, or none at all, is unknown."""
+    """Return vectors; a dimension of 0, or none at all, is unknown."""
     codec = Codec(item) if isinstance(item, str) else item
     parameters = codec.described() + struct.pack(f"<{1 + len(dimensions)}i", len(dimensions), *dimensions)
     return Codec("VBuffer", parameters, codec, int(np.prod(dimensions)) if dimensions else 0)
@@ -74,7 +74,7 @@ class Sparse(NamedTuple):
 
 
 class IdvWriter:
-    """Writes the file at ``path``. All columns have the same number of rows, which is that of the first."""
+    """Writes the file at ``path``. All columns have the same number of rows, given by the first."""
 
     def __init__(
         self, path: str | os.PathLike[str], rows_per_block: int = 8192, compression: str = "deflate",
@@ -100,7 +100,7 @@ class IdvWriter:
         self, name: str | bytes, values: Any, codec: Codec | str | None = None, *, compression: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Adds a column. Metadata are values, or pairs of a value and its codec."""
+        """Add a column. Metadata are values, or pairs of a value and its codec."""
         if self.rows is None:
             self.rows = len(values)
         if len(values) != self.rows:
@@ -121,13 +121,13 @@ class IdvWriter:
         )
 
     def write(self, data: bytes) -> int:
-        """Writes bytes where the file ends and returns where that is."""
+        """Append bytes to the file and return their offset."""
         offset = self._file.tell()
         self._file.write(data)
         return offset
 
     def finish(self) -> None:
-        """Writes the table of contents, the tail and the header."""
+        """Write the table of contents, the tail and the header."""
         toc = self.write(b"".join(self.toc))
         tail = self.write(TAIL)
         version = sum(part << shift for part, shift in zip(self.version, (48, 32, 16, 0), strict=True))
@@ -150,7 +150,7 @@ class IdvWriter:
 
 
 def guess(values: Any) -> Codec:
-    """The codec of a column, from the NumPy dtype of its values or of its first row that is not empty."""
+    """Return the codec of a column, from the NumPy dtype of its values or of its first non-empty row."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return vector(_scalar(values.dtype), *values.shape[1:]) if values.ndim > 1 else _scalar(values.dtype)
     if all(value is None or isinstance(value, str) for value in values):
@@ -160,7 +160,7 @@ def guess(values: Any) -> Codec:
 
 
 def guess_value(value: Any) -> Codec:
-    """The codec of a metadata value: a scalar, text, or a vector of its own size."""
+    """Return the codec of a metadata value: a scalar, text, or a vector of the value's size."""
     if isinstance(value, str):
         return Codec("TextSpan")
     array = np.asarray(value)
@@ -176,7 +176,7 @@ def _scalar(dtype: np.dtype[Any]) -> Codec:
 
 
 def encode(codec: Codec, rows: Any) -> bytes:
-    """A block of rows."""
+    """Encode a block of rows."""
     if codec.name != "VBuffer":
         return _run(codec, rows)
     item = codec.item or codec
@@ -193,7 +193,7 @@ def encode(codec: Codec, rows: Any) -> bytes:
 
 
 def _run(codec: Codec, values: Any) -> bytes:
-    """An unbroken row of values of one primitive codec."""
+    """Encode a run of values of one primitive codec."""
     if codec.name in ("Key", "Key2") and codec.item:
         return _run(codec.item, values)
     if codec.name == "TextSpan":
@@ -217,7 +217,7 @@ def _run(codec: Codec, values: Any) -> bytes:
 
 
 def _texts(values: Iterable[str | None]) -> bytes:
-    """None is a missing text, which only old writers had."""
+    """Encode texts. None is a missing text, which only old writers mark."""
     given = list(values)
     joined = "".join(text or "" for text in given)
     lengths = [len(text or "") for text in given]

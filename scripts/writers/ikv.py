@@ -34,17 +34,17 @@ class Typed:
 
 
 def write_ikv1(path: Path, value: Any, root_name: Name = "root") -> None:
-    """Writes any value as the root of an iKv1 document."""
+    """Write any value as the root of an iKv1 document."""
     _write(path, ikv1(value, root_name))
 
 
 def write_ikv2(path: Path, members: dict[Any, Any], root_name: Name = "root", is_sorted: bool = True) -> None:
-    """Writes an object as the indexed root of an iKv2 document, its keys sorted by their bytes unless told not to."""
+    """Write an object as the indexed root of an iKv2 document, sorted by key bytes unless ``is_sorted`` is false."""
     _write(path, ikv2(members, root_name, is_sorted))
 
 
 def ikv1(value: Any, root_name: Name = "root") -> bytes:
-    """The bytes of an iKv1 document."""
+    """Return the bytes of an iKv1 document."""
     return b"iKv1b" + struct.pack("<I", 1) + string(root_name) + node(value)
 
 
@@ -52,7 +52,7 @@ def ikv2(
     members: dict[Any, Any] | Iterable[tuple[Name, Any]], root_name: Name = "root", is_sorted: bool = True,
     flags: int = INDEXED_ROOT,
 ) -> bytes:
-    """The bytes of an iKv2 document. ``members`` may be pairs, so that keys can repeat."""
+    """Return the bytes of an iKv2 document. ``members`` may be pairs, so that keys can repeat."""
     pairs = [(raw_name(key), value) for key, value in (members.items() if isinstance(members, dict) else members)]
     if is_sorted:
         pairs.sort(key=lambda pair: pair[0])
@@ -61,7 +61,7 @@ def ikv2(
 
 
 def ikv2_of(entries: Sequence[tuple[bytes, int, bytes]], root_name: Name = "root", flags: int = INDEXED_ROOT) -> bytes:
-    """The bytes of an iKv2 document of key, type and payload by entry, whatever these are."""
+    """Return the bytes of an iKv2 document with entries of any key, type and payload."""
     head = bytearray(b"iKv2b" + struct.pack("<II", 2, flags) + string(root_name) + varint(len(entries)))
     for key, _, _ in entries:
         head += string(key)
@@ -74,13 +74,13 @@ def ikv2_of(entries: Sequence[tuple[bytes, int, bytes]], root_name: Name = "root
 
 
 def node(value: Any) -> bytes:
-    """A value with its type in front."""
+    """Return a value with its type in front."""
     tag, body = payload(value)
     return bytes((tag,)) + body
 
 
 def payload(value: Any) -> tuple[int, bytes]:
-    """A value's type, and its bytes without it."""
+    """Return a value's type, and its bytes without the type."""
     if value is None:
         return NULL, b""
     if isinstance(value, (bool, np.bool_)):
@@ -102,7 +102,7 @@ def payload(value: Any) -> tuple[int, bytes]:
 
 
 def typed_array(element: int, items: Sequence[Any] | np.ndarray[Any, Any]) -> bytes:
-    """An array's payload. Items of the types MIXED, OBJECT and ARRAY have their own type each."""
+    """Return an array's payload. Items of the types MIXED, OBJECT and ARRAY each have their own type."""
     if element == INTEGER:
         packed = _integers(np.asarray(items, np.int64))
     elif element == DOUBLE:
@@ -141,7 +141,7 @@ def varint(value: int) -> bytes:
 
 
 def text(members: dict[Any, Any], root_name: str = "root", version: int = 2) -> bytes:
-    """The bytes of a text document, laid out as the reference's writer does."""
+    """Return the bytes of a text document in the layout of the reference writer."""
     return b"ikv%d " % version + _quoted(raw_name(root_name)) + b"\n" + _text(members, 0) + b"\n"
 
 
@@ -171,7 +171,7 @@ def _quoted(raw: bytes) -> bytes:
 
 
 def _integers(values: np.ndarray[Any, Any]) -> bytes:
-    """All the integers of an array, one after another."""
+    """Return the integers of an array, concatenated."""
     zigzag = (values.astype(np.uint64) << np.uint64(1)) ^ (values >> np.int64(63)).astype(np.uint64)
     septets = np.empty((len(values), 10), np.uint8)
     for place in range(10):

@@ -1,4 +1,4 @@
-"""Writes kastore stores, including those that no kastore package would write: appended, unsorted, doubled keys.
+"""Writes kastore stores, also those that kastore packages do not write: appended, unsorted, repeated keys.
 
     with KastoreWriter("run.kas") as store:
         store.add("nodes/time", numpy.zeros(10))
@@ -57,14 +57,14 @@ class KastoreWriter:
                 self._write(file)
 
     def add(self, key: str | bytes, values: Any) -> None:
-        """A one-dimensional array of one of TYPES, or anything NumPy makes such an array of."""
+        """Add a one-dimensional array of one of TYPES, or values that NumPy converts to one."""
         array = np.asarray(values)
         if array.ndim != 1:
             raise ValueError(f"{key!r}: {array.ndim} dimensions, kastore has one")
         self.add_chunks(key, array.dtype, len(array), [array])
 
     def add_chunks(self, key: str | bytes, dtype: Any, length: int, chunks: Iterable[Any]) -> None:
-        """An array of ``length`` elements that need not be in memory as a whole."""
+        """Add an array of ``length`` elements that need not be in memory as a whole."""
         raw_key = key.encode() if isinstance(key, str) else key
         element = np.dtype(dtype).newbyteorder("<")
         if element not in KINDS:
@@ -72,12 +72,12 @@ class KastoreWriter:
         self._entries.append(_Entry(raw_key, element, length, chunks))
 
     def add_text(self, key: str | bytes, text: str | bytes, dtype: str = "uint8") -> None:
-        """Text as an array of bytes; tskit keeps its top-level properties as int8."""
+        """Add text as an array of bytes; tskit stores its top-level properties as int8."""
         raw = text.encode() if isinstance(text, str) else text
         self.add(key, np.frombuffer(raw, dtype))
 
     def add_rows(self, key: str, rows: Sequence[bytes], offset_dtype: str = "uint32") -> None:
-        """A ragged column of bytes as tskit has them: the rows end to end, and ``key_offset``."""
+        """Add a ragged column of bytes in tskit's form: concatenated rows, and ``key_offset``."""
         self.add_text(key, b"".join(rows))
         self.add(f"{key}_offset", np.array([*accumulate(map(len, rows), initial=0)], offset_dtype))
 

@@ -104,7 +104,7 @@ class KinoWriter:
         success: bool | None = None,
         total_reward: float | None = None,
     ) -> Entry:
-        """Writes an episode of T frames: ``state`` [T, S], ``action`` [T, A], ``reward`` [T], ``is_terminal`` [T].
+        """Write an episode of T frames: ``state`` [T, S], ``action`` [T, A], ``reward`` [T], ``is_terminal`` [T].
 
         Without ``reward`` it is 0, without ``is_terminal`` the last frame is. ``images`` gives T frames or fewer; the
         missing ones have no cameras.
@@ -124,11 +124,11 @@ class KinoWriter:
         return entry
 
     def write_hole(self, size: int) -> None:
-        """Writes bytes that belong to no episode, as a refused one leaves them behind."""
+        """Write bytes that belong to no episode, as a rejected episode leaves them."""
         self._write(b"\xaa" * size)
 
     def finish(self) -> None:
-        """Writes the index and the header, and closes the file."""
+        """Write the index and the header, and close the file."""
         index = b"".join(struct.pack("<QIHHQQQQQQ", *entry) for entry in self.entries)
         offset = self._end
         self._write(index)
@@ -183,12 +183,12 @@ class KinoWriter:
 
 
 def jpeg(pixels: npt.NDArray[np.uint8], quality: int = 85) -> bytes:
-    """uint8 [H, W, 3] or [H, W] as JPEG."""
+    """Encode uint8 [H, W, 3] or [H, W] as JPEG."""
     return _encoded(pixels, "JPEG", quality=quality)
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """uint8 [H, W], [H, W, 3] or [H, W, 4] as PNG."""
+    """Encode uint8 [H, W], [H, W, 3] or [H, W, 4] as PNG."""
     return _encoded(pixels, "PNG")
 
 
@@ -209,7 +209,7 @@ def _metadata(
 
 
 def _text(text: Name) -> bytes:
-    """A string with its length, which wraps at 65536 as in the real writer."""
+    """Return a string with its length, which wraps at 65536 as in KinoDB's writer."""
     stored = text.encode() if isinstance(text, str) else text
     return struct.pack("<H", len(stored) & 0xFFFF) + stored
 

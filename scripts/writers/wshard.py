@@ -63,7 +63,7 @@ class WShardWriter:
             self.close()
 
     def add(self, name: str | bytes, block: Block, codec: str | None = None) -> None:
-        """A block: an array, stored in C order as it is, or bytes."""
+        """Add a block: an array, stored unchanged in C order, or bytes."""
         raw = name.encode() if isinstance(name, str) else name
         self._blocks.append((raw, block, codec or self.codec))
 
@@ -71,7 +71,7 @@ class WShardWriter:
         self, name: str, array: Values, *, kind: str = "signal", modality: str | None = None, dtype: str | None = None,
         codec: str | None = None,
     ) -> None:
-        """A block ``kind/name`` that meta/channels describes. ``dtype`` overrides the word for it, as for bf16."""
+        """Add a block ``kind/name`` described in meta/channels. ``dtype`` overrides its type name, as for bf16."""
         self.add(f"{kind}/{name}", array, codec)
         self.channels.append(describe(f"{kind}/{name}", name, array, modality, dtype))
 
@@ -79,7 +79,7 @@ class WShardWriter:
         self.add(name, json.dumps(value).encode())
 
     def close(self) -> None:
-        """Writes the file."""
+        """Write the file."""
         self._add_metadata()
         table, places = _names([name for name, _, _ in self._blocks], self.nul_names)
         names_offset = HEADER.size + ENTRY.size * len(self._blocks)
@@ -125,14 +125,14 @@ class WShardWriter:
 def describe(
     block: str, name: str, array: Values, modality: str | None = None, dtype: str | None = None,
 ) -> dict[str, Any]:
-    """An entry of meta/channels."""
+    """Return an entry of meta/channels."""
     word = dtype or DTYPES[array.dtype.str[1:]]
     found = {"id": name, "dtype": word, "shape": list(array.shape[1:]), "signal_block": block}
     return found | ({"modality": modality} if modality else {})
 
 
 def write_streamed(path: str | Path, data: Mapping[str, Values], *, flush: int = 64, codec: str = "none") -> None:
-    """A file as the streaming writers of April 2026 leave it, with their fault if there are several flushes.
+    """Write a file like the streaming writers of April 2026, with their fault if there are several flushes.
 
     ``data`` has signals and actions by the name of their block, in the order of writing; reward, done and time/ticks
     are added. Data blocks are never compressed; meta blocks are, with the checksum over the stored bytes.
@@ -157,7 +157,7 @@ def write_streamed(path: str | Path, data: Mapping[str, Values], *, flush: int =
     entries, offset = {}, first
     for name, block in whole.items():
         size = block.nbytes
-        indexed = body[offset - first : offset - first + size]  # the wrong bytes, and their checksum fits
+        indexed = body[offset - first : offset - first + size]  # the wrong bytes, with a matching checksum
         entries[name] = _entry(name.encode(), *in_table[name], 0, offset, size, size, _crc(indexed))
         offset += block[:flush].nbytes
     for name, value in metadata.items():
@@ -175,7 +175,7 @@ def write_streamed(path: str | Path, data: Mapping[str, Values], *, flush: int =
 
 
 def write_chunked(folder: Path, episode_id: str, data: Mapping[str, Values], steps: int, **options: Any) -> Path:
-    """An episode in parts of ``steps`` timesteps, and its manifest, which is returned."""
+    """Write an episode in parts of ``steps`` timesteps, and its manifest; return the manifest's path."""
     total = len(next(iter(data.values())))
     count = -(-total // steps)
     chunks = []
@@ -205,13 +205,13 @@ def write_manifest(path: Path, manifest: Any) -> Path:
 
 
 def pack_residual(signs: Values, is_prefixed: bool = False) -> bytes:
-    """Bits [T] or [T, D] as residual blocks hold them: column after column, perhaps each behind its length."""
+    """Return bits [T] or [T, D] as a residual block: column by column, optionally each after its length."""
     columns = [np.packbits(column, bitorder="little").tobytes() for column in np.atleast_2d(signs.T)]
     return b"".join(struct.pack("<I", len(column)) * is_prefixed + column for column in columns)
 
 
 def compressed(raw: bytes | memoryview, codec: str, level: int) -> bytes | memoryview:
-    """The block as the writers store it: compressed where that is shorter."""
+    """Return the block as stored by the writers: compressed if that is shorter."""
     if codec == "none" or len(raw) < SMALLEST_COMPRESSED:
         return raw
     if codec == "zstd":
@@ -232,14 +232,14 @@ def _bytes(block: Block) -> bytes | memoryview:
 
 
 def _entry(name: bytes, *fields: int) -> bytes:
-    """``fields``: offset and length of the name, flags, offset, stored and raw size, checksum."""
+    """Pack an entry. ``fields``: offset and length of the name, flags, offset, stored and raw size, checksum."""
     import xxhash
 
     return ENTRY.pack(xxhash.xxh64_intdigest(name), *fields, 0)
 
 
 def _names(names: Sequence[bytes], has_nul: bool) -> tuple[bytes, list[tuple[int, int]]]:
-    """The string table, and where each name is in it."""
+    """Return the string table, and the offset and length of each name."""
     table, places = bytearray(), []
     for name in names:
         places.append((len(table), len(name)))

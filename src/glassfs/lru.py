@@ -82,15 +82,6 @@ class LRU(Generic[Key, Value]):
         with self._lock:
             return self._remove(key)
 
-    def pop_oldest(self) -> tuple[Key, Value] | None:
-        """Remove and return the entry used least recently, or return None. ``evicted`` is not called."""
-        with self._lock:
-            if not self._entries:
-                return None
-            key, (value, weight) = self._entries.popitem(last=False)
-            self._weight -= weight
-            return key, value
-
     def pop_where(self, is_meant: Callable[[Key], bool]) -> list[Value]:
         """Remove all entries whose keys match, and return their values. ``evicted`` is not called."""
         with self._lock:

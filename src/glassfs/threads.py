@@ -32,14 +32,13 @@ def start(name: str, run: Callable[..., object], *arguments: Any) -> threading.T
 class DaemonPool:
     """Up to ``most`` daemon threads that run tasks in order; None: as many as there are tasks.
 
-    Threads start on demand and end after ``idle_seconds`` without a task. A forked process starts threads of its own;
+    Threads start on demand and end after ``IDLE_SECONDS`` without a task. A forked process starts threads of its own;
     it does not run its parent's tasks.
     """
 
-    def __init__(self, name: str, most: int | None = None, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, name: str, most: int | None = None) -> None:
         self._name = name
         self._most = most
-        self._idle_seconds = idle_seconds
         self._state: PerProcess[_State] = PerProcess(_State)
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
@@ -110,7 +109,7 @@ class DaemonPool:
             closings = state.closings
             if not state.tasks:
                 state.idle += 1
-                state.changed.wait_for(lambda: state.tasks or state.closings != closings, self._idle_seconds)
+                state.changed.wait_for(lambda: state.tasks or state.closings != closings, IDLE_SECONDS)
                 state.idle -= 1
             if not state.tasks:
                 state.threads -= 1

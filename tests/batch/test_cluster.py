@@ -77,7 +77,7 @@ def two_workers(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield scheduler
 
 
-def test_a_worker_that_is_killed(scheduler: str, tmp_path: Path) -> None:
+def test_work_of_a_killed_worker_is_repeated_once(scheduler: str, tmp_path: Path) -> None:
     """What it had is done by the other one, and stands in the report once. It is gone for good: nobody renews it."""
     folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
     report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
@@ -94,7 +94,7 @@ def test_a_worker_that_is_killed(scheduler: str, tmp_path: Path) -> None:
     assert same_lines(report, whole)
 
 
-def test_killed_and_gone_on_with(two_workers: str, tmp_path: Path) -> None:
+def test_resume_after_kill_completes_the_report(two_workers: str, tmp_path: Path) -> None:
     """Here it is the one who asks."""
     folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
     report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
@@ -148,7 +148,7 @@ def test_export(two_workers: str, tmp_path: Path) -> None:
     assert len(files[0]) > 50
 
 
-def test_the_memory_of_the_one_who_asks(two_workers: str, tmp_path: Path) -> None:
+def test_memory_is_independent_of_the_number_of_containers(two_workers: str, tmp_path: Path) -> None:
     folder = many_links(sound(tmp_path / "sound"), tmp_path / "data", 3000)
     program = subprocess.Popen(command("verify", folder, "--scheduler", two_workers), stderr=subprocess.DEVNULL)
     assert 0 < most_memory(program) < 200 << 10

@@ -49,7 +49,7 @@ class Inline(Workers):
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
-def test_all_of_them_once(is_ordered: bool) -> None:
+def test_each_item_is_processed_once(is_ordered: bool) -> None:
     with Processes(2) as workers:
         found = result(Mapping(works.say, workers, is_ordered).all(works.items(500)))
     assert Counter(found) == Counter(map(str, range(500)))
@@ -57,7 +57,7 @@ def test_all_of_them_once(is_ordered: bool) -> None:
     wait_until(lambda: not multiprocessing.active_children())
 
 
-def test_here_is_the_same() -> None:
+def test_work_in_process_gives_the_same_results() -> None:
     assert result(here(works.say, works.items(10))) == list(map(str, range(10)))
     parts = [done.outcome.data[:2] for done in here(works.in_parts, works.items(4))]
     assert parts == [(f"{number}", part) for number in range(4) for part in range(number + 1)]
@@ -70,7 +70,7 @@ def test_parts_come_one_after_another_in_order() -> None:
     assert [done.is_last for done in dones] == [part == n for n in range(9) for part in range(n + 1)]
 
 
-def test_only_some_are_under_way() -> None:
+def test_tasks_under_way_are_bounded() -> None:
     """What is not submitted yet is not even looked for."""
     workers = Inline()
     taken = 0
@@ -109,20 +109,20 @@ def test_a_container_that_ends_its_workers_is_a_fault(is_ordered: bool) -> None:
     assert not is_ordered or list(found) == list(map(str, range(30)))
 
 
-def test_what_nobody_foresaw_ends_it_with_a_sentence() -> None:
+def test_an_unexpected_error_of_work_is_reported() -> None:
     with pytest.raises(BatchError, match="ZeroDivisionError: that was not foreseen"), Processes(1) as workers:
         result(Mapping(works.fail, workers).all(works.items(3)))
     wait_until(lambda: not multiprocessing.active_children())
 
 
-def test_workers_that_cannot_be_are_no_fault_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_start_are_no_fault_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their start fails each time."""
     monkeypatch.setattr("glassfs.batch.workers._begin_worker", works.begin_and_end)
     with pytest.raises(BatchError, match="end right after they start"), Processes(1) as workers:
         result(Mapping(works.say, workers).all(works.items(3)))
 
 
-def test_work_that_is_given_up_ends_at_once() -> None:
+def test_canceled_work_ends_at_once() -> None:
     """Nobody waits for workers that have an hour to go."""
     with pytest.raises(KeyboardInterrupt), Processes(2) as workers:
         for item in works.items(9):
@@ -135,7 +135,7 @@ def _begin(work: Any, item: Item) -> Any:
     return next(work(iter([item])))
 
 
-def test_half_a_result_is_not_waited_for(tmp_path: Path) -> None:
+def test_stop_does_not_wait_for_half_a_result(tmp_path: Path) -> None:
     """Nobody writes the other half once the workers are killed."""
     mark = tmp_path / "mark"
     code = f"""

@@ -131,7 +131,7 @@ def test_a_long_table_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_killed_and_gone_on_with(form: str, tmp_path: Path) -> None:
+def test_resume_after_kill_completes_the_report(form: str, tmp_path: Path) -> None:
     """The file is the same in the end, and is not there before."""
     folder = many_links(robot(tmp_path / "robot", 3, TEXTS[0]), tmp_path / "data", 200, ".kdb")
     cut = (tmp_path / "robot").read_bytes()[:200]

@@ -139,7 +139,7 @@ def test_complete_ones_are_not_looked_at_again(folder: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_worker_first", [False, True])
-def test_killed_and_gone_on_with(is_worker_first: bool, tmp_path: Path) -> None:
+def test_resume_after_kill_completes_the_report(is_worker_first: bool, tmp_path: Path) -> None:
     folder = many_links(robot(tmp_path / "robot"), tmp_path / "data", 300, ".kdb")
     for place in sorted(folder.rglob("*.kdb"))[::3]:
         content = bytearray(place.read_bytes())

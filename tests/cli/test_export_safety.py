@@ -57,7 +57,7 @@ def test_links_in_the_target_are_not_written_through(store: Path, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "socket", "link", "dangling"])
 @pytest.mark.parametrize("option", ["--overwrite", "--resume"])
-def test_what_is_no_file_is_replaced_or_refused_and_never_opened(
+def test_special_files_are_replaced_or_refused_but_never_opened(
     kind: str, option: str, store: Path, tmp_path: Path,
 ) -> None:
     place = tmp_path / "zeros.npy"
@@ -86,7 +86,7 @@ def test_what_is_no_file_is_replaced_or_refused_and_never_opened(
         assert (tmp_path / "nodes" / "time.npy").exists()
 
 
-def test_a_directory_in_the_place_of_a_file_stays(store: Path, tmp_path: Path) -> None:
+def test_a_directory_is_never_replaced_by_a_file(store: Path, tmp_path: Path) -> None:
     (tmp_path / "zeros.npy").mkdir()
     done = glassfs("export", "--overwrite", store, tmp_path)
     assert done.errors[0] == f"glassfs: {tmp_path}/zeros.npy: a directory is in the way"
@@ -95,7 +95,7 @@ def test_a_directory_in_the_place_of_a_file_stays(store: Path, tmp_path: Path) -
     assert not leftovers(tmp_path)
 
 
-def test_a_target_that_is_a_link_is_meant_only_with_a_slash(store: Path, tmp_path: Path) -> None:
+def test_a_target_link_needs_a_trailing_slash(store: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     done = glassfs("export", store, tmp_path / "link")
@@ -104,15 +104,17 @@ def test_a_target_that_is_a_link_is_meant_only_with_a_slash(store: Path, tmp_pat
     assert written(tmp_path / "real") == shown(store)
 
 
-def test_a_target_with_something_in_it_is_refused_at_once(store: Path, tmp_path: Path) -> None:
+def test_a_target_that_is_not_empty_is_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     done = glassfs("export", store, tmp_path)
     options = "use --overwrite to replace files in it or --resume to continue an export"
     fails(done, f"{tmp_path}: is not empty; {options}")
+    done = glassfs("export", "--overwrite", "--resume", store, tmp_path)
+    assert (done.status, len(done.errors)) == (2, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_overwrite_writes_all_anew_and_leaves_the_rest(store: Path, tmp_path: Path) -> None:
+def test_overwrite_replaces_files_and_keeps_the_rest(store: Path, tmp_path: Path) -> None:
     glassfs("export", store, tmp_path)
     (tmp_path / "mine").write_text("mine")
     before = {path: path.stat().st_ino for path in tmp_path.rglob("*.npy")}
@@ -161,13 +163,7 @@ def test_resume_makes_links_only_where_they_differ(tmp_path: Path) -> None:
     assert os.readlink(target / "a") == "two"
 
 
-def test_overwrite_and_resume_are_not_both_meant(store: Path, tmp_path: Path) -> None:
-    done = glassfs("export", "--overwrite", "--resume", store, tmp_path / "out")
-    assert (done.status, len(done.errors)) == (2, 1)
-    assert not (tmp_path / "out").exists()
-
-
-def test_modes_are_the_source_s_less_the_umask(robot: Path, tmp_path: Path) -> None:
+def test_modes_are_those_of_the_source_less_the_umask(robot: Path, tmp_path: Path) -> None:
     source = tmp_path / "mode.kdb"
     shutil.copy(robot, source)
     for mode, umask, file_mode, folder_mode in (
@@ -196,7 +192,7 @@ def test_paths_inside_one_another_are_written_once(robot: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_thousand_folders_inside_one_another(tmp_path: Path) -> None:
+def test_tree_and_export_of_a_thousand_nested_folders(tmp_path: Path) -> None:
     """``tree`` and ``export`` go as deep as the source does."""
     depth = 1200
     folder = tmp_path / "source" / "/".join(["d"] * depth)
@@ -280,7 +276,7 @@ def test_a_second_name_of_the_container_is_not_replaced(store: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_nothing_half_stays_after_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_leaves_no_incomplete_file(number: signal.Signals, tmp_path: Path) -> None:
     source = sparse_store(tmp_path / "long.kas", 1 << 36)
     target = tmp_path / "out"
     command = [sys.executable, "-m", "glassfs", "export", str(source), str(target)]

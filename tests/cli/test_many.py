@@ -56,7 +56,7 @@ def sorted_lines(done: Done) -> list[str]:
     return sorted(done.lines)
 
 
-def test_processes_find_the_same(folder: Path) -> None:
+def test_worker_processes_find_the_same_faults(folder: Path) -> None:
     one, two = glassfs("verify", folder), glassfs("verify", "--jobs", 2, folder)
     assert one.status == two.status == 1
     assert sorted_lines(one) == sorted_lines(two)
@@ -76,18 +76,18 @@ def test_a_report_has_a_line_for_each_container(folder: Path, jobs: str, tmp_pat
     assert all(line["faults"] == [] for line in lines if line["ok"])
 
 
-def test_what_was_named_and_is_none_is_a_fault(folder: Path, tmp_path: Path) -> None:
+def test_a_named_file_that_is_no_container_is_a_fault(folder: Path, tmp_path: Path) -> None:
     done = glassfs("verify", "--jobs", 2, "--report", tmp_path / "report.jsonl", folder / "notes.txt")
     assert (done.status, done.lines) == (1, [f"{folder}/notes.txt: is not a container of a known format"])
     assert [line["ok"] for line in lines_of(tmp_path / "report.jsonl")] == [False]
 
 
-def test_one_that_is_not_there_ends_it_before_it_begins(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_source_fails_before_any_work(folder: Path, tmp_path: Path) -> None:
     done = glassfs("verify", folder, tmp_path / "gone", "--report", tmp_path / "report.jsonl")
     fails(done, f"{tmp_path}/gone: No such file or directory")
 
 
-def test_what_has_a_line_is_not_read_again(folder: Path, tmp_path: Path) -> None:
+def test_resume_skips_containers_with_a_line(folder: Path, tmp_path: Path) -> None:
     """Faults of before count, and what has changed or is new is read."""
     report = tmp_path / "report.jsonl"
     assert glassfs("verify", folder, "--report", report).status == 1
@@ -121,7 +121,7 @@ def test_parts_are_a_partition(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "2"])
-def test_killed_and_gone_on_with(faulty: Path, jobs: str, tmp_path: Path) -> None:
+def test_resume_after_kill_completes_the_report(faulty: Path, jobs: str, tmp_path: Path) -> None:
     """As if nothing had happened; nor is any process left."""
     report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     with stuck(report, "verify", faulty, "--jobs", jobs) as program:
@@ -141,7 +141,7 @@ def test_killed_and_gone_on_with(faulty: Path, jobs: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_stopped_and_gone_on_with(faulty: Path, number: signal.Signals, tmp_path: Path) -> None:
+def test_resume_after_a_signal_completes_the_report(faulty: Path, number: signal.Signals, tmp_path: Path) -> None:
     """What a terminal sends goes to the workers as well; nothing is told but that it has ended."""
     report = tmp_path / "report.jsonl"
     with stuck(report, "verify", faulty, "--jobs", 2) as program:
@@ -158,7 +158,7 @@ def test_stopped_and_gone_on_with(faulty: Path, number: signal.Signals, tmp_path
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed(faulty: Path, tmp_path: Path) -> None:
+def test_work_of_a_killed_worker_is_repeated_once(faulty: Path, tmp_path: Path) -> None:
     """What it had is done by others, once."""
     report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     with stuck(report, "verify", faulty, "--jobs", 2) as program:
@@ -174,7 +174,7 @@ def test_a_worker_that_is_killed(faulty: Path, tmp_path: Path) -> None:
     assert same_lines(report, whole)
 
 
-def test_one_large_container_ends_as_well(tmp_path: Path) -> None:
+def test_sigterm_ends_verify_of_a_large_container(tmp_path: Path) -> None:
     """Reading all of it would take an hour."""
     program = subprocess.Popen(command("verify", sparse_store(tmp_path / "large.kas", 8 << 40)), stderr=subprocess.PIPE)
     wait_until(lambda: len(list(Path(f"/proc/{program.pid}/task").iterdir())) > 1)
@@ -192,7 +192,7 @@ def test_one_report_is_written_by_one_program(faulty: Path, tmp_path: Path) -> N
     fails(done, f"{report}: this report exists already; --resume continues it")
 
 
-def test_names_of_strangers(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped_in_report_and_output(tmp_path: Path) -> None:
     """A line of the report is a line, whatever a file is called, and what is printed is harmless."""
     folder = os.fsencode(tmp_path / "data")
     os.mkdir(folder)
@@ -216,7 +216,7 @@ def test_names_of_strangers(tmp_path: Path) -> None:
     (["--shard", "3/3"], "Invalid value for '--shard': '3/3' is out of range: with N parts, I is 0 to N-1"),
     (["--resume"], "--resume needs --report FILE"),
 ])
-def test_options_that_make_no_sense(store: Path, words: list[str], message: str) -> None:
+def test_contradicting_options_are_usage_errors(store: Path, words: list[str], message: str) -> None:
     done = glassfs("verify", *words, store)
     fails(done, f"{message} (see 'glassfs verify --help')", 2)
 
@@ -227,7 +227,7 @@ def test_without_dask_the_extra_is_named(store: Path, tmp_path: Path) -> None:
     fails(done, "--scheduler needs Dask: pip install 'glassfs[dask]'")
 
 
-def test_the_memory_of_the_one_who_asks(tmp_path: Path, scale: Scale) -> None:
+def test_memory_is_independent_of_the_number_of_containers(tmp_path: Path, scale: Scale) -> None:
     """It is that of some thousand names, however many containers there are; the workers' counts as well."""
     count = scale(1000, 20_000, 100_000)
     folder = many_links(sound(tmp_path / "sound"), tmp_path / "data", count)
@@ -242,7 +242,7 @@ def test_the_memory_of_the_one_who_asks(tmp_path: Path, scale: Scale) -> None:
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", ["verify", "episodes", "export"])
-def test_one_of_several_files_is_read_each_time(command: str, jobs: str, tmp_path: Path) -> None:
+def test_resume_reads_containers_of_several_files_again(command: str, jobs: str, tmp_path: Path) -> None:
     """The version of its own file does not tell that another one was damaged, or is back."""
     folder, report = tmp_path / "data", tmp_path / "report.jsonl"
     shutil.copytree(DATA / "wshard/go_chunked", folder)
@@ -309,7 +309,7 @@ LocalStore.open = open_or_fail
 
 
 @pytest.mark.parametrize("command", ["verify", "episodes"])
-def test_a_url_with_one_slash(command: str) -> None:
+def test_a_url_with_one_slash_gets_a_suggestion(command: str) -> None:
     fails(glassfs(command, "s3:/bucket/data"), "s3:/bucket/data: No such file or directory; did you mean 's3://bucket/data'?")
 
 

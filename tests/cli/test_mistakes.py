@@ -22,17 +22,14 @@ from tests.cli.glassfs_command import fails, glassfs
     ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("list", "ls"), ("extract", "export"),
     ("verfy", "verify"), ("ifno", "info"), ("hlep", "help"),
 ])
-def test_commands_that_were_meant(typed: str, meant: str) -> None:
+def test_unknown_commands_get_a_suggestion(typed: str, meant: str) -> None:
+    fails(glassfs("xyzzy"), "no such command: 'xyzzy' (see 'glassfs --help')", 2)
     fails(glassfs(typed, "x"), f"no such command: '{typed}'; did you mean '{meant}'? (see 'glassfs --help')", 2)
 
 
-def test_every_command_that_is_meant_is_there() -> None:
+def test_suggestions_are_existing_commands() -> None:
     assert set(cli.MEANT.values()) <= set(cli.COMMANDS)
     assert not set(cli.MEANT) & set(cli.COMMANDS)
-
-
-def test_a_command_like_no_other() -> None:
-    fails(glassfs("xyzzy"), "no such command: 'xyzzy' (see 'glassfs --help')", 2)
 
 
 def test_help_and_version_are_commands_too() -> None:
@@ -42,14 +39,14 @@ def test_help_and_version_are_commands_too() -> None:
     assert [glassfs(*words).status for words in (["help"], ["help", "ls"], ["version"])] == [0, 0, 0]
 
 
-def test_a_container_in_the_place_of_a_command(store: Path) -> None:
+def test_a_container_as_command_gets_a_suggestion(store: Path) -> None:
     end = "(see 'glassfs --help')"
     fails(glassfs(store), f"no such command: '{store}'; did you mean 'glassfs ls {store}'? {end}", 2)
     meant = f"glassfs mount {store} mnt"
     fails(glassfs(store, "mnt"), f"no such command: '{store}'; did you mean '{meant}'? {end}", 2)
 
 
-def test_a_path_that_goes_on_into_a_container(store: Path) -> None:
+def test_source_and_path_may_be_one_argument(store: Path) -> None:
     raw = glassfs("cat", store, "nodes/time.npy").output
     assert np.array_equal(np.load(io.BytesIO(raw)), VALUES)
     for between in ("/", "//", "/./"):
@@ -62,14 +59,14 @@ def test_a_path_that_goes_on_into_a_container(store: Path) -> None:
     assert len(glassfs("tree", f"{store}/nodes").lines) == 3
 
 
-def test_a_path_that_goes_on_is_exported_with_its_folders(store: Path, tmp_path: Path) -> None:
+def test_export_of_a_path_keeps_its_folders(store: Path, tmp_path: Path) -> None:
     assert glassfs("export", f"{store}/nodes", tmp_path / "a").status == 0
     assert glassfs("export", f"{store}/nodes", "flags.npy", tmp_path / "b").status == 0
     assert sorted(os.listdir(tmp_path / "a" / "nodes")) == ["flags.npy", "time.npy"]
     assert os.listdir(tmp_path / "b" / "nodes") == ["flags.npy"]
 
 
-def test_a_path_that_goes_on_through_folders_and_escaped_names(store: Path, tmp_path: Path) -> None:
+def test_source_and_path_may_have_escaped_names(store: Path, tmp_path: Path) -> None:
     inner = tmp_path / "a\nb"
     inner.mkdir()
     shutil.copy(store, inner / "s.kas")
@@ -78,7 +75,7 @@ def test_a_path_that_goes_on_through_folders_and_escaped_names(store: Path, tmp_
 
 
 @pytest.mark.parametrize("command", ["ls", "tree"])
-def test_a_path_that_is_nowhere_is_named_as_typed(command: str, tmp_path: Path) -> None:
+def test_errors_name_a_missing_path_as_typed(command: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for place in ("none.kas", "folder/none.kas", "folder/none/none", "none/none.kas"):
         fails(glassfs(command, tmp_path / place), f"{tmp_path}/{place}: No such file or directory")
@@ -88,18 +85,13 @@ def test_a_path_that_is_nowhere_is_named_as_typed(command: str, tmp_path: Path) 
     assert done.stderr == b"glassfs: none.kas/x: No such file or directory\n"
 
 
-def test_a_name_that_is_much_like_another(store: Path) -> None:
+def test_a_missing_path_gets_a_suggestion(store: Path) -> None:
     done = glassfs("cat", store, "nodes/time")
     fails(done, f"nodes/time: no such file or directory in {store}; did you mean 'nodes/time.npy'?")
     done = glassfs("ls", store, "node")
     fails(done, f"node: no such file or directory in {store}; did you mean 'nodes'?")
     done = glassfs("ls", f"{store}/node")
     fails(done, f"/node: no such file or directory in {store}; did you mean 'nodes'?")
-
-
-def test_a_pattern_that_the_shell_did_not_expand(store: Path) -> None:
-    done = glassfs("cat", store, "nodes/*.npy")
-    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns such as * only work in a mount")
 
 
 def test_paths_in_every_form(store: Path) -> None:
@@ -112,24 +104,26 @@ def test_paths_in_every_form(store: Path) -> None:
         fails(done, f"{path or '/'}: is a directory; list it with 'glassfs ls {store} {path or '/'}'")
 
 
-def test_two_sources_where_one_is_taken(store: Path, robot: Path, tmp_path: Path) -> None:
+def test_patterns_and_a_second_source_are_explained(store: Path, robot: Path, tmp_path: Path) -> None:
+    done = glassfs("cat", store, "nodes/*.npy")
+    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns such as * only work in a mount")
     done = glassfs("export", store, robot, tmp_path / "out")
     fails(done, f"{robot}: no such file or directory in {store}; it is a separate file; only one source is allowed")
 
 
-def test_cat_with_nothing_to_write(store: Path, tmp_path: Path) -> None:
+def test_cat_without_a_path_is_a_usage_error(store: Path, tmp_path: Path) -> None:
     needed = f"{store}: name a path inside it; 'glassfs ls {store}' shows what is there"
     fails(glassfs("cat", store), f"{needed} (see 'glassfs cat --help')", 2)
     assert glassfs("cat", tmp_path / "none").status == 2
 
 
-def test_cat_goes_on_after_what_it_cannot_write(store: Path) -> None:
+def test_cat_continues_after_a_failure(store: Path) -> None:
     done = glassfs("cat", store, "none", "nodes", "nodes/flags.npy")
     assert done.output == glassfs("cat", store, "nodes/flags.npy").output
     assert (done.status, len(done.errors)) == (1, 2)
 
 
-def test_files_of_one_name_are_told_apart(damaged: Path, tmp_path: Path) -> None:
+def test_errors_tell_files_of_one_name_apart(damaged: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.kas").write_text("text")

@@ -118,7 +118,7 @@ def test_a_local_name_with_a_colon_is_no_url(tmp_path: Path) -> None:
 
 
 def test_a_blank_at_the_end() -> None:
-    fails(glassfs("ls", "s3://bucket/run.kdb "), "s3://bucket/run.kdb : ends with a blank")
+    fails(glassfs("ls", "s3://bucket/run.kdb "), "s3://bucket/run.kdb : ends with a space")
 
 
 def test_a_url_in_the_place_of_a_command() -> None:

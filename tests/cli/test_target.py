@@ -53,7 +53,7 @@ def test_a_folder_that_became_a_link_is_not_entered(target: Target, tmp_path: Pa
     assert os.listdir(tmp_path / "outside") == []
 
 
-def test_what_the_pieces_raise_goes_through_and_leaves_nothing(target: Target, tmp_path: Path) -> None:
+def test_an_error_of_pieces_passes_through_and_leaves_nothing(target: Target, tmp_path: Path) -> None:
     def broken() -> Iterator[memoryview]:
         yield memoryview(b"begin")
         assert os.listdir(tmp_path / "out")[0].startswith(".glassfs-")

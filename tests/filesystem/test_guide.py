@@ -17,7 +17,7 @@ GUIDE = ROOT / "docs/fsspec.md"
 
 
 def test_the_guide_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it, from top to bottom, as somebody at a notebook would type it."""
+    """Run the whole guide from top to bottom."""
     (tmp_path / "datasets").mkdir()
     make_samples.write_kinodb(tmp_path / "datasets/run1.kdb")
     (tmp_path / "credentials").write_text("[default]\naws_access_key_id = glass\naws_secret_access_key = see-through\n")

@@ -107,7 +107,7 @@ def test_a_forked_process_opens_its_own_tree(place: Path, files: dict[str, bytes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forks_beside_reading_threads_can_read(place: Path, files: dict[str, bytes], scale: Scale) -> None:
-    """They get no lock that nobody will give back, and may drop what they got."""
+    """A child inherits no held lock, and may release what it opened."""
     fs = GlassfsFileSystem(place, cache_size=1 << 20)
     is_over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Containers that are elsewhere: the same file system, on the remote sources of glassfs itself."""
+"""Remote containers: the same file system over remote sources."""
 
 from __future__ import annotations
 

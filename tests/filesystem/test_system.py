@@ -360,7 +360,7 @@ def test_nothing_is_written(robot: GlassfsFileSystem, name: str, tmp_path: Path)
 MISTAKES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "no container": (
         lambda place: fsspec.open("glassfs://episodes.parquet"), ValueError,
-        "there is no container to look into: name it as in glassfs://episodes.parquet::run.kdb, or by fo=",
+        "no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=",
     ),
     "not a name": (
         lambda place: fsspec.filesystem("glassfs", fo=3), ValueError, "fo has to be the name of a container, not int",

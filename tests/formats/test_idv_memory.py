@@ -18,11 +18,12 @@ from glassfs.cache import BlockCache, Recipe
 from glassfs.content import Array, Document, Records
 from glassfs.errors import Damaged, GlassfsError, Refused
 from glassfs.formats.idv import columns
+from glassfs.formats.idv.blocks import MOST_DECODED
 from glassfs.formats.registry import Opening, open_container
 from glassfs.view import data_of
 from glassfs.view.json import line
 from tests.formats.exercise import peak_memory
-from tests.formats.idv_files import MIB, only, raw_column, schema
+from tests.formats.idv_files import MIB, only, raw_column, records, schema
 from tests.formats.test_fuzz import idv
 from tests.helpers import CountingSource, contents_of, open_path
 from tests.waiting import wait_until
@@ -180,6 +181,23 @@ def test_text_rows_take_no_more_memory_than_declared(make: Callable[..., Path], 
         cost = content.cost(number)
         peak = peak_memory(lambda number=number: [line(value) and None for value in content.block(number)])
         assert peak <= cost + (1 << 20)  # what is read of a block at once
+
+
+def test_short_texts_are_decoded_once(make: Callable[..., Path]) -> None:
+    cache = BlockCache(MIB)
+    path = make(lambda view: view.add("t", ["short"] * 5000))
+    container = open_container(Opening(CountingSource(path), cache))
+    assert records(container, "columns/t") == ["short"] * 5000
+    assert cache.misses == 1
+
+
+def test_few_opened_blocks_stay_in_memory(make: Callable[..., Path]) -> None:
+    path = make(lambda view: view.add("t", ["text"] * 100), rows_per_block=1)
+    blocks = only(open_path(path), "columns/t").block.__self__._blocks
+    runs = [blocks.run(number, blocks.codec.item) for number in range(MOST_DECODED)]
+    assert all(blocks.run(number, blocks.codec.item) is run for number, run in enumerate(runs))
+    blocks.run(MOST_DECODED, blocks.codec.item)
+    assert blocks.run(0, blocks.codec.item) is not runs[0]
 
 
 @pytest.mark.parametrize("rows", [

@@ -106,6 +106,16 @@ def test_the_hidden_come_last_and_the_unreadable_not_at_all(make: Callable[..., 
     assert table.column_names == ["G", "F", "F~2", "F~3"]
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_few_rows(make: Callable[..., Path], rows: int) -> None:
+    def fill(view: IdvWriter) -> None:
+        view.add("A", np.zeros(rows))
+        view.add("B", ["x"] * rows, Codec("TextSpan"))
+        view.add("C", [np.zeros(2)] * rows, vector("Double"))
+
+    assert assert_is_all(make(fill)).num_rows == rows
+
+
 def test_a_table_reads_nothing_before_its_columns_are_asked_for(make: Callable[..., Path]) -> None:
     source = CountingSource(make(every_type))
     container = open_container(opening(source))

@@ -133,6 +133,14 @@ def test_verify_finds_keys_out_of_order(tmp_path: Path) -> None:
     assert "order" in fault.reason
 
 
+def test_many_equal_keys_keep_their_order(tmp_path: Path) -> None:
+    container = open_path(store([(f"k{number % 3}", [number]) for number in range(3000)], tmp_path, sort=False))
+    found = contents_of(container.root)
+    for number in range(3):
+        shown = [int(values(content)[0]) for content in found[b"k%d" % number]]
+        assert shown == [2997 + number, *range(number, 2997, 3)]
+
+
 def test_keys_are_paths_and_stay_bytes(tmp_path: Path) -> None:
     keys = [
         b"a", b"a/b", b"a/", b"/a", b"a//b", b"/", b"..", b"p/../q", b"\xff\xfe/x", b"nul\0key", b"new\nline",

@@ -171,6 +171,7 @@ def test_a_long_index_is_not_held(tmp_path: Path) -> None:
     source.reads.clear()
     assert [frames(position) for position in range(1000)] == list(range(1, 1001))
     assert source.bytes_read == 1024 * 64 and len(source.reads) == 16
+    assert next(container.check()).reason == f"counts 0 frames, but the index has {sum(range(count + 1))}"
     positions = [*random.Random(1).sample(range(count), 300), count - 1, 0]
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(frames, positions)) == [position + 1 for position in positions]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,7 @@ def test_every_dtype_has_its_values_and_its_word(codec: str, names_codec: bool) 
     words = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "|i1",
              "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "|u1", "bool": "|b1"}
     arrays = {word: ramp(dtype, 3, 2) for word, dtype in words.items()}
-
-    def fill(writer: WShardWriter) -> None:
-        for word, array in arrays.items():
-            writer.add_channel(word, array)
-
-    container = opened(fill, codec=codec, names_codec=names_codec)
+    container = opened(channels_of(arrays), codec=codec, names_codec=names_codec)
     for word, array in arrays.items():
         content = only(container, f"signal/{word}")
         assert (content.dtype, content.type_name) == (words[word], word)
@@ -80,6 +76,18 @@ def test_the_size_gives_the_steps_not_length_t() -> None:
     assert faults_of(container) == {"signal/x": f"has {STEPS} steps, but the episode has 7"}
 
 
+def channels_of(arrays: dict[str, np.ndarray[Any, Any]]) -> Callable[[WShardWriter], None]:
+    """Return a function that adds channels to a writer."""
+    return lambda writer: [writer.add_channel(name, array) for name, array in arrays.items()] and None
+
+
+def blocks_of(blocks: dict[str, Any]) -> Callable[[WShardWriter], None]:
+    """Return a function that adds blocks, those of ``meta/`` as JSON."""
+    return lambda writer: [
+        (writer.add_json if isinstance(block, dict) else writer.add)(name, block) for name, block in blocks.items()
+    ] and None
+
+
 def channels(*described: dict[str, Any]) -> dict[str, Any]:
     return {"channels": list(described)}
 
@@ -94,25 +102,17 @@ def channels(*described: dict[str, Any]) -> dict[str, Any]:
 ])
 def test_all_ways_to_describe_a_channel(block: str, described: dict[str, Any]) -> None:
     array = ramp("f4", 2)
-
-    def fill(writer: WShardWriter) -> None:
-        writer.add(block, array)
-        writer.add_json("meta/channels", described)
-
-    assert np.array_equal(array_of(opened(fill), block), array)
+    assert np.array_equal(array_of(opened(blocks_of({block: array, "meta/channels": described})), block), array)
 
 
 def test_shapes_without_axes_with_no_values_and_with_many_axes() -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add("signal/scalar", ramp("i2"))
-        writer.add("signal/nothing", b"")
-        writer.add("signal/deep", ramp("u1", 2, 1, 3, 2))
-        writer.add_json("meta/channels", channels(
+    container = opened(blocks_of({
+        "signal/scalar": ramp("i2"), "signal/nothing": b"", "signal/deep": ramp("u1", 2, 1, 3, 2),
+        "meta/channels": channels(
             {"id": "scalar", "dtype": "i16", "shape": None}, {"id": "nothing", "dtype": "f32", "shape": [0]},
             {"id": "deep", "dtype": "u8", "shape": [2, 1, 3, 2]},
-        ))
-
-    container = opened(fill)
+        ),
+    }))
     shapes = {name: array_of(container, f"signal/{name}").shape for name in ("scalar", "nothing", "deep")}
     assert shapes == {"scalar": (STEPS,), "nothing": (STEPS, 0), "deep": (STEPS, 2, 1, 3, 2)}
 
@@ -120,12 +120,7 @@ def test_shapes_without_axes_with_no_values_and_with_many_axes() -> None:
 def test_conventions_for_undescribed_blocks() -> None:
     arrays = {"reward": ramp("f4"), "done": ramp("i4") % 2 == 1, "time/ticks": ramp("i4"),
               "time/timestamps_ns": ramp("i8")}
-
-    def fill(writer: WShardWriter) -> None:
-        for name, array in arrays.items():
-            writer.add(name, array)
-
-    container = opened(fill)
+    container = opened(blocks_of(arrays))
     for name, array in arrays.items():
         found = array_of(container, name)
         assert found.dtype == array.dtype and np.array_equal(found, array)
@@ -154,11 +149,7 @@ def test_borrowed_descriptions_must_agree_with_the_length() -> None:
      {"dtype": "f32", "shape": [1] * 40}],
 )
 def test_bytes_that_do_not_fit_their_description_stay_bytes(described: dict[str, Any]) -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add("signal/x", ramp("f4", 2))
-        writer.add_json("meta/channels", channels({"id": "x", **described}))
-
-    container = opened(fill)
+    container = opened(blocks_of({"signal/x": ramp("f4", 2), "meta/channels": channels({"id": "x", **described})}))
     content = only(container, "signal/x")
     assert isinstance(content, Blob) and content.data.whole() == ramp("f4", 2).tobytes()
     assert "signal/x" in faults_of(container)
@@ -166,23 +157,16 @@ def test_bytes_that_do_not_fit_their_description_stay_bytes(described: dict[str,
 
 @pytest.mark.parametrize("channel", [None, 5, [1], "x"])
 def test_metadata_of_wrong_types_leave_the_others_alone(channel: Any) -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add("signal/x", ramp("f4", 2))
-        writer.add_json("meta/channels", {"channels": [channel, {"id": "x", "dtype": "f32", "shape": [2]}]})
-
-    container = opened(fill, episode={"length_T": "many", "episode_id": 3})
+    described = {"channels": [channel, {"id": "x", "dtype": "f32", "shape": [2]}]}
+    blocks = blocks_of({"signal/x": ramp("f4", 2), "meta/channels": described})
+    container = opened(blocks, episode={"length_T": "many", "episode_id": 3})
     assert np.array_equal(array_of(container, "signal/x"), ramp("f4", 2))
     assert set(faults_of(container)) == {"meta/channels", "meta/episode"}
 
 
 def test_undescribed_lanes_and_free_names_are_bytes() -> None:
     names = ["omen/x/m", "uncert/x/m/std", "my_team/sensor", "meta"]
-
-    def fill(writer: WShardWriter) -> None:
-        for name in names:
-            writer.add(name, name.encode())
-
-    container = opened(fill)
+    container = opened(blocks_of({name: name.encode() for name in names}))
     for name in names:
         assert isinstance(only(container, name), Blob)
         assert raw_of(container, name) == name.encode()
@@ -190,12 +174,7 @@ def test_undescribed_lanes_and_free_names_are_bytes() -> None:
 
 def test_metadata_keep_their_bytes() -> None:
     stored = '{"a" :  "ü", "n": NaN}\n'.encode()
-
-    def fill(writer: WShardWriter) -> None:
-        writer.add("meta/extra", stored)
-        writer.add("meta/wshard", b"\xff no json")
-
-    container = opened(fill)
+    container = opened(blocks_of({"meta/extra": stored, "meta/wshard": b"\xff no json"}))
     assert isinstance(only(container, "meta/extra"), Json)
     assert raw_of(container, "meta/extra") == stored
     assert raw_of(container, "meta/wshard") == b"\xff no json"
@@ -292,24 +271,15 @@ def test_an_unknown_codec_is_damage_of_that_block() -> None:
 
 
 @pytest.mark.parametrize("alignment", [0, 16, 64])
-def test_alignment_and_names_behind_nul(alignment: int) -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add_channel("a", ramp("u1", 3))
-        writer.add_channel("b/c", ramp("f8"))
-
-    container = opened(fill, alignment=alignment, nul_names=True)
+def test_alignment_and_names_after_nul(alignment: int) -> None:
+    container = opened(channels_of({"a": ramp("u1", 3), "b/c": ramp("f8")}), alignment=alignment, nul_names=True)
     assert np.array_equal(array_of(container, "signal/b/c"), ramp("f8"))
     assert faults_of(container) == {}
 
 
 def test_names_are_split_at_every_slash_and_keep_their_bytes() -> None:
     names = [b"a", b"a/b", b"a//b", b"/a", b"a/", b"..", b"\xff/\n", "é/e\u0301".encode(), b"x\0y"]
-
-    def fill(writer: WShardWriter) -> None:
-        for name in names:
-            writer.add(name, name)
-
-    *members, _ = opened(fill, has_metadata=False).root.members()
+    *members, _ = opened(blocks_of(dict(zip(names, names, strict=True))), has_metadata=False).root.members()
     assert [member.name for member in members] == [tuple(name.split(b"/")) for name in names]
     assert [member.content.key for member in members] == names
 
@@ -378,12 +348,9 @@ def test_a_flipped_bit_in_interleaved_blocks_is_found(tmp_path: Path) -> None:
 
 
 def test_one_wrong_size_costs_one_block() -> None:
-    def fill(writer: WShardWriter) -> None:
-        for name in "abc":
-            writer.add_channel(name, ramp("f4", 8))
-        writer.add_json("meta/wshard", {})
-
-    data = made(fill)
+    data = made(blocks_of({f"signal/{name}": ramp("f4", 8) for name in "abc"} | {
+        "meta/channels": channels(*({"id": name, "dtype": "f32", "shape": [8]} for name in "abc")), "meta/wshard": {},
+    }))
     fields = entry_of(data, "signal/a")[1]
     container = open_bytes(with_entry(data, "signal/a", stored=fields["stored"] + 320, original=fields["stored"] + 320))
     with pytest.raises(Damaged):
@@ -394,11 +361,7 @@ def test_one_wrong_size_costs_one_block() -> None:
 
 
 def test_two_blocks_in_the_same_bytes_are_both_readable() -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add_channel("a", ramp("f4", 8))
-        writer.add_channel("b", ramp("f4", 8))
-
-    data = made(fill)
+    data = made(channels_of({"a": ramp("f4", 8), "b": ramp("f4", 8)}))
     container = open_bytes(with_entry(data, "signal/b", offset=entry_of(data, "signal/a")[1]["offset"]))
     assert np.array_equal(array_of(container, "signal/b"), ramp("f4", 8))
     assert "signal/b" in faults_of(container)
@@ -408,15 +371,11 @@ def test_the_identity_block_of_later_writers_is_checked() -> None:
     blocks = {"x": b"one", "y": b"two", "z": b"three"}
     listed = {name: hashlib.sha256(block).hexdigest() for name, block in blocks.items()}
 
-    def fill(writer: WShardWriter) -> None:
-        for name, block in blocks.items():
-            writer.add(name, block)
-        writer.add_json("meta/identity", {"entries": identity, "leaf": "sha256", "v": 1})
+    def faults(entries: dict[str, str]) -> dict[str, str]:
+        return faults_of(opened(blocks_of(blocks | {"meta/identity": {"entries": entries}}), has_metadata=False))
 
-    identity: dict[str, str] = listed
-    assert faults_of(opened(fill, has_metadata=False)) == {}
-    identity = {"x": listed["x"], "y": listed["z"], "gone": listed["x"]}
-    assert set(faults_of(opened(fill, has_metadata=False))) == {"y", "z", "gone"}
+    assert faults(listed) == {}
+    assert set(faults({"x": listed["x"], "y": listed["z"], "gone": listed["x"]})) == {"y", "z", "gone"}
 
 
 def test_opening_and_listing_read_index_and_metadata_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Programs over a store in which looking into files costs much: names decide until somebody wants what is inside."""
+"""The library over a remote store: file names decide until an entry is used."""
 
 from __future__ import annotations
 

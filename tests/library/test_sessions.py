@@ -1,4 +1,4 @@
-"""Threads, forks, other processes, changes, and the end."""
+"""Threads, forks, other processes, changes, and closing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATE = "run1.kdb/episodes/0/state"
 
 
 def read(entry: glassfs.Entry) -> tuple[str, list[float]]:
-    """What another process gets."""
+    """Read an entry, also in another process."""
     return entry.path, entry.numpy()[-1].tolist()
 
 
@@ -72,7 +72,7 @@ def test_a_pickled_entry_is_of_the_same_version(tmp_path: Path) -> None:
 
 
 def forked(child: object) -> int:
-    """The exit status of a process that was forked off and runs ``child``."""
+    """Return the exit status of a forked process that runs ``child``."""
     pid = os.fork()
     if not pid:
         status = 1
@@ -155,7 +155,7 @@ def test_lookups_find_the_current_version(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def aged(data: glassfs.Library) -> None:
-    """Lets what was taken of a folder be as old as it gets."""
+    """Expire the snapshot of a folder."""
     data._session.paths.sources.joins._until = 0.0  # type: ignore[union-attr]
 
 

@@ -79,7 +79,7 @@ def test_names_that_are_not_ours(shown: Mount, path: str) -> None:
         assert caught.value.errno == expected, name
 
 
-def test_a_buffer_that_is_too_small(shown: Mount) -> None:
+def test_buffer_that_is_too_small(shown: Mount) -> None:
     """getfattr and the os module ask for the size first; here the buffer is given by hand."""
     import ctypes
 

@@ -44,7 +44,7 @@ def said(*words: object) -> str:
     return done.stderr
 
 
-def test_names_decide_until_somebody_looks_inside(mounted: Mounted, folder: Path) -> None:
+def test_suffix_decides_until_a_container_is_entered(mounted: Mounted, folder: Path) -> None:
     with mounted(folder) as mount:
         at = mount.path
         kinds = {entry.name: entry.is_dir() and entry.stat().st_size == 0 for entry in os.scandir(at)}
@@ -68,7 +68,7 @@ def test_names_decide_until_somebody_looks_inside(mounted: Mounted, folder: Path
         assert (folder.parent / "copied.kas").read_text() == "text"
 
 
-def test_who_is_inside_of_what_is_none_is_told_that_it_has_changed(mounted: Mounted, folder: Path) -> None:
+def test_process_inside_a_file_that_is_no_container(mounted: Mounted, folder: Path) -> None:
     with mounted(folder) as mount:
         inside = os.open(mount.path / "sub", os.O_RDONLY)
         os.stat("deep.kas", dir_fd=inside)
@@ -81,7 +81,7 @@ def test_who_is_inside_of_what_is_none_is_told_that_it_has_changed(mounted: Moun
         assert any(os.strerror(number) in done.stderr for number in (errno.ESTALE, errno.ENOTDIR))
 
 
-def test_a_manifest_is_all_of_its_files(mounted: Mounted, folder: Path) -> None:
+def test_manifest_is_all_of_its_files(mounted: Mounted, folder: Path) -> None:
     episode = ROOT / "tests/data/wshard/py_chunked"
     for file in episode.glob("*.wshard"):
         (folder / "sub" / file.name).write_bytes(file.read_bytes())
@@ -95,7 +95,7 @@ def test_a_manifest_is_all_of_its_files(mounted: Mounted, folder: Path) -> None:
         assert np.array_equal(np.load(manifest / "reward.npy"), np.concatenate(parts))
 
 
-def test_one_that_is_named_is_looked_into_whatever_its_name(mounted: Mounted, folder: Path) -> None:
+def test_named_source_needs_no_suffix(mounted: Mounted, folder: Path) -> None:
     with mounted(folder / "no suffix", folder / "sub") as mount:
         assert value_of(mount.path / "no suffix") == 3.0
         assert value_of(mount.path / "sub/deep.kas") == 2.0
@@ -110,7 +110,7 @@ def test_one_that_is_named_is_looked_into_whatever_its_name(mounted: Mounted, fo
         wait_until(has_changed)
 
 
-def test_a_long_folder_of_a_bucket_costs_its_listing(
+def test_long_folder_of_a_bucket_costs_its_listing(
     mounted: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One request a page, no matter how often and how long it is listed, and one for each that somebody enters."""

@@ -111,7 +111,7 @@ def by_abort(mount: Mount) -> None:
     pytest.param(terminate, id="SIGTERM"), pytest.param(hang_up, id="SIGHUP"), pytest.param(kill, id="kill -9"),
     pytest.param(by_abort, id="abort"),
 ])
-def test_an_end_under_load(mounted: Mounted, video: Path, tmp_path: Path, end: Callable[[Mount], None]) -> None:
+def test_end_under_load(mounted: Mounted, video: Path, tmp_path: Path, end: Callable[[Mount], None]) -> None:
     """All readers get errors, the daemon is gone, and the next mount at the same place shows everything."""
     point = tmp_path / "mnt"
     point.mkdir()
@@ -153,7 +153,7 @@ MountSession([sys.argv[1]], sys.argv[2], MountOptions.parse(())).run(ready)
 """
 
 
-def test_a_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, video: Path) -> None:
+def test_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, video: Path) -> None:
     """A process that the kernel cannot end, as the answer that it waits for would have been its own."""
     if fuse == "2":
         pytest.skip("libfuse 2 waits at its end for whoever answers")
@@ -168,7 +168,7 @@ def test_a_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, video:
     assert not is_mounted(tmp_path)
 
 
-def test_an_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) -> None:
+def test_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) -> None:
     """While libfuse and the kernel still agree, or just after that."""
     for number in range(scale(4, 40, 400)):
         process = subprocess.Popen(
@@ -183,7 +183,7 @@ def test_an_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) ->
 
 
 @pytest.mark.parametrize("state", ["idle", "with a file open"])
-def test_a_connection_that_is_cut(mounted: Mounted, as_root: None, video: Path, state: str) -> None:
+def test_connection_that_is_cut(mounted: Mounted, as_root: None, video: Path, state: str) -> None:
     with mounted(video) as mount:
         shown = mount.path / "signal/c1.npy"
         descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT) if state != "idle" else None
@@ -199,7 +199,7 @@ def test_a_connection_that_is_cut(mounted: Mounted, as_root: None, video: Path, 
             assert shown.read_bytes() == npy(VIDEO + 1)
 
 
-def test_a_lazy_unmount_under_load(mounted: Mounted, video: Path) -> None:
+def test_lazy_unmount_under_load(mounted: Mounted, video: Path) -> None:
     """The mount point is free at once; who has a file open reads on to the end, after which the daemon goes."""
     with mounted(video, options=["cache_size=1M"]) as mount:
         with (mount.path / "signal/c2.npy").open("rb", buffering=0) as file:

@@ -103,7 +103,7 @@ def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery, grow
         wait_until(lambda: mount.descriptors() <= descriptors)
 
 
-def test_the_cache_keeps_to_its_budget_under_load(mounted: Mounted, tmp_path: Path) -> None:
+def test_cache_keeps_to_its_budget_under_load(mounted: Mounted, tmp_path: Path) -> None:
     """24 MB of blocks, in blocks that fit and blocks that do not, read at random by eight threads; budget 4 MB.
 
     The decoder of the large one needs more than that: while it is at work there is nothing beside it.

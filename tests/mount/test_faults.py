@@ -20,7 +20,7 @@ import pytest
 from writers.wshard import WShardWriter
 
 from tests.conftest import Scale
-from tests.mount.changing import HEADER, LENGTH, Readers, replace, shows, write, write_in_folder
+from tests.mount.changing import HEADER, LENGTH, WRITERS, Readers, replace, shows, write, write_in_folder
 from tests.mount.conftest import Faults, Mounted
 from tests.mount.mounts import is_mounted, is_running
 from tests.waiting import wait_until
@@ -60,15 +60,16 @@ def test_truncated_and_rewritten(mounted: Mounted, faults: Faults, scale: Scale,
 
 
 @pytest.mark.slow
-def test_replaced(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path) -> None:
-    replacements = scale(10, 100, 1000)
-    path = write_in_folder(tmp_path)
+@pytest.mark.parametrize("kind", WRITERS)
+def test_replaced(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path, kind: str) -> None:
+    replacements = scale(5, 50, 500)
+    path = write_in_folder(tmp_path, kind)
     with mounted(path.parent) as mount:
         shown = mount.path / "changing/signal/data.npy"
         with Readers(shown, direct=False) as buffered, Readers(shown, direct=True) as direct:
             for number in range(replacements):
                 version = 1 + number % 250
-                replace(path, version)
+                replace(path, version, kind)
                 time.sleep(0.05)
             wait_until(shows(shown, version))
             wait_until(lambda: buffered.seen[str(version)] > 0 and direct.seen[str(version)] > 0)
@@ -168,8 +169,9 @@ def test_daemon_ends_under_readers(mounted: Mounted, faults: Faults, scale: Scal
             finally:
                 os.close(descriptor)
             assert is_mounted(point) == (fault == "kill -9")
-            with mounted(path, at=point):
+            with mounted(path, at=point) as again:
                 assert shows(shown, 7)()
+                assert sum("whose daemon is gone" in line for line in again.log_lines()) == (fault == "kill -9")
                 seen["whole files after the next mount"] += 1
     faults.add(f"daemon ended by {fault} while a file is open", endings, seen)
 
@@ -188,6 +190,7 @@ def test_lazy_unmount_while_busy(mounted: Mounted, faults: Faults, scale: Scale,
             assert file.read() == bytes([7]) * LENGTH
             seen["whole files, read to the end"] += 1
             assert is_running(mount.pid)
+            assert os.listdir(mount.path) == []
     faults.add("`umount --lazy` while a file is read", endings, seen)
 
 

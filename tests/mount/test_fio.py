@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from writers.kastore import KastoreWriter
 from writers.wshard import WShardWriter
 
 from tests.mount.conftest import Mounted
+from tests.mount.mounts import Mount
 
 SIZE = 4 << 20
 NPY_HEADER = 128
@@ -61,6 +63,12 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def mount(packed: Path, mounted: Mounted) -> Iterator[Mount]:
+    with mounted(packed) as mount:
+        yield mount
+
+
 @pytest.mark.parametrize(("jobs", "reading"), [
     pytest.param(1, "--bs=512 --ioengine=psync", marks=pytest.mark.slow),
     (4, "--bs=4k --ioengine=psync --direct=1"),
@@ -68,18 +76,16 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.param(1, "--bs=1m --ioengine=psync --direct=1", marks=pytest.mark.slow),
     (4, "--bs=1m --ioengine=libaio --iodepth=8"),
 ])
-def test_array_behind_its_header(packed: Path, mounted: Mounted, reading: str, jobs: int) -> None:
-    with mounted(packed) as mount:
-        done = verify(mount.path / "fio.kas/data.npy", NPY_HEADER, *reading.split(), f"--numjobs={jobs}")
-        assert_verified(done, jobs)
+def test_array_behind_its_header(mount: Mount, reading: str, jobs: int) -> None:
+    done = verify(mount.path / "fio.kas/data.npy", NPY_HEADER, *reading.split(), f"--numjobs={jobs}")
+    assert_verified(done, jobs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", ["data/none.bin", "data/zstd.bin"])
 @pytest.mark.parametrize("reading", ["--bs=4k --ioengine=mmap", "--bs=64k --ioengine=psync"])
-def test_block(packed: Path, mounted: Mounted, block: str, reading: str) -> None:
-    with mounted(packed) as mount:
-        assert_verified(verify(mount.path / "fio.wshard" / block, 0, *reading.split(), "--numjobs=2"), 2)
+def test_block(mount: Mount, block: str, reading: str) -> None:
+    assert_verified(verify(mount.path / "fio.wshard" / block, 0, *reading.split(), "--numjobs=2"), 2)
 
 
 def test_fio_would_notice(packed: Path, mounted: Mounted, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,23 @@ def value_of(path: Path) -> float:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Containers and other files at several depths, and links of all kinds."""
+    return make_folder(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("unchanged"))
+
+
+@pytest.fixture(scope="module")
+def mirror(mounted: Mounted, unchanged: Path) -> Iterator[Mount]:
+    """``unchanged``, mounted for all tests that only read."""
+    with mounted(unchanged) as mount:
+        yield mount
+
+
+def make_folder(tmp_path: Path) -> Path:
+    """Make containers and other files at several depths, and links of all kinds."""
     folder = tmp_path / "datasets"
     (folder / "a/b/c").mkdir(parents=True)
     (folder / "void").mkdir()
@@ -50,6 +67,10 @@ def folder(tmp_path: Path) -> Path:
     (folder / "links/nowhere").symlink_to("nothing")
     (folder / "links/loop").symlink_to("..")
     os.mkfifo(folder / "fifo")
+    (folder / "copy.kas").write_bytes((folder / "top.kas").read_bytes())
+    (folder / "hard.kas").hardlink_to(folder / "top.kas")
+    os.utime(folder / "a/readme.md", ns=(0, 987_654_321_012_345_678))
+    (folder / "a/readme.md").chmod(0o640)
     return folder
 
 
@@ -57,59 +78,52 @@ def listing(mount: Mount, path: str = "") -> list[str]:
     return sorted(name for name in os.listdir(mount.path / path) if name != ".glassfs")
 
 
-def test_containers_are_directories_and_files_stay(mounted: Mounted, folder: Path) -> None:
-    with mounted(folder) as mount:
-        assert set(listing(mount)) - {"fifo"} == {
-            "a", "broken.kas", "empty.kdb", "fake.kas", "links", "no suffix", "top.kas", "void",
-        }
-        assert listing(mount, "a") == ["b", "readme.md"]
-        assert listing(mount, "a/b/c/deep.kas") == ["array.npy"]
-        assert listing(mount, "void") == []
-        assert (value_of(mount.path / "top.kas"), value_of(mount.path / "no suffix")) == (1.0, 3.0)
-        assert value_of(mount.path / "a/b/c/deep.kas") == 2.0
-        for name in ("fake.kas", "empty.kdb", "a/readme.md", "broken.kas"):
-            assert (mount.path / name).read_bytes() == (folder / name).read_bytes(), name
+def test_containers_are_directories_and_files_stay(mirror: Mount, unchanged: Path) -> None:
+    assert set(listing(mirror)) - {"fifo"} == {
+        "a", "broken.kas", "copy.kas", "empty.kdb", "fake.kas", "hard.kas", "links", "no suffix", "top.kas", "void",
+    }
+    assert listing(mirror, "a") == ["b", "readme.md"]
+    assert listing(mirror, "a/b/c/deep.kas") == ["array.npy"]
+    assert listing(mirror, "void") == []
+    assert (value_of(mirror.path / "top.kas"), value_of(mirror.path / "no suffix")) == (1.0, 3.0)
+    assert value_of(mirror.path / "a/b/c/deep.kas") == 2.0
+    for name in ("fake.kas", "empty.kdb", "a/readme.md", "broken.kas"):
+        assert (mirror.path / name).read_bytes() == (unchanged / name).read_bytes(), name
 
 
-def test_plain_files_keep_their_attributes(mounted: Mounted, folder: Path) -> None:
-    os.utime(folder / "a/readme.md", ns=(0, 987_654_321_012_345_678))
-    (folder / "a/readme.md").chmod(0o640)
-    with mounted(folder) as mount:
-        status = (mount.path / "a/readme.md").stat()
-        assert status.st_mode == 0o100440
-        assert (status.st_size, status.st_mtime_ns) == (10_000, 987_654_321_012_345_678)
+def test_plain_files_keep_their_attributes(mirror: Mount) -> None:
+    status = (mirror.path / "a/readme.md").stat()
+    assert status.st_mode == 0o100440
+    assert (status.st_size, status.st_mtime_ns) == (10_000, 987_654_321_012_345_678)
 
 
-def test_a_broken_container_is_a_plain_file_that_says_why(mounted: Mounted, folder: Path) -> None:
-    with mounted(folder) as mount:
-        broken = mount.path / "broken.kas"
-        assert broken.is_file()
-        assert os.listxattr(broken) == [REASON]
-        reason = os.getxattr(broken, REASON).decode()
-        assert reason
-        assert any(reason in line and "broken.kas" in line for line in mount.log_lines())
-        for name in ("fake.kas", "empty.kdb", "a/readme.md"):
-            assert os.listxattr(mount.path / name) == []
+def test_broken_container_is_a_plain_file_with_a_reason(mirror: Mount) -> None:
+    broken = mirror.path / "broken.kas"
+    assert broken.is_file()
+    assert os.listxattr(broken) == [REASON]
+    reason = os.getxattr(broken, REASON).decode()
+    assert reason
+    assert any(reason in line and "broken.kas" in line for line in mirror.log_lines())
+    for name in ("fake.kas", "empty.kdb", "a/readme.md"):
+        assert os.listxattr(mirror.path / name) == []
 
 
-def test_links_inside_lead_to_what_they_name(mounted: Mounted, folder: Path) -> None:
-    """The kernel follows them, as for any file system; a link to a container leads to its directory."""
-    with mounted(folder) as mount:
-        links = mount.path / "links"
-        assert (links / "inside").is_dir() and (links / "inside").is_symlink()
-        assert value_of(links / "inside") == 1.0
-        assert value_of(links / "folder/c/deep.kas") == 2.0
-        assert (links / "absolute").read_bytes() == (folder / "a/readme.md").read_bytes()
+def test_links_inside_are_followed_by_the_kernel(mirror: Mount, unchanged: Path) -> None:
+    """A link to a container leads to its directory."""
+    links = mirror.path / "links"
+    assert (links / "inside").is_dir() and (links / "inside").is_symlink()
+    assert value_of(links / "inside") == 1.0
+    assert value_of(links / "folder/c/deep.kas") == 2.0
+    assert (links / "absolute").read_bytes() == (unchanged / "a/readme.md").read_bytes()
 
 
-def test_links_outside_and_loops_stay_links(mounted: Mounted, folder: Path) -> None:
-    with mounted(folder) as mount:
-        for name in ("outside", "nowhere", "loop"):
-            link = mount.path / "links" / name
-            assert link.is_symlink(), name
-            assert os.readlink(link) == os.readlink(folder / "links" / name), name
-            assert link.lstat().st_size == len(os.readlink(link)), name
-        assert sum(1 for _ in mount.path.rglob("*")) < 100
+def test_links_outside_and_loops_stay_links(mirror: Mount, unchanged: Path) -> None:
+    for name in ("outside", "nowhere", "loop"):
+        link = mirror.path / "links" / name
+        assert link.is_symlink(), name
+        assert os.readlink(link) == os.readlink(unchanged / "links" / name), name
+        assert link.lstat().st_size == len(os.readlink(link)), name
+    assert sum(1 for _ in mirror.path.rglob("*")) < 100
 
 
 def test_what_is_added_and_removed_shows_within_a_second(mounted: Mounted, folder: Path) -> None:
@@ -129,7 +143,7 @@ def test_what_is_added_and_removed_shows_within_a_second(mounted: Mounted, folde
         wait_until(lambda: not (mount.path / "void/new.kas").exists())
 
 
-def test_a_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> None:
+def test_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> None:
     with mounted(folder) as mount:
         assert (mount.path / "fake.kas").is_file()
         write_store(folder / "fake.kas", 5.0)
@@ -156,7 +170,7 @@ def test_names_that_need_escaping(mounted: Mounted, tmp_path: Path) -> None:
         assert os.listdir(mount.path / ".glassfs") == ["status.json"]
 
 
-def test_a_container_with_a_member_called_like_the_own_directory(mounted: Mounted, tmp_path: Path) -> None:
+def test_container_with_a_member_called_like_the_own_directory(mounted: Mounted, tmp_path: Path) -> None:
     with KastoreWriter(tmp_path / "odd.kas") as store:
         store.add(".glassfs/status.json", [1.0])
     with mounted(tmp_path / "odd.kas") as mount:
@@ -185,11 +199,7 @@ def test_several_sources(mounted: Mounted, folder: Path, gallery: Gallery, tmp_p
         assert mount.status()["sources"] == list(map(str, sources))
 
 
-def test_the_same_container_twice_has_different_inode_numbers(mounted: Mounted, folder: Path) -> None:
-    (folder / "copy.kas").write_bytes((folder / "top.kas").read_bytes())
-    (folder / "hard.kas").hardlink_to(folder / "top.kas")
-    with mounted(folder) as mount:
-        numbers = {(mount.path / name).stat().st_ino for name in ("top.kas", "copy.kas", "hard.kas")}
-        assert len(numbers) == 3
-        for name in ("top.kas", "copy.kas", "hard.kas"):
-            assert value_of(mount.path / name) == 1.0
+def test_same_container_twice_has_different_inode_numbers(mirror: Mount) -> None:
+    names = ("top.kas", "copy.kas", "hard.kas")
+    assert len({(mirror.path / name).stat().st_ino for name in names}) == 3
+    assert [value_of(mirror.path / name) for name in names] == [1.0] * 3

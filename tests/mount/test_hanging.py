@@ -116,7 +116,7 @@ def looks(mount: Mount, rounds: int) -> dict[str, list[float]]:
 
 
 @hanging
-def test_readers_that_hang_hold_up_nobody_else(
+def test_hanging_readers_delay_no_other_process(
     mounted: Mounted, disk: HangingDisk, tmp_path: Path, scale: Scale, record_property: Callable[[str, object], None],
 ) -> None:
     """64 of them, in different files and in the same; later they all get the right bytes."""
@@ -147,7 +147,7 @@ def test_readers_that_hang_hold_up_nobody_else(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("disk", [ONLY_READS], indirect=True)
-def test_what_is_read_ahead_where_it_hangs_holds_up_nobody_else(
+def test_hanging_read_ahead_delays_no_other_process(
     mounted: Mounted, disk: HangingDisk, tmp_path: Path,
 ) -> None:
     """The kernel has only so many such requests at a time: more than come together here."""
@@ -171,7 +171,7 @@ def test_what_is_read_ahead_where_it_hangs_holds_up_nobody_else(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("disk", [EVERYTHING], indirect=True)
-def test_very_many_who_look_for_a_source_that_hangs(mounted: Mounted, disk: HangingDisk, tmp_path: Path) -> None:
+def test_many_lookups_of_a_hanging_source(mounted: Mounted, disk: HangingDisk, tmp_path: Path) -> None:
     """More of them than it may take up threads: it is their own look-up in the root that hangs."""
     with mounted(disk.path, tmp_path / "sound") as mount:
         shown = mount.path / "disk/one.kas/a00.npy"
@@ -194,7 +194,7 @@ def test_very_many_who_look_for_a_source_that_hangs(mounted: Mounted, disk: Hang
 
 @pytest.mark.slow
 @hanging
-def test_a_sound_source_changes_while_another_hangs(mounted: Mounted, disk: HangingDisk, tmp_path: Path) -> None:
+def test_sound_source_changes_while_another_hangs(mounted: Mounted, disk: HangingDisk, tmp_path: Path) -> None:
     with mounted(disk.path, tmp_path / "sound") as mount, ThreadPoolExecutor(1) as pool:
         slow, sound = mount.path / "disk/one.kas/a00.npy", mount.path / "sound/two.kas/a00.npy"
         assert (slow.stat().st_size, sound.read_bytes()) == (sound.stat().st_size, npy(array("two", 0)))
@@ -214,7 +214,7 @@ def test_a_sound_source_changes_while_another_hangs(mounted: Mounted, disk: Hang
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("what", ["read", "look-up"])
 @hanging
-def test_who_waits_for_what_hangs_can_be_ended(
+def test_process_waiting_for_a_hanging_source_can_be_killed(
     mounted: Mounted, interruptible: None, disk: HangingDisk, tmp_path: Path, what: str, number: signal.Signals,
 ) -> None:
     """By Ctrl-C and by kill, though the source still hangs."""

@@ -112,7 +112,7 @@ def test_several_sources_side_by_side(mounted: Mounted, dataset: Path) -> None:
         assert names == [*(f"part 0/take_{number:03d}.kdb" for number in (0, 3, 6, 9)), "take_001.kdb"]
 
 
-def test_what_changes_shows_after_a_while_and_not_in_an_open_file(
+def test_table_changes_except_in_an_open_file(
     mounted: Mounted, dataset: Path, fuse: str,
 ) -> None:
     with mounted(dataset, options=["views=jsonl"]) as mount:
@@ -132,7 +132,7 @@ def test_what_changes_shows_after_a_while_and_not_in_an_open_file(
         wait_until(lambda: len(table.read_text().splitlines()) == 3 * 11 + 5)
 
 
-def test_a_container_that_cannot_be_read_is_named(mounted: Mounted, dataset: Path) -> None:
+def test_container_that_cannot_be_read_is_named(mounted: Mounted, dataset: Path) -> None:
     broken = dataset / "part 1/broken.kdb"
     broken.write_bytes((dataset / "part 1/take_001.kdb").read_bytes()[:200])
     with mounted(dataset, options=["views=parquet+jsonl"]) as mount:
@@ -143,7 +143,7 @@ def test_a_container_that_cannot_be_read_is_named(mounted: Mounted, dataset: Pat
 
 
 @pytest.mark.slow
-def test_a_mount_can_do_without_the_catalogue(mounted: Mounted, dataset: Path, cache: Path) -> None:
+def test_mount_can_do_without_the_catalogue(mounted: Mounted, dataset: Path, cache: Path) -> None:
     with mounted(dataset, options=["views=jsonl", "catalogue=no"]) as mount:
         assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
         assert mount.status()["options"]["catalogue"] is False
@@ -152,7 +152,7 @@ def test_a_mount_can_do_without_the_catalogue(mounted: Mounted, dataset: Path, c
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["damaged", "hostile", "unusable"])
-def test_a_bad_catalogue_is_no_error(mounted: Mounted, dataset: Path, cache: Path, fault: str) -> None:
+def test_bad_catalogue_is_no_error(mounted: Mounted, dataset: Path, cache: Path, fault: str) -> None:
     cache.mkdir(mode=0o700)
     if fault == "damaged":
         (cache / "catalogue.sqlite").write_bytes(b"garbage" * 1000)

@@ -31,18 +31,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_mount_is_usable_when_the_command_returns(mounted: Mounted, store: Path) -> None:
+def test_daemon_holds_nothing_of_its_parent(mounted: Mounted, store: Path) -> None:
+    """Neither its terminal, its working directory, its session nor a pipe whose end another process waits for."""
     with mounted(store) as mount:
         assert mount.said == ""
         assert (mount.path / "data.npy").read_bytes() == npy(DATA)
-        mount.unmount()
-        assert os.listdir(mount.path) == []
-        wait_until(lambda: not is_running(mount.pid))
-
-
-def test_daemon_holds_nothing_of_its_starter(mounted: Mounted, store: Path) -> None:
-    """Neither its terminal, its working directory, its session nor a pipe that somebody waits on."""
-    with mounted(store) as mount:
         process = Path(f"/proc/{mount.pid}")
         assert os.readlink(process / "cwd") == "/"
         assert [os.readlink(process / f"fd/{number}") for number in range(3)] == ["/dev/null"] * 3
@@ -53,8 +46,11 @@ def test_daemon_holds_nothing_of_its_starter(mounted: Mounted, store: Path) -> N
             if target.startswith("pipe:"):
                 flags = (process / "fdinfo" / name).read_text().split("flags:")[1].split()[0]
                 ends.setdefault(target, set()).add(int(flags, 8) & os.O_ACCMODE)
-        # Those of its own have both ends in it.
+        # Its own pipes have both ends in it.
         assert all(modes == {os.O_RDONLY, os.O_WRONLY} for modes in ends.values()), ends
+        mount.unmount()
+        assert os.listdir(mount.path) == []
+        wait_until(lambda: not is_running(mount.pid))
 
 
 def test_relative_paths(fuse: str, store: Path, tmp_path: Path) -> None:
@@ -93,22 +89,9 @@ def test_mount_point_that_is_a_link(mounted: Mounted, store: Path, tmp_path: Pat
         assert not is_mounted(mount.path)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_foreground_ends_on_a_signal(mounted: Mounted, store: Path, number: signal.Signals) -> None:
-    with mounted(store, foreground=True) as mount:
-        assert mount.process is not None
-        assert mount.process.pid == mount.pid
-        assert (mount.path / "data.npy").read_bytes() == npy(DATA)
-        mount.process.send_signal(number)
-        output, errors = mount.process.communicate(timeout=PATIENCE)
-        assert not is_mounted(mount.path)
-        assert (mount.process.returncode, output) == (0, "")
-        assert "Traceback" not in errors
-
-
 @pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "daemon"])
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_ends_the_mount_with_a_file_open(
+def test_signal_ends_the_mount_with_a_file_open(
     mounted: Mounted, store: Path, number: signal.Signals, foreground: bool,
 ) -> None:
     with mounted(store, foreground=foreground) as mount:
@@ -117,7 +100,10 @@ def test_a_signal_ends_the_mount_with_a_file_open(
             assert os.pread(descriptor, 6, 0) == b"\x93NUMPY"
             os.kill(mount.pid, number)
             if mount.process is not None:
-                mount.process.communicate(timeout=PATIENCE)
+                assert mount.process.pid == mount.pid
+                output, errors = mount.process.communicate(timeout=PATIENCE)
+                assert (mount.process.returncode, output) == (0, "")
+                assert "Traceback" not in errors
             wait_until(lambda: not is_running(mount.pid))
             wait_until(lambda: not is_mounted(mount.path))
             with pytest.raises(OSError) as caught:
@@ -135,22 +121,7 @@ def test_foreground_ends_when_it_is_unmounted(mounted: Mounted, store: Path) -> 
         assert mount.process.returncode == 0
 
 
-def test_a_killed_daemon_leaves_a_mount_that_the_next_recovers(mounted: Mounted, store: Path) -> None:
-    with mounted(store) as first:
-        os.kill(first.pid, signal.SIGKILL)
-        wait_until(lambda: not is_running(first.pid))
-        assert is_mounted(first.path)
-        with pytest.raises(OSError) as caught:
-            os.listdir(first.path)
-        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-        with mounted(store, at=first.path) as second:
-            assert (second.path / "data.npy").read_bytes() == npy(DATA)
-            assert second.pid != first.pid
-            assert any("unmounting a glassfs mount whose daemon is gone" in line for line in second.log_lines())
-        assert not is_mounted(first.path)
-
-
-def test_a_killed_daemon_s_mount_can_be_unmounted(mounted: Mounted, store: Path) -> None:
+def test_killed_daemon_s_mount_can_be_unmounted(mounted: Mounted, store: Path) -> None:
     with mounted(store) as mount:
         os.kill(mount.pid, signal.SIGKILL)
         wait_until(lambda: not is_running(mount.pid))
@@ -172,22 +143,6 @@ def test_auto_unmount(mounted: Mounted, store: Path) -> None:
             return not is_mounted(mount.path)
 
     assert any(is_cleaned_up() for _ in range(5))
-
-
-def test_lazy_unmount_under_a_reader(mounted: Mounted, store: Path) -> None:
-    """The name is free at once; who has a file open reads on, and the daemon ends after the last of them."""
-    with mounted(store) as mount:
-        descriptor = os.open(mount.path / "data.npy", os.O_RDONLY | os.O_DIRECT)
-        try:
-            assert os.pread(descriptor, 100, 0) == npy(DATA)[:100]
-            mount.unmount("--lazy")
-            assert not is_mounted(mount.path)
-            assert os.listdir(mount.path) == []
-            assert os.pread(descriptor, 100, 1 << 20) == npy(DATA)[1 << 20 : (1 << 20) + 100]
-            assert is_running(mount.pid)
-        finally:
-            os.close(descriptor)
-        wait_until(lambda: not is_running(mount.pid))
 
 
 def test_unmounting_while_somebody_reads(mounted: Mounted, store: Path) -> None:

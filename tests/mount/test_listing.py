@@ -155,7 +155,7 @@ def test_names_that_are_not_there(shown: Mount) -> None:
         (shown.path / "store.kas/big.npy/more").stat()
 
 
-def test_a_directory_can_be_read_again_from_the_start_and_in_parts(shown: Mount, gallery: Gallery) -> None:
+def test_directory_can_be_read_again_from_the_start_and_in_parts(shown: Mount, gallery: Gallery) -> None:
     """Parts: more entries than one answer of the kernel's buffer holds come from several requests."""
     frames = shown.path / "episode.wshard/signal/rgb"
     descriptor = os.open(frames, os.O_RDONLY)
@@ -167,7 +167,7 @@ def test_a_directory_can_be_read_again_from_the_start_and_in_parts(shown: Mount,
         os.close(descriptor)
 
 
-def test_a_directory_of_many_entries_is_complete(mounted: Mounted, tmp_path: Path) -> None:
+def test_directory_of_many_entries_is_complete(mounted: Mounted, tmp_path: Path) -> None:
     names = {f"key_{number:05d}_{'x' * 60}" for number in range(3000)}
     with KastoreWriter(tmp_path / "many.kas") as store:
         for name in sorted(names):

@@ -44,64 +44,62 @@ def assert_refused(
     assert len(mountinfo(at)) == before
 
 
+# What is mounted where, and what the message has in it. {at} is an empty mount point, {here} the folder of both.
+MISTAKES = {
+    "missing source": ("missing.kdb", "mnt", ["{here}/missing.kdb", "no such file"]),
+    "missing mount point": ("some.kas", "missing", ["{here}/missing", "does not exist", "mkdir {here}/missing"]),
+    "mount point is a file": ("some.kas", "notes.txt", ["not a directory"]),
+    "mount point is not empty": ("some.kas", "full", ["not empty", "-o nonempty"]),
+    "inside its source": ("full", "full/a/b", ["inside", "{here}/full"]),
+    "inside its source by a link": ("full", "link", ["inside"]),
+}
+# The daemon finds these after the fork.
+REFUSED = {"unknown format": "notes.txt", "empty file": "empty.kas", "damaged container": "damaged.kas"}
+
+
+@pytest.fixture
+def here(store: Path, at: Path, tmp_path: Path) -> Path:
+    """A folder with what can be named by mistake."""
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "empty.kas").write_bytes(b"")
+    (tmp_path / "damaged.kas").write_bytes(store.read_bytes()[:100])
+    if store.parent != tmp_path:
+        (tmp_path / "some.kas").write_bytes(store.read_bytes())
+    (tmp_path / "full/a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("full/a/b")
+    return tmp_path
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_one_message(fuse: str, here: Path, mistake: str) -> None:
+    source, mountpoint, parts = MISTAKES[mistake]
+    assert_refused(fuse, here / source, here / mountpoint, *(part.format(here=here) for part in parts))
+    assert (here / "notes.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize("foreground", [False, True], ids=["daemon", "foreground"])
-class TestMounting:
-    def test_missing_source(self, fuse: str, at: Path, tmp_path: Path, foreground: bool) -> None:
-        missing = tmp_path / "missing.kdb"
-        assert_refused(fuse, missing, at, missing, "no such file", foreground=foreground)
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_source_that_cannot_be_opened(fuse: str, here: Path, at: Path, mistake: str, foreground: bool) -> None:
+    assert_refused(fuse, here / REFUSED[mistake], at, REFUSED[mistake], foreground=foreground)
 
-    def test_unknown_format(self, fuse: str, at: Path, tmp_path: Path, foreground: bool) -> None:
-        (tmp_path / "notes.txt").write_text("no container")
-        assert_refused(fuse, tmp_path / "notes.txt", at, "notes.txt", foreground=foreground)
 
-    def test_empty_file(self, fuse: str, at: Path, tmp_path: Path, foreground: bool) -> None:
-        (tmp_path / "empty.kas").write_bytes(b"")
-        assert_refused(fuse, tmp_path / "empty.kas", at, "empty.kas", foreground=foreground)
+def test_option_and_log_file_that_cannot_be(fuse: str, here: Path, at: Path) -> None:
+    assert_refused(fuse, here / "some.kas", at, "read-only", options=["-o", "rw"], status=2)
+    words = ["--log-file", "/does/not/exist/log"]
+    assert_refused(fuse, here / "some.kas", at, "/does/not/exist/log: No such file", options=words)
 
-    def test_damaged_container(self, fuse: str, at: Path, store: Path, foreground: bool) -> None:
-        store.write_bytes(store.read_bytes()[:100])
-        assert_refused(fuse, store, at, "some.kas", foreground=foreground)
 
-    def test_missing_mount_point(self, fuse: str, store: Path, tmp_path: Path, foreground: bool) -> None:
-        missing = tmp_path / "missing"
-        assert_refused(fuse, store, missing, missing, "does not exist", f"mkdir {missing}", foreground=foreground)
-
-    def test_mount_point_is_a_file(self, fuse: str, store: Path, tmp_path: Path, foreground: bool) -> None:
-        (tmp_path / "file").write_text("mine")
-        assert_refused(fuse, store, tmp_path / "file", "not a directory", foreground=foreground)
-        assert (tmp_path / "file").read_text() == "mine"
-
-    def test_mount_point_is_not_empty(self, fuse: str, store: Path, at: Path, foreground: bool) -> None:
-        (at / "mine.txt").write_text("mine")
-        assert_refused(fuse, store, at, "not empty", "-o nonempty", foreground=foreground)
-
-    def test_rw(self, fuse: str, store: Path, at: Path, foreground: bool) -> None:
-        assert_refused(fuse, store, at, "read-only", options=["-o", "rw"], foreground=foreground, status=2)
-
-    def test_log_file_that_cannot_be_made(self, fuse: str, store: Path, at: Path, foreground: bool) -> None:
-        options = ["--log-file", "/does/not/exist/log"]
-        assert_refused(fuse, store, at, "/does/not/exist/log: No such file", options=options, foreground=foreground)
-
-    def test_mount_inside_its_own_source(self, fuse: str, store: Path, foreground: bool) -> None:
-        inside = store.parent / "a/b"
-        inside.mkdir(parents=True)
-        assert_refused(fuse, store.parent, inside, "inside", store.parent, foreground=foreground)
-        (store.parent / "link").symlink_to(inside)
-        assert_refused(fuse, store.parent, store.parent / "link", "inside", foreground=foreground)
-
-    @pytest.mark.usefixtures("as_root")
-    def test_mount_inside_its_own_source_by_another_path(
-        self, fuse: str, store: Path, tmp_path: Path, foreground: bool,
-    ) -> None:
-        """A bind mount is not a link: only device and inode tell that it is the same folder."""
-        source, other = tmp_path / "source", tmp_path / "other"
-        (source / "inside").mkdir(parents=True)
-        other.mkdir()
-        undo = f'status=$?; umount -l "{other}/inside" 2>/dev/null; exit $status'
-        script = f'mount --bind "{source}" "{other}"; "$@"; {undo}'
-        words = ["mount", *(["-f"] if foreground else []), source, other / "inside"]
-        before = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"]
-        assert_one_sentence(glassfs(*words, generation=fuse, before=before), "inside", source)
+@pytest.mark.usefixtures("as_root")
+def test_mount_inside_its_source_by_a_bind_mount(fuse: str, store: Path, tmp_path: Path) -> None:
+    """A bind mount is not a link: only device and inode tell that it is the same folder."""
+    source, other = tmp_path / "source", tmp_path / "other"
+    (source / "inside").mkdir(parents=True)
+    other.mkdir()
+    undo = f'status=$?; umount -l "{other}/inside" 2>/dev/null; exit $status'
+    script = f'mount --bind "{source}" "{other}"; "$@"; {undo}'
+    before = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"]
+    done = glassfs("mount", source, other / "inside", generation=fuse, before=before)
+    assert_one_sentence(done, "inside", source)
 
 
 def test_mounted_already(mounted: Mounted, fuse: str, store: Path) -> None:

@@ -182,7 +182,7 @@ def test_descriptors_cannot_be_written_to(nodes: dict[str, Path]) -> None:
             os.close(descriptor)
 
 
-def test_a_private_map_can_be_changed_in_memory_only(nodes: dict[str, Path]) -> None:
+def test_private_map_can_be_changed_in_memory_only(nodes: dict[str, Path]) -> None:
     before = nodes["plain file"].read_bytes()
     with nodes["plain file"].open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
         mapped[:2] = b"XX"
@@ -199,7 +199,7 @@ def test_nothing_moves_into_the_mount(nodes: dict[str, Path], tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("as_root")
-def test_a_remount_for_writing_does_not_let_anybody_write(mounted: Mounted, tmp_path: Path) -> None:
+def test_remount_for_writing_does_not_let_anybody_write(mounted: Mounted, tmp_path: Path) -> None:
     """Root can take the kernel's read-only flag away; the daemon refuses on its own then."""
     (tmp_path / "plain.txt").write_bytes(b"plain")
     with mounted(tmp_path) as mount:

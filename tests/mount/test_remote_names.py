@@ -43,7 +43,7 @@ def s3(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
         yield server
 
 
-def test_a_folder_of_a_bucket(mounted: Mounted, s3: S3Server) -> None:
+def test_folder_of_a_bucket(mounted: Mounted, s3: S3Server) -> None:
     with mounted("s3://bucket/data/") as mount:
         assert set(os.listdir(mount.path)) - {".glassfs"} == {"store.kas", "text.txt"}
         assert (mount.path / "text.txt").read_bytes() == b"text"
@@ -66,7 +66,7 @@ def test_urls_beside_files(mounted: Mounted, s3: S3Server, tmp_path: Path) -> No
         assert os.listdir(mount.path / "local.kas") == ["a.npy"]
 
 
-def test_nothing_secret_of_a_url_is_seen_anywhere(mounted: Mounted, bucket: Bucket) -> None:
+def test_secrets_of_a_url_show_nowhere(mounted: Mounted, bucket: Bucket) -> None:
     def answer(request: Request) -> Reply:
         made = bucket.get(request.path.removeprefix("/"))
         return Reply(404) if made is None or request.query.get("X-Amz-Signature") != SECRET else (
@@ -91,7 +91,7 @@ def test_nothing_secret_of_a_url_is_seen_anywhere(mounted: Mounted, bucket: Buck
     pytest.param("umask=027", 0o550, 0o440, marks=pytest.mark.slow),
     pytest.param("uid=12,gid=34", 0o500, 0o400, marks=pytest.mark.slow),
 ])
-def test_whose_it_is(mounted: Mounted, s3: S3Server, options: str, folder: int, file: int) -> None:
+def test_owner_and_modes_of_remote_files(mounted: Mounted, s3: S3Server, options: str, folder: int, file: int) -> None:
     owner = (12, 34) if "uid" in options else (os.geteuid(), os.getegid())
     with mounted("s3://bucket/data", options=[options]) as mount:
         modes = {".": folder, "store.kas": folder, "store.kas/nodes/time.npy": file, "text.txt": file}
@@ -100,7 +100,7 @@ def test_whose_it_is(mounted: Mounted, s3: S3Server, options: str, folder: int, 
             assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (mode, *owner), name
 
 
-def test_a_mount_point_of_its_own(fuse: str, s3: S3Server, tmp_path: Path) -> None:
+def test_mount_point_of_its_own(fuse: str, s3: S3Server, tmp_path: Path) -> None:
     done = glassfs("mount", "s3://bucket/data/store.kas", generation=fuse, cwd=tmp_path)
     assert done.stdout == "s3://bucket/data/store.kas is mounted at store; to unmount it: glassfs umount store\n"
     assert (done.returncode, os.listdir(tmp_path)) == (0, ["store"])
@@ -118,14 +118,14 @@ def test_a_mount_point_of_its_own(fuse: str, s3: S3Server, tmp_path: Path) -> No
     )),
 ])
 @pytest.mark.usefixtures("s3")
-def test_what_cannot_be_mounted_is_one_line(fuse: str, tmp_path: Path, url: str, options: str, sentence: str) -> None:
+def test_remote_failure_is_one_message(fuse: str, tmp_path: Path, url: str, options: str, sentence: str) -> None:
     done = glassfs("mount", "-o", options, url, tmp_path, generation=fuse)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"glassfs: {url}: {sentence}\n")
     assert not is_mounted(tmp_path)
 
 
 @pytest.mark.parametrize(("url", "status"), [("s3://bucket/data", 0), ("s3://bucket/none", 1)])
-def test_only_the_daemon_loads_what_speaks_to_servers(
+def test_only_the_daemon_loads_remote_libraries(
     fuse: str, s3: S3Server, tmp_path: Path, url: str, status: int,
 ) -> None:
     """It must not be forked off a process that has: what speaks to servers does not work in one."""
@@ -182,7 +182,7 @@ def processes_with(word: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_who_gives_up_waiting_for_a_server_gets_no_mount(fuse: str, s3: S3Server, tmp_path: Path) -> None:
+def test_interrupted_mount_command_leaves_no_mount(fuse: str, s3: S3Server, tmp_path: Path) -> None:
     """Ctrl-C, while the daemon waits for an answer: it comes later, and the daemon ends."""
     mountpoint, log = tmp_path / "mnt", tmp_path / "log"
     mountpoint.mkdir()

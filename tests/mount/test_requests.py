@@ -65,7 +65,7 @@ def once_in_some_tries(condition: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
-def test_a_picture_costs_one_read_and_no_opening(mounted: Mounted, video: Path, in_folder: bool) -> None:
+def test_image_costs_one_read_and_no_open(mounted: Mounted, video: Path, in_folder: bool) -> None:
     with mounted(video if in_folder else video / "one.kdb") as mount:
         folder = (mount.path / "one.kdb" if in_folder else mount.path) / "episodes/0/images/cam"
         assert len(list(folder.iterdir())) == STEPS
@@ -85,7 +85,7 @@ def test_a_picture_costs_one_read_and_no_opening(mounted: Mounted, video: Path, 
 
 @pytest.mark.parametrize("command", [["ls", "-l"], ["ls", "-lR"], ["find"]], ids=" ".join)
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
-def test_a_container_is_listed_once(mounted: Mounted, video: Path, in_folder: bool, command: list[str]) -> None:
+def test_container_is_listed_once(mounted: Mounted, video: Path, in_folder: bool, command: list[str]) -> None:
     """The second time, the kernel asks for nothing in it, in a mirrored folder neither."""
     with mounted(video if in_folder else video / "one.kdb") as mount:
         root = mount.path / "one.kdb" if in_folder else mount.path
@@ -123,7 +123,7 @@ def test_names_in_a_container_stay_known_in_a_folder(mounted: Mounted, video: Pa
         assert once_in_some_tries(is_known)
 
 
-def test_what_nobody_uses_is_given_back(mounted: Mounted, as_root: None, video: Path) -> None:
+def test_unused_references_are_released(mounted: Mounted, as_root: None, video: Path) -> None:
     with mounted(video) as mount:
         empty = mount.status()["nodes"]
         files = sum(len(names) for _, _, names in os.walk(mount.path))
@@ -147,7 +147,7 @@ def nodes_after_forgetting(mount: Mount) -> dict[str, int]:
     return found
 
 
-def test_the_status_is_new_at_each_look_up_and_whole(mounted: Mounted, video: Path) -> None:
+def test_status_is_new_at_each_look_up_and_whole(mounted: Mounted, video: Path) -> None:
     """Its size is that of its bytes, whoever asks for it first, with ``stat`` or with ``open``."""
     with mounted(video) as mount:
         path = mount.path / ".glassfs/status.json"

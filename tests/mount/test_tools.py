@@ -123,19 +123,6 @@ def test_find_does_not_rely_on_wrong_link_counts(shown: Mount, gallery: Gallery)
     assert len(quick) - 1 == len(gallery.files) + 1
 
 
-def test_ls_leaves_out_what_belongs_to_the_mount(shown: Mount) -> None:
-    assert ".glassfs" not in run("ls", shown.path).split()
-    assert ".glassfs" in run("ls", "-a", shown.path).split()
-
-
-def test_cat_and_cmp_of_every_file(shown: Mount, gallery: Gallery, tmp_path: Path) -> None:
-    for name in ("store.kas/big.npy", "episode.wshard/signal/cloud.npy", "table.idv/columns/Text.jsonl"):
-        (tmp_path / "expected").write_bytes(gallery.exact()[name])
-        run("cmp", tmp_path / "expected", shown.path / name)
-        piped = subprocess.run(["cat", shown.path / name], capture_output=True, check=True)
-        assert piped.stdout == gallery.exact()[name]
-
-
 def test_git_sees_no_difference(shown: Mount, tmp_path: Path) -> None:
     """git maps files into memory; a wrong size would kill it."""
     needs("git")

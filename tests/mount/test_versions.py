@@ -112,7 +112,7 @@ def ends_early(fuse: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
-def test_a_container_replaced_by_larger_and_smaller_ones(
+def test_container_replaced_by_larger_and_smaller_ones(
     mounted: Mounted, ends_early: bool, faults: Faults, scale: Scale, tmp_path: Path, in_folder: bool,
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -192,7 +192,7 @@ def whole(descriptor: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["raw", "compressed"])
-def test_a_deleted_container_is_read_to_its_end_by_who_has_it_open(
+def test_deleted_container_stays_readable_while_open(
     mounted: Mounted, as_root: None, tmp_path: Path, kind: str,
 ) -> None:
     """Also when the kernel has given up all that nobody uses, and the daemon has read other things meanwhile."""
@@ -230,7 +230,7 @@ def is_held(mount: Mount, path: Path) -> bool:
     return False
 
 
-def test_a_deleted_plain_file_is_read_to_its_end_once_it_was_read(
+def test_deleted_plain_file_stays_readable_while_open(
     mounted: Mounted, as_root: None, tmp_path: Path,
 ) -> None:
     folder = tmp_path / "folder"
@@ -248,7 +248,7 @@ def test_a_deleted_plain_file_is_read_to_its_end_once_it_was_read(
 
 
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
-def test_attributes_that_the_kernel_holds_follow_those_of_the_container(
+def test_attributes_follow_those_of_the_container(
     mounted: Mounted, tmp_path: Path, in_folder: bool,
 ) -> None:
     """Of files and directories, of what is open, and of what somebody stands in, without looking up any name."""

@@ -37,7 +37,7 @@ def is_derived(path: str) -> bool:
     return path.endswith(SUFFIXES) or parts[-1] in PAGES or is_below
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def viewed(mounted: Mounted, gallery: Gallery) -> Iterator[Mount]:
     with mounted(gallery.folder, options=["views=all"]) as mount:
         yield mount
@@ -56,7 +56,7 @@ def test_views_stand_beside_the_tree_that_is_there_without(viewed: Mount, shown:
         check(path, expected, (viewed.path / path).read_bytes())
 
 
-def test_a_size_is_that_of_the_bytes_whole_and_in_ranges(viewed: Mount, shown: Mount) -> None:
+def test_size_is_that_of_the_bytes_whole_and_in_ranges(viewed: Mount, shown: Mount) -> None:
     chance = random.Random(4)
     for path in sorted(files_below(viewed.path) - files_below(shown.path)):
         place = viewed.path / path
@@ -91,7 +91,7 @@ def test_links_lead_to_the_episodes(viewed: Mount) -> None:
         assert (link / "meta/episode.json").exists(), link
 
 
-def test_a_view_that_there_is_not(gallery: Gallery, tmp_path: Path) -> None:
+def test_view_that_there_is_not(gallery: Gallery, tmp_path: Path) -> None:
     for arguments in (["mount", "-o", "views=mp5", gallery.folder, tmp_path], ["ls", "--views", "mp5", gallery.folder]):
         done = subprocess.run(
             [sys.executable, "-m", "glassfs", *map(str, arguments)], capture_output=True, text=True, check=False,

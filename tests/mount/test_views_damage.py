@@ -112,7 +112,7 @@ def lost(good: dict[int, bytes | int | None], bad: dict[int, bytes | int | None]
     return failed
 
 
-def test_a_damaged_picture_costs_the_frame_of_the_film(mounted: Mounted, tmp_path: Path) -> None:
+def test_damaged_picture_costs_the_frame_of_the_film(mounted: Mounted, tmp_path: Path) -> None:
     pictures = [jpeg(np.full((64, 64, 3), 20 * number, np.uint8)) for number in range(6)]
     good, bad = tmp_path / "good.kdb", tmp_path / "bad.kdb"
     with KinoWriter(good, created=0) as writer:
@@ -137,7 +137,7 @@ def test_a_damaged_picture_costs_the_frame_of_the_film(mounted: Mounted, tmp_pat
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_damaged_block_costs_its_column_of_the_table(mounted: Mounted, tmp_path: Path, codec: str) -> None:
+def test_damaged_block_costs_its_column_of_the_table(mounted: Mounted, tmp_path: Path, codec: str) -> None:
     good, bad = tmp_path / "good.wshard", tmp_path / "bad.wshard"
     with WShardWriter(good, codec=codec) as writer:
         for name in ("first", "second", "third"):

@@ -55,7 +55,7 @@ pytestmark = pytest.mark.usefixtures("made_format")
 # Each request
 
 
-def test_a_look_up() -> None:
+def test_lookup() -> None:
     kernel = kernel_of()
     found = kernel.look_up(ROOT, "big.bin")
     assert found.ident > ROOT
@@ -79,6 +79,8 @@ def test_attributes() -> None:
     assert (seconds, nanoseconds, padding) == (LONG_SECONDS, 0, 0)
     assert attr_of(body[16:]) == found.attr
     assert (found.attr.uid, found.attr.gid, found.attr.mode) == (5, 6, 0o100400)
+    assert kernel.look_up(ROOT, "dir").attr.mode == 0o040500
+    assert kernel_of("umask=0").look_up(ROOT, "big.bin").attr.mode == 0o100444  # never more than the source grants
     seconds, nanoseconds, _ = struct.unpack_from("=QII", kernel.bytes_of(GETATTR, ROOT, bytes(16)))
     assert (seconds, nanoseconds) == (0, SHORT_SECONDS * 10**9)
 
@@ -99,7 +101,7 @@ def test_times_of_any_age(mtime_ns: int) -> None:
     kernel.check()
 
 
-def test_the_largest_owners_and_sizes() -> None:
+def test_largest_owners_and_sizes() -> None:
     base = origin()
     most = Origin("v", Access(0o777, (1 << 32) - 2, (1 << 32) - 2), 0, base.services, base.lease)
     large = Member((b"large",), Blob(b"large", Unreadable((1 << 63) - 1, Damaged("not there"))))
@@ -115,7 +117,7 @@ def test_reads(offset: int, size: int) -> None:
     assert kernel.read(kernel.find("/big.bin"), offset, size) == BIG[offset : offset + size]
 
 
-def test_reads_of_more_than_was_agreed() -> None:
+def test_reads_beyond_the_limit_are_refused() -> None:
     kernel = kernel_of()
     ident = kernel.find("/big.bin")
     assert kernel.read(ident, 1, 1 << 20) == BIG[1:]
@@ -124,8 +126,9 @@ def test_reads_of_more_than_was_agreed() -> None:
 
 
 def test_links() -> None:
-    kernel = kernel_over(folder({"link": Symlink("link", 2, origin(), "../über/\udcff")}))
+    kernel = kernel_over(folder({"link": Symlink("link", 2, origin(), "../über/\udcff")}), "umask=077")
     found = kernel.look_up(ROOT, "link")
+    assert found.attr.mode == 0o120777
     assert kernel.ask(READLINK, found.ident) == "../über/".encode() + b"\xff"
     assert found.attr.size == len("../über/".encode()) + 1
     assert kernel_of().ask(READLINK, ROOT) == errno.EINVAL
@@ -137,7 +140,7 @@ def test_names_that_are_not_utf_8() -> None:
     assert kernel.operations.node(found.ident).name == "\udcff"
 
 
-def test_the_file_system() -> None:
+def test_file_system() -> None:
     body = kernel_of().bytes_of(STATFS, ROOT)
     assert len(body) == 80
     blocks, free, available, files, files_free, block, longest, fragment, *rest = struct.unpack("=5Q4I6I", body)
@@ -163,7 +166,7 @@ def test_extended_attributes() -> None:
         assert kernel.ask(GETXATTR, ident, struct.pack("=II", 0, 0) + name + b"\0") == errno.ENOTSUP
 
 
-def test_opening_is_not_wanted_where_the_kernel_can_do_without() -> None:
+def test_open_is_refused_if_the_kernel_can_do_without() -> None:
     kernel = kernel_of()
     ident = kernel.find("/big.bin")
     assert kernel.ask(OPEN, ident, bytes(8)) == errno.ENOSYS
@@ -179,7 +182,7 @@ def test_opening_is_not_wanted_where_the_kernel_can_do_without() -> None:
     assert kernel.ask(RELEASEDIR, ROOT, bytes(24)) == b""
 
 
-def test_references_are_given_back() -> None:
+def test_forget_releases_references() -> None:
     kernel = kernel_of()
     idents = [kernel.look_up(ROOT, name).ident for name in ("big.bin", "dir", "big.bin")]
     kernel.sent.clear()
@@ -191,7 +194,7 @@ def test_references_are_given_back() -> None:
     assert kernel.sent == []  # nobody waits for an answer
 
 
-def test_the_end() -> None:
+def test_destroy() -> None:
     assert kernel_of().ask(DESTROY, 0) == b""
 
 
@@ -199,7 +202,7 @@ OTHERS = [number for number in range(60) if number not in {*ANSWERED, FORGET, BA
 
 
 @pytest.mark.parametrize("opcode", [*OTHERS, 4096, 1 << 31])
-def test_whatever_else_is_asked_there_is_none(opcode: int) -> None:
+def test_other_requests_are_not_implemented(opcode: int) -> None:
     kernel = kernel_of()
     assert kernel.ask(opcode, ROOT, bytes(100)) == errno.ENOSYS
     assert kernel.failures.count == 0
@@ -213,7 +216,7 @@ def test_whatever_else_is_asked_there_is_none(opcode: int) -> None:
     (Changed("x"), errno.ESTALE), (MemoryError(), errno.EIO), (ValueError("x"), errno.EIO),
     (KeyboardInterrupt(), errno.EIO),
 ])
-def test_faults_are_answered_with_their_number(error: BaseException, number: int) -> None:
+def test_exceptions_are_answered_with_their_errno(error: BaseException, number: int) -> None:
     class Failing(FixedDirectory):
         def child(self, name: str) -> Node:
             raise error
@@ -227,7 +230,7 @@ def test_faults_are_answered_with_their_number(error: BaseException, number: int
     kernel.check()
 
 
-def test_what_is_asked_of_the_wrong_thing() -> None:
+def test_requests_for_nodes_of_the_wrong_kind() -> None:
     kernel = kernel_of()
     file, directory = kernel.find("/big.bin"), kernel.find("/dir")
     assert kernel.ask(LOOKUP, file, b"a\0") == errno.ENOTDIR
@@ -248,21 +251,21 @@ BROKEN = [
 
 @pytest.mark.parametrize("opcode", sorted(ANSWERED | {FORGET, BATCH_FORGET}))
 @pytest.mark.parametrize("body", BROKEN)
-def test_broken_messages_are_answered_and_end_nothing(opcode: int, body: bytes) -> None:
+def test_malformed_messages_are_answered(opcode: int, body: bytes) -> None:
     kernel = kernel_of()
     kernel.send(opcode, ROOT, body)
     assert len(kernel.sent) == (opcode in ANSWERED)
     assert kernel.look_up(ROOT, "big.bin").attr.size == len(BIG)
 
 
-def test_a_batch_that_says_more_than_it_holds() -> None:
+def test_batch_forget_with_a_wrong_count() -> None:
     kernel = kernel_of()
     ident = kernel.find("/big.bin")
     kernel.send(BATCH_FORGET, 0, struct.pack("=II", 1 << 31, 0) + struct.pack("=QQ", ident, 1))
     assert kernel.operations.inodes.held == 0
 
 
-def test_what_nobody_took_is_given_back() -> None:
+def test_references_of_untaken_replies_are_released() -> None:
     """The request was interrupted meanwhile, or the kernel is gone."""
     kernel = kernel_of()
     for name in ("big.bin", "dir", "none"):
@@ -278,7 +281,7 @@ def test_what_nobody_took_is_given_back() -> None:
         assert len(kernel.operations.inodes) == 0
 
 
-def test_a_size_that_cannot_be_found_out_costs_no_reference() -> None:
+def test_size_that_fails_leaks_no_reference() -> None:
     def bad(block: int) -> list[str]:
         raise Damaged("cut")
 
@@ -296,7 +299,7 @@ def test_a_size_that_cannot_be_found_out_costs_no_reference() -> None:
     kernel.forget_all()
 
 
-def test_an_entry_that_fails_costs_no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_that_fails_leaks_no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that came before it in the same answer is given back."""
     kernel = kernel_over(folder(links(9)))
     attributes_of = kernel.operations.attributes_of
@@ -319,7 +322,7 @@ def test_an_entry_that_fails_costs_no_reference(monkeypatch: pytest.MonkeyPatch)
 # Names that are not there
 
 
-def test_names_that_are_not_there_are_remembered_by_the_kernel() -> None:
+def test_missing_names_have_a_timeout() -> None:
     kernel = kernel_of()
     inner = kernel.find("/dir")
     assert kernel.look_up(inner, "none")[:3] == (0, 0, LONG_SECONDS)
@@ -335,7 +338,7 @@ def test_names_that_are_not_there_are_remembered_by_the_kernel() -> None:
 
 
 @pytest.mark.parametrize("names", [(), ("some",)], ids=["folder", "container"])
-def test_the_status_is_made_anew_for_each_look_up(names: tuple[str, ...]) -> None:
+def test_each_lookup_gives_a_new_status(names: tuple[str, ...]) -> None:
     sources = sources_of(MemoryStore({"some": made(a=b"a")}), *names)
     asked: list[int] = []
 

@@ -25,7 +25,7 @@ def made_suffix(made_format: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "BUILT_IN", {FORMAT.name: FORMAT.suffixes})
 
 
-def test_listing_and_looking_at_a_thousand_opens_nothing() -> None:
+def test_listing_and_stat_of_thousand_open_nothing() -> None:
     store = MemoryStore({f"{number}.made": b"" for number in range(1000)}, is_remote=True)
     sources, kernel = served(store)
     sources.refresh()
@@ -45,7 +45,7 @@ def test_listing_and_looking_at_a_thousand_opens_nothing() -> None:
     assert kernel.operations.inodes.held == 0
 
 
-def test_opening_a_directory_tells_what_it_is() -> None:
+def test_opendir_verifies_a_presumed_container() -> None:
     store = MemoryStore({"a.made": made(a=b"1"), "b.made": b"text"}, is_remote=True)
     sources, kernel = served(store)
     assert sources.has_presumed
@@ -62,7 +62,7 @@ def test_opening_a_directory_tells_what_it_is() -> None:
     assert caller.ask(OPENDIR, ident, bytes(8)) == errno.ENOTDIR
 
 
-def test_whoever_asks_for_an_attribute_of_ours_gets_it() -> None:
+def test_own_attributes_open_a_presumed_container() -> None:
     store = MemoryStore({"a.made": made(a=b"1"), "b.made": made(version=2)}, is_remote=True)
     caller = Caller(served(store)[1].operations)
     ident = caller.find("/a.made")
@@ -73,7 +73,7 @@ def test_whoever_asks_for_an_attribute_of_ours_gets_it() -> None:
     assert caller.ask(GETXATTR, caller.find("/b.made"), ASKED + b"user.glassfs.error\0") == b"has version 2"
 
 
-def test_ids_of_one_that_is_entered_stay() -> None:
+def test_entered_container_keeps_its_ids() -> None:
     store = MemoryStore({"a.made": made(a=b"1")}, is_remote=True)
     sources, kernel = served(store)
     before = kernel.find("/a.made")
@@ -87,7 +87,7 @@ def test_ids_of_one_that_is_entered_stay() -> None:
     assert (kernel.operations.inodes.held, store.opens) == (0, 1)
 
 
-def test_ids_of_one_that_is_none_are_stale() -> None:
+def test_ids_of_a_file_that_is_no_container_are_stale() -> None:
     store = MemoryStore({"b.made": b"text"}, is_remote=True)
     sources, kernel = served(store)
     before = kernel.find("/b.made")
@@ -107,7 +107,7 @@ def test_ids_of_one_that_is_none_are_stale() -> None:
     assert not store.held
 
 
-def test_one_of_several_files_has_another_id_afterwards_and_both_are_good() -> None:
+def test_entered_manifest_gets_another_id_and_both_work() -> None:
     store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_remote=True)
     store.set_permissions("one", 0o600)
     sources, kernel = served(store)
@@ -133,7 +133,7 @@ def test_one_of_several_files_has_another_id_afterwards_and_both_are_good() -> N
     assert not store.held
 
 
-def test_64_who_enter_at_once_get_the_same_ids() -> None:
+def test_64_lookups_at_once_get_the_same_ids() -> None:
     store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_remote=True)
     store.delay = 0.01
     _, kernel = served(store)
@@ -147,7 +147,7 @@ def test_64_who_enter_at_once_get_the_same_ids() -> None:
     assert kernel.operations.inodes.held == 0
 
 
-def test_one_that_is_replaced_before_anybody_entered() -> None:
+def test_presumed_container_that_is_replaced() -> None:
     store = MemoryStore({"a.made": made(a=b"1")}, is_remote=True)
     sources, kernel = served(store)
     before = kernel.find("/a.made")

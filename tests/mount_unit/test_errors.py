@@ -36,7 +36,7 @@ def test_every_exception_has_its_errno(error: BaseException, number: int, caplog
         assert str(error) in record.getMessage()
 
 
-def test_every_error_of_the_core_is_what_a_python_caller_expects() -> None:
+def test_errors_are_built_in_exceptions_too() -> None:
     for kind, built_in in {
         errors.NotFound: FileNotFoundError, errors.NotADirectory: NotADirectoryError,
         errors.IsADirectory: IsADirectoryError, errors.Damaged: OSError, errors.Changed: OSError,
@@ -46,7 +46,7 @@ def test_every_error_of_the_core_is_what_a_python_caller_expects() -> None:
         assert issubclass(kind, errors.GlassfsError)
 
 
-def test_a_repeated_error_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_error_is_logged_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     failures = Failures()
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: failures.errno_of(errors.Damaged("f: block 7: bad")), range(5000)))
@@ -59,7 +59,7 @@ def test_a_repeated_error_is_counted_and_logged_once(caplog: pytest.LogCaptureFi
     assert [record.getMessage() for record in caplog.records] == ["f: block 7: bad (5000 times in all)"]
 
 
-def test_the_memory_for_sentences_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_remembered_sentences_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     failures = Failures()
     for number in range(3 * MAX_SENTENCES):

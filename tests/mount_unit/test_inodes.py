@@ -89,7 +89,7 @@ def test_threads_at_once_leave_nothing(scale: Scale) -> None:
     assert store.held == set()
 
 
-def test_a_run_is_made_once_by_however_many_threads() -> None:
+def test_threads_share_one_run() -> None:
     root = folder_of(20)
     operations = operations_over(lambda: root)
     with ThreadPoolExecutor(16) as threads:
@@ -101,7 +101,7 @@ def test_a_run_is_made_once_by_however_many_threads() -> None:
 # What it costs
 
 
-def test_a_walk_through_many_files_leaves_an_entry_for_each_directory() -> None:
+def test_walk_adds_one_entry_per_directory() -> None:
     root = folder_of(2000)
     kernel = Kernel(operations_over(lambda: root))
     found = kernel.list(ROOT)
@@ -115,7 +115,7 @@ def test_a_walk_through_many_files_leaves_an_entry_for_each_directory() -> None:
     assert len(kernel.operations.inodes) == 0
 
 
-def test_the_table_does_not_grow_with_what_was_given_back() -> None:
+def test_released_runs_leave_the_table() -> None:
     root = FixedDirectory("", 1, origin(), {"a": Symlink("a", 2, origin(), "b"), "b": Symlink("b", 3, origin(), "a")})
     operations = operations_over(lambda: root)
     stays = operations.look_up(ROOT, "b").ident
@@ -130,7 +130,7 @@ def test_the_table_does_not_grow_with_what_was_given_back() -> None:
     assert (operations.node(stays).name, len(operations.inodes)) == ("b", 1)
 
 
-def test_nodes_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_nodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inodes_module, "MAX_FILES", 50)
     roots = {f"c{number}": folder_of(100, f"{number}") for number in range(5)}
     top = FixedDirectory("", 1, origin("top"), roots)
@@ -146,7 +146,7 @@ def test_nodes_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept_by(inodes) == 0
 
 
-def test_nodes_go_with_the_container_that_came_first() -> None:
+def test_nodes_of_the_oldest_container_are_evicted_first() -> None:
     shelf = _NodeCache(4)
     first, second, third = (_HeldLease(Lease(())) for _ in range(3))
     node = Symlink("a", 2, origin(), "b")
@@ -162,7 +162,7 @@ def test_nodes_go_with_the_container_that_came_first() -> None:
     assert len(shelf) == 0
 
 
-def test_files_take_no_room_from_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_do_not_evict_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inodes_module, "MAX_FILES", 4)
     root = folder_of(100)
     kernel = Kernel(operations_over(lambda: root))
@@ -178,7 +178,7 @@ def test_files_take_no_room_from_directories(monkeypatch: pytest.MonkeyPatch) ->
 # Versions
 
 
-def test_nodes_are_made_again_from_their_numbers() -> None:
+def test_nodes_are_rebuilt_from_their_numbers() -> None:
     _, kernel = served(MemoryStore({"c": made(**{"d/e/f": b"f", "d/e/g": b"g"})}))
     idents = {name: kernel.find(f"/c/d/e/{name}.bin") for name in "fg"}
     for _ in range(2):
@@ -187,7 +187,7 @@ def test_nodes_are_made_again_from_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.bin", "parts", "parts/part"])
-def test_ids_end_with_a_further_file_that_is_replaced(name: str) -> None:
+def test_replaced_part_makes_ids_stale(name: str) -> None:
     """Also where the nodes have to be made anew, from a directory that shows the next version by now."""
     store = MemoryStore({"c": made(a=b"a", parts=["part"]), "part": b"old"})
     sources, kernel = served(store)
@@ -204,7 +204,7 @@ def test_ids_end_with_a_further_file_that_is_replaced(name: str) -> None:
         kernel.operations.node(ident)
 
 
-def test_a_directory_of_one_version_gives_no_node_of_another_under_its_ids() -> None:
+def test_ids_give_no_node_of_another_version() -> None:
     """Whatever the directory says: a node belongs to the identity that its id was given out for."""
     versions = [folder_of(3, "one"), folder_of(3, "two")]
 
@@ -236,7 +236,7 @@ def test_a_directory_of_one_version_gives_no_node_of_another_under_its_ids() -> 
         kernel.operations.node(ident)
 
 
-def test_all_ids_below_a_container_are_told_also_of_what_was_looked_up_after_it_was_closed() -> None:
+def test_all_ids_below_a_changed_container_are_stale() -> None:
     store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"}), "other": made(a=b"a")})
     _, kernel = served(store, limit=1)
     idents = {kernel.find("/c"), kernel.find("/c/a.bin")}
@@ -249,7 +249,7 @@ def test_all_ids_below_a_container_are_told_also_of_what_was_looked_up_after_it_
 
 
 @pytest.mark.parametrize(("names", "path"), [(("c",), "/a.bin"), ((), "/plain"), ((), "/c")])
-def test_an_old_version_that_is_forgotten_takes_nothing_of_the_new_one_with_it(
+def test_forgetting_an_old_version_keeps_the_new_one(
     names: tuple[str, ...], path: str,
 ) -> None:
     store = MemoryStore({"c": made(a=b"old"), "plain": b"old"})
@@ -266,7 +266,7 @@ def test_an_old_version_that_is_forgotten_takes_nothing_of_the_new_one_with_it(
     assert len(kernel.operations.inodes) == 0
 
 
-def test_a_node_that_is_given_back_while_it_is_made_is_not_kept() -> None:
+def test_node_released_while_it_is_made_is_not_cached() -> None:
     inner = folder_of(2)
 
     class GivenBack(Settled):
@@ -293,7 +293,7 @@ def test_a_node_that_is_given_back_while_it_is_made_is_not_kept() -> None:
 # Holding on
 
 
-def test_a_lease_is_given_back_without_making_others_wait() -> None:
+def test_releasing_a_lease_blocks_no_other_request() -> None:
     """Closing a file may wait for somebody who is just opening it, on a source that hangs."""
     is_closing, may_close = threading.Event(), threading.Event()
 
@@ -328,7 +328,7 @@ def test_a_lease_is_given_back_without_making_others_wait() -> None:
     assert is_answered
 
 
-def test_a_plain_file_that_is_looked_up_again_stays_open() -> None:
+def test_plain_file_stays_open_after_another_lookup() -> None:
     store = MemoryStore({"plain": b"text"})
     _, kernel = served(store)
     ident = kernel.find("/plain")
@@ -340,7 +340,7 @@ def test_a_plain_file_that_is_looked_up_again_stays_open() -> None:
     assert store.held == set()
 
 
-def test_a_lease_is_held_as_long_as_any_id_of_its_version() -> None:
+def test_lease_is_held_while_any_id_is_referenced() -> None:
     store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"})})
     sources, kernel = served(store)
     a, b = kernel.find("/c/a.bin"), kernel.find("/c/d/b.bin")
@@ -361,7 +361,7 @@ def test_a_lease_is_held_as_long_as_any_id_of_its_version() -> None:
     assert len(operations.inodes) == 0
 
 
-def test_what_is_listed_is_readable_after_its_container_was_deleted() -> None:
+def test_listed_file_is_readable_after_deletion() -> None:
     """Although nobody had asked for its node before: opening a file that was listed is not told to anybody."""
     store = MemoryStore({"c": made(a=b"a", b=b"b")})
     sources, kernel = served(store)
@@ -373,7 +373,7 @@ def test_what_is_listed_is_readable_after_its_container_was_deleted() -> None:
     assert kernel.read(found["b.bin"]) == b"b"
 
 
-def test_ids_that_nobody_gave_out_are_changed_and_cost_nothing() -> None:
+def test_unknown_ids_raise_changed() -> None:
     kernel = Kernel(operations_over(lambda: folder_of(3)))
     for ident in (0, 2, 99, 1 << 62):
         with pytest.raises(Changed):
@@ -392,7 +392,7 @@ def test_ids_that_nobody_gave_out_are_changed_and_cost_nothing() -> None:
     assert kernel.operations.inodes.held == 1
 
 
-def test_a_directory_that_was_given_back_leaves_no_run_behind() -> None:
+def test_directory_that_was_given_back_leaves_no_run_behind() -> None:
     """It was listed before, and somebody goes on with the listing."""
     root = folder_of(2)
     operations = operations_over(lambda: root)

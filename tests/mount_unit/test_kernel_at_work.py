@@ -380,7 +380,7 @@ class KernelFarAway(KernelAtWork):
 
 
 @pytest.mark.parametrize("kernel", [KernelAtWork, KernelFarAway])
-def test_whatever_the_kernel_does_in_whatever_order(kernel: type[KernelAtWork], scale: Scale) -> None:
+def test_requests_in_any_order(kernel: type[KernelAtWork], scale: Scale) -> None:
     run_state_machine_as_test(
         kernel,
         settings=settings(max_examples=scale(20, 400, 4000), stateful_step_count=40, report_multiple_bugs=False),

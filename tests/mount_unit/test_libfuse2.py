@@ -106,14 +106,14 @@ def kernel(engine: Libfuse2, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return Kernel(engine._binding, store)
 
 
-def test_the_engine(engine: Libfuse2) -> None:
+def test_engine(engine: Libfuse2) -> None:
     assert engine.generation == 2 and not engine.can_invalidate
     engine.invalidate(Stale([(1, "x")], [1]))
     engine.tick()
     assert engine.requests() == {}
 
 
-def test_which_library_is_loaded_is_said_to_nobody_else(engine: Libfuse2, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choice_of_library_leaves_the_environment(engine: Libfuse2, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLASSFS_FUSE", "2")
     monkeypatch.setenv("FUSE_LIBRARY_PATH", "of the user")
     assert isinstance(load(Failures()), Libfuse2)
@@ -123,7 +123,7 @@ def test_which_library_is_loaded_is_said_to_nobody_else(engine: Libfuse2, monkey
     assert "FUSE_LIBRARY_PATH" not in os.environ
 
 
-def test_what_libfuse_is_told(engine: Libfuse2) -> None:
+def test_command_line_for_libfuse(engine: Libfuse2) -> None:
     words = engine._words(MountPoint("/mnt/\udcff", {"ro": True, "fsname": "a\\,b"}))
     assert words[:2] == [b"glassfs", b"-f"] and words[-1] == b"/mnt/\xff"
     options = words[3:-1:2]
@@ -173,7 +173,7 @@ def test_listing_in_parts(kernel: Kernel) -> None:
     assert kernel.table.opendir(b"/folder/plain", ctypes.byref(info)) == -errno.ENOTDIR
 
 
-def test_what_nobody_has_opened(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_handles_are_refused(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         for handle in (0, 99, (1 << 64) - 1):
             info = kernel.info(handle)
@@ -186,7 +186,7 @@ def test_what_nobody_has_opened(kernel: Kernel, caplog: pytest.LogCaptureFixture
     assert not caplog.records
 
 
-def test_opening_to_write_and_what_is_not_a_file(kernel: Kernel) -> None:
+def test_open_for_writing_or_of_no_file_is_refused(kernel: Kernel) -> None:
     assert kernel.open(b"/some/a.bin", os.O_RDWR)[0] == -errno.EROFS
     assert kernel.open(b"/some")[0] == -errno.EISDIR
     assert kernel.open(b"/none")[0] == -errno.ENOENT
@@ -216,14 +216,14 @@ def test_links(kernel: Kernel) -> None:
     assert kernel.text(kernel.table.readlink, b"/folder/plain", size=9) == -errno.EINVAL
 
 
-def test_the_file_system_is_as_large_as_its_sources(kernel: Kernel) -> None:
+def test_statfs_has_the_size_of_the_sources(kernel: Kernel) -> None:
     found = kernel._binding.c_statvfs()
     assert kernel.table.statfs(b"/", ctypes.byref(found)) == 0
     assert found.f_blocks * found.f_frsize >= 10_000
     assert (found.f_bfree, found.f_namemax) == (0, 255)
 
 
-def test_what_was_never_planned_costs_one_answer(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_exception_is_an_eio(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("unexpected")
 
@@ -234,7 +234,7 @@ def test_what_was_never_planned_costs_one_answer(kernel: Kernel, caplog: pytest.
     assert [record.getMessage() for record in caplog.records] == ["ZeroDivisionError: unexpected"]
 
 
-def test_requests_are_counted_and_the_start_is_told(kernel: Kernel) -> None:
+def test_requests_are_counted_and_started_is_called(kernel: Kernel) -> None:
     kernel.table.init(None)
     for path in (b"/some", b"/none"):
         kernel.stat(path)
@@ -242,7 +242,7 @@ def test_requests_are_counted_and_the_start_is_told(kernel: Kernel) -> None:
     assert kernel.callbacks.counts() == {"init": 1, "getattr": 2}
 
 
-def test_where_nothing_can_be_mounted(engine: Libfuse2, kernel: Kernel, tmp_path: Any) -> None:
+def test_mount_failure_raises(engine: Libfuse2, kernel: Kernel, tmp_path: Any) -> None:
     place = MountPoint(str(tmp_path / "none"), {"fsname": "x"})
     with pytest.raises(MountError, match="libfuse cannot mount"):
         engine.serve(kernel.operations, place, lambda: None)

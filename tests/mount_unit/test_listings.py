@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("made_format")
 
 
 @pytest.mark.parametrize("is_plus", [True, False])
-def test_listings_have_all_with_their_types(is_plus: bool) -> None:
+def test_listings_are_complete_with_types(is_plus: bool) -> None:
     kernel = kernel_of()
     listed = kernel.list_all(ROOT, 4096, is_plus)
     assert isinstance(listed, list)
@@ -77,7 +77,7 @@ def test_listings_in_buffers_of_every_size(is_plus: bool, is_settled: bool) -> N
 
 @settings(max_examples=100)
 @given(st.booleans(), st.booleans(), st.data())
-def test_a_listing_goes_on_from_any_cookie(is_plus: bool, is_settled: bool, data: st.DataObject) -> None:
+def test_listing_continues_from_any_cookie(is_plus: bool, is_settled: bool, data: st.DataObject) -> None:
     """In any order, as who has noted where it was may come back to it."""
     named = [Member((b"%d" % number,), Blob(b"x", Memory(b""))) for number in range(15)]
     root = container_root(Group(b"", lambda: named), origin()) if is_settled else folder(links(15))
@@ -98,7 +98,7 @@ def test_a_listing_goes_on_from_any_cookie(is_plus: bool, is_settled: bool, data
 
 @settings(max_examples=200)
 @given(st.integers(400, 2000), st.booleans(), st.data())
-def test_a_folder_that_changes_while_it_is_listed(size: int, is_plus: bool, data: st.DataObject) -> None:
+def test_folder_that_changes_while_it_is_listed(size: int, is_plus: bool, data: st.DataObject) -> None:
     """What was there all the time is listed exactly once, and nothing twice."""
     children = links(20)
     stays = set(list(children)[::3])
@@ -131,7 +131,7 @@ def test_a_folder_that_changes_while_it_is_listed(size: int, is_plus: bool, data
     kernel.forget_all()
 
 
-def test_listings_that_nobody_ends_are_bounded() -> None:
+def test_unfinished_listings_are_bounded() -> None:
     kernel = kernel_over(folder(links(30)))
     for _ in range(500):
         kernel.list(ROOT, 0, 400)
@@ -141,7 +141,7 @@ def test_listings_that_nobody_ends_are_bounded() -> None:
     assert len(listed) == 33
 
 
-def test_the_names_of_a_container_at_the_root_are_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_at_the_root_are_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not with each of the many requests that a listing takes."""
     named = [Member((b"%04d" % number,), Blob(b"x", Memory(b""))) for number in range(3000)]
     kernel = kernel_over(container_root(Group(b"", lambda: named), origin()))

@@ -38,7 +38,7 @@ def record(error: BaseException | None = None) -> logging.LogRecord:
 
 
 @pytest.mark.parametrize(("formatter", "prefix"), [(logs.LineFormatter(), ""), (logs.JournalFormatter(), "<3>")])
-def test_a_record_is_one_printable_line(formatter: logging.Formatter, prefix: str) -> None:
+def test_record_is_one_printable_line(formatter: logging.Formatter, prefix: str) -> None:
     assert formatter.format(record()) == f"{prefix}{SHOWN} is damaged"
 
 
@@ -65,7 +65,7 @@ def test_levels_of_the_journal() -> None:
 
 
 @pytest.mark.parametrize("name", ["log", "log-\udcff"])
-def test_a_file_takes_all_text(tmp_path: Path, name: str) -> None:
+def test_file_takes_all_text(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     logs.configure(str(path), is_daemon=True)
     logging.getLogger("glassfs.test").error("%s", AWKWARD)
@@ -120,7 +120,7 @@ def test_without_a_syslog_that_listens_nothing_is_logged(
     logging.getLogger("glassfs.test").error("nobody hears that")
 
 
-def test_a_log_that_cannot_be_written_hurts_nobody() -> None:
+def test_log_that_cannot_be_written_hurts_nobody() -> None:
     script = (
         "from glassfs.mount import logs; import logging; logs.configure('/dev/full', True)\n"
         "for number in range(3): logging.error('the disk is full')\nlogging.shutdown(); print('goes on')"

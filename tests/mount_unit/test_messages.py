@@ -32,7 +32,7 @@ def test_restoring_twice_changes_nothing(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == ""
 
 
-def test_a_child_that_lives_on_may_go_on_talking(capfd: pytest.CaptureFixture[str]) -> None:
+def test_child_that_lives_on_may_go_on_talking(capfd: pytest.CaptureFixture[str]) -> None:
     """As fusermount does that waits to unmount: it must not be killed by a pipe that nobody reads."""
     messages = Messages()
     child = subprocess.Popen(["sh", "-c", "read line; echo late >&2; exit 7"], stdin=subprocess.PIPE)

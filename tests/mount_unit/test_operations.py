@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import stat
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from glassfs.content import Group, Member
-from glassfs.errors import Changed, Damaged, IsADirectory, NotADirectory, NotAllowed, NotFound
+from glassfs.errors import Changed, Damaged, NotADirectory, NotAllowed, NotFound
 from glassfs.mount import operations as operations_module
-from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS, Missing, Operations
 from glassfs.tree import Directory, Node, Symlink
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import FixedDirectory
 from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import Kernel, held_by, operations_of, operations_over, served, told
-from tests.mount_unit.protocol import BIG, members
+from tests.mount_unit.kernel import Kernel, operations_of, operations_over, served, told
+from tests.mount_unit.protocol import members
 from tests.tree.made import made
 from tests.tree.trees import origin, sources_of
 
@@ -37,36 +32,10 @@ def kernel_of(*options: str) -> Kernel:
     return Kernel(operations_over(lambda: root, *options))
 
 
-def answer(number: int) -> Any:
-    return pytest.raises(Answer, check=lambda error: error.errno == number)
-
-
 # Over a container
 
 
-def test_attributes_are_those_of_the_nodes() -> None:
-    kernel = kernel_of()
-    operations = kernel.operations
-    file, timeout = operations.attributes(kernel.find("/big.bin"))
-    assert (stat.S_ISREG(file.mode), file.mode & 0o7777, file.nlink, file.size) == (True, 0o444, 1, len(BIG))
-    assert file.blocks == 20
-    assert (file.uid, file.gid, file.mtime_ns) == (7, 8, 9 * 10**9)
-    assert timeout == LONG_SECONDS
-    folder, _ = operations.attributes(kernel.find("/dir"))
-    assert (stat.S_ISDIR(folder.mode), folder.mode & 0o7777, folder.nlink) == (True, 0o555, 1)
-    assert operations.attributes(ROOT)[0].nlink == 1
-    found = operations.look_up(ROOT, "big.bin")
-    assert (found.ident, found.attributes) == (kernel.find("/big.bin"), file)
-
-
-def test_options_change_owner_and_mode() -> None:
-    kernel = kernel_of("uid=1000,gid=0", "umask=077")
-    found, _ = kernel.operations.attributes(kernel.find("/dir/a.npy"))
-    assert (found.uid, found.gid, found.mode) == (1000, 0, 0o100400)
-    assert kernel.operations.attributes(kernel.find("/dir"))[0].mode == 0o040500
-
-
-def test_a_listing_does_not_wait_for_sizes_that_need_a_pass() -> None:
+def test_listing_does_not_wait_for_costly_sizes() -> None:
     kernel = kernel_of()
     operations = kernel.operations
     listing, _ = operations.listing(ROOT, 0)
@@ -78,84 +47,7 @@ def test_a_listing_does_not_wait_for_sizes_that_need_a_pass() -> None:
     assert operations.known_attributes(nodes["big.bin"]) == operations.attributes(kernel.find("/big.bin"))[0]
 
 
-def test_reads_are_positional_and_stop_at_the_end() -> None:
-    kernel = kernel_of()
-    ident = kernel.find("/big.bin")
-    for offset in (5000, 0, len(BIG) - 100, 5000):
-        assert kernel.read(ident, 300, offset) == BIG[offset : offset + 300]
-    for offset in (len(BIG), len(BIG) + 1, 1 << 60):
-        assert kernel.read(ident, 300, offset) == b""
-
-
-@pytest.mark.slow
-def test_ten_thousand_reads_and_listings_by_threads_leave_nothing() -> None:
-    kernel = kernel_of()
-    operations = kernel.operations
-
-    def use(number: int) -> bytes:
-        found = operations.look_up(ROOT, "big.bin").ident
-        buffer = bytearray(10)
-        operations.read_into(found, memoryview(buffer), number)
-        inner = operations.look_up(ROOT, "dir").ident
-        listing, _ = operations.listing(inner, 0)
-        given = [child for _, child in held_by(listing)]
-        assert len(given) == 2
-        for ident in (*given, inner, found):
-            operations.forget(ident, 1)
-        return bytes(buffer)
-
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(use, range(10_000))) == [BIG[number : number + 10] for number in range(10_000)]
-    assert (len(operations.inodes), operations.inodes.held) == (0, 0)
-
-
-def test_what_the_tree_raises_goes_through() -> None:
-    kernel = kernel_of()
-    with pytest.raises(NotFound):
-        kernel.find("/none")
-    with pytest.raises(IsADirectory):
-        kernel.read(kernel.find("/dir"))
-    file = kernel.find("/big.bin")
-    for ask in (kernel.list, lambda ident: kernel.operations.look_up(ident, "a")):
-        with pytest.raises(NotADirectory):
-            ask(file)
-    with pytest.raises(Damaged, match="block 7 is bad"):
-        kernel.read(kernel.find("/bad.bin"))
-
-
-def test_links_are_read() -> None:
-    target = "../über"
-    root = FixedDirectory("", 1, origin(), {"link": Symlink("link", 2, origin(), target)})
-    kernel = Kernel(operations_over(lambda: root, "umask=077"))
-    ident = kernel.find("/link")
-    assert kernel.operations.readlink(ident) == target
-    found, _ = kernel.operations.attributes(ident)
-    assert (found.mode, found.size) == (stat.S_IFLNK | 0o777, len(target.encode()))
-    with answer(errno.EINVAL):
-        kernel.operations.readlink(ROOT)
-
-
-def test_extended_attributes() -> None:
-    kernel = kernel_of()
-    operations, ident = kernel.operations, kernel.find("/dir/a.npy")
-    assert operations.getxattr(ident, "user.glassfs.shape") == b"[1]"
-    assert operations.getxattr(ident, "user.glassfs.key") == b"dir/a"
-    assert set(operations.listxattr(ident)) == {f"user.glassfs.{name}" for name in ("key", "format", "dtype", "shape")}
-    with answer(errno.ENODATA):
-        operations.getxattr(ident, "user.other")
-    for name in ("security.selinux", "system.posix_acl_access", "trusted.x", ""):
-        with answer(errno.ENOTSUP):
-            operations.getxattr(ident, name)
-
-
-def test_the_file_system_is_as_large_as_its_sources_and_full() -> None:
-    found = kernel_of().operations.statfs()
-    assert found["f_blocks"] * found["f_frsize"] >= 10_000 > (found["f_blocks"] - 1) * found["f_frsize"]
-    assert found["f_namemax"] == 255
-    assert not any(found.get(name) for name in ("f_bfree", "f_bavail", "f_ffree"))
-
-
-def test_a_directory_that_fails_has_attributes() -> None:
+def test_directory_that_fails_has_attributes() -> None:
     def bad() -> Iterator[Member]:
         raise Damaged("cut")
         yield
@@ -173,7 +65,7 @@ def test_a_directory_that_fails_has_attributes() -> None:
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
-def test_what_is_in_a_container_is_good_for_long_in_a_folder_too(is_watched: bool) -> None:
+def test_timeouts_in_containers_and_folders(is_watched: bool) -> None:
     """And what is in the folder itself, if changes in it are told."""
     store = MemoryStore({"c": made(a=b"a"), "plain": b"text"})
     store.can_watch = is_watched
@@ -194,7 +86,7 @@ def test_what_is_in_a_container_is_good_for_long_in_a_folder_too(is_watched: boo
         assert caught.value.timeout == timeout
 
 
-def test_nothing_is_good_for_longer_than_the_kernel_can_be_told() -> None:
+def test_timeouts_are_limited_without_notifications() -> None:
     kernel = kernel_of()
     kernel.operations.longest = 0.25
     found = kernel.operations.look_up(ROOT, "dir")
@@ -203,7 +95,7 @@ def test_nothing_is_good_for_longer_than_the_kernel_can_be_told() -> None:
     assert kernel.operations.listing(found.ident, 0)[0].timeout == 0.25
 
 
-def test_names_at_the_root_of_a_container_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_at_the_root_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or whoever asks for more and more of them fills the memory of a daemon that belongs to somebody else."""
     monkeypatch.setattr(operations_module, "MAX_NAMES", 100)
     _, kernel = served(MemoryStore({"c": made(a=b"a")}), "c")
@@ -219,7 +111,7 @@ def test_names_at_the_root_of_a_container_are_remembered_up_to_a_number(monkeypa
     assert operations.look_up(ROOT, "a.bin").entry_timeout == SHORT_SECONDS
 
 
-def test_names_are_noted_while_the_kernel_is_told_of_them() -> None:
+def test_names_are_added_while_stale_ones_are_listed() -> None:
     kernel = kernel_of()
     is_over = threading.Event()
     faults: list[BaseException] = []
@@ -255,7 +147,7 @@ def test_names_are_noted_while_the_kernel_is_told_of_them() -> None:
 # Over sources that change
 
 
-def test_a_replaced_version_gives_nothing_more() -> None:
+def test_replaced_version_is_stale() -> None:
     store = MemoryStore({"c": made(**{"d/a": b"old", "b": b"b"})})
     sources, kernel = served(store)
     operations = kernel.operations
@@ -278,7 +170,7 @@ def test_a_replaced_version_gives_nothing_more() -> None:
     assert len(listing.nodes) == 1
 
 
-def test_a_name_that_was_found_while_its_container_was_replaced_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_found_during_a_replacement_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel has been told to forget it by then, and would believe it for a day."""
     store = MemoryStore({"c": made(a=b"old")})
     sources, kernel = served(store)
@@ -298,7 +190,7 @@ def test_a_name_that_was_found_while_its_container_was_replaced_is_not_given(mon
     assert operations.inodes.held == held
 
 
-def test_files_and_containers_that_are_deleted_stay_readable_until_they_are_forgotten() -> None:
+def test_deleted_files_stay_readable_until_forgotten() -> None:
     store = MemoryStore({"c": made(a=b"old"), "plain": b"text"})
     sources, kernel = served(store)
     idents = [kernel.find(path) for path in ("/c/a.bin", "/plain")]
@@ -317,7 +209,7 @@ def test_files_and_containers_that_are_deleted_stay_readable_until_they_are_forg
     assert store.held == set()
 
 
-def test_a_file_that_cannot_be_opened_says_so_when_it_is_read() -> None:
+def test_file_that_cannot_be_opened_fails_when_read() -> None:
     store = MemoryStore({"plain": b"text"})
     _, kernel = served(store)
     ident = kernel.find("/plain")
@@ -326,22 +218,7 @@ def test_a_file_that_cannot_be_opened_says_so_when_it_is_read() -> None:
         kernel.read(ident)
 
 
-def test_two_versions_at_the_same_time() -> None:
-    store = MemoryStore({"c": made(a=b"old")})
-    sources, kernel = served(store)
-    old = kernel.find("/c/a.bin")
-    assert kernel.read(old) == b"old"
-    store.put("c", made(a=b"newer"))
-    told(sources, kernel)
-    new = kernel.find("/c/a.bin")
-    assert old != new
-    for _ in range(2):
-        assert kernel.read(new) == b"newer"
-        with pytest.raises(Changed):
-            kernel.read(old)
-
-
-def test_an_older_file_of_a_container_that_was_closed_meanwhile_is_not_read_under_the_new_one() -> None:
+def test_old_file_of_a_closed_container_is_not_read_as_new() -> None:
     """Its id gives its own bytes, or none."""
     store = MemoryStore({"c": made(a=b"old")} | {f"{number}": made(a=b"%d" % number) for number in range(3)})
     _, kernel = served(store, limit=1)
@@ -357,7 +234,7 @@ def test_an_older_file_of_a_container_that_was_closed_meanwhile_is_not_read_unde
 
 
 @pytest.mark.parametrize("names", [(), ("c",), ("c", "other")], ids=["folder", "alone", "beside another"])
-def test_a_container_under_other_permissions_shows_them_everywhere(names: tuple[str, ...]) -> None:
+def test_changed_permissions_show_in_the_whole_container(names: tuple[str, ...]) -> None:
     store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"}), "other": made(a=b"a")})
     sources, kernel = served(store, *names)
     operations = kernel.operations
@@ -381,7 +258,7 @@ def parent_of(kernel: Kernel, path: str) -> tuple[int, str]:
     return kernel.find(above), name
 
 
-def test_what_the_kernel_may_have_of_what_changed() -> None:
+def test_stale_entries_and_nodes_of_a_path() -> None:
     store = MemoryStore({"sub/c": made(a=b"a"), "sub/d": made(a=b"a")})
     _, kernel = served(store)
     operations = kernel.operations
@@ -395,7 +272,7 @@ def test_what_the_kernel_may_have_of_what_changed() -> None:
     assert container not in operations.stale("/sub/d").nodes
 
 
-def test_listings_of_folders_that_changed_just_now_are_told_of_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recently_changed_folders_are_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another change may leave the same mtime, by which the kernel knows whether a listing that it kept is good."""
     now = 1000.0
     monkeypatch.setattr(operations_module.time, "monotonic", lambda: now)
@@ -417,7 +294,7 @@ def test_listings_of_folders_that_changed_just_now_are_told_of_once_more(monkeyp
 
 
 @pytest.mark.parametrize("length", [10, 5000, 1_000_000])
-def test_the_status_is_whole_and_of_its_size_however_long(length: int) -> None:
+def test_status_is_complete_whatever_its_length(length: int) -> None:
     sources = sources_of(MemoryStore({"c": made(a=b"a")}))
     kernel = Kernel(operations_of(sources, "uid=1000,umask=0", status=lambda: {"long": "x" * length}))
     ident = kernel.find("/.glassfs/status.json")
@@ -428,7 +305,7 @@ def test_the_status_is_whole_and_of_its_size_however_long(length: int) -> None:
     assert kernel.find("/.glassfs/status.json") != ident
 
 
-def test_an_open_status_outlives_the_container_around_it() -> None:
+def test_open_status_outlives_the_container() -> None:
     """Which is replaced while somebody reads the status, and another has looked at it since."""
     store = MemoryStore({"c": made(a=b"old")})
     _, kernel = served(store, "c")
@@ -442,7 +319,7 @@ def test_an_open_status_outlives_the_container_around_it() -> None:
         kernel.operations.node(contents)
 
 
-def test_the_status_is_the_mount_owner_s_alone() -> None:
+def test_status_belongs_to_the_owner_of_the_mount() -> None:
     """Whatever is said of owners of sources: it has names that others may not see."""
     _, kernel = served(MemoryStore({"plain": b"text"}), options=("uid=1000,gid=1000,umask=0",))
     found, _ = kernel.operations.attributes(kernel.find("/.glassfs/status.json"))
@@ -451,7 +328,7 @@ def test_the_status_is_the_mount_owner_s_alone() -> None:
 
 
 @pytest.mark.parametrize("names", [(), ("c",)], ids=["folder", "container"])
-def test_what_the_mount_shows_of_itself(names: tuple[str, ...]) -> None:
+def test_own_directory_of_the_mount(names: tuple[str, ...]) -> None:
     _, kernel = served(MemoryStore({"c": made(a=b"a"), "plain": b"text"}), *names)
     shown = [".glassfs", "a.bin"] if names else [".glassfs", "c", "plain"]
     assert list(kernel.list(ROOT)) == shown
@@ -465,7 +342,7 @@ def test_what_the_mount_shows_of_itself(names: tuple[str, ...]) -> None:
     assert len(kernel.operations.inodes) == 0
 
 
-def test_a_root_that_is_asked_anew_each_time() -> None:
+def test_root_is_called_each_time() -> None:
     roots: list[Directory] = [FixedDirectory("", 1, origin(), {"a": Symlink("a", 2, origin(), "")})]
     operations: Operations = operations_over(lambda: roots[-1])
     kernel = Kernel(operations)

@@ -60,7 +60,7 @@ def test_what_is_said_of_urls() -> None:
     ("", 0o400), ("uid=5,gid=5", 0o400), ("umask=0", 0o444), ("umask=022", 0o444), ("umask=027", 0o440),
     ("umask=077", 0o400),
 ])
-def test_what_is_elsewhere_is_for_the_user_alone_unless_a_umask_is_given(given: str, permissions: int) -> None:
+def test_remote_files_are_private_without_a_umask(given: str, permissions: int) -> None:
     assert MountOptions.parse((given,)).connection().permissions == permissions
 
 
@@ -84,7 +84,7 @@ def test_wrong_options_of_urls(option: str, reason: str) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_an_option_of_a_mount_says_nothing_of_a_url() -> None:
+def test_option_of_a_mount_says_nothing_of_a_url() -> None:
     for option in ("uid=5", "colour", "allow_other"):
         with pytest.raises(WrongValue, match="unknown option"):
             connection_from([option])
@@ -109,14 +109,14 @@ def test_wrong_options_are_named(option: str, reason: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_spool_folder_may_have_any_name(tmp_path: Path) -> None:
+def test_spool_folder_may_have_any_name(tmp_path: Path) -> None:
     folder = tmp_path / "a,b\\c"
     folder.mkdir()
     escaped = str(folder).replace("\\", "\\\\").replace(",", "\\,")
     assert MountOptions.parse((f"spool={escaped},uid=1",)) == MountOptions(uid=1, spool=str(folder))
 
 
-def test_a_lenient_reader_passes_over_what_is_unknown_but_not_over_wrong_values() -> None:
+def test_lenient_parser_ignores_unknown_options_only() -> None:
     """mount(8) hands down whatever stands in fstab with ``-s``."""
     assert MountOptions.parse(("colour,uid=3",), is_lenient=True).uid == 3
     with pytest.raises(WrongOption):

@@ -105,7 +105,7 @@ def answer(number: int) -> Any:
     return pytest.raises(Answer, check=lambda error: error.errno == number)
 
 
-def test_paths_lead_to_what_is_there(house: House) -> None:
+def test_paths_are_looked_up(house: House) -> None:
     for path, size in (
         ("/", 0), ("/some", 0), ("/some/a.bin", 3), ("/some/dir/inner/b.bin", 1), ("/folder/plain", 4),
         ("/folder/other/a.bin", 5), (f"/folder/{SHOWN}/c", 1),
@@ -125,7 +125,7 @@ def test_paths_lead_to_what_is_there(house: House) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/none", "/some/none", "/folder/none", "/folder/plain/x", "/none/none"])
-def test_what_is_not_there_leaves_nothing_for_the_collector(house: House, path: str) -> None:
+def test_failed_lookups_leave_no_garbage(house: House, path: str) -> None:
     """Programs ask for what is not there all the time, and the collector of a mount comes by rarely."""
 
     def ask() -> None:
@@ -143,7 +143,7 @@ def test_what_is_not_there_leaves_nothing_for_the_collector(house: House, path: 
         gc.enable()
 
 
-def test_a_directory_is_looked_up_once_for_all_that_is_in_it(house: House) -> None:
+def test_directories_on_the_way_are_looked_up_once(house: House) -> None:
     asked = []
     look_up = house.operations.look_up
     house.operations.look_up = lambda parent, name: asked.append(name) or look_up(parent, name)  # type: ignore
@@ -152,7 +152,7 @@ def test_a_directory_is_looked_up_once_for_all_that_is_in_it(house: House) -> No
     assert asked == ["some", "dir", "inner", "b.bin", "b.bin", "b.bin"]
 
 
-def test_all_children_of_a_directory_keep_their_ids_while_it_is_remembered(house: House) -> None:
+def test_children_of_a_cached_directory_keep_their_ids(house: House) -> None:
     def ident(path: str) -> int:
         with house.paths.at(path) as found:
             return found.ident
@@ -161,7 +161,7 @@ def test_all_children_of_a_directory_keep_their_ids_while_it_is_remembered(house
     assert {path: ident(path) for path in first} == first
 
 
-def test_what_is_remembered_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_directories_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths_module, "MAX_DIRECTORIES", 2)
     for _ in range(2):
         for path in ("/some/dir/inner/b.bin", "/folder/other/a.bin", f"/folder/{SHOWN}/c"):
@@ -169,7 +169,7 @@ def test_what_is_remembered_is_bounded(house: House, monkeypatch: pytest.MonkeyP
             assert house.operations.inodes.held <= 4  # two directories, with a child of each
 
 
-def test_what_is_remembered_ends_by_itself(house: House, clock: Clock) -> None:
+def test_cached_directories_expire(house: House, clock: Clock) -> None:
     house.size("/some/dir/inner/b.bin")
     clock.now += CACHE_SECONDS / 2
     house.size("/folder/other/a.bin")
@@ -180,7 +180,7 @@ def test_what_is_remembered_ends_by_itself(house: House, clock: Clock) -> None:
     assert 0 < house.operations.inodes.held < held
 
 
-def test_a_folder_that_became_something_else_is_found_as_what_it_is(house: House) -> None:
+def test_cached_folder_that_changed_is_looked_up_again(house: House) -> None:
     """Although it was remembered: somebody asks for what it had not before."""
     assert house.size("/folder/other/a.bin") == 5
     house.store.remove("folder/other")
@@ -194,7 +194,7 @@ def test_a_folder_that_became_something_else_is_found_as_what_it_is(house: House
         house.size("/folder/plain")
 
 
-def test_a_container_that_was_replaced_or_is_gone_is_not_remembered(house: House) -> None:
+def test_replaced_container_is_not_cached(house: House) -> None:
     assert house.size("/some/dir/inner/b.bin") == 1
     house.store.put("some", made({"dir/inner/b": b"newer"}))
     assert house.sources.refresh() == ["/some"]
@@ -205,7 +205,7 @@ def test_a_container_that_was_replaced_or_is_gone_is_not_remembered(house: House
         house.size("/some/dir/inner/b.bin")
 
 
-def test_a_single_container_that_changes(store: MemoryStore, clock: Clock) -> None:
+def test_single_container_that_changes(store: MemoryStore, clock: Clock) -> None:
     house = House(store, "some")
     assert house.size("/dir/inner/b.bin") == 1
     old = house.open("/a.bin")
@@ -218,7 +218,7 @@ def test_a_single_container_that_changes(store: MemoryStore, clock: Clock) -> No
     house.assert_all_given_back(clock)
 
 
-def test_handles_are_apart_and_end_with_release(house: House) -> None:
+def test_handles_are_independent_until_released(house: House) -> None:
     first, second = house.open("/some/a.bin"), house.open("/some/a.bin")
     assert first != second
     house.handles.release(first)
@@ -233,12 +233,12 @@ def test_handles_are_apart_and_end_with_release(house: House) -> None:
 
 
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_APPEND])
-def test_opening_for_writing_is_a_read_only_file_system(house: House, flags: int) -> None:
+def test_opening_for_writing_is_refused(house: House, flags: int) -> None:
     with answer(errno.EROFS):
         house.handles.open("/some/a.bin", flags)
 
 
-def test_what_cannot_be_opened_holds_nothing(house: House) -> None:
+def test_failed_open_holds_no_reference(house: House) -> None:
     with pytest.raises(IsADirectory):
         house.open("/some/dir")
     with pytest.raises(IsADirectory):
@@ -254,7 +254,7 @@ def test_what_cannot_be_opened_holds_nothing(house: House) -> None:
         house.open("/folder/plain")
 
 
-def test_listings_stay_what_they_were_when_opened(house: House) -> None:
+def test_open_listings_do_not_change(house: House) -> None:
     handles = [house.handles.opendir(path) for path in ("/", "/folder", "/some/dir")]
     house.store.remove("some")
     house.store.remove("folder/plain")
@@ -267,7 +267,7 @@ def test_listings_stay_what_they_were_when_opened(house: House) -> None:
         house.handles.releasedir(handle)
 
 
-def test_what_is_deleted_after_it_was_opened_can_be_read(house: House) -> None:
+def test_open_file_is_readable_after_deletion(house: House) -> None:
     """Also if nobody has read from it before, and nothing else holds it."""
     handles = [house.open(path) for path in ("/folder/plain", "/some/a.bin", "/folder/other/a.bin")]
     house.sources.tree.close()
@@ -281,7 +281,7 @@ def test_what_is_deleted_after_it_was_opened_can_be_read(house: House) -> None:
         house.handles.release(handle)
 
 
-def test_pages_are_kept_for_one_version_only(house: House) -> None:
+def test_kernel_keeps_pages_of_one_version_only(house: House) -> None:
     """Of a path opened again the kernel keeps pages; of a newer version it does not, and the old handle ends."""
     first = house.handles.open("/some/a.bin", os.O_RDONLY)
     assert (first.is_direct, first.keeps_pages) == (False, False)
@@ -305,7 +305,7 @@ def test_pages_are_kept_for_one_version_only(house: House) -> None:
     house.handles.release(last.number)
 
 
-def test_what_is_opened_has_the_size_that_the_kernel_was_told(house: House) -> None:
+def test_open_is_stale_if_the_kernel_has_an_old_size(house: House) -> None:
     """On ESTALE the kernel looks the path up again before it opens it again."""
     assert house.handles.show("/some/a.bin").size == 3
     house.handles.release(house.open("/some/a.bin"))
@@ -318,7 +318,7 @@ def test_what_is_opened_has_the_size_that_the_kernel_was_told(house: House) -> N
     house.handles.release(house.open("/some/a.bin"))
 
 
-def test_an_older_file_of_a_container_that_was_closed_meanwhile_is_not_read_under_the_new_one(
+def test_old_file_of_a_closed_container_is_not_read_as_new(
     store: MemoryStore, clock: Clock,
 ) -> None:
     """Nobody watches a container that was closed for others; the newer handle under the same path tells."""
@@ -337,7 +337,7 @@ def test_an_older_file_of_a_container_that_was_closed_meanwhile_is_not_read_unde
     house.assert_all_given_back(clock)
 
 
-def test_the_status_is_another_one_at_each_opening(house: House) -> None:
+def test_each_open_gives_a_new_status(house: House) -> None:
     first, second = (house.handles.open("/.glassfs/status.json", os.O_RDONLY) for _ in range(2))
     assert first.is_direct and second.is_direct
     assert house.read(first.number) != house.read(second.number)
@@ -345,7 +345,7 @@ def test_the_status_is_another_one_at_each_opening(house: House) -> None:
         house.handles.release(opened.number)
 
 
-def test_versions_are_remembered_up_to_a_number(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_versions_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths_module, "MAX_VERSIONS", 1)
     house.handles = Handles(house.operations, house.paths)
     paths = ("/some/a.bin", "/folder/plain")
@@ -357,7 +357,7 @@ def test_versions_are_remembered_up_to_a_number(house: House, monkeypatch: pytes
         house.handles.release(one.number)
 
 
-def test_threads_on_the_same_paths_leave_nothing(house: House) -> None:
+def test_threads_on_the_same_paths_leak_no_reference(house: House) -> None:
     def use(number: int) -> bytes:
         if number % 7 == 0:
             house.paths.expire()
@@ -390,7 +390,7 @@ STEPS = st.lists(st.tuples(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_whatever_happens_every_reference_is_given_back(clock: Clock, steps: list[tuple[str, str, int]]) -> None:
+def test_every_reference_is_released(clock: Clock, steps: list[tuple[str, str, int]]) -> None:
     house = House(MemoryStore({"some": made({"a": b"0", "dir/inner/b": b"b"}), "folder/plain": b"0"}))
     files: list[int] = []
     listings: list[int] = []

@@ -58,7 +58,7 @@ def test_whoever_reads_the_output_does_not_wait_for_one_that_hangs() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000, b"null"])
-def test_a_status_that_makes_no_sense(tmp_path: Path, said: bytes) -> None:
+def test_status_that_makes_no_sense(tmp_path: Path, said: bytes) -> None:
     (tmp_path / ".glassfs").mkdir()
     (tmp_path / ".glassfs/status.json").write_bytes(said)
     assert statuses([str(tmp_path)]) == [{"unreadable": FOREIGN}]

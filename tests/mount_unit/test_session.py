@@ -46,7 +46,7 @@ def session_over(sources: object, operations: object, is_ending: threading.Event
     return session, engine
 
 
-def test_comparing_outlives_what_goes_wrong(
+def test_poll_survives_exceptions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Without it nothing new would be shown any more; the log says once what it was."""
@@ -70,7 +70,7 @@ def test_comparing_outlives_what_goes_wrong(
     assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected"]
 
 
-def test_the_watch_outlives_what_goes_wrong_while_the_kernel_is_told(
+def test_watch_survives_exceptions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(session_module, "WATCH_SECONDS", 0)
@@ -95,7 +95,7 @@ def test_the_watch_outlives_what_goes_wrong_while_the_kernel_is_told(
     assert session.failures.count == 4
 
 
-def test_what_changed_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_notified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time for whoever was looking at it just then, and got the old attributes."""
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
     now = 1000.0

@@ -26,7 +26,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_topmost_mount_counts(table: Path) -> None:
+def test_topmost_mount_counts(table: Path) -> None:
     found = mount_at("/mnt/stack")
     assert found is not None
     assert found.file_system == "fuse.glassfs"
@@ -41,7 +41,7 @@ def test_only_glassfs_mounts_are_unmounted(table: Path) -> None:
         unmount("/mnt/none")
 
 
-def test_the_last_component_of_a_path_is_not_looked_at(tmp_path: Path) -> None:
+def test_last_component_of_a_path_is_not_looked_at(tmp_path: Path) -> None:
     """A dead mount point cannot be resolved; what leads to it can."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -52,10 +52,10 @@ def test_the_last_component_of_a_path_is_not_looked_at(tmp_path: Path) -> None:
     assert real_path(os.path.relpath(tmp_path / "real")) == str(tmp_path / "real")
 
 
-def test_a_folder_is_no_dead_mount(tmp_path: Path) -> None:
+def test_folder_is_no_dead_mount(tmp_path: Path) -> None:
     assert not is_dead(str(tmp_path))
     assert not is_dead(str(tmp_path / "missing"))
 
 
-def test_a_read_ahead_that_cannot_be_set_is_told() -> None:
+def test_read_ahead_that_cannot_be_set_is_told() -> None:
     assert raise_read_ahead("99999:1", 1 << 20) is False

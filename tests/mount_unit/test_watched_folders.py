@@ -17,7 +17,7 @@ from tests.tree.made import made
 pytestmark = pytest.mark.usefixtures("made_format")
 
 
-def test_what_a_store_tells_is_told_to_the_kernel() -> None:
+def test_changes_reported_by_a_store_reach_the_kernel() -> None:
     store = MemoryStore({"c": made(a=b"a"), "sub/d": made(b=b"b"), "p": b"plain"})
     woken: list[int] = []
     sources, kernel = served(store, on_change=lambda: woken.append(1))
@@ -39,7 +39,7 @@ def test_what_a_store_tells_is_told_to_the_kernel() -> None:
     assert sources.refresh() == ["/p"]
 
 
-def test_a_file_with_another_name_is_asked_for_again_soon(tmp_path: Path) -> None:
+def test_file_with_a_hard_link_has_a_short_timeout(tmp_path: Path) -> None:
     """What happens to it under that name nobody tells who watches this folder."""
     folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
     folder.mkdir()

@@ -221,14 +221,14 @@ def as_huge(path: Path) -> None:
         file.truncate(1 << 42)
 
 
-def as_somebody_elses(path: Path) -> None:
+def as_another_users(path: Path) -> None:
     if os.geteuid():
         pytest.skip("takes root")
     os.chown(path, 1234, 1234)
 
 
 @pytest.mark.parametrize("plant", [
-    as_link, as_hard_link, as_fifo, as_socket, as_open_to_others, as_huge, as_somebody_elses,
+    as_link, as_hard_link, as_fifo, as_socket, as_open_to_others, as_huge, as_another_users,
 ])
 def test_planted_blocks_are_not_read(
     one: Path, folder: Path, plant: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch,
@@ -252,14 +252,14 @@ def test_folder_in_place_of_a_block_is_a_miss(one: Path, folder: Path) -> None:
 
 @pytest.mark.usefixtures("no_pause")
 def test_links_are_not_followed_when_writing(one: Path, folder: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    one.parent.rename(elsewhere)
-    one.parent.symlink_to(elsewhere)
-    (elsewhere / one.name).unlink()
+    target = tmp_path / "target"
+    one.parent.rename(target)
+    one.parent.symlink_to(target)
+    (target / one.name).unlink()
     cache = opened(folder)
     assert cache.get("key", "tag", 1, len(SMALL)) is None
     cache.put("key", "tag", 1, SMALL)
-    assert not list(elsewhere.iterdir())
+    assert not list(target.iterdir())
     assert cache.get("key", "tag", 1, len(SMALL)) == SMALL
 
 

@@ -7,7 +7,6 @@ at, nothing can be written. Buckets may be changed from any thread while it serv
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import time
@@ -114,12 +113,6 @@ class S3Server(HttpServer):
             self._answer_request, delay=delay, bandwidth=bandwidth, faults=faults, certificate=certificate,
         )
         self.buckets = buckets
-
-    @property
-    def google_key(self) -> str:
-        """The key of a service account (JSON) with which a client of Google's storage comes here, unsigned."""
-        account = {"client_email": "", "private_key": "", "private_key_id": ""}
-        return json.dumps({"gcs_base_url": self.url, "disable_oauth": True, **account})
 
     def _answer_request(self, request: Request) -> Reply:
         name, _, key = request.path.removeprefix("/").partition("/")

@@ -1,4 +1,4 @@
-"""Real servers for tests, each on a free port of loopback: moto (S3), rclone, nginx and sshd.
+"""Real servers for tests, each on a free port of loopback: moto (S3), rclone and sshd.
 
 Each is a context manager that is entered once the server answers, and leaves no process behind. Where a program is
 missing the test is skipped, or fails if GLASSFS_REQUIRE_SERVERS=1 says that all of them have to be there. Their output
@@ -7,8 +7,6 @@ is in a log in the folder that they are given.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import pwd
 import shutil
@@ -224,72 +222,6 @@ def rclone(kind: Literal["s3", "http", "webdav", "sftp", "ftp"], served: Path, f
         {"sftp": speaks_ssh, "ftp": speaks_ftp}.get(kind, speaks_http), folder, own,
     ) as port:
         yield port
-
-
-# nginx
-
-
-@dataclass(frozen=True)
-class Web:
-    port: int
-    url: str
-
-
-NGINX = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log {folder}/error.log;
-worker_rlimit_nofile 4096;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off;
-    sendfile on;
-    default_type application/octet-stream;
-    keepalive_requests 100000;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    server {{
-        listen {address}:{port}{tls};
-        root {served};
-        autoindex {autoindex};
-        {further}
-    }}
-}}
-"""
-
-
-@contextmanager
-def nginx(
-    served: Path, folder: Path, *, user: tuple[str, str] | None = None, certificate: Path | None = None,
-    autoindex: bool = False,
-) -> Iterator[Web]:
-    """nginx over a folder: ranges, ETags; on demand a name with a password, TLS, and pages that list folders."""
-    command = program("nginx")
-    further = []
-    if user is not None:
-        passwords = folder / "passwords"
-        folder.mkdir(parents=True, exist_ok=True)
-        digest = base64.b64encode(hashlib.sha1(user[1].encode()).digest()).decode()
-        passwords.write_text(f"{user[0]}:{{SHA}}{digest}\n")
-        further += ['auth_basic "glass";', f"auth_basic_user_file {passwords};"]
-    if certificate is not None:
-        further += [f"ssl_certificate {certificate};", f"ssl_certificate_key {certificate};"]
-
-    def configured(port: int) -> Sequence[str | Path]:
-        config = folder / "nginx.conf"
-        config.write_text(NGINX.format(
-            folder=folder, address=LOCALHOST, port=port, tls=" ssl" if certificate else "", served=served,
-            autoindex="on" if autoindex else "off", further="\n        ".join(further),
-        ))
-        return [command, "-p", folder, "-c", config, "-e", folder / "error.log"]
-
-    # It answers HTTP without TLS on a port with TLS, with 400.
-    with running(configured, speaks_http, folder) as port:
-        yield Web(port, f"http{'s' if certificate else ''}://{LOCALHOST}:{port}")
 
 
 def make_certificate(folder: Path) -> Path:

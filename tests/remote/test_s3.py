@@ -6,14 +6,12 @@ import http.client
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.remote import servers
-from tests.remote.proxy import Proxy
 from tests.remote.s3 import Bucket, S3Server
 
 KEYS = [
@@ -96,23 +94,6 @@ def test_what_is_not_there(both: list[Any], bucket: str, key: str) -> None:
             client.get_object(Bucket=bucket, Key=key)
 
 
-@pytest.mark.slow
-def test_moto_serves_ranges_and_conditions(moto: servers.S3, bucket: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(CONTENT)
-    moto.put(bucket, {"folder/some key": CONTENT, "file": tmp_path / "file"})
-    with Proxy(moto.port) as proxy:
-        client = servers.S3(proxy.port).client()
-        found = client.get_object(Bucket=bucket, Key="folder/some key", Range="bytes=1000-1999")
-        assert found["Body"].read() == CONTENT[1000:2000]
-        assert found["ContentRange"] == f"bytes 1000-1999/{len(CONTENT)}"
-        with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):
-            client.get_object(Bucket=bucket, Key="file", IfMatch='"other"')
-        assert [request.range for request in proxy.requests] == ["bytes=1000-1999", None]
-        listed = client.list_objects_v2(Bucket=bucket, Delimiter="/")
-    assert [each["Key"] for each in listed["Contents"]] == ["file"]
-    assert [each["Prefix"] for each in listed["CommonPrefixes"]] == ["folder/"]
-
-
 def test_hostile_names_are_listed_and_read() -> None:
     with S3Server({"b": Bucket({key: key.encode() for key in HOSTILE})}) as server:
         client = servers.S3(server.port).client()
@@ -138,38 +119,3 @@ def test_names_that_xml_cannot_hold() -> None:
         assert b"<Key>\xff</Key>" in text
         connection.request("GET", "/b/%FF")
         assert connection.getresponse().read() == b"two"
-
-
-@pytest.mark.slow
-def test_ten_thousand_objects_come_in_ten_pages() -> None:
-    keys = [f"d/{number:05}.kdb" for number in range(10_000)]
-    with S3Server({"b": Bucket(dict.fromkeys(keys, b"x")), "c": Bucket()}) as server:
-        pages = list(servers.S3(server.port).client().get_paginator("list_objects_v2").paginate(
-            Bucket="b", Prefix="d/", Delimiter="/",
-        ))
-        assert [each["Key"] for page in pages for each in page["Contents"]] == keys
-        assert (len(pages), server.count(where=lambda request: request.is_listing)) == (10, 10)
-
-
-def test_files_are_served_and_what_is_changed_is_seen(tmp_path: Path) -> None:
-    large = tmp_path / "folder/large"
-    large.parent.mkdir()
-    with large.open("wb") as file:
-        file.truncate(10 << 30)
-        file.seek(5 << 30)
-        file.write(CONTENT)
-    bucket = Bucket()
-    bucket.put_folder(tmp_path, "all/")
-    with S3Server({"b": bucket}) as server:
-        client = servers.S3(server.port).client()
-        found = client.get_object(Bucket="b", Key="all/folder/large", Range=f"bytes={(5 << 30) - 1}-{(5 << 30) + 9}")
-        assert found["Body"].read() == b"\0" + CONTENT[:10]
-        assert found["ContentRange"].endswith(f"/{10 << 30}")
-        bucket.put("all/folder/large", large)
-        assert client.head_object(Bucket="b", Key="all/folder/large")["ETag"] != found["ETag"]
-        bucket.put("other", b"")
-        assert client.list_objects_v2(Bucket="b")["KeyCount"] == 2
-        bucket.delete("all/folder/large")
-        with pytest.raises(client.exceptions.ClientError, match="404"):
-            client.head_object(Bucket="b", Key="all/folder/large")
-        assert [each["Key"] for each in client.list_objects_v2(Bucket="b")["Contents"]] == ["other"]

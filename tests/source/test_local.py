@@ -205,7 +205,7 @@ def test_files_swapped_in_a_loop_never_give_what_is_outside(tmp_path: Path, secr
     assert seen.keys() == {b"public", b"refused"}
 
 
-def test_a_root_that_is_exchanged_for_a_link_is_gone(tmp_path: Path, secret: Path) -> None:
+def test_a_root_replaced_by_a_link_is_not_found(tmp_path: Path, secret: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "file").write_bytes(b"public")
@@ -231,7 +231,7 @@ def test_a_link_in_the_name_of_the_root_is_followed_once(tmp_path: Path, secret:
     assert store.open(("file",)).read(0, 6) == b"public"
 
 
-def test_another_folder_in_the_place_of_the_root_is_shown(tmp_path: Path) -> None:
+def test_a_folder_that_replaced_the_root_is_shown(tmp_path: Path) -> None:
     """Also to those who only ask for something in it."""
     root = tmp_path / "root"
     root.mkdir()

@@ -36,7 +36,7 @@ class TestMemoryStore(StoreSuite):
         return MemoryLab()
 
 
-def test_failures_are_raised_where_they_are_asked_for() -> None:
+def test_configured_failures_are_raised() -> None:
     store = MemoryStore({"a": b"a", "b": b"b"})
     store.opening["a"], store.reading["b"] = Unavailable("later"), DeviceFailed("never")
     with pytest.raises(Unavailable):
@@ -55,7 +55,7 @@ def test_reads_are_counted() -> None:
     assert (store.opens, store.reads, store.bytes_read) == (1, 1, 2)
 
 
-def test_what_is_held_is_told() -> None:
+def test_held_sources_are_recorded() -> None:
     store = MemoryStore({"a": b"abc"})
     source = store.open(("a",))
     assert store.held == {source}

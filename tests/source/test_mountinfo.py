@@ -25,7 +25,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_lines_are_read(table: Path) -> None:
+def test_lines_are_parsed(table: Path) -> None:
     assert list(mounts()) == [
         Mount("/sys", "0:19", "sysfs", "sysfs", None, "/", "21"),
         Mount("/mnt/a b", "0:50", "fuse.glassfs", "/data/run 1.kdb", 1000, "/", "60"),
@@ -36,7 +36,7 @@ def test_lines_are_read(table: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["\r", "\x0b", "\x1c", "\x85", "\u2028", "\x1b[31m", "\udcff"])
-def test_names_are_whatever_stands_between_blanks(table: Path, name: str) -> None:
+def test_names_end_only_at_spaces(table: Path, name: str) -> None:
     """What Python takes for the end of a line, too: only blanks, tabs, newlines and backslashes are escaped there."""
     table.write_bytes(os.fsencode(f"60 26 0:50 / /mnt/{name}x rw - fuse.glassfs {name} ro,user_id=7\n") + TABLE)
     assert next(mounts()) == Mount(f"/mnt/{name}x", "0:50", "fuse.glassfs", name, 7, "/", "60")

@@ -62,7 +62,7 @@ CHANGES: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_kind_of_change_is_told(store: LocalStore, root: Path, listener: Listener, change: str) -> None:
+def test_each_kind_of_change_is_reported(store: LocalStore, root: Path, listener: Listener, change: str) -> None:
     name, make = CHANGES[change]
     assert store.watch(("a",), listener)
     make(root / "a")
@@ -70,13 +70,7 @@ def test_each_kind_of_change_is_told(store: LocalStore, root: Path, listener: Li
     assert store.watch(("a",), listener)
 
 
-def test_the_root_of_a_store_is_a_folder_as_others(store: LocalStore, root: Path, listener: Listener) -> None:
-    assert store.watch((), listener)
-    (root / "new").touch()
-    listener.hears((), "new")
-
-
-def test_what_is_below_is_not_told(store: LocalStore, root: Path, listener: Listener) -> None:
+def test_changes_below_a_folder_are_not_reported(store: LocalStore, root: Path, listener: Listener) -> None:
     assert store.watch((), listener)
     assert store.watch(("a",), listener)
     (root / "a" / "b" / "deep").touch()
@@ -85,7 +79,7 @@ def test_what_is_below_is_not_told(store: LocalStore, root: Path, listener: List
     assert {path for path, _ in listener.heard} == {()}
 
 
-def test_many_writes_are_told_few_times_and_the_last_is_not_lost(
+def test_many_writes_are_batched_and_the_last_is_reported(
     store: LocalStore, root: Path, listener: Listener,
 ) -> None:
     file = root / "a" / "file"
@@ -112,7 +106,7 @@ def test_calls_come_from_a_thread_of_their_own(store: LocalStore, root: Path) ->
     assert seen[0].daemon
 
 
-def test_one_who_fails_to_listen_is_not_in_the_way(store: LocalStore, root: Path, listener: Listener) -> None:
+def test_a_failing_listener_does_not_affect_others(store: LocalStore, root: Path, listener: Listener) -> None:
     assert store.watch(("a",), lambda path, name: 1 / 0)
     assert store.watch(("a", "b"), listener)
     (root / "a" / "new").touch()
@@ -120,7 +114,7 @@ def test_one_who_fails_to_listen_is_not_in_the_way(store: LocalStore, root: Path
     listener.hears(("a", "b"), "new")
 
 
-def test_a_watch_that_is_there_costs_no_system_call(
+def test_an_existing_watch_costs_no_system_call(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert store.watch(("a",), listener)
@@ -158,7 +152,7 @@ def exchange_with(place: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["root", "root/a", "root/a/b", "."])
-def test_another_folder_in_the_way_is_told(
+def test_a_replaced_folder_on_the_way_is_reported(
     store: LocalStore, root: Path, tmp_path: Path, listener: Listener, which: str,
 ) -> None:
     """The folder itself, one before it in the store, its root, or one before that."""
@@ -172,7 +166,7 @@ def test_another_folder_in_the_way_is_told(
     listener.hears(path, "new")
 
 
-def test_what_is_read_behind_a_watch_is_what_is_watched(store: LocalStore, root: Path, listener: Listener) -> None:
+def test_a_watched_folder_is_the_one_that_is_read(store: LocalStore, root: Path, listener: Listener) -> None:
     """The store goes over to another root before it says that this is watched, not a moment later."""
     for number in range(20):
         store.close()
@@ -184,7 +178,7 @@ def test_what_is_read_behind_a_watch_is_what_is_watched(store: LocalStore, root:
         assert [name for name, _ in store.list(("a",))] == sorted(os.listdir(root / "a"))
 
 
-def test_who_is_told_of_another_root_finds_that(store: LocalStore, root: Path) -> None:
+def test_a_notification_of_a_new_root_comes_after_the_switch(store: LocalStore, root: Path) -> None:
     found: list[bool] = []
 
     def told(path: Names, name: str) -> None:
@@ -203,7 +197,7 @@ def test_who_is_told_of_another_root_finds_that(store: LocalStore, root: Path) -
     assert all(found)
 
 
-def test_a_folder_that_is_deleted_is_told_once(store: LocalStore, root: Path, listener: Listener) -> None:
+def test_a_deleted_folder_is_reported_once(store: LocalStore, root: Path, listener: Listener) -> None:
     assert store.watch(("a", "b"), listener)
     (root / "a" / "b").rmdir()
     wait_until(lambda: listener.heard)
@@ -215,7 +209,7 @@ def test_a_folder_that_is_deleted_is_told_once(store: LocalStore, root: Path, li
     assert listener.count(("a", "b"), "") == 1
 
 
-def test_a_deleted_folder_that_somebody_has_open_is_gone_too(
+def test_a_deleted_open_folder_is_reported(
     store: LocalStore, root: Path, listener: Listener,
 ) -> None:
     """Of such a one inotify says nothing before it is closed."""
@@ -232,7 +226,7 @@ def test_a_deleted_folder_that_somebody_has_open_is_gone_too(
         os.close(held)
 
 
-def test_a_deleted_root_is_told(store: LocalStore, root: Path, listener: Listener) -> None:
+def test_a_deleted_root_is_reported(store: LocalStore, root: Path, listener: Listener) -> None:
     """The store itself has it open."""
     assert store.watch((), listener)
     shutil.rmtree(root)
@@ -242,7 +236,7 @@ def test_a_deleted_root_is_told(store: LocalStore, root: Path, listener: Listene
     watches_again(store, (), listener)
 
 
-def test_a_folder_exchanged_while_it_is_looked_for_is_not_watched(
+def test_a_folder_replaced_during_watch_is_not_watched(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between the moment when it was opened and the one when it was watched."""
@@ -260,7 +254,7 @@ def test_a_folder_exchanged_while_it_is_looked_for_is_not_watched(
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_what_ends_before_it_has_begun_is_not_watched(
+def test_a_watch_that_ends_at_once_is_refused(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch, is_right: bool,
 ) -> None:
     """Either the folder was exchanged at once, or the store is not where the folder is."""
@@ -290,12 +284,12 @@ def test_links_are_not_followed(store: LocalStore, root: Path, tmp_path: Path, l
 
 
 @pytest.mark.parametrize("path", [("missing",), ("a", "file"), ("a\0b",), ("\ud800",), ("x" * 300,), ("a", "b") * 50])
-def test_what_is_no_folder_is_not_watched(store: LocalStore, listener: Listener, path: Names) -> None:
+def test_only_folders_can_be_watched(store: LocalStore, listener: Listener, path: Names) -> None:
     assert not store.watch(path, listener)
     assert store.watch(("a",), listener)
 
 
-def test_folders_that_swap_places_in_a_loop(store: LocalStore, root: Path) -> None:
+def test_listings_converge_while_folders_are_swapped(store: LocalStore, root: Path) -> None:
     """A listing made after a notification, or after a new watch, converges to what is there."""
     (root / "c").mkdir()
     (root / "a" / "b" / "is").touch()
@@ -333,7 +327,7 @@ def test_close_leaves_no_thread_and_no_descriptor(store: LocalStore, root: Path,
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_store_that_nobody_has_any_more_watches_nothing(pool: watching.Watches, root: Path) -> None:
+def test_a_collected_store_watches_nothing(pool: watching.Watches, root: Path) -> None:
     store = LocalStore(root)
     if not store.watch((), Listener()):
         pytest.skip("nothing can be watched here")
@@ -342,7 +336,7 @@ def test_a_store_that_nobody_has_any_more_watches_nothing(pool: watching.Watches
     no_threads()
 
 
-def test_who_is_told_may_watch_and_close(store: LocalStore, root: Path, listener: Listener) -> None:
+def test_a_listener_may_watch_and_close(store: LocalStore, root: Path, listener: Listener) -> None:
     def told(path: Names, name: str) -> None:
         store.close()
         assert store.watch(("a", "b"), listener)
@@ -356,7 +350,7 @@ def test_who_is_told_may_watch_and_close(store: LocalStore, root: Path, listener
 
 
 @pytest.mark.slow
-def test_threads_watch_and_give_back_at_once(store: LocalStore, root: Path, listener: Listener) -> None:
+def test_threads_watch_and_close_concurrently(store: LocalStore, root: Path, listener: Listener) -> None:
     """While folders on the way are renamed; what is watched in the end is told."""
     names = [(), ("a",), ("a", "b")]
     is_over = threading.Event()
@@ -402,5 +396,5 @@ class Silent(Store):
         raise NotImplementedError
 
 
-def test_a_store_need_not_be_able_to_tell(listener: Listener) -> None:
+def test_stores_need_not_support_watching(listener: Listener) -> None:
     assert not Silent().watch((), listener)

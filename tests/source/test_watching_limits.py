@@ -40,7 +40,7 @@ def test_a_thousand_folders(store: LocalStore, root: Path, pool: watching.Watche
     assert len(threads()) == 1
 
 
-def test_a_thousand_folders_that_go_away_are_all_told(store: LocalStore, root: Path, listener: Listener) -> None:
+def test_a_thousand_removed_folders_are_all_reported(store: LocalStore, root: Path, listener: Listener) -> None:
     for number in range(1000):
         (root / "a" / f"{number}").mkdir()
     assert all(store.watch(("a", f"{number}"), listener) for number in range(1000))
@@ -63,7 +63,7 @@ def few(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
     no_threads()
 
 
-def test_who_walks_through_everything_does_not_use_up_all_watches(
+def test_a_walk_does_not_use_up_all_watches(
     store: LocalStore, few: LocalStore, listener: Listener,
 ) -> None:
     assert [few.watch((f"{number}",), listener) for number in range(20)] == [True] * 5 + [False] * 15
@@ -72,7 +72,7 @@ def test_who_walks_through_everything_does_not_use_up_all_watches(
     wait_until(lambda: few.watch(("19",), listener))
 
 
-def test_old_watches_that_nobody_uses_make_room(
+def test_old_unused_watches_make_room(
     store: LocalStore, few: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert all(few.watch((f"{number}",), listener) for number in range(5))
@@ -86,7 +86,7 @@ def test_old_watches_that_nobody_uses_make_room(
     assert few.watch(("1",), listener)
 
 
-def test_where_all_are_used_the_oldest_makes_room(
+def test_the_oldest_used_watch_makes_room(
     store: LocalStore, few: LocalStore, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_a_path_too_long_to_be_watched_leaves_nothing(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.ENOENT])
-def test_where_no_watch_can_be_had_nothing_is_left(
+def test_a_failed_watch_leaves_nothing(
     store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
     number: int,
 ) -> None:
@@ -123,7 +123,7 @@ def test_where_no_watch_can_be_had_nothing_is_left(
     assert store.watch(("a",), listener)
 
 
-def test_watches_run_out_one_by_one(
+def test_existing_watches_survive_when_no_more_are_granted(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that are there go on, and nobody asks again for a while."""
@@ -144,7 +144,7 @@ def test_watches_run_out_one_by_one(
     listener.hears(("a",), "new")
 
 
-def test_no_more_instances_descriptors_or_threads(
+def test_watching_fails_cleanly_without_resources(
     store: LocalStore, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -167,7 +167,7 @@ def test_no_more_instances_descriptors_or_threads(
     assert store.watch(("a",), listener)
 
 
-def test_what_cannot_be_had_is_not_asked_for_again_at_once(
+def test_a_refused_watch_is_not_retried_at_once(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
@@ -197,7 +197,7 @@ def test_without_the_package_nothing_is_watched(store: LocalStore, monkeypatch: 
     assert not store.watch(("a",), lambda path, name: None)
 
 
-def test_a_start_loads_nothing_of_it(root: Path) -> None:
+def test_starting_does_not_import_inotify(root: Path) -> None:
     program = (
         "import sys, glassfs.source.local as local; local.LocalStore(sys.argv[1]).entry(()); "
         "sys.exit('inotify_simple' in sys.modules or 'glassfs.source.inotify' in sys.modules)"
@@ -208,7 +208,7 @@ def test_a_start_loads_nothing_of_it(root: Path) -> None:
 # Events that are lost, and too many of them.
 
 
-def test_when_events_were_lost_everything_is_told(
+def test_lost_events_end_all_watches(
     store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert store.watch((), listener)
@@ -227,7 +227,7 @@ def test_when_events_were_lost_everything_is_told(
     watches_again(store, (), listener)
 
 
-def test_a_queue_that_runs_over_is_told(
+def test_a_queue_overflow_is_reported(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As somebody who is told takes too long, while more happens than the kernel remembers."""
@@ -252,7 +252,7 @@ def test_a_queue_that_runs_over_is_told(
     listener.hears(("a", "b"), "")
 
 
-def test_after_a_loss_nobody_watches_for_a_while(
+def test_after_lost_events_watches_are_refused_for_a_while(
     store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(inotify, "REFUSED_SECONDS", 3600.0)
@@ -264,7 +264,7 @@ def test_after_a_loss_nobody_watches_for_a_while(
     assert not store.watch((), listener)
 
 
-def test_where_events_cannot_be_read_they_are_lost(
+def test_unreadable_events_count_as_lost(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(data: bytes) -> None:
@@ -281,7 +281,7 @@ def test_where_events_cannot_be_read_they_are_lost(
     watches_again(store, (), listener)
 
 
-def test_a_folder_with_too_many_events_is_given_up(
+def test_a_folder_with_too_many_events_is_not_watched(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The one that has them, and not its neighbour."""

@@ -1,4 +1,4 @@
-"""The benchmark and the fuzzer do what they say. Both are run for a moment only."""
+"""The benchmark, the fuzzers and the picture of the README. Each is run briefly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import re
 import subprocess
 import sys
-import time
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from tests.conftest import ROOT
 from tests.mount.mounts import missing, require
 
 SYNC = re.compile(r"""\bos\.sync\b|["']sync["']|^\s*sync\b|[;&|] *sync\b""")
-# Put first on the path of Python: whoever calls sync(2) by it gets an exception.
+# Put first on the path of Python, so that calling sync(2) raises an exception.
 WITHOUT_SYNC = """
 import os
 
@@ -56,7 +56,7 @@ def run(
 
 
 def test_containers_of_the_demo_are_sound(tmp_path: Path) -> None:
-    """Down to the tree sequence, which tskit itself opens."""
+    """Including the tree sequence, which tskit itself opens."""
     assert run(ROOT / "scripts/make_samples.py", tmp_path).returncode == 0
     done = run("-m", "glassfs", "verify", tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout
@@ -93,7 +93,7 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_benchmark_measures_what_is_elsewhere(tmp_path: Path) -> None:
+def test_benchmark_measures_remote_containers(tmp_path: Path) -> None:
     if missing("3") and missing("2"):
         pytest.skip("nothing can be mounted here")
     pytest.importorskip("obstore")
@@ -117,14 +117,14 @@ def test_benchmark_measures_what_is_elsewhere(tmp_path: Path) -> None:
         assert found["cat"]["requests"][side] >= 1
 
 
-def test_speeds_are_megabytes_in_a_second() -> None:
+def test_rates_are_shown_in_megabytes_per_second() -> None:
     cat = _report("remote-cat", {"glassfs": {"seconds": [1 / 90, 1 / 80, 1 / 20]}, "curl": {"seconds": [1 / 95]}})
     text = row_text(cat.rows[0])
     assert "80.0 MB/s" in text and "20.0 MB/s … 90.0 MB/s" in text
     assert "met: 80.0 MB/s of 70.0 MB/s wanted" in text
 
 
-def test_sparse_frames_are_those_of_the_same_film_in_full(tmp_path: Path) -> None:
+def test_sparse_frames_equal_those_written_in_full(tmp_path: Path) -> None:
     contents.write_sparse_frames(tmp_path / "sparse.kdb", 3 << 20)
     with KinoWriter(tmp_path / "full.kdb", created=1) as writer:
         zeros = np.zeros((3, 1), np.float32)
@@ -137,7 +137,7 @@ def test_sparse_frames_are_those_of_the_same_film_in_full(tmp_path: Path) -> Non
     assert (tmp_path / "sparse.kdb").stat().st_blocks * 512 < len(full) // 4
 
 
-def test_dataset_of_the_benchmark_has_what_is_sampled(tmp_path: Path) -> None:
+def test_dataset_of_the_benchmark_has_its_samples(tmp_path: Path) -> None:
     contents.write_dataset(tmp_path / "data", 24)
     names = contents.dataset_names(24)
     written = {path.relative_to(tmp_path / "data").as_posix(): path for path in (tmp_path / "data").rglob("*.kdb")}
@@ -152,8 +152,7 @@ def test_dataset_of_the_benchmark_has_what_is_sampled(tmp_path: Path) -> None:
             assert tree.lookup(f"{episode}/images/{camera}/{frame:06d}.jpg").size > 2000
 
 
-def test_requests_are_those_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without those that asking for them costs, which are two here."""
+def test_requests_exclude_those_of_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Counter({"LOOKUP": 7})
 
     def asked(status: str) -> Counter[str]:
@@ -170,7 +169,7 @@ def test_requests_are_those_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None
     assert counting.passes("status", work, 10, "first", "again") == {"first": 0.5, "again": 0.5} | expected
 
 
-def test_no_requests_where_nobody_counts_them(tmp_path: Path) -> None:
+def test_no_requests_of_mounts_that_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text('{"errors": 0}')
     for status in (None, tmp_path / "status.json"):
         assert counting.passes(status, lambda: 0.5, 10, "first") == {"first": 0.5}
@@ -203,7 +202,7 @@ def test_goals_of_rates_and_of_other_measures() -> None:
     assert [row.part(row.measure.goals[0]) for row in walk.rows] == [1.5, 0.45]
 
 
-def test_tables_tell_who_is_not_there(tmp_path: Path) -> None:
+def test_tables_name_missing_and_failed_sides(tmp_path: Path) -> None:
     report = _report("cat-pictures", {"plain": {"seconds": [0.4, 0.5, 0.7]}, "libfuse 2": {"seconds": [2.0]}})
     report.notes = {"ratarmount": "not installed"}
     report.failures = [f"cat-pictures, glassfs: {tmp_path} is broken"] * 2
@@ -217,8 +216,8 @@ def test_tables_tell_who_is_not_there(tmp_path: Path) -> None:
     assert str(tmp_path) not in text
 
 
-def test_nothing_of_ours_calls_sync() -> None:
-    """Neither tests nor scripts, by Python or by a program: one mount that hangs would hang them all."""
+def test_no_test_or_script_calls_sync() -> None:
+    """sync(2) waits for every mount of the machine, also for one that hangs."""
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for folder in ("scripts", "tests") for path in sorted((ROOT / folder).rglob("*"))
@@ -231,7 +230,7 @@ def test_nothing_of_ours_calls_sync() -> None:
 
 
 @pytest.mark.slow
-def test_fuzzer_counts_what_it_tried_and_what_that_reached(tmp_path: Path) -> None:
+def test_fuzzer_counts_containers_and_lines_reached(tmp_path: Path) -> None:
     done = run(ROOT / "scripts/fuzzing.py", "--count", "200", "--seed", "1", "--keep", tmp_path / "crashes")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("200 containers: ") and " 0 crashed; " in done.stdout
@@ -245,7 +244,7 @@ def _raise(path: str, views: str = "") -> str:
 
 
 def _hang(path: str) -> str:
-    time.sleep(60)
+    threading.Event().wait()
     return "opened"
 
 
@@ -272,7 +271,7 @@ def test_fuzzer_notices_crashes(look: object, expected: str, monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fuse", ["3", "2"])
-def test_live_mutants_are_the_same_through_a_mount(tmp_path: Path, fuse: str) -> None:
+def test_live_fuzzer_finds_no_difference(tmp_path: Path, fuse: str) -> None:
     require(fuse)
     words = ("--live", "--count", "200", "--seed", "5", "--fuse", fuse)
     done = run(ROOT / "scripts/fuzzing.py", *words, "--keep", tmp_path / "crashes")
@@ -285,7 +284,7 @@ def test_live_mutants_are_the_same_through_a_mount(tmp_path: Path, fuse: str) ->
 @pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("fuse", ["3", "2"])
-def test_an_hour_of_live_mutants(tmp_path: Path, fuse: str) -> None:
+def test_live_fuzzing_for_an_hour(tmp_path: Path, fuse: str) -> None:
     require(fuse)
     words = ("--live", "--seconds", "3600", "--fuse", fuse, "--keep", str(tmp_path / "crashes"))
     done = run(ROOT / "scripts/fuzzing.py", *words, timeout=2 * 3600)
@@ -294,13 +293,13 @@ def test_an_hour_of_live_mutants(tmp_path: Path, fuse: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
-def test_two_hours_of_fuzzing(tmp_path: Path) -> None:
+def test_fuzzing_for_two_hours(tmp_path: Path) -> None:
     done = run(ROOT / "scripts/fuzzing.py", "--seconds", "7200", "--keep", tmp_path / "crashes", timeout=3 * 3600)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
 def _other_bytes(folder: Path, views: str = "") -> dict[str, fuzzing_reading.Tree]:
-    """As the library would if one of its files had another byte."""
+    """Return what the library shows, with a changed digest of each file."""
     found = fuzzing_reading.look_at_library(folder)
     for tree in found.values():
         for name, seen in tree.items():
@@ -318,7 +317,7 @@ def _other_sizes(folder: Path, views: str = "") -> dict[str, fuzzing_reading.Tre
 
 
 def _silent(folder: Path, views: str = "") -> dict[str, fuzzing_reading.Tree]:
-    time.sleep(60)
+    threading.Event().wait()
     return {}
 
 
@@ -345,7 +344,7 @@ def test_live_fuzzer_notices_differences(
     assert " 0 findings" not in capsys.readouterr().out
 
 
-def test_fuzzer_goes_on_from_what_reached_something_new() -> None:
+def test_coverage_counts_each_line_once() -> None:
     coverage = fuzzing._Coverage()
     from glassfs import names
 

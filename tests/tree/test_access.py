@@ -23,7 +23,7 @@ PEOPLE = [(uid, groups) for uid in range(4) for size in range(4) for groups in i
 
 
 def granted(permissions: int, owner: int, group: int, uid: int, groups: tuple[int, ...]) -> int:
-    """What the kernel grants a user: the first class that he is in counts."""
+    """What the kernel grants a user: the first class that matches counts."""
     if uid == owner:
         return permissions >> 6 & 7
     return permissions >> 3 & 7 if group in groups else permissions & 7

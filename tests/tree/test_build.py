@@ -288,7 +288,7 @@ def test_a_letter_before_a_path_is_not_ignored() -> None:
 
 
 def test_a_walk_during_forget_caches_nothing() -> None:
-    """The container was replaced while somebody was on the way into the old one."""
+    """The container was replaced during a walk into its old version."""
     old, new = (container_root(Group(b"", lambda: numbered(SMALL)), origin(name)) for name in ("old", "new"))
 
     class Replacing(FixedDirectory):

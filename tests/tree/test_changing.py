@@ -1,6 +1,6 @@
-"""Faults and changes under many readers: whole files of one version or an error, and nobody waits for another's source.
+"""Failures and changes under many readers: files of one version or an error, and no reader waits for another's source.
 
-What the kernel has to do with it is tested through mounts; this is the same without one.
+Tests of mounts cover the same with a kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Series and fields as directories, in which nothing is made before somebody asks for it."""
+"""Series and fields as directories, whose contents are made on demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Settled
 from tests.tree.trees import facts_of_nodes, files_of, origin, paths_of, tree_of
 
-# Series: folders of numbered contents, none of which is made before somebody asks.
+# Series: directories of numbered contents, made on demand.
 
 
 def series(count: int, digits: int = 1, has_groups: bool = False) -> tuple[Series, list[int]]:
@@ -79,7 +79,7 @@ def test_fully_named_contents_merge_before_a_series() -> None:
     assert files_of(tree) == {"/s/0.bin": b"0", "/s/1.bin": b"other", "/s/2.bin": b"2", "/s/1~2.bin": b"1"}
 
 
-# Fields: folders of contents whose names are known, each of which is made when somebody asks for it.
+# Fields: directories of contents with known names, made on demand.
 
 
 def fields(*names: bytes, collections: int = 0) -> tuple[Fields, list[bytes]]:

@@ -340,7 +340,7 @@ def test_a_lookup_notices_changes() -> None:
     assert isinstance(sources.tree.lookup("/0"), Directory)
     assert old.origin.lease.is_replaced
     assert paths_of(sources.tree) == {"/0/", "/0/b.bin"}
-    assert "/0" in sources.refresh()  # for whoever has to tell others, who may have looked before
+    assert "/0" in sources.refresh()  # the kernel may have cached the old one
     assert sources.refresh() == []
 
 

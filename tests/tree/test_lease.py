@@ -1,4 +1,4 @@
-"""Leases: what is held while somebody uses a version, and given back with the last one."""
+"""Leases: sources stay open while a version is in use, and are parked with the last release."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_kept_series_and_deeper_members_count() -> None:
 
 
 def test_a_rebuilt_directory_still_reports_its_errors() -> None:
-    """It is found when somebody looks inside; the group that was looked into is gone by then."""
+    """The error is found when the directory is listed; the group is gone by then."""
 
     def broken(name: bytes) -> Group:
         def members() -> list[Member]:

@@ -1,4 +1,4 @@
-"""What is parsed of containers, and for how long: a budget of bytes, leases that outlive it, what is told of both."""
+"""The cache of parsed containers: its memory budget, leases that outlive its entries, and its listeners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
 from glassfs.tree import ContainerSettings, Sources
-from glassfs.tree.containers import parsed as contents_module
+from glassfs.tree.containers import parsed
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
 from glassfs.tree.containers.leases import COMPARED
 from glassfs.tree.containers.parsed import ParsedContainers
@@ -298,7 +298,7 @@ def test_a_container_weighs_what_it_allocates(monkeypatch: pytest.MonkeyPatch) -
             assert weight(sources) > 200_000
         directory.listing()
     # Each is 0.7 MB by now, and some are not measured again yet.
-    assert len(sources.containers.all_open()) <= 7 + contents_module.RECENT
+    assert len(sources.containers.all_open()) <= 7 + parsed.RECENT
     for _ in range(3):
         sources.refresh()
     assert len(sources.containers.all_open()) <= 7
@@ -344,8 +344,8 @@ def test_the_cache_keeps_recent_containers_and_adds_up(steps: list[tuple[str, in
 
     expected: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contents_module, "LEAST_WEIGHT", 0)
-        patch.setattr(contents_module, "weight_of", lambda container, limit: weights[int(container.version)])
+        patch.setattr(parsed, "LEAST_WEIGHT", 0)
+        patch.setattr(parsed, "weight_of", lambda container, limit: weights[int(container.version)])
         for step, number, size in steps:
             going: list[int] = []
             dropped.clear()
@@ -381,11 +381,11 @@ def test_containers_are_not_weighed_too_often(monkeypatch: pytest.MonkeyPatch) -
     sources = sources_within(many(20), 1 << 20)
     sources.tree.root.listing()
     measured = []
-    monkeypatch.setattr(contents_module, "weight_of", lambda container, limit: measured.append(container) or 100)
+    monkeypatch.setattr(parsed, "weight_of", lambda container, limit: measured.append(container) or 100)
     for _ in range(30):
         sources.refresh()
     assert len(measured) == 20
-    monkeypatch.setattr(contents_module, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(parsed, "PAUSE_SECONDS", 0.0)
     sources.containers._parsed._next_round = 0.0
     for _ in range(3):
         sources.refresh()

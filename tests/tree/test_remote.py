@@ -1,4 +1,4 @@
-"""Stores in which looking into a file costs a request: names decide at listing, first bytes once somebody enters."""
+"""Remote stores: file names decide at listing, first bytes when a directory is entered."""
 
 from __future__ import annotations
 

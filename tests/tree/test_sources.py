@@ -51,7 +51,7 @@ def test_the_root_of_several_has_the_attributes_of_the_newest() -> None:
 
 
 def test_a_private_source_leaves_the_root_of_several_public() -> None:
-    """Whoever may read one of them gets there, and the closed ones keep their own modes."""
+    """Users who may read one source reach it, and private sources keep their own modes."""
     store = MemoryStore({"open": made(a=b"1")})
     store.put("closed", made(b=b"2"), 0o600, uid=5)
     root = sources_of(store, "open", "closed").tree.root
@@ -61,7 +61,7 @@ def test_a_private_source_leaves_the_root_of_several_public() -> None:
 
 
 def test_the_root_of_many_costs_one_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one at each path that is looked up after some container was closed for another."""
+    """Evictions do not cause the whole root to be checked again."""
     store = MemoryStore({f"{number}": made(a=b"%d" % number) for number in range(200)})
     sources = sources_of(store, *(f"{number}" for number in range(200)), limit=4)
     asked = []
@@ -230,7 +230,7 @@ def test_two_names_cut_to_the_same_are_both_shown() -> None:
 
 
 def test_lookups_of_missing_names_list_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Editors and shells ask for backups and half names all the time."""
+    """Editors and shells often look up backups and prefixes."""
     store = MemoryStore({f"{number}": b"" for number in range(3000)})
     tree = sources_of(store).tree
     listed = []
@@ -332,7 +332,7 @@ def test_the_folder_of_a_named_container_made_again(tmp_path: Path) -> None:
 
 
 def test_a_mount_of_glassfs_is_an_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A3: whoever is behind it is never asked."""
+    """A3: the mount is never opened."""
     store = MemoryStore({"mount/file": b"x", "other": b""})
 
     def entry(path: StorePath) -> Entry:

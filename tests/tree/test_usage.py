@@ -1,4 +1,4 @@
-"""How large the sources are: summed up in the background, whoever asks waits for nobody."""
+"""The size of the sources: summed up in the background."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _named(fo: object) -> str:
         raise Refused(f"fo has to be the name of a container, not {type(fo).__name__}")
     if not fo:
         raise Refused(
-            "there is no container to look into: name it as in glassfs://episodes.parquet::run.kdb, or by fo=",
+            "no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=",
         )
     return fo
 

@@ -130,12 +130,3 @@ def read_all(paged: PagedObject, facts: Facts, step: int, start: int = 0, end: i
     for offset in range(start, facts.size if end is None else end, step):
         size = min(step, facts.size - offset)
         assert read(paged, offset, size) == content(facts, offset, size)
-
-
-def until(condition: Callable[[], object]) -> None:
-    waiting = threading.Event()
-    for _ in range(6000):
-        if condition():
-            return
-        waiting.wait(0.01)
-    raise AssertionError("it does not come about")

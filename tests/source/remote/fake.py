@@ -1,20 +1,20 @@
-"""A server in memory that does what a test tells it: other versions, silence, faults."""
+"""A server in memory with versions, errors and listings that block."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from glassfs.errors import Changed, GlassfsError, NotFound
 from glassfs.source import Path
 from glassfs.source.remote.server import Facts, Listed, Server
+from tests.waiting import wait_for
 
 
 class FakeServer(Server):
-    """``lists``, ``begins`` and ``fetches`` count requests; each takes ``delay`` seconds, and raises ``failure``."""
+    """``lists``, ``begins`` and ``fetches`` count requests; each raises ``failure``. Listings wait for ``gate``."""
 
     name = "fake://bucket"
     identity = "fake"
@@ -23,7 +23,8 @@ class FakeServer(Server):
 
     def __init__(self) -> None:
         self.objects: dict[Path, tuple[Facts, bytes]] = {}
-        self.delay = 0.0
+        self.gate = threading.Event()
+        self.gate.set()
         self.failure: GlassfsError | None = None
         self.lists = self.begins = self.fetches = self.same = 0
         self.is_closed = False
@@ -37,6 +38,7 @@ class FakeServer(Server):
 
     def list(self, path: Path) -> Sequence[Listed]:
         self._asked("lists")
+        wait_for(self.gate)
         below = [known for known in list(self.objects) if known[: len(path)] == path and len(known) > len(path)]
         folders = {known[len(path)] for known in below if len(known) > len(path) + 1}
         objects = [Listed(known[-1], self.objects[known][0]) for known in below if len(known) == len(path) + 1]
@@ -67,7 +69,5 @@ class FakeServer(Server):
     def _asked(self, counter: str) -> None:
         with self._lock:
             setattr(self, counter, getattr(self, counter) + 1)
-        if self.delay:
-            time.sleep(self.delay)
         if self.failure is not None:
             raise self.failure

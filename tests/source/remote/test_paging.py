@@ -24,8 +24,8 @@ from tests.source.remote.counting import (
     opened,
     read,
     read_all,
-    until,
 )
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_memory_is_what_the_budget_says_and_what_is_waited_for(server: CountingS
     gate = Gate(server)
     with ThreadPoolExecutor(48) as threads:
         readers = [threads.submit(read, paged, 10 * M + place * 3 * M, 4 * K) for place in range(48)]
-        until(lambda: len(gate.waiting) >= 48)
+        wait_until(lambda: len(gate.waiting) >= 48)
         assert paged._cache.used <= 4 * M + 48 * PAGE
         gate.open()
         for place, reader in enumerate(readers):
@@ -194,7 +194,7 @@ def test_what_is_forgotten_while_it_is_fetched_is_not_kept(server: CountingServe
     gate = Gate(server)
     with ThreadPoolExecutor(1) as threads:
         reader = threads.submit(read, paged, 0, M)
-        until(lambda: gate.waiting)
+        wait_until(lambda: gate.waiting)
         pages.clear()
         gate.open()
         assert reader.result() == content(facts, 0, M)
@@ -210,7 +210,7 @@ def test_one_request_however_many_wait(server: CountingServer) -> None:
     gate = Gate(server)
     with ThreadPoolExecutor(16) as threads:
         readers = [threads.submit(read, paged, M + place * K, 4 * K) for place in range(16)]
-        until(lambda: gate.waiting)
+        wait_until(lambda: gate.waiting)
         assert read(paged, 0, 4 * K) == content(facts, 0, 4 * K)
         gate.open()
         for place, reader in enumerate(readers):
@@ -222,7 +222,7 @@ def waiting_readers(paged: PagedObject, threads: ThreadPoolExecutor, count: int)
     """Readers of one page, which all wait for it."""
     readers = [threads.submit(read, paged, M + place, 1) for place in range(count)]
     page = paged._pages.pages
-    until(lambda: M // PAGE in page and page[M // PAGE].users == count)
+    wait_until(lambda: M // PAGE in page and page[M // PAGE].users == count)
     return readers
 
 
@@ -343,7 +343,7 @@ def test_who_waits_holds_up_nobody(server: CountingServer) -> None:
     gate = Gate(server)
     with ThreadPoolExecutor(40) as threads:
         readers = [threads.submit(read, paged, M + place * BLOCK // 4, 1) for place in range(32)]
-        until(lambda: len(gate.waiting) >= 4)
+        wait_until(lambda: len(gate.waiting) >= 4)
         for _ in range(100):
             assert read(paged, 100, 100) == content(facts, 100, 100)
         assert not any(reader.done() for reader in readers)
@@ -376,7 +376,7 @@ def test_what_was_fetched_is_on_disk_for_the_next_process(server: CountingServer
     disk = Disk()
     paged = PageCache(64 * M, disk).object(server, PATH, facts)
     read_all(paged, facts, 128 * K)
-    until(lambda: sum(map(len, disk.kept.values())) == facts.size)
+    wait_until(lambda: sum(map(len, disk.kept.values())) == facts.size)
     del server.requests[:]
     again = PageCache(64 * M, disk).object(server, PATH, facts)
     read_all(again, facts, 128 * K)
@@ -426,7 +426,7 @@ def test_holes_on_disk_are_fetched(server: CountingServer) -> None:
     facts = server.put(4 * M)
     disk = Disk()
     read(PageCache(64 * M, disk).object(server, PATH, facts), 0, 2 * M)
-    until(lambda: len(disk.kept) == 8)
+    wait_until(lambda: len(disk.kept) == 8)
     keys = sorted(disk.kept, key=lambda key: key[2])
     del disk.kept[keys[2]]
     disk.kept[keys[5]] = b"short"
@@ -443,7 +443,7 @@ def test_what_has_no_lasting_version_is_not_on_disk(server: CountingServer, etag
     read(pages.object(server, PATH, facts), 0, M)
     told = server.put(M, "two")
     read(pages.object(server, PATH, told), 0, M)
-    until(lambda: len(disk.kept) == 4)
+    wait_until(lambda: len(disk.kept) == 4)
     assert {key[1] for key in disk.kept} == {"two"}
 
 
@@ -458,6 +458,6 @@ def test_a_slow_disk_holds_up_no_reader(server: CountingServer) -> None:
     assert pages.used <= 8 * M
     assert server.fetched == facts.size
     disk.wait.set()
-    until(lambda: len(disk.kept) >= 4 * M // PAGE)
+    wait_until(lambda: len(disk.kept) >= 4 * M // PAGE)
 
 

@@ -18,8 +18,8 @@ from tests.source.remote.counting import (
     opened,
     read,
     read_all,
-    until,
 )
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_large_read_is_in_requests_of_two_mebibytes_at_once(server: CountingSe
     gate = Gate(server)
     with ThreadPoolExecutor(1) as threads:
         reader = threads.submit(read, paged, 10 * M, 32 * M)
-        until(lambda: len(gate.waiting) >= 9)
+        wait_until(lambda: len(gate.waiting) >= 9)
         assert server.fetched == 18 * M
         assert {size for _, size in server.requests} == {2 * M}
         gate.open()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,15 +16,7 @@ from glassfs.source.remote.paging import PageCache
 from glassfs.source.remote.store import FIRST_BYTES, RemoteStore
 from tests.source.remote.fake import FakeServer
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
-
-PATIENCE = 30.0
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+from tests.waiting import SECONDS, wait_until
 
 
 def folder(server: FakeServer, poll: float = 1000.0, **options: object) -> RemoteStore:
@@ -133,34 +125,36 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_whoever_looks_never_waits_for_a_listing_that_is_known(server: FakeServer, clock: Clock) -> None:
+def test_lookup_returns_an_old_listing_while_it_is_refreshed(server: FakeServer, clock: Clock) -> None:
     server.put("a", b"x")
     store = folder(server, poll=10.0)
     store.entry(("a",))
-    server.delay = 0.5
+    server.gate.clear()
     server.put("a", b"xy")
     clock.now += 15
-    before = time.monotonic()
     assert store.entry(("a",)).size == 1
-    assert time.monotonic() - before < 0.25
-    until(lambda: store.entry(("a",)).size == 2)
+    server.gate.set()
+    wait_until(lambda: store.entry(("a",)).size == 2)
     assert server.lists == 2
 
 
-def test_whoever_looks_after_long_waits_a_little_for_news(server: FakeServer, clock: Clock) -> None:
+def test_lookup_waits_a_little_for_a_very_old_listing(
+    server: FakeServer, clock: Clock, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server.put("a", b"x")
     store = folder(server, poll=10.0)
     store.entry(("a",))
     server.put("a", b"xy")
     clock.now += 300
+    monkeypatch.setattr(cached, "NEWS_SECONDS", SECONDS)
     assert store.entry(("a",)).size == 2
     server.put("a", b"xyz")
-    server.delay = 3.0
+    server.gate.clear()
     clock.now += 300
-    before = time.monotonic()
+    monkeypatch.setattr(cached, "NEWS_SECONDS", 0.01)
     assert store.entry(("a",)).size == 2
-    assert time.monotonic() - before < 2.5
-    until(lambda: store.entry(("a",)).size == 3)
+    server.gate.set()
+    wait_until(lambda: store.entry(("a",)).size == 3)
 
 
 def test_an_object_in_doubt_costs_its_neighbours_nothing(server: FakeServer) -> None:
@@ -179,24 +173,25 @@ def test_an_object_in_doubt_costs_its_neighbours_nothing(server: FakeServer) -> 
     assert store.entry(("a",)).size == 5
 
 
-def test_news_that_were_asked_for_before_a_doubt_do_not_end_it(server: FakeServer) -> None:
+def test_listing_begun_before_a_doubt_does_not_settle_it(server: FakeServer, clock: Clock) -> None:
     server.put("a", b"old")
-    store = folder(server, poll=0.001)
+    store = folder(server, poll=10.0)
     source = store.open(("a",))
-    server.delay = 0.3
-    lists = server.lists
-    time.sleep(0.01)
-    lister = threading.Thread(target=lambda: list(store.list(())))
-    lister.start()
-    until(lambda: server.lists > lists)
+    server.gate.clear()
+    clock.now += 15
+    assert store.entry(("a",)).size == 3
+    wait_until(lambda: server.lists == 2)
     server.put("a", b"newer")
+    clock.now += 1
     with pytest.raises(Changed):
         source.read(0, 3)
-    assert store.entry(("a",)).size == 5
-    lister.join()
+    with ThreadPoolExecutor(1) as threads:
+        entry = threads.submit(store.entry, ("a",))
+        server.gate.set()
+        assert entry.result().size == 5
 
 
-def test_one_server_that_is_slow_keeps_no_other_waiting(clock: Clock) -> None:
+def test_slow_server_does_not_delay_others(clock: Clock) -> None:
     slow, quick = FakeServer(), FakeServer()
     for number in range(40):
         slow.put(f"{number}/a", b"x")
@@ -205,32 +200,36 @@ def test_one_server_that_is_slow_keeps_no_other_waiting(clock: Clock) -> None:
     for number in range(40):
         there.list((f"{number}",))
     here.list(())
-    slow.delay = 0.5
+    slow.gate.clear()
     clock.now += 15
     for number in range(40):
         there.entry((f"{number}", "a"))
-    begun = time.monotonic()
     here.list(())
-    there.list(("39",))
-    assert time.monotonic() - begun < 3
-    assert quick.lists == 2 and slow.lists < 70
-    slow.delay = 0.0
+    assert quick.lists == 2 and slow.lists <= 40 + cached.MOST_REFRESHING
+    with ThreadPoolExecutor(1) as threads:
+        listing = threads.submit(there.list, ("39",))
+        wait_until(lambda: slow.lists == 40 + cached.MOST_REFRESHING + 1)
+        slow.gate.set()
+        assert len(list(listing.result())) == 1
 
 
-def test_a_machine_without_threads_looks_again_later(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refresh_without_threads_happens_later(
+    server: FakeServer, clock: Clock, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def start(self: object) -> None:
         raise RuntimeError("can't start new thread")
 
     server.put("a", b"x")
-    store = folder(server, poll=0.001)
+    store = folder(server, poll=10.0)
     store.entry(("a",))
+    store._loads.pool.close()
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "glassfs-loads"])
+    server.put("a", b"xy")
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
         for _ in range(3):
-            time.sleep(0.002)
+            clock.now += 15
             assert store.entry(("a",)).size == 1
-    server.put("a", b"xy")
-    time.sleep(0.002)
     assert [entry.size for _, entry in store.list(())] == [2]
 
 
@@ -249,21 +248,21 @@ def test_silence_leaves_what_was_known(server: FakeServer) -> None:
     server.failure = DeviceFailed("does not answer", "fake")
     before = server.lists
     assert store.entry(("a",)).size == 1
-    until(lambda: server.lists > before)
+    wait_until(lambda: server.lists > before)
     assert store.entry(("a",)).size == 1
     with pytest.raises(DeviceFailed, match="does not answer"):
         store.list(())
 
 
-def test_those_who_come_first_wait_for_one_request(server: FakeServer) -> None:
+def test_concurrent_lookups_share_one_request(server: FakeServer) -> None:
     server.put("a", b"x")
-    server.delay = 0.3
+    server.gate.clear()
     store = folder(server)
-    threads = [threading.Thread(target=store.entry, args=(("a",),)) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(16) as threads:
+        entries = [threads.submit(store.entry, ("a",)) for _ in range(16)]
+        wait_until(lambda: server.lists)
+        server.gate.set()
+        assert {entry.result().size for entry in entries} == {1}
     assert server.lists == 1
 
 
@@ -344,9 +343,9 @@ class TestObjectsByThemselves:
     def test_it_is_asked_whether_it_is_the_same(self, server: FakeServer, store: RemoteStore) -> None:
         store.entry(("run.kdb",))
         store.entry(("run.kdb",))
-        until(lambda: server.same)
+        wait_until(lambda: server.same)
         server.put("run.kdb", b"other")
-        until(lambda: store.entry(("run.kdb",)).size == 5)
+        wait_until(lambda: store.entry(("run.kdb",)).size == 5)
         del server.objects[("run.kdb",)]
 
         def is_gone() -> bool:
@@ -356,7 +355,7 @@ class TestObjectsByThemselves:
                 return True
             return False
 
-        until(is_gone)
+        wait_until(is_gone)
 
     def test_siblings_are_found_and_folders_are_not(self, server: FakeServer, store: RemoteStore) -> None:
         assert store.open(("part.0",)).read(0, 4) == b"part"

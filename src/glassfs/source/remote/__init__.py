@@ -1,1 +1,1 @@
-"""What is elsewhere: objects on servers, named by URLs, as stores like any other."""
+"""Remote sources: objects on servers, named by URLs, as stores like any other."""

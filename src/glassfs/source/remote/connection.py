@@ -1,4 +1,4 @@
-"""How to reach what is named by a URL: what a person says beside it."""
+"""How to reach the server of a URL: what the user says beside the URL."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-TIMEOUT = 30.0
-POLL = 30.0
+TIMEOUT_SECONDS = 30.0
+POLL_SECONDS = 30.0
 DISK_CACHE_SIZE = 10 << 30
 MEMORY = 64 << 20
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Times are seconds, sizes bytes. What is secret is not in its ``repr``.
+    """Options and credentials; times in seconds, sizes in bytes. ``repr`` shows no secrets.
 
-    ``endpoint`` and ``region`` are those of a service such as S3; ``profile`` is a section of the usual files with
-    credentials, and ``anonymous`` is for whoever has none. A read or listing ends within ``timeout``. What was listed
-    is looked at again every ``poll``. Blocks are kept in up to ``memory``, and in the folder ``disk_cache`` if there is
-    one. What is there belongs to ``owner``, a user and a group, or to who runs this, and has ``permissions``: nine
-    bits, of which folders have those for reading as those for entering, too. ``key``, ``secret`` and ``token`` are
-    credentials of programs that have them; ``extra`` are options for the fsspec file system of a protocol that glassfs
-    does not know itself.
+    ``endpoint`` and ``region`` are those of a service such as S3; ``profile`` is a section of the usual credential
+    files; ``anonymous`` sends no credentials. A read or listing ends within ``timeout``; listings are refreshed every
+    ``poll``. Blocks take up to ``memory``, and are stored in the folder ``disk_cache`` if there is one. Entries belong
+    to ``owner``, a user and a group (None: the current ones), and have ``permissions``: nine bits; folders may be
+    entered by those who may read. ``key``, ``secret`` and ``token`` are credentials that a program passes; ``extra``
+    are options of the fsspec file system of a protocol that glassfs does not speak itself.
     """
 
     endpoint: str = ""
     region: str = ""
     profile: str = ""
     anonymous: bool = False
-    timeout: float = TIMEOUT
-    poll: float = POLL
+    timeout: float = TIMEOUT_SECONDS
+    poll: float = POLL_SECONDS
     disk_cache: str = ""
     disk_cache_size: int = DISK_CACHE_SIZE
     memory: int = MEMORY
@@ -42,5 +41,5 @@ class Connection:
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def within(self, memory: int) -> Connection:
-        """The same, with so much memory for blocks."""
+        """Return a copy with another limit of memory."""
         return replace(self, memory=memory)

@@ -1,4 +1,4 @@
-"""From URLs to stores: which are folders, and which are objects that were named by themselves."""
+"""Open the stores of URLs: folders, or single objects."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from glassfs.source.remote.url import WEB, Url, parsed
 
 
 def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str], bool]) -> list[Named]:
-    """The stores of what these URLs name. They share servers and memory."""
+    """Return what these URLs name. Their stores share servers and memory.
+
+    ``is_file`` tells from a name whether an object is more likely than a folder. Raises NotFound and others.
+    """
     disk = DiskCache(connection.disk_cache, connection.disk_cache_size) if connection.disk_cache else None
     pages = PageCache(connection.memory, disk)
     servers: dict[tuple[str, str, str], Server] = {}
     stores: dict[tuple[Server, Path, bool], RemoteStore] = {}
 
     def named(url: Url) -> Named:
-        place = url.scheme, f"{url.userinfo}@{url.host}", url.query
-        server = servers.get(place)
+        key = url.scheme, f"{url.userinfo}@{url.host}", url.query
+        server = servers.get(key)
         if server is None:
-            server = servers[place] = server_of(url, connection)
+            server = servers[key] = server_of(url, connection)
 
         def store(root: Path, has_folders: bool) -> RemoteStore:
             key = server, root, has_folders
@@ -37,7 +40,7 @@ def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str]
         def folder() -> Named:
             found = Named(store(url.path, True), (), url.path[-1] if url.path else url.host)
             if not next(found.store.list(()), None) and url.path:
-                raise NotFound("there is no such object, nor a folder that has any", url.shown)
+                raise NotFound("there is no such object or folder", url.shown)
             return found
 
         def single() -> Named:

@@ -1,6 +1,6 @@
-"""What people type about what is elsewhere: options after ``-o``, and URLs that cannot be meant as they stand.
+"""Parse the options of remote sources after ``-o``, and reject mistyped URLs.
 
-Pure functions. WrongValue and Refused are sentences for whoever has typed it, with nothing secret in them.
+Pure functions. WrongValue and Refused carry messages for the user, without secrets.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from typing import Any
 
 from glassfs.errors import GlassfsError, Refused
 from glassfs.sizes import human_size, parse_size
-from glassfs.source.remote.connection import DISK_CACHE_SIZE, POLL, TIMEOUT, Connection
+from glassfs.source.remote.connection import DISK_CACHE_SIZE, POLL_SECONDS, TIMEOUT_SECONDS, Connection
 from glassfs.source.remote.url import ALIASES, LOCAL, WEB, is_url, shown
 
 DESCRIPTIONS = {
-    "endpoint=URL": "of a URL: the server to ask, instead of the one that its service has",
+    "endpoint=URL": "of a URL: the server to use instead of the service's own",
     "region=NAME": "of a URL: the region of its bucket",
-    "profile=NAME": "of a URL: the section with credentials in the usual files, such as ~/.aws/credentials",
-    "anonymous": "of a URL: ask without credentials",
-    "timeout=SECONDS": f"of a URL: how long a read or a listing may take ({TIMEOUT:g})",
-    "poll=SECONDS": f"of a URL: when to look again for what has changed ({POLL:g})",
-    "disk_cache=DIR": "of a URL: keep blocks in this folder, for later mounts and commands as well",
-    "disk_cache_size=SIZE": f"of a URL: how much of them ({human_size(DISK_CACHE_SIZE)})",
+    "profile=NAME": "of a URL: the section of the usual credential files, such as ~/.aws/credentials",
+    "anonymous": "of a URL: send no credentials",
+    "timeout=SECONDS": f"of a URL: how long a read or a listing may take ({TIMEOUT_SECONDS:g})",
+    "poll=SECONDS": f"of a URL: how often to check for changes ({POLL_SECONDS:g})",
+    "disk_cache=DIR": "of a URL: store blocks in this folder, for later mounts and commands",
+    "disk_cache_size=SIZE": f"of a URL: how many bytes of them ({human_size(DISK_CACHE_SIZE)})",
 }
-LONGEST_TIMEOUT = 3600.0
-LONGEST_POLL = 30 * 86_400.0
+LONGEST_TIMEOUT_SECONDS = 3600.0
+LONGEST_POLL_SECONDS = 30 * 86_400.0
 
 CREDENTIALS = (
     "credentials are taken from the environment and the usual files (~/.aws, ~/.netrc …), never from the command line"
 )
 _SCHEMES = {"s3", "gs", "az", "ssh", "sftp", "ftp", "hf", *ALIASES, *WEB, *LOCAL}
 _OWN_USERS = {"s3", "s3a", "gs", "gcs", *WEB}
-"""Schemes where whoever stands before an @ is a secret; elsewhere it may be a user, or what a container is called."""
+"""Schemes where any userinfo is a secret; in others it may be a user or the name of a container."""
 _ONE_SLASH = re.compile(r"([A-Za-z0-9]+):/*(.*)", re.DOTALL)
 _CREDENTIAL = re.compile(r"(.*_)?(key|secret|token|password|passwd|access_key_id|secret_access_key)")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}")
 
 
 class WrongValue(GlassfsError, ValueError):
-    """A value that an option cannot have."""
+    """An invalid value of an option."""
 
 
 def split(text: str) -> list[str]:
-    """Options at commas; a backslash before a comma or a backslash takes it as it is."""
+    """Split options at commas; a backslash escapes a comma or a backslash."""
     options, current, characters = [], "", iter(text)
     for character in characters:
         if character == "\\":
@@ -59,7 +59,7 @@ def split(text: str) -> list[str]:
 
 
 def close_to(name: str, known: Collection[str]) -> str:
-    """``; did you mean …?``, of the options that are described so; empty where none is like it."""
+    """Return ``; did you mean …?`` with the most similar known option, or ""."""
     from difflib import get_close_matches
 
     names = [option.partition("=")[0] for options in known for option in options.split(", ")]
@@ -68,7 +68,7 @@ def close_to(name: str, known: Collection[str]) -> str:
 
 
 def with_option(connection: Connection, option: str) -> Connection | None:
-    """The connection with an option as it is typed; None if this is not one of a connection. Raises WrongValue."""
+    """Return the connection with an option as typed; None if it is not one of a connection. Raises WrongValue."""
     name, has_value, value = option.partition("=")
     if name == "anonymous":
         if has_value:
@@ -86,7 +86,7 @@ def with_option(connection: Connection, option: str) -> Connection | None:
 
 
 def connection_from(texts: Sequence[str]) -> Connection:
-    """What options after ``-o`` say, several to a text. Raises WrongValue, also for one that nobody knows."""
+    """Return the connection for the texts after ``-o``. Raises WrongValue, also for unknown options."""
     connection = Connection()
     for option in (option.strip() for text in texts for option in split(text)):
         if option:
@@ -98,12 +98,12 @@ def connection_from(texts: Sequence[str]) -> Connection:
 
 
 def told(connection: Connection) -> dict[str, object]:
-    """The options of a connection, for everybody to see."""
+    """Return the options of a connection that other users may see."""
     return {name.partition("=")[0]: getattr(connection, name.partition("=")[0]) for name in DESCRIPTIONS}
 
 
 def demand_plain(name: str) -> None:
-    """Raises Refused for a URL that has credentials in it, or that ends with a blank from somewhere else."""
+    """Raise Refused for a URL that contains credentials, or that ends with a space, as copied text may."""
     if not is_url(name):
         return
     scheme, _, rest = name.partition("://")
@@ -111,11 +111,11 @@ def demand_plain(name: str) -> None:
     if at and (":" in userinfo or scheme.lower() in _OWN_USERS):
         raise Refused(CREDENTIALS, shown(name))
     if name != name.rstrip():
-        raise Refused("ends with a blank", shown(name))
+        raise Refused("ends with a space", shown(name))
 
 
 def meant_by(name: str) -> str:
-    """For a name that is not there: the URL that may be meant by it, as ``; did you mean …?``, or nothing."""
+    """Return ``; did you mean …?`` with the URL that a name which does not exist may stand for, or ""."""
     if is_url(name.strip()):
         return f"; did you mean '{shown(name.strip())}'?"
     found = _ONE_SLASH.fullmatch(name.strip())
@@ -142,7 +142,7 @@ def _endpoint(name: str, value: str) -> str:
 
 
 def _seconds(name: str, value: str) -> float:
-    longest = LONGEST_TIMEOUT if name == "timeout" else LONGEST_POLL
+    longest = LONGEST_TIMEOUT_SECONDS if name == "timeout" else LONGEST_POLL_SECONDS
     if not _SECONDS.fullmatch(value) or not 0 < float(value) <= longest:
         raise WrongValue(f"option {name}: {value!r} is not a number of seconds, over 0 and up to {longest:g}")
     return float(value)

@@ -1,8 +1,8 @@
-"""What programs say of how to reach a server, in a mapping of options, as a ``Connection``. Pure functions.
+"""Translate ``storage_options`` of programs into a ``Connection``. Pure functions.
 
-The names are those of s3fs, gcsfs, adlfs and fsspec's HTTP file system, beside those that ``Connection`` has itself.
-What is not understood is refused, as an option that did nothing might be one that mattered; those that only tune how
-these file systems read and remember have no meaning here, and are passed over. Sentences name options, never values.
+Accepted are the fields of ``Connection`` and the names of s3fs, gcsfs, adlfs and fsspec's HTTP file system. Options
+that only tune how these read and cache are ignored; unknown ones are refused, as they may matter. Messages name
+options, never values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import ALIASES, LOCAL, WEB, is_url, shown
 
 KNOWN = ("s3", "gs", "az", *WEB)
-"""The protocols that glassfs speaks itself."""
+"""Protocols that glassfs speaks itself."""
 
 OWN_TEXTS = ("endpoint", "region", "profile", "key", "secret", "token", "disk_cache")
 OWN_NUMBERS = ("timeout", "poll", "disk_cache_size")
@@ -30,18 +30,18 @@ NAMES = {
     "http": {},
     "https": {},
 }
-"""What the usual file systems call what ``Connection`` calls otherwise."""
-INSIDE = "client_kwargs"
-"""An option of options."""
-ANYBODY = ("anon", "anonymous")
+"""Options of the usual file systems, and the fields of ``Connection`` that they mean."""
+NESTED = "client_kwargs"
+"""An option that contains options."""
+ANONYMOUS = ("anon", "anonymous")
 TOKENS = {"anon": True, "google_default": False, "cloud": False, "cache": False}
-"""What gcsfs takes for a token: whether it stands for nobody, or for the credentials that are found anyway."""
+"""Words that gcsfs accepts as a token, and whether they mean anonymous access or the usual credentials."""
 GENERAL = frozenset((
     "asynchronous", "auto_mkdir", "batch_size", "block_size", "cache_options", "cache_type", "listings_expiry_time",
     "loop", "max_paths", "skip_instance_cache", "use_listings_cache",
 ))
-"""Options of file systems in general that mean nothing here."""
-PASSED_OVER = GENERAL | {
+"""Options of file systems in general that have no effect here."""
+IGNORED = GENERAL | {
     "blocksize", "cache_regions", "cache_timeout", "check_connection", "consistency", "default_block_size",
     "default_cache_type", "default_fill_cache", "encoded", "fill_cache", "max_concurrency", "project", "same_scheme",
     "simple_links", "size_policy",
@@ -49,7 +49,7 @@ PASSED_OVER = GENERAL | {
 
 
 def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Connection:
-    """What these options say of how to reach what has this protocol; sentences call it ``source``. Raises Refused."""
+    """Return the connection for options of a protocol; messages call the container ``source``. Raises Refused."""
     if protocol in LOCAL:
         return _known("file", dict(options), source)
     known = ALIASES.get(protocol, protocol)
@@ -57,7 +57,7 @@ def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Con
 
 
 def connection_to(sources: Sequence[str], options: Mapping[str, Any]) -> Connection:
-    """The same for sources of which some are URLs. Raises Refused where these have several protocols, or none is."""
+    """Return the connection for sources some of which are URLs, all of one protocol. Raises Refused."""
     urls = [source for source in sources if is_url(source)]
     schemes = {source.partition("://")[0].lower() for source in urls}
     if len({ALIASES.get(scheme, scheme) for scheme in schemes}) != 1:
@@ -67,7 +67,7 @@ def connection_to(sources: Sequence[str], options: Mapping[str, Any]) -> Connect
 
 
 def _any(options: dict[str, Any], source: str) -> Connection:
-    """For a protocol that fsspec has a file system for: what glassfs does itself is taken out of its options."""
+    """Split the options of an fsspec file system from those that glassfs handles itself."""
     own: dict[str, Any] = {
         name: options.pop(name) for name in ("poll", "disk_cache", "disk_cache_size") if name in options
     }
@@ -77,19 +77,19 @@ def _any(options: dict[str, Any], source: str) -> Connection:
 
 
 def _known(protocol: str, options: dict[str, Any], source: str) -> Connection:
-    said: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     names = NAMES.get(protocol, {})
-    inside = options.pop(INSIDE, None) or {}
-    if not isinstance(inside, Mapping):
-        raise Refused(f"the option {INSIDE} has to be a mapping", source)
-    for option, value in (*options.items(), *inside.items()):
+    nested = options.pop(NESTED, None) or {}
+    if not isinstance(nested, Mapping):
+        raise Refused(f"the option {NESTED} has to be a mapping", source)
+    for option, value in (*options.items(), *nested.items()):
         name = names.get(option, option)
-        if value is None or option in PASSED_OVER:
+        if value is None or option in IGNORED:
             continue
-        if option in ANYBODY:
-            said["anonymous"] = bool(value)
+        if option in ANONYMOUS:
+            found["anonymous"] = bool(value)
         elif protocol == "gs" and name == "token" and isinstance(value, str) and value in TOKENS:
-            said["anonymous"] = TOKENS[value] or said.get("anonymous", False)
+            found["anonymous"] = TOKENS[value] or found.get("anonymous", False)
         elif protocol == "gs" and name == "token" and isinstance(value, str) and "/" in value:
             raise Refused(
                 "the option token names a file: that of a service account is taken from GOOGLE_APPLICATION_CREDENTIALS",
@@ -98,24 +98,24 @@ def _known(protocol: str, options: dict[str, Any], source: str) -> Connection:
         elif protocol == "s3" and option == "use_ssl" and value:
             continue
         elif name in OWN_TEXTS or name in OWN_NUMBERS:
-            if said.setdefault(name, value) != value:
+            if found.setdefault(name, value) != value:
                 raise Refused(f"the option {name} is there twice, as {option}, too", source)
         else:
             raise Refused(f"glassfs does not know the option {option} for {_called(protocol)}", source)
-    return Connection(**_checked(said, source))
+    return Connection(**_checked(found, source))
 
 
-def _checked(said: dict[str, Any], source: str) -> dict[str, Any]:
-    for name, value in said.items():
+def _checked(found: dict[str, Any], source: str) -> dict[str, Any]:
+    for name, value in found.items():
         if name == "disk_cache" and isinstance(value, os.PathLike):
-            said[name] = os.fspath(value)
+            found[name] = os.fspath(value)
         elif name in OWN_TEXTS and not isinstance(value, str):
             raise Refused(f"the option {name} has to be a text, not {type(value).__name__}", source)
         elif name == "endpoint" and not value.lower().startswith(("http://", "https://")):
             raise Refused(f"the option {name} has to be a URL such as https://host:9000", source)
         elif name in OWN_NUMBERS and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
             raise Refused(f"the option {name} has to be a number over 0", source)
-    return said
+    return found
 
 
 def _called(protocol: str) -> str:

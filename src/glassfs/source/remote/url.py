@@ -1,4 +1,4 @@
-"""Names of what is elsewhere, as people type them: what of a URL is a name, and what of it nobody may see."""
+"""Parse the URLs of remote sources, and remove from them what other users must not see."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ WEB = ("http", "https")
 
 
 class Url(NamedTuple):
-    """A URL in parts. ``path`` has the names below the root of the bucket or server, as the server has them.
+    """A URL in parts. ``path`` are the names below the bucket or server, decoded.
 
-    ``shown`` is what people may see of it: no userinfo, no query. ``is_folder`` if it has no path, or one that ends
-    with a slash.
+    ``shown`` is the URL without userinfo and query. ``is_folder`` if it has no path, or one that ends with a slash.
     """
 
     scheme: str
@@ -33,13 +32,13 @@ class Url(NamedTuple):
 
 
 def is_url(name: str) -> bool:
-    """Whether this is a URL of something elsewhere, and not the name of a local file, ``file://`` included."""
+    """Return whether this is the URL of a remote source: not a local name, nor ``file://``."""
     found = _URL.match(name)
     return found is not None and found[1].lower() not in LOCAL
 
 
 def local_name(name: str) -> str:
-    """The local name that ``file://`` stands for; any other as it is."""
+    """Return the local name that a ``file://`` URL stands for; any other name unchanged."""
     found = _URL.match(name)
     if found is None or found[1].lower() not in LOCAL:
         return name
@@ -48,12 +47,12 @@ def local_name(name: str) -> str:
 
 
 def absolute(name: str) -> str:
-    """A name that is the same from everywhere on this machine."""
+    """Return a name that does not depend on the current directory."""
     return name if is_url(name) else os.path.abspath(local_name(name))
 
 
 def shown(name: str) -> str:
-    """A name that everybody may see: of a URL, without userinfo, query and fragment."""
+    """Return a name that other users may see: a URL loses userinfo, query and fragment."""
     found = _URL.match(name)
     if found is None:
         return name
@@ -63,7 +62,7 @@ def shown(name: str) -> str:
 
 
 def parsed(name: str) -> Url:
-    """The parts of a URL. Raises Refused for what is none, naming it without its secrets."""
+    """Parse a URL. Raises Refused, which names it without its secrets."""
     found = _URL.match(name)
     if found is None:
         raise Refused("is not a URL", name)
@@ -81,7 +80,7 @@ def parsed(name: str) -> Url:
     typed = path.rstrip("/").split("/") if path.strip("/") else []
     parts = tuple(unquote(part, errors="surrogateescape") if scheme in WEB else part for part in typed)
     if any(part in ("", ".", "..") or "\0" in part or "/" in part for part in parts):
-        raise Refused("has a name in it that no file can have", shown(name))
+        raise Refused("contains a name that no file can have", shown(name))
     return Url(
         ALIASES.get(scheme, scheme), host, parts, query, userinfo, shown(name).rstrip("/") if host else shown(name),
         not path or path.endswith("/"),

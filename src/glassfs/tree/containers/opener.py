@@ -66,5 +66,5 @@ def format_errors(name: str) -> Iterator[None]:
     except MemoryError:
         raise Unavailable("there is not enough memory to open it", name) from None
     except Exception as error:
-        log.exception("%s", GlassfsError("cannot be opened, by a fault of its format", name))
+        log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
         raise Refused(f"cannot be opened: {type(error).__name__}: {error}", name) from error

@@ -51,7 +51,7 @@ class Watcher:
         return self._compare(lease, before, None if entry is None else (entry, *before[1:]))
 
     def is_current(self, lease: Lease) -> bool:
-        """Ask the store, and return whether what is leased is still at its location, as far as can be told."""
+        """Ask the store, and return whether what is leased is still at its location, as far as is known."""
         if isinstance(lease, ContainerLease) and not lease.is_retired:
             self._poll(lease.location)
         return not lease.is_retired

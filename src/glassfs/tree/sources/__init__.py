@@ -1,4 +1,5 @@
-"""Stores as trees: ``containers`` that are open, ``folder`` mirrors one, ``named`` is what a person named.
+"""Sources as trees: ``sources`` is what a user named, ``folder`` a mirrored folder, ``joined`` tables over folders.
 
-``own`` has the containers' own files and ``usage`` their sizes. Nothing here knows what kind of store it looks at.
+``own`` shows the container files themselves, ``viewed`` all views, and ``usage`` sums up sizes. ``walk`` walks
+through folders for all of them. These modules work with any kind of store.
 """

@@ -1,4 +1,4 @@
-"""Walks through folders of stores: one generator for all, and the files of a whole tree with who may read them.
+"""Walks through folders of stores, and snapshots of all files of a tree with their access rights.
 
 Links are not followed and mounts of glassfs not entered, so that walks end. Any thread.
 """
@@ -219,7 +219,7 @@ class FileSnapshot:
 
 
 def _listed_surely(folder: Folder, is_mount_root: bool) -> tuple[bool, Listed]:
-    """List a folder, and tell whether every user finds the same there.
+    """List a folder, and return whether every user sees the same there.
 
     A folder on the way to it may be exchanged for another one while it is listed: compare them before and after.
     """
