@@ -98,9 +98,9 @@ def test_keys_step_through_frames(chromium: Browser, run: Path) -> None:
         chromium.press(key)
         assert text(chromium, "#now").startswith(f"{step} / 29 "), key
     assert text(chromium, ".camera a") == "000004.png"
-    assert np.abs(np.subtract(pixel(chromium, ".camera img"), colour(4))).max() <= 3
+    assert np.abs(np.subtract(pixel(chromium, ".camera img"), color(4))).max() <= 3
     # The other camera saw nothing in this frame.
-    assert np.abs(np.subtract(pixel(chromium, ".camera:last-child img"), colour(3))).max() <= 3
+    assert np.abs(np.subtract(pixel(chromium, ".camera:last-child img"), color(3))).max() <= 3
     assert text(chromium, ".camera:last-child p") == "There is no frame 4: this is the previous one."
     assert chromium.evaluate("[...document.querySelectorAll('.camera b')].map((name) => name.textContent)") == [
         "front", "wrist",
@@ -113,13 +113,13 @@ def test_plots_are_drawn_and_seek_on_click(chromium: Browser, run: Path) -> None
     chromium.wait_for("document.querySelectorAll('.chart canvas').length === 4")
     drawn = chromium.evaluate("""[...document.querySelectorAll(".chart canvas")].map((canvas) => {
         const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-        const colours = new Set();
+        const colors = new Set();
         for (let place = 0; place < data.length; place += 4) {
-            if (data[place + 3] === 255) colours.add(data.slice(place, place + 3).join());
+            if (data[place + 3] === 255) colors.add(data.slice(place, place + 3).join());
         }
-        return colours.size;
+        return colors.size;
     })""")
-    assert all(colours >= 1 for colours in drawn) and drawn[0] >= 3
+    assert all(colors >= 1 for colors in drawn) and drawn[0] >= 3
     assert text(chromium, ".legend button") == "0: 0"
     box = chromium.evaluate("""(() => {
         const chart = document.querySelector(".chart");
@@ -318,7 +318,7 @@ def test_pages_fit_color_schemes_and_small_windows(chromium: Browser, run: Path,
             chromium.open(run / page)
             back, ink = chromium.evaluate("""(() => {
                 const style = getComputedStyle(document.body);
-                const sum = (colour) => colour.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0);
+                const sum = (color) => color.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0);
                 return [sum(style.backgroundColor), sum(style.color)];
             })()""")
             assert (back > ink + 400) if scheme == "light" else (ink > back + 400)
