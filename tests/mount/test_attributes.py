@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -54,18 +53,6 @@ def test_array_attributes(shown: Mount, gallery: Gallery) -> None:
     assert payload == gallery.exact()["store.kas/big.npy"][128:]
 
 
-def test_getfattr_lists_them(shown: Mount) -> None:
-    if shutil.which("getfattr") is None:
-        pytest.skip("getfattr is not installed")
-    path = shown.path / "episode.wshard/signal/rgb.npy"
-    done = subprocess.run(
-        ["getfattr", "-d", "--absolute-names", path], capture_output=True, text=True, check=True,
-    )
-    assert f'# file: {path}' in done.stdout.splitlines()
-    assert 'user.glassfs.key="signal/rgb"' in done.stdout.splitlines()
-    assert 'user.glassfs.codec="zstd"' in done.stdout.splitlines()
-
-
 @pytest.mark.parametrize("path", [".", "store.kas", "store.kas/nodes", "store.kas/big.npy", "notes.txt"])
 def test_names_that_are_not_ours(shown: Mount, path: str) -> None:
     """ENODATA for what could be there; ENOTSUP for other namespaces, so that `ls` stops asking."""
@@ -77,20 +64,6 @@ def test_names_that_are_not_ours(shown: Mount, path: str) -> None:
         with pytest.raises(OSError) as caught:
             os.getxattr(shown.path / path, name)
         assert caught.value.errno == expected, name
-
-
-def test_buffer_that_is_too_small(shown: Mount) -> None:
-    """getfattr and the os module ask for the size first; here the buffer is given by hand."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    path = os.fsencode(shown.path / "episode.wshard/signal/rgb.npy")
-    buffer = ctypes.create_string_buffer(3)
-    assert libc.getxattr(path, b"user.glassfs.key", None, 0) == len("signal/rgb")
-    assert libc.getxattr(path, b"user.glassfs.key", buffer, 3) == -1
-    assert ctypes.get_errno() == errno.ERANGE
-    assert libc.listxattr(path, buffer, 3) == -1
-    assert ctypes.get_errno() == errno.ERANGE
 
 
 def test_status_is_json_of_the_size_it_says(shown: Mount, gallery: Gallery) -> None:
@@ -123,25 +96,6 @@ def test_status_tells_what_is_going_on(mounted: Mounted, gallery: Gallery) -> No
         assert after["errors"] == 0
         (mount.path / "episode.wshard/signal/rgb/000001.png").read_bytes()
         assert mount.status()["cache"]["hits"] > after["cache"]["hits"]
-
-
-def test_status_stays_within_its_size(mounted: Mounted, tmp_path: Path, gallery: Gallery) -> None:
-    """However many sources there are, and however long their names."""
-    folder = tmp_path / ("d" * 200)
-    folder.mkdir()
-    sources = []
-    for number in range(60):
-        source = folder / f"{number:02d}{'n' * 200}.kas"
-        source.write_bytes((gallery.folder / "sub/inner.kas").read_bytes())
-        sources.append(source)
-    with mounted(*sources) as mount:
-        path = mount.path / ".glassfs/status.json"
-        with path.open("rb") as file:
-            data = file.read()
-            if mount.generation == "3":  # libfuse 2 gives the size of the status at the look-up before
-                assert len(data) == os.fstat(file.fileno()).st_size
-        assert json.loads(data)["pid"] == mount.pid
-        assert len(os.listdir(mount.path)) == 61
 
 
 def test_own_directory_is_hidden_and_at_the_root_only(shown: Mount) -> None:

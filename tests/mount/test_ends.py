@@ -182,35 +182,19 @@ def test_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) -> No
         assert not is_mounted(tmp_path)
 
 
-@pytest.mark.parametrize("state", ["idle", "with a file open"])
-def test_connection_that_is_cut(mounted: Mounted, as_root: None, video: Path, state: str) -> None:
+def test_connection_that_is_cut(mounted: Mounted, as_root: None, video: Path) -> None:
     with mounted(video) as mount:
         shown = mount.path / "signal/c1.npy"
-        descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT) if state != "idle" else None
+        descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT)
         Connection(mount.path).abort()
         wait_until(lambda: not is_running(mount.pid))
         wait_until(lambda: not is_mounted(mount.path))
-        if descriptor is not None:
-            with pytest.raises(OSError) as raised:
-                os.pread(descriptor, 100, 0)
-            os.close(descriptor)
-            assert raised.value.errno in GONE
+        with pytest.raises(OSError) as raised:
+            os.pread(descriptor, 100, 0)
+        os.close(descriptor)
+        assert raised.value.errno in GONE
         with mounted(video, at=mount.path):
             assert shown.read_bytes() == npy(VIDEO + 1)
-
-
-def test_lazy_unmount_under_load(mounted: Mounted, video: Path) -> None:
-    """The mount point is free at once; who has a file open reads on to the end, after which the daemon goes."""
-    with mounted(video, options=["cache_size=1M"]) as mount:
-        with (mount.path / "signal/c2.npy").open("rb", buffering=0) as file:
-            load = Load(mount)
-            mount.unmount("--lazy")
-            assert not is_mounted(mount.path)
-            load.end()
-            assert set(load.errors) <= {"ENOENT"}
-            assert file.read() == npy(VIDEO + 2)
-            assert is_running(mount.pid)
-        wait_until(lambda: not is_running(mount.pid))
 
 
 def remains(folder: Path) -> tuple[int, list[str]]:

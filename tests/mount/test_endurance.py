@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from writers.kastore import KastoreWriter
-from writers.wshard import WShardWriter
 
-from glassfs.codec import compression
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
@@ -21,7 +18,6 @@ from tests.mount.mounts import Mount
 from tests.waiting import wait_until
 
 FILES = 50
-CACHE = 4 << 20
 
 
 @pytest.fixture
@@ -101,46 +97,3 @@ def test_walking_a_folder_over_and_over(mounted: Mounted, gallery: Gallery, grow
             assert walk(mount.path) == count
         assert mount.resident() - memory < growth
         wait_until(lambda: mount.descriptors() <= descriptors)
-
-
-def test_cache_keeps_to_its_budget_under_load(mounted: Mounted, tmp_path: Path) -> None:
-    """24 MB of blocks, in blocks that fit and blocks that do not, read at random by eight threads; budget 4 MB.
-
-    The decoder of the large one needs more than that: while it is at work there is nothing beside it.
-    """
-    generator = np.random.default_rng(6)
-    blocks = {f"block_{number}": generator.integers(0, 9, (100, 15_000)).astype("u1") for number in range(12)}
-    blocks["large"] = generator.integers(0, 9, (100, 60_000)).astype("u1")
-    with WShardWriter(tmp_path / "blocks.wshard", codec="zstd") as writer:
-        for name, block in blocks.items():
-            writer.add_channel(name, block)
-    most_used = max(CACHE, compression.stream_cost(compression.ZSTD, blocks["large"].nbytes))
-    with mounted(tmp_path / "blocks.wshard", options=[f"cache_size={CACHE}"]) as mount:
-        limit = mount.resident() + CACHE + (100 << 20)
-        most, is_ending = [0], threading.Event()
-
-        def watch() -> None:
-            while not is_ending.wait(0.02):
-                most[0] = max(most[0], mount.resident())
-                assert mount.status()["cache"]["used"] <= most_used
-
-        def read(seed: int) -> None:
-            chosen = np.random.default_rng(seed)
-            for _ in range(40):
-                name = list(blocks)[chosen.integers(len(blocks))]
-                expected = blocks[name].tobytes()
-                offset = int(chosen.integers(len(expected)))
-                descriptor = os.open(mount.path / f"signal/{name}.npy", os.O_RDONLY | os.O_DIRECT)
-                try:
-                    assert os.pread(descriptor, 100_000, 128 + offset) == expected[offset : offset + 100_000]
-                finally:
-                    os.close(descriptor)
-
-        with ThreadPoolExecutor(9) as pool:
-            watching = pool.submit(watch)
-            try:
-                list(pool.map(read, range(8)))
-            finally:
-                is_ending.set()
-            watching.result()
-        assert 0 < most[0] < limit

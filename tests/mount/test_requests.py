@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +19,6 @@ from tests.mount.mounts import Mount
 from tests.waiting import wait_until
 
 STEPS = 200
-READERS = 64
 TRIES = 5
 OPENINGS = ("OPEN", "RELEASE", "OPENDIR", "RELEASEDIR")
 LISTINGS = ("READDIRPLUS", "READDIR")
@@ -145,48 +142,3 @@ def nodes_after_forgetting(mount: Mount) -> dict[str, int]:
     forget()
     found: dict[str, int] = mount.status()["nodes"]
     return found
-
-
-def test_status_is_new_at_each_look_up_and_whole(mounted: Mounted, video: Path) -> None:
-    """Its size is that of its bytes, whoever asks for it first, with ``stat`` or with ``open``."""
-    with mounted(video) as mount:
-        path = mount.path / ".glassfs/status.json"
-        seconds = [json.loads(path.read_bytes())["requests"]["LOOKUP"] for _ in range(5)]
-        assert seconds == sorted(set(seconds))
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            # By a descriptor of what was looked up once: stat and bytes are of one snapshot.
-            for _ in range(5):
-                named = os.open("status.json", os.O_PATH, dir_fd=directory)
-                try:
-                    size = os.stat(f"/proc/self/fd/{named}").st_size
-                    data = Path(f"/proc/self/fd/{named}").read_bytes()
-                    assert len(data) == size
-                    assert json.loads(data)["pid"] == mount.pid
-                finally:
-                    os.close(named)
-        finally:
-            os.close(directory)
-        assert json.loads(subprocess.run(["cat", path], capture_output=True, check=True).stdout)["pid"] == mount.pid
-        assert os.listdir(path.parent) == ["status.json"]
-
-
-@pytest.mark.slow
-def test_64_readers_of_the_status_at_once(mounted: Mounted, video: Path) -> None:
-    with mounted(video) as mount:
-        path = mount.path / ".glassfs/status.json"
-
-        def read(_number: int) -> int:
-            with path.open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                data = b""
-                while part := file.read(100):
-                    data += part
-            assert len(data) == size
-            assert path.stat().st_size > 0
-            pid: int = json.loads(data)["pid"]
-            return pid
-
-        with ThreadPoolExecutor(READERS) as pool:
-            assert set(pool.map(read, range(4 * READERS))) == {mount.pid}
-        assert mount.status()["errors"] == 0
