@@ -1,6 +1,6 @@
-"""Chromium without a window, for tests: pages are opened, keys pressed, and all that the console says is kept.
+"""Headless Chromium for tests: open pages, press keys, and keep all console messages.
 
-It is driven through a pipe, by messages of the DevTools protocol that end with NUL. One thread at a time.
+It is driven through a pipe by NUL-terminated messages of the DevTools protocol. One thread at a time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.optional import without
+from tests.waiting import wait_until
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(PROGRAM is None, reason=without("chromium"))
@@ -29,7 +30,7 @@ FLAGS = (
     "--disable-default-apps", "--disable-dev-shm-usage", "--disable-extensions", "--disable-sync", "--hide-scrollbars",
     "--metrics-recording-only", "--mute-audio", "--no-first-run", "--no-sandbox", "--remote-debugging-pipe",
 )
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 KEYS = {
     "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "PageUp": 33,
     "PageDown": 34, "Enter": 13, "Tab": 9, " ": 32, "/": 191,
@@ -38,7 +39,7 @@ TEXTS = {" ": " ", "Enter": "\r", "/": "/"}
 
 
 class NotDone(RuntimeError):
-    """What was asked for could not be done: a page that is being left has no answer."""
+    """The browser refused a command: a page being closed has no answer."""
 
 
 class Browser:
@@ -46,9 +47,9 @@ class Browser:
 
     def __init__(self, writes: int, reads: int) -> None:
         self.complaints: list[str] = []
-        """What the console was told since the page was opened, errors that nobody caught among it."""
+        """Messages of the console since the page was opened, uncaught errors among them."""
         self.requested: list[str] = []
-        """The addresses that were asked for."""
+        """The addresses that were requested."""
         self._writes, self._reads = writes, reads
         self._buffer = bytearray()
         self._number = 0
@@ -63,28 +64,27 @@ class Browser:
         self.resize(1200, 900)
 
     def open(self, place: Path | str) -> None:
-        """Opens a page, and waits until it and all that it loads at first are there."""
+        """Open a page, and wait until it and its resources are loaded."""
         self._navigate("about:blank")  # or a page that differs in its fragment only would not be loaded again
         self.complaints.clear()
         self.requested.clear()
         self._navigate(place.as_uri() if isinstance(place, Path) else place)
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression, as JSON. A promise is waited for."""
+        """Return the value of an expression, as JSON. Promises are awaited."""
         found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def wait_for(self, expression: str) -> Any:
-        """Waits until an expression is true, and gives its value."""
-        end = time.monotonic() + PATIENCE
-        while True:
+        """Wait until an expression is true, and return its value."""
+
+        def value() -> Any:
             with suppress(NotDone):
-                value = self.evaluate(expression)
-                if value:
-                    return value
-            assert time.monotonic() < end, f"never true: {expression}"
-            time.sleep(0.02)
+                return self.evaluate(expression)
+            return None
+
+        return wait_until(value, TIMEOUT_SECONDS, expression)
 
     def press(self, key: str) -> None:
         code = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
@@ -105,11 +105,11 @@ class Browser:
         )
 
     def prefer(self, scheme: str) -> None:
-        """``light`` or ``dark``."""
+        """Set the preferred color scheme, ``light`` or ``dark``."""
         self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def screenshot(self, is_whole: bool = False) -> bytes:
-        """A PNG of what is seen, or of the whole page."""
+        """Return a PNG of the visible part, or of the whole page."""
         found = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole)
         return base64.b64decode(found["data"])
 
@@ -142,7 +142,7 @@ class Browser:
     def _wait_until(
         self, is_done: Callable[[], bool], each: Callable[[dict[str, Any]], object] = lambda message: None,
     ) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         while not is_done():
             message = self._next(end)
             each(message)
@@ -177,11 +177,11 @@ class Browser:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
-    """A browser that keeps what it has to in a folder, and ends with the context."""
+    """Run a browser with its profile in a folder; it ends with the context."""
     assert PROGRAM is not None
     folder.mkdir(parents=True, exist_ok=True)
     pipes = [os.pipe() for _ in range(2)]
-    # Apart from where they belong in the new process.
+    # Clear of the numbers that the descriptors get in the new process.
     high = [tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in pipe) for pipe in pipes]
     for end in (*pipes[0], *pipes[1]):
         os.close(end)

@@ -217,7 +217,7 @@ def source(tmp_path: Path) -> CountingSource:
     return CountingSource(path)
 
 
-def test_an_extent_is_a_range_of_the_source_and_reads_no_more(source: CountingSource) -> None:
+def test_extent_reads_only_its_range(source: CountingSource) -> None:
     extent = Extent(source, 100, 1000)
     check_ranges(extent, (bytes(range(256)) * 16)[100:1100], random.Random(3))
     source.reads.clear()
@@ -226,7 +226,7 @@ def test_an_extent_is_a_range_of_the_source_and_reads_no_more(source: CountingSo
     assert extent.location() == (100, 1000, "none", None)
 
 
-def test_an_extent_outside_is_damage_when_read(source: CountingSource) -> None:
+def test_extent_outside_the_source_is_damage_when_read(source: CountingSource) -> None:
     extent = Extent(source, 4090, 1000)
     assert extent.size == 1000
     assert extent.read(0, 6) == bytes(range(250, 256))
@@ -244,14 +244,14 @@ def test_unreadable_data_has_a_size_and_a_reason() -> None:
         assert len(caught.traceback) < 6, "an exception that is raised again and again grows"
 
 
-def test_a_concatenation_fails_only_where_a_part_does() -> None:
+def test_concatenation_fails_only_in_its_failing_part() -> None:
     data = Concatenated([Memory(b"abc"), Unreadable(3, Damaged("gone")), Memory(b"xyz")])
     assert data.read(0, 3) + data.read(6, 3) == b"abcxyz"
     with pytest.raises(Damaged, match="gone"):
         data.read(2, 2)
 
 
-def test_blocks_are_asked_for_only_where_a_range_needs_them() -> None:
+def test_only_blocks_of_a_range_are_made() -> None:
     made: list[int] = []
 
     def block(number: int) -> Rendered:
@@ -284,7 +284,7 @@ def test_bounds_are_found_once_by_many_threads() -> None:
     assert len(calls) == 1
 
 
-def test_rendered_data_that_give_another_size_are_damage() -> None:
+def test_rendered_data_of_another_size_are_damage() -> None:
     for budget in (0, 1 << 20):
         with pytest.raises(Damaged):
             Rendered(BlockCache(budget), "k", lambda: b"abc", 4).read(0, 3)
@@ -358,7 +358,7 @@ def test_a_wrong_checksum_names_file_and_block(
 
 
 @pytest.mark.parametrize("budget", [1 << 20, 1000], ids=["kept", "spooled"])
-def test_a_checksum_of_the_other_bytes_does_not_count(stored: Callable[[bytes], Extent], budget: int) -> None:
+def test_checksum_of_other_bytes_does_not_pass(stored: Callable[[bytes], Extent], budget: int) -> None:
     data = ENCODERS["zstd"](RAW)
     for covers, other in ((Covers.RAW, data), (Covers.STORED, RAW)):
         check = Crc32c(crc32c(other), covers)
@@ -367,7 +367,7 @@ def test_a_checksum_of_the_other_bytes_does_not_count(stored: Callable[[bytes], 
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_a_checksum_that_was_right_is_not_computed_again(tmp_path: Path, is_right: bool) -> None:
+def test_passed_checksum_is_not_computed_again(tmp_path: Path, is_right: bool) -> None:
     """Not by whoever opens the container again, either, unless all that is known of it was forgotten."""
     (tmp_path / "block.bin").write_bytes(RAW)
     cache, check = BlockCache(), Crc32c(crc32c(RAW) ^ (not is_right))
@@ -390,7 +390,7 @@ def test_a_checksum_that_was_right_is_not_computed_again(tmp_path: Path, is_righ
 @pytest.mark.parametrize("codec", ENCODERS)
 @pytest.mark.parametrize("budget", [1 << 20, 1000], ids=["kept", "spooled"])
 @pytest.mark.parametrize("lie", [-1, 1, 1 << 40])
-def test_a_lie_about_the_size_is_damage(
+def test_false_size_is_damage(
     stored: Callable[[bytes], Extent], codec: str, budget: int, lie: int,
 ) -> None:
     data = ENCODERS[codec](RAW)
@@ -404,7 +404,7 @@ def test_a_lie_about_the_size_is_damage(
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
-def test_a_large_block_with_a_wrong_end_never_shows_all_of_it(stored: Callable[[bytes], Extent], codec: str) -> None:
+def test_damaged_large_block_is_never_returned_whole(stored: Callable[[bytes], Extent], codec: str) -> None:
     """Its first bytes come before the checksum is known; its last ones only when it is right."""
     raw = bytes(range(256)) * (80 << 10)
     data = bytearray(ENCODERS[codec](raw))

@@ -1,4 +1,4 @@
-"""Pages for tests: those of contents, and what is in them as a browser would find it."""
+"""Pages of contents for tests, and what a browser finds in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recording(
     record: dict[str, Any] | Exception | None = None, columns: Sequence[Column] = (), rows: int = 0,
     cameras: Sequence[Any] | Exception = (),
 ) -> Recording:
-    """An episode; an exception is raised where the value would be given."""
+    """Return an episode; an exception is raised in place of its value."""
     def given(value: Any) -> Callable[[], Any]:
         def give() -> Any:
             if isinstance(value, Exception):
@@ -48,7 +48,7 @@ def table(records: Sequence[dict[str, Any]], directory: bytes = b"episodes", blo
 
 
 def files(content: Content, cache: BlockCache | None = None) -> dict[str, Data]:
-    """What the view shows of a content, by its names."""
+    """Return the files that the view makes of a content, by name."""
     shown = html.show(content, cache or BlockCache(8 << 20), PLACE)  # type: ignore[arg-type]
     found = {(name or b"").decode() + suffix: thing for thing, suffix, name in shown}
     assert all(isinstance(thing, Data) for thing in found.values())
@@ -56,7 +56,7 @@ def files(content: Content, cache: BlockCache | None = None) -> dict[str, Data]:
 
 
 def whole(make: Callable[[], Data]) -> bytes:
-    """All bytes. Ranges of it agree, and so does what another one gives."""
+    """Return all bytes, after checking that ranges and a second object agree."""
     data = make()
     size = data.size
     found = bytes(data.read(0, size))
@@ -102,7 +102,7 @@ class Page(HTMLParser):
 
 
 def plotted(data: bytes) -> tuple[dict[str, Any], list[np.ndarray[Any, Any] | None]]:
-    """What data.js tells of the columns, and the points of each; None where they cannot be read."""
+    """Return the facts of data.js about columns, and the points of each; None if they cannot be read."""
     text = data.decode()
     head, *lines = text.removeprefix('"use strict";\n').splitlines()
     told = json.loads(head.removeprefix("glassfs.columns(").removesuffix(");"))
@@ -117,7 +117,7 @@ def plotted(data: bytes) -> tuple[dict[str, Any], list[np.ndarray[Any, Any] | No
 
 
 def listed(data: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """The rows of a list, and what is told of them; of data.js, or of a page that has them in itself."""
+    """Return the rows of a list and the facts about them, from data.js or from a page that contains them."""
     text = data.decode()
     if text.startswith("<!DOCTYPE html>"):
         found = Page(data).facts

@@ -59,7 +59,7 @@ def parquet_data(columns: Sequence[Column], rows: int, cache: BlockCache | None 
 
 
 def parquet_bytes(columns: Sequence[Column], rows: int) -> bytes:
-    """The bytes of the file. Its size, and any range of it, agree with the whole, also in another order."""
+    """Return the bytes of the file, after checking that its size and ranges in any order agree with them."""
     data = parquet_data(columns, rows)
     whole = data.read(0, data.size)
     assert whole[:4] == whole[-4:] == b"PAR1"
@@ -77,7 +77,7 @@ def parquet_bytes(columns: Sequence[Column], rows: int) -> bytes:
 
 @contextmanager
 def small_pages(size: int, rows_a_group: int = 1 << 20) -> Iterator[None]:
-    """Within it, files have pages of about so many bytes, and groups of so many rows."""
+    """Make files with pages of about ``size`` bytes, and groups of ``rows_a_group`` rows."""
     with ExitStack() as stack:
         for module, name, value in (
             (pages, "PAGE", size), (records, "PAGE", size), (vectors, "TILE", size),

@@ -1,4 +1,4 @@
-"""Episodes as links, by what was to be done and by how that went."""
+"""Episodes as links, by instruction and by success."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def links_of(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     return {path: node.target for path, node in Tree(lambda: root).walk() if isinstance(node, Symlink)}
 
 
-def test_links_lead_to_the_episodes_in_their_order() -> None:
+def test_links_point_to_episodes_in_order() -> None:
     rows = [
         {"language_instruction": "pick", "success": True}, {"language_instruction": "place", "success": False},
         {"language_instruction": "pick", "success": None}, {}, {"language_instruction": None, "success": 1},
@@ -60,13 +60,13 @@ def test_hostile_instructions_are_one_directory(text: Any) -> None:
     assert len(name.encode("utf-8", "surrogateescape")) <= 255
 
 
-def test_tables_of_things_without_directories_have_none() -> None:
+def test_tables_without_directories_have_no_links() -> None:
     table = replace(table_of([{}]), directory=b"")
     assert list(VIEW.show(table, BlockCache(), ("v",))) == []
     assert list(VIEW.show(replace(table, records=None), BlockCache(), ("v",))) == []
 
 
-def test_more_links_than_fit_into_memory_are_left_out() -> None:
+def test_too_many_links_are_left_out() -> None:
     table = replace(table_of([{}]), rows=MOST + 1)
     with pytest.raises(TooLarge, match=f"links to {MOST + 1} episodes"):
         list(VIEW.show(table, BlockCache(), ("v",)))

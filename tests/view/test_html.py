@@ -1,4 +1,4 @@
-"""Pages: what is told of episodes, which files frames are found in, and that text of strangers stays text."""
+"""Pages: facts about episodes, the files of frames, and untrusted text that stays text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_values_in_scripts_stay_values(value: object) -> None:
 @given(st.lists(st.binary(max_size=30) | st.sampled_from([b"..", b".", b"", b"javascript:x", b"//host", b"a?b#c"]),
                 min_size=1, max_size=4))
 @settings(max_examples=200)
-def test_an_address_leads_to_the_file_and_nowhere_else(parts: list[bytes]) -> None:
+def test_address_of_any_name_is_a_path_below_the_page(parts: list[bytes]) -> None:
     made = escape.address(parts, ".mp4")
     assert re.fullmatch(r"\./[A-Za-z0-9_.~%/-]+", made)
     steps = made.split("/")[1:]
@@ -94,7 +94,7 @@ def test_names_in_pages_make_no_tags(text: str, name: str, key: str) -> None:
     assert page.code_of("episode.js").count("</") == 0
 
 
-def test_a_page_may_load_nothing_but_what_is_beside_it() -> None:
+def test_pages_load_only_files_beside_them() -> None:
     for made in (files(recording({"episode_id": 7}))["index.html"], files(table([{"position": 0}]))["index.html"]):
         data = bytes(made.whole()).decode()
         found = Page(data.encode())
@@ -106,7 +106,7 @@ def test_a_page_may_load_nothing_but_what_is_beside_it() -> None:
         assert not re.search(r"https?:|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(|\son\w+=\"", data)
 
 
-def test_what_is_known_is_in_the_page_without_a_script() -> None:
+def test_metadata_are_in_the_page_without_a_script() -> None:
     record = {"position": 3, "episode_id": 9, "embodiment": "arm", "success": True, "fps": 29.97, "total_reward": None,
               "num_frames": 2, "more": {"a": [1, "x"]}}
     found = Page(bytes(files(recording(record))["index.html"].whole()))
@@ -118,7 +118,7 @@ def test_what_is_known_is_in_the_page_without_a_script() -> None:
     }
 
 
-def test_what_is_very_long_is_cut() -> None:
+def test_very_long_values_are_cut() -> None:
     record = {"language_instruction": "x" * 100_000, "blob": b"\xff" * 100_000, "list": list(range(100_000)),
               "deep": json.loads("[" * 500 + "]" * 500), **{f"key {number}": number for number in range(5000)}}
     data = bytes(files(recording(record))["index.html"].whole())
@@ -135,7 +135,7 @@ def facts(*cameras: Content, **options: object) -> list[dict[str, object]]:
     return found
 
 
-def test_frames_are_told_by_runs() -> None:
+def test_frames_are_listed_as_runs() -> None:
     mixed: list[Content] = [RED, PNG, JPEG, JPEG, Blob(b"", Memory(b"x")), RED]
     (camera,) = facts(video(mixed, 8, 6, present=[0, 1, 2, 5, 6, 9], count=20))
     assert (camera["name"], camera["folder"], camera["video"]) == (
@@ -146,7 +146,7 @@ def test_frames_are_told_by_runs() -> None:
     assert camera["count"] == 20
 
 
-def test_of_many_frames_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_of_many_frames_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode, "MOST_PROBES", 10)
     looked: list[int] = []
 
@@ -163,7 +163,7 @@ def test_of_many_frames_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> No
     assert camera["runs"] == [0, 1, 0] + [49, 1, 0] * 1999
 
 
-def test_too_many_gaps_are_cut_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_gaps_are_cut_and_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode, "MOST_RUNS", 100)
     monkeypatch.setattr(episode, "AT_ONCE", 64)
     camera = Member((b"c",), Video(b"", 1000, 10, 8, 6, lambda number: RED, range(0, 1000, 2)))
@@ -171,7 +171,7 @@ def test_too_many_gaps_are_cut_and_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.of("li") == ["Of c, only the frames before 255 are shown."]
 
 
-def test_an_array_that_is_a_film_is_a_camera() -> None:
+def test_video_array_is_a_camera() -> None:
     pixels = np.zeros((5, 6, 8, 3), np.uint8)
     array = Array(b"signal/rgb", Memory(pixels.tobytes()), "|u1", pixels.shape, fps=25.0)
     not_a_video = Array(b"signal/x", Memory(bytes(5)), "|u1", (5,))
@@ -183,14 +183,14 @@ def test_an_array_that_is_a_film_is_a_camera() -> None:
 
 
 @pytest.mark.parametrize(("fps", "expected"), [(12.5, 12.5), (0, 10), (float("nan"), 10), ("7", 10), (None, 10)])
-def test_the_rate_of_the_record_or_the_usual_one(fps: object, expected: float) -> None:
+def test_frame_rate_is_the_record_s_or_the_default(fps: object, expected: float) -> None:
     camera = Member((b"c",), video([RED], 8, 6, fps=0))
     found = Page(bytes(files(recording({"fps": fps}, cameras=[camera]))["index.html"].whole()))
     assert found.facts["fps"] == expected
     assert len(found.of("li")) == (expected != fps)
 
 
-def test_the_poster_is_the_first_picture() -> None:
+def test_poster_is_the_first_image() -> None:
     first = video([JPEG], 8, 6, present=[7], count=9)
     cameras = [Member((b"none",), video([], 8, 6, present=[], count=9)), Member((b"c",), first)]
     assert whole(lambda: files(recording({}, cameras=cameras))["poster"]) == JPEG.data.whole()
@@ -198,7 +198,7 @@ def test_the_poster_is_the_first_picture() -> None:
     assert nothing == episode.NO_IMAGE and not files(recording({}))["poster"].is_sized
 
 
-def test_damage_is_told_on_the_page_and_costs_the_poster() -> None:
+def test_page_notes_damage_and_poster_fails() -> None:
     record, cameras = Damaged("is cut", "x.kdb", "metadata"), Damaged("breaks </li>off", "x.kdb", "images")
     shown = files(recording(record, Damaged("is short", "x.kdb", "steps"), cameras=cameras))  # type: ignore[arg-type]
     found = Page(bytes(shown["index.html"].whole()))
@@ -210,7 +210,7 @@ def test_damage_is_told_on_the_page_and_costs_the_poster() -> None:
         _ = shown["poster"].size
 
 
-def test_what_passes_is_not_taken_for_damage() -> None:
+def test_passing_errors_are_not_noted_as_damage() -> None:
     with pytest.raises(Changed):
         _ = files(recording(Changed("is another file")))["index.html"].size
 
@@ -232,7 +232,7 @@ def test_rows_of_a_list() -> None:
     assert whole(lambda: files(made)["index.html"]) == whole(lambda: files(table([]))["index.html"])
 
 
-def test_rows_of_other_shapes_keep_their_names() -> None:
+def test_rows_with_other_fields_keep_their_names() -> None:
     records = [{"a": 1, "b": 2}, {"b": 3, "c": [4]}, {"a": 5, "b": 6}]
     rows, told = listed(bytes(files(table(records))["data.js"].whole()))
     assert told["names"] == ["a", "b"]
@@ -241,14 +241,14 @@ def test_rows_of_other_shapes_keep_their_names() -> None:
     assert rows == [] and told["total"] == 0
 
 
-def test_numbers_that_a_script_would_round_are_text() -> None:
+def test_integers_beyond_script_precision_are_text() -> None:
     values = [1, 2**53 - 1, 2**53 + 1, 2**64 - 1, -(2**60) - 1, 10**200]
     rows, _ = listed(bytes(files(table([{"id": value} for value in values]))["data.js"].whole()))
     assert [row[0] for row in rows] == [1, 2**53 - 1, str(2**53 + 1), str(2**64 - 1), str(-(2**60) - 1), "…"]
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), [("MOST_ROWS", 10, 10), ("MOST_BYTES", 700, None)])
-def test_a_list_that_is_too_long_is_cut(
+def test_too_long_list_is_cut(
     monkeypatch: pytest.MonkeyPatch, name: str, value: int, expected: int | None,
 ) -> None:
     monkeypatch.setattr(listing, name, value)
@@ -258,7 +258,7 @@ def test_a_list_that_is_too_long_is_cut(
     assert len(rows) == expected if expected else 0 < len(rows) < 40 and len(data) < value + 200
 
 
-def test_tables_whose_rows_have_no_directories_have_no_page() -> None:
+def test_tables_without_directories_have_no_page() -> None:
     assert not files(table(RECORDS, directory=b""))
     assert not files(Table(b"steps", 4, list))
 
@@ -273,7 +273,7 @@ class Joined(Table):
         return {"omitted": "3", "error": "</script>"}
 
 
-def test_the_page_of_a_folder_loads_no_data() -> None:
+def test_folder_page_loads_no_data() -> None:
     """A folder may have a data.js of its own."""
     records = [{"container": f"{text}.kdb", "position": number} for number, text in enumerate(HOSTILE)]
     plain = table(records, directory=b"")
@@ -291,7 +291,7 @@ def test_the_page_of_a_folder_loads_no_data() -> None:
     assert "file:" not in policy.partition("script-src")[2].partition(";")[0]
 
 
-def test_the_memory_of_a_list_is_that_of_the_cache() -> None:
+def test_list_takes_no_memory_beyond_the_cache() -> None:
     cache = BlockCache(1 << 20)
     many = [{"language_instruction": "x" * 900, "position": number} for number in range(8000)]
     data = files(table(many, block=500), cache)["data.js"]

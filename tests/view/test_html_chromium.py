@@ -1,4 +1,4 @@
-"""Pages in Chromium, from files and without a server: what is seen, what keys do, and that no other script runs."""
+"""Pages in Chromium, from files and without a server: what users see, what keys do, and that no other script runs."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def exported(container: Path, folder: Path, views: str = "html") -> Path:
     return root
 
 
-def colour(number: int) -> tuple[int, int, int]:
+def color(number: int) -> tuple[int, int, int]:
     return (number * 8, 255 - number * 8, number % 2 * 200)
 
 
 def image(number: int) -> np.ndarray[Any, Any]:
-    return np.full((48, 64, 3), colour(number), np.uint8)
+    return np.full((48, 64, 3), color(number), np.uint8)
 
 
 def frames() -> Iterator[dict[str, Any]]:
-    """Of one camera each frame is there, of the other every third."""
+    """Yield all frames of one camera, and every third of the other."""
     for number in range(FRAMES):
         yield {"front": image(number), **({"wrist": image(number)} if number % 3 == 0 else {})}
 
@@ -71,7 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pixel(page: Browser, selector: str) -> tuple[int, int, int]:
-    """What is seen in the middle of an element, when its picture is there."""
+    """Return the color in the middle of an element once its image is loaded."""
     element = f"document.querySelector({selector!r})"
     page.wait_for(f"{element}.complete && {element}.naturalWidth > 0")
     page.evaluate(f"{element}.decode().then(() => new Promise(requestAnimationFrame))")
@@ -89,7 +89,7 @@ def text(page: Browser, selector: str) -> str:
     return found
 
 
-def test_keys_lead_through_the_frames(chromium: Browser, run: Path) -> None:
+def test_keys_step_through_frames(chromium: Browser, run: Path) -> None:
     chromium.open(run / "episodes/0/index.html")
     for key, step in (
         ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 29), ("PageUp", 26), ("Home", 0),
@@ -98,9 +98,9 @@ def test_keys_lead_through_the_frames(chromium: Browser, run: Path) -> None:
         chromium.press(key)
         assert text(chromium, "#now").startswith(f"{step} / 29 "), key
     assert text(chromium, ".camera a") == "000004.png"
-    assert np.abs(np.subtract(pixel(chromium, ".camera img"), colour(4))).max() <= 3
+    assert np.abs(np.subtract(pixel(chromium, ".camera img"), color(4))).max() <= 3
     # The other camera saw nothing in this frame.
-    assert np.abs(np.subtract(pixel(chromium, ".camera:last-child img"), colour(3))).max() <= 3
+    assert np.abs(np.subtract(pixel(chromium, ".camera:last-child img"), color(3))).max() <= 3
     assert text(chromium, ".camera:last-child p") == "There is no frame 4: this is the previous one."
     assert chromium.evaluate("[...document.querySelectorAll('.camera b')].map((name) => name.textContent)") == [
         "front", "wrist",
@@ -108,18 +108,18 @@ def test_keys_lead_through_the_frames(chromium: Browser, run: Path) -> None:
     assert not chromium.complaints
 
 
-def test_plots_are_drawn_and_lead_to_steps(chromium: Browser, run: Path) -> None:
+def test_plots_are_drawn_and_seek_on_click(chromium: Browser, run: Path) -> None:
     chromium.open(run / "episodes/0/index.html")
     chromium.wait_for("document.querySelectorAll('.chart canvas').length === 4")
     drawn = chromium.evaluate("""[...document.querySelectorAll(".chart canvas")].map((canvas) => {
         const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-        const colours = new Set();
+        const colors = new Set();
         for (let place = 0; place < data.length; place += 4) {
-            if (data[place + 3] === 255) colours.add(data.slice(place, place + 3).join());
+            if (data[place + 3] === 255) colors.add(data.slice(place, place + 3).join());
         }
-        return colours.size;
+        return colors.size;
     })""")
-    assert all(colours >= 1 for colours in drawn) and drawn[0] >= 3
+    assert all(colors >= 1 for colors in drawn) and drawn[0] >= 3
     assert text(chromium, ".legend button") == "0: 0"
     box = chromium.evaluate("""(() => {
         const chart = document.querySelector(".chart");
@@ -136,7 +136,7 @@ def test_plots_are_drawn_and_lead_to_steps(chromium: Browser, run: Path) -> None
 
 
 @pytest.mark.slow
-def test_it_plays_to_the_end(chromium: Browser, run: Path) -> None:
+def test_playback_stops_at_the_end(chromium: Browser, run: Path) -> None:
     chromium.open(f"{(run / 'episodes/0/index.html').as_uri()}#up=2&step=7")
     assert text(chromium, "#now").startswith("7 / 29 ")
     assert chromium.evaluate("document.getElementById('back').href").endswith("/run/index.html")
@@ -144,12 +144,12 @@ def test_it_plays_to_the_end(chromium: Browser, run: Path) -> None:
     assert text(chromium, "#play") == "Pause"
     chromium.wait_for("document.getElementById('now').textContent.startsWith('29 / 29 ')")
     chromium.wait_for("document.getElementById('play').textContent === 'Play'")
-    assert np.abs(np.subtract(pixel(chromium, ".camera img"), colour(29))).max() <= 3
+    assert np.abs(np.subtract(pixel(chromium, ".camera img"), color(29))).max() <= 3
     assert not chromium.complaints
 
 
 @pytest.mark.slow
-def test_the_film_is_asked_for_when_somebody_wants_it(chromium: Browser, run: Path, tmp_path: Path) -> None:
+def test_video_is_requested_only_when_opened(chromium: Browser, run: Path, tmp_path: Path) -> None:
     chromium.open(run / "episodes/0/index.html")
     assert not [address for address in chromium.requested if address.endswith(".mp4")]
     chromium.evaluate("document.querySelector('.camera details').open = true")
@@ -171,7 +171,7 @@ def labels(page: Browser) -> list[str]:
     return found
 
 
-def test_a_list_filters_sorts_and_leads_to_pages(chromium: Browser, run: Path) -> None:
+def test_list_filters_sorts_and_links_to_pages(chromium: Browser, run: Path) -> None:
     chromium.open(run / "index.html")
     assert (text(chromium, "h1"), text(chromium, "#count")) == ("run", "250 episodes")
     assert labels(chromium) == [str(number) for number in range(100)]
@@ -192,7 +192,7 @@ def test_a_list_filters_sorts_and_leads_to_pages(chromium: Browser, run: Path) -
     assert labels(chromium) == [str(number) for number in range(200, 250)]
     chromium.open(run / "index.html")
     chromium.wait_for("document.querySelector('#rows img').naturalWidth === 64")
-    assert np.abs(np.subtract(pixel(chromium, "#rows img"), colour(0))).max() <= 3
+    assert np.abs(np.subtract(pixel(chromium, "#rows img"), color(0))).max() <= 3
     # Only what may be seen soon is asked for.
     assert len([address for address in chromium.requested if address.endswith("/poster")]) < 100
     assert not chromium.complaints
@@ -207,7 +207,7 @@ def test_a_list_filters_sorts_and_leads_to_pages(chromium: Browser, run: Path) -
     assert chromium.wait_for("document.getElementById('earlier')?.href").endswith("/0/index.html#up=2&number=0&of=250")
 
 
-def test_names_of_strangers_stay_text(chromium: Browser, tmp_path: Path) -> None:
+def test_hostile_names_stay_text(chromium: Browser, tmp_path: Path) -> None:
     names = [*HOSTILE, ATTACK]
     carried = [name.encode("utf-8", "replace").decode() for name in names]
     cameras = [name.replace("/", "-").encode() for name in carried]
@@ -239,7 +239,7 @@ def test_names_of_strangers_stay_text(chromium: Browser, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_sample_of_awkward_names(chromium: Browser, samples: Path, tmp_path: Path) -> None:
+def test_sample_with_awkward_names_loads(chromium: Browser, samples: Path, tmp_path: Path) -> None:
     root = exported(samples / "kinodb/awkward_names.kdb", tmp_path)
     for page in ("index.html", "episodes/0/index.html", "episodes/1/index.html"):
         chromium.open(root / page)
@@ -248,7 +248,7 @@ def test_the_sample_of_awkward_names(chromium: Browser, samples: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_what_nobody_may_do(chromium: Browser, run: Path) -> None:
+def test_policy_refuses_injected_scripts_and_requests(chromium: Browser, run: Path) -> None:
     """The policy of the page: scripts that were put in, and requests to others, are refused."""
     chromium.open(run / "episodes/0/index.html")
     assert chromium.evaluate("""(() => {
@@ -268,7 +268,7 @@ def test_what_nobody_may_do(chromium: Browser, run: Path) -> None:
     "up=javascript:window.hacked=1", "up=-1&number=-1&of=1e999", "up=1e9&number=x&of=3", "number=3&of=2",
     "step=NaN&up=", "up=0.5", "number=javascript:0&of=5", "step=-7", "step=1e99",
 ])
-def test_an_address_cannot_lead_elsewhere(chromium: Browser, run: Path, words: str) -> None:
+def test_hostile_fragments_are_ignored(chromium: Browser, run: Path, words: str) -> None:
     chromium.open(f"{(run / 'episodes/0/index.html').as_uri()}#{words}")
     assert chromium.evaluate("[...document.querySelectorAll('.ways a')].every((way) => way.hidden && !way.href)")
     assert text(chromium, "#now").split(" ")[0] in ("0", "29")
@@ -276,7 +276,7 @@ def test_an_address_cannot_lead_elsewhere(chromium: Browser, run: Path, words: s
 
 
 @pytest.mark.slow
-def test_frames_whose_kind_nobody_looked_at(
+def test_unprobed_frames_are_tried_with_both_suffixes(
     chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(episode, "MOST_PROBES", 1)
@@ -291,11 +291,11 @@ def test_frames_whose_kind_nobody_looked_at(
         chromium.wait_for("document.querySelector('.camera img').naturalWidth === 64")
         name = f"00000{number}.{('jpg', 'png')[number % 2]}"
         chromium.wait_for(f"document.querySelector('.camera a').textContent === '{name}'")
-        assert np.abs(np.subtract(pixel(chromium, ".camera img"), colour(number))).max() <= 12
+        assert np.abs(np.subtract(pixel(chromium, ".camera img"), color(number))).max() <= 12
 
 
 @pytest.mark.slow
-def test_what_cannot_be_read_is_told(chromium: Browser, run: Path, tmp_path: Path) -> None:
+def test_page_reports_unreadable_files(chromium: Browser, run: Path, tmp_path: Path) -> None:
     place = tmp_path / "episode"
     (place / "images/front").mkdir(parents=True)
     (place / "index.html").write_bytes((run / "episodes/0/index.html").read_bytes())
@@ -310,7 +310,7 @@ def test_what_cannot_be_read_is_told(chromium: Browser, run: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["index.html", "episodes/0/index.html"])
-def test_dark_and_light_large_and_small(chromium: Browser, run: Path, page: str) -> None:
+def test_pages_fit_color_schemes_and_small_windows(chromium: Browser, run: Path, page: str) -> None:
     """The background follows the reader's wish, text stands out, and nothing sticks out of a small window."""
     try:
         for scheme in ("light", "dark"):
@@ -318,7 +318,7 @@ def test_dark_and_light_large_and_small(chromium: Browser, run: Path, page: str)
             chromium.open(run / page)
             back, ink = chromium.evaluate("""(() => {
                 const style = getComputedStyle(document.body);
-                const sum = (colour) => colour.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0);
+                const sum = (color) => color.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0);
                 return [sum(style.backgroundColor), sum(style.color)];
             })()""")
             assert (back > ink + 400) if scheme == "light" else (ink > back + 400)
@@ -335,7 +335,7 @@ def test_dark_and_light_large_and_small(chromium: Browser, run: Path, page: str)
 
 
 @pytest.mark.slow
-def test_the_page_of_a_folder_leads_into_containers(chromium: Browser, run: Path, tmp_path: Path) -> None:
+def test_folder_page_links_into_containers(chromium: Browser, run: Path, tmp_path: Path) -> None:
     """It runs no data.js that lies in the folder."""
     names = ["sub/a b%#?.kdb", "javascript:window.hacked=1", "ü/x.wshard"]
     records = [{"container": name, "position": number, "success": None} for number, name in enumerate(names)]

@@ -60,13 +60,13 @@ def test_points(dtype: str, rows: int, channels: int, seed: int) -> None:
         np.testing.assert_array_equal(points[:, 2 * number + 1], np.fmax.reduce(part))
 
 
-def test_whole_numbers_of_many_digits_stay_apart() -> None:
+def test_large_integers_stay_distinct() -> None:
     ticks = np.arange(50, dtype="<i8") * 33_000_000 + 1_700_000_000_000_000_000
     _, (points,) = plotted(data_of(column(b"ticks", ticks), rows=50))
     assert points is not None and len(set(points[0])) == 50
 
 
-def test_a_size_reads_nothing() -> None:
+def test_size_reads_no_values() -> None:
     state, reward = Noted(4 * 7 * 100_000), Noted(4 * 100_000)
     columns = [
         column(b"state", np.empty((100_000, 7), "<f4"), state), column(b"reward", np.empty(100_000, "<f4"), reward),
@@ -80,7 +80,7 @@ def test_a_size_reads_nothing() -> None:
     assert reward.read_ranges and not state.read_ranges
 
 
-def test_what_sticks_out_is_not_lost() -> None:
+def test_outliers_are_not_lost() -> None:
     array = np.zeros(1_000_000, "<f4")
     array[654_321] = 1e9
     _, (points,) = plotted(data_of(column(b"x", array), rows=len(array)))
@@ -94,7 +94,7 @@ def test_missing_values_do_not_hide_others() -> None:
     assert points is not None and np.isfinite(points).any() and np.isinf(points).any()
 
 
-def test_of_very_many_bytes_few_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_of_very_many_bytes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "MOST_READ", 1 << 20)
     noted = Noted(4 * 1000 * 4_000_000_000)
     array = Array(b"x", noted, "<f4", (4_000_000_000, 1000))
@@ -106,7 +106,7 @@ def test_of_very_many_bytes_few_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert told["leftOut"] == 1000 - plots.MOST_OF_A_COLUMN
 
 
-def test_all_columns_together_are_read_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_limit_covers_all_columns_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "MOST_READ", 1 << 20)
     many = [Noted(4 * 1_000_000) for _ in range(8)]
     columns = [Column(b"x", Array(b"x", noted, "<f4", (1_000_000,))) for noted in many]
@@ -114,7 +114,7 @@ def test_all_columns_together_are_read_so_far(monkeypatch: pytest.MonkeyPatch) -
     assert 0 < sum(size for noted in many for _, size in noted.read_ranges) <= 1 << 20
 
 
-def test_a_few_channels_of_narrow_rows_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_rows_are_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three values a step one may be left: it is not worth a read of its own."""
     monkeypatch.setattr(plots, "MOST_CHANNELS", 1)
     noted = Noted(3 * 100_000)
@@ -122,7 +122,7 @@ def test_a_few_channels_of_narrow_rows_are_read_at_once(monkeypatch: pytest.Monk
     assert len(noted.read_ranges) <= plots.STRETCHES
 
 
-def test_there_are_only_so_many_channels() -> None:
+def test_channels_are_limited() -> None:
     columns = [column(b"c%d" % number, np.zeros((10, 60), "<f4")) for number in range(6)]
     told, points = plotted(data_of(*columns, rows=10))
     assert [shown["channels"] for shown in told["columns"]] == [60, 60, 60, 60, 16]
@@ -143,7 +143,7 @@ def test_only_numbers_are_plotted() -> None:
     assert told["columns"] == []
 
 
-def test_a_damaged_column_costs_the_others_nothing() -> None:
+def test_damaged_column_leaves_others_readable() -> None:
     bad = Unreadable(400, Damaged("is cut"))
     good = np.ones(100, "<f4")
     columns = [column(b"a", good), column(b"b", good, bad), column(b"c", good)]
@@ -151,7 +151,7 @@ def test_a_damaged_column_costs_the_others_nothing() -> None:
     assert [shown is None for shown in points] == [False, True, False]
 
 
-def test_columns_that_nobody_can_tell_cost_the_file() -> None:
+def test_unreadable_list_of_columns_is_damage() -> None:
     data = files(recording({}, Damaged("is cut"), 5))["data.js"]  # type: ignore[arg-type]
     with pytest.raises(Damaged):
         _ = data.size
@@ -163,7 +163,7 @@ def test_names_are_values() -> None:
     assert told["columns"][0]["name"] == '"</script>\u2028' + "\ufffd" * 189 + "…"
 
 
-def test_the_memory_of_values_is_that_of_the_cache() -> None:
+def test_values_take_no_memory_beyond_the_cache() -> None:
     cache = BlockCache(2 << 20)
     columns = [
         Column(b"c%d" % number, Array(b"", Zeros(8 * 64 * 50_000), "<f8", (50_000, 64))) for number in range(4)
@@ -180,9 +180,3 @@ def test_samplings(steps: int, width: int) -> None:
     assert math.ceil(steps / found.stretch) <= found.points
     if found.taken > 1:
         assert found.taken * math.ceil(steps / found.stretch) * width <= plots.MOST_READ
-
-
-def test_a_page_and_its_data_are_the_same_each_time() -> None:
-    made = recording({"a": 1.5}, [column(b"x", np.arange(3000.0))], 3000)
-    for name, data in files(made).items():
-        assert data.whole() == files(made)[name].whole()

@@ -1,4 +1,4 @@
-"""What is cached is keyed by the version of the container and the place in it: found again, and holding no source."""
+"""Cache keys are plain values that begin with the version of the container, and keep no source alive."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class CountedPixels(Memory):
 
 
 def parts_of(shown: Callable[[], Data], part: int = 64 << 10) -> bytes:
-    """All bytes, a part at a time, as a program reads them that goes by the path each time."""
+    """Return all bytes, read in parts from a newly made file each."""
     size = shown().size
     return b"".join(shown().read(start, min(part, size - start)) for start in range(0, size, part))
 
 
-def test_the_pixels_of_a_png_that_is_read_in_parts_are_read_once() -> None:
-    """Nothing of them is kept, and yet its checksums need no second look."""
+def test_png_read_in_parts_reads_pixels_once() -> None:
+    """No pixel is cached, and yet checksums read none again."""
     pixels = CountedPixels(bytes(range(256)) * 4096)
     cache = BlockCache(8 << 20)
 
@@ -77,7 +77,7 @@ def test_the_pixels_of_a_png_that_is_read_in_parts_are_read_once() -> None:
     assert shown().read(0, len(whole)) == whole
 
 
-def test_pictures_at_different_places_are_not_taken_for_each_other() -> None:
+def test_images_with_different_keys_stay_separate() -> None:
     cache = BlockCache(8 << 20)
     for number in range(3):
         image = Image(KEY, Memory(bytes([number]) * (600 * 500 * 3)), 600, 500, 3)
@@ -109,7 +109,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStore:
 
 
 @pytest.mark.parametrize("budget", [64 << 20, 4 << 10], ids=["kept", "spooled"])
-def test_keys_are_plain_values_that_begin_with_a_version(store: MemoryStore, budget: int) -> None:
+def test_cache_keys_are_plain_and_begin_with_a_version(store: MemoryStore, budget: int) -> None:
     cache = KeyedCache(budget)
     container = open_container(Opening(store.open(("it",)), cache, store, ("it",)))
     versions = {source.version for source in container.sources}
@@ -121,7 +121,7 @@ def test_keys_are_plain_values_that_begin_with_a_version(store: MemoryStore, bud
 
 
 @pytest.mark.slow
-def test_a_cache_that_is_full_keeps_no_container(store: MemoryStore) -> None:
+def test_cached_blocks_keep_no_container_alive(store: MemoryStore) -> None:
     cache = KeyedCache(64 << 20)
     container = open_container(Opening(store.open(("it",)), cache, store, ("it",)))
     read_all(container.root, cache, container.sources[0].version)

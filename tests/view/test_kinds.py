@@ -1,4 +1,4 @@
-"""Which view a content gets: that of its kind, or of the nearest kind that it derives from."""
+"""The view of a content is that of its kind, or of the nearest base."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def derived(content: Content, depth: int) -> Content:
 
 
 @pytest.mark.parametrize("content", ONE_OF_EACH, ids=lambda content: type(content).__name__)
-def test_a_kind_of_somebody_else_is_shown_like_the_one_it_derives_from(content: Content) -> None:
+def test_derived_content_is_shown_like_its_base(content: Content) -> None:
     suffix = file_of(content, BlockCache(), PLACE).suffix
     expected = file_bytes(content, suffix)
     for depth in (1, 3):
@@ -62,7 +62,7 @@ def test_a_kind_of_somebody_else_is_shown_like_the_one_it_derives_from(content: 
             assert series.count == other_series.count == 2
 
 
-def test_a_content_of_no_known_kind_is_named() -> None:
+def test_unknown_content_is_named_in_the_error() -> None:
     class Strange(Content):
         pass
 

@@ -40,7 +40,7 @@ def test_plain_rows_are_lines(rows: list[bytes], dtype: str) -> None:
         assert file_bytes(ragged(rows, dtype), ".txt", budget) == b"".join(row + b"\n" for row in rows)
 
 
-def test_the_size_of_plain_lines_needs_no_reading() -> None:
+def test_size_of_plain_lines_reads_nothing() -> None:
     content = RaggedText(KEY, Unreadable(1000, BAD), Unreadable(44, BAD), "<u4", 10)
     data = file_of(content, BlockCache(), PLACE).data
     assert data.is_sized
@@ -107,7 +107,7 @@ def test_records_are_json_lines_by_block(blocks: list[list[Any]]) -> None:
         assert [json.loads(line) for line in shown] == [value for block in blocks for value in block]
 
 
-def test_records_are_measured_once_and_at_the_first_size() -> None:
+def test_records_are_measured_once_when_size_is_needed() -> None:
     asked: list[int] = []
 
     def block(number: int) -> list[str]:
@@ -126,7 +126,7 @@ def test_records_are_measured_once_and_at_the_first_size() -> None:
     assert asked[51:] == [49]
 
 
-def test_a_block_that_gives_other_rows_later_is_damage() -> None:
+def test_block_whose_rows_change_is_damage() -> None:
     rows = [["a"]]
     data = file_of(Records(KEY, 1, lambda number: rows[number]), BlockCache(), PLACE).data
     size = data.size

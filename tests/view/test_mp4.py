@@ -1,4 +1,4 @@
-"""Films as MP4: sizes by formula, any range alone, what is seen where frames are missing, damaged or of other kinds."""
+"""Videos as MP4: sizes by formula, independent ranges, and frames that are missing, damaged or of other kinds."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_rates(fps: float, expected: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["raw", "planar", "alpha", "png", "jpeg", "png of a palette"])
-def test_flat_patches_keep_their_colours(kind: str) -> None:
+def test_flat_patches_keep_their_colors(kind: str) -> None:
     pixels = patches(96, 64, 1)
     alpha = np.concatenate((pixels, np.zeros((64, 96, 1), np.uint8)), 2)
     frame: Content = {
@@ -124,7 +124,7 @@ def palette(pixels: np.ndarray) -> bytes:
 
 @pytest.mark.parametrize("options", [{"subsampling": 2}, {"progressive": True}, {"keep_rgb": True}])
 def test_kinds_of_jpeg(options: dict[str, object]) -> None:
-    """Those that are stored as RGB are not taken for YCbCr."""
+    """JPEGs stored as RGB are not taken for YCbCr."""
     pixels = patches(64, 64, 3)
     made = video([stored(pixels, "jpeg", quality=98, **options)], 64, 64)
     found = rgb(shown(bytes(data_of(made).whole())).images[0], 64, 64)
@@ -132,7 +132,7 @@ def test_kinds_of_jpeg(options: dict[str, object]) -> None:
     assert abs(found[inside] - pixels[inside]).max() <= 5
 
 
-def test_grey() -> None:
+def test_gray_images_keep_their_samples() -> None:
     pixels = np.repeat(np.arange(64, dtype=np.uint8)[:, None, None] * 4, 32, 1)
     for frame in (raw(pixels), stored(pixels[..., 0], "png"), raw(np.concatenate((pixels, pixels // 2), 2), True)):
         image = shown(bytes(data_of(video([frame], 32, 64)).whole())).images[0]
@@ -141,7 +141,7 @@ def test_grey() -> None:
 
 
 @pytest.mark.parametrize("is_png", [False, True])
-def test_16_bits_are_shown_by_the_range_of_the_first_frame(is_png: bool) -> None:
+def test_16_bits_are_scaled_by_range_of_first_frame(is_png: bool) -> None:
     first = np.array([[1000, 2000], [3000, 1500]], "<u2")
     second = np.array([[0, 65535], [2000, 3100]], "<u2")
     frames = [stored(pixels, "png") if is_png else raw(pixels[..., None]) for pixels in (first, second)]
@@ -149,18 +149,15 @@ def test_16_bits_are_shown_by_the_range_of_the_first_frame(is_png: bool) -> None
     one, two = (image.luma[:2, :2] for image in shown(whole).images)
     assert one.tolist() == [[1, 128], [255, 64]]
     assert two.tolist() == [[1, 255], [128, 255]]
-    # Nobody has to have read the first frame before.
+    # A reader of the second frame alone gets the same range.
     alone = data_of(video(frames, 2, 2))
     size = h264.size_of(2, 2)
     assert alone.read(alone.size - size, size) == whole[-size:]
-
-
-def test_depth_without_a_range() -> None:
     level = raw(np.full((4, 4, 1), 700, "<u2"))
     assert shown(bytes(data_of(video([level], 4, 4)).whole())).images[0].luma[0, 0] == 1
 
 
-def test_a_damaged_first_frame_leaves_the_others_their_range() -> None:
+def test_range_comes_from_first_readable_frame() -> None:
     damaged = Image(KEY, Unreadable(8, Damaged("lost")), 2, 2, 1, 16)
     pixels = np.array([[10, 20], [30, 10]], "<u2")[..., None]
     data = data_of(video([damaged, raw(pixels)], 2, 2))
@@ -171,7 +168,7 @@ def test_a_damaged_first_frame_leaves_the_others_their_range() -> None:
     assert [image[9], image[10], image[25], image[26]] == [1, 128, 255, 1]
 
 
-def test_missing_frames_show_the_one_before() -> None:
+def test_missing_frames_show_the_previous_one() -> None:
     pixels = [patches(40, 40, seed) for seed in range(2)]
     made = video([raw(pixels[0]), stored(pixels[1], "png")], 40, 40, present=[2, 5], count=8)
     found = shown(bytes(data_of(made).whole())).images
@@ -180,11 +177,8 @@ def test_missing_frames_show_the_one_before() -> None:
     for number in range(2, 8):
         assert abs(rgb(found[number], 40, 40)[:32, :32] - pixels[number >= 5][:32, :32]).max() <= 3
     assert [image.number for image in found] == [1, 2] * 4
-
-
-def test_a_film_of_which_no_frame_is_there_is_grey() -> None:
-    found = shown(bytes(data_of(video([], 20, 20, present=[], count=2)).whole())).images
-    assert all((image.luma == planes.GRAY).all() for image in found)
+    nothing = shown(bytes(data_of(video([], 20, 20, present=[], count=2)).whole())).images
+    assert all((image.luma == planes.GRAY).all() for image in nothing)
 
 
 @pytest.mark.parametrize("size", [(10, 7), (200, 100), (1, 1), (31, 900)])
@@ -210,7 +204,7 @@ def test_scaling_in_strips_has_no_seams(monkeypatch: pytest.MonkeyPatch) -> None
 
 DAMAGES: dict[str, Content] = {
     "unreadable": Image(KEY, Unreadable(40 * 40 * 3, Damaged("lost")), 40, 40, 3),
-    "no picture": Blob(KEY, Memory(b"hello")),
+    "no image": Blob(KEY, Memory(b"hello")),
     "no JPEG": EncodedImage(KEY, Memory(b"\xff\xd8\xff\xe0hello"), "jpeg"),
     "no PNG": EncodedImage(KEY, Memory(b"\x89PNG"), "png"),
     "cut PNG": EncodedImage(KEY, Memory(stored(noise(40, 40, 3, 0), "png").data.read(0, 2000)), "png"),
@@ -219,7 +213,7 @@ DAMAGES: dict[str, Content] = {
 
 
 @pytest.mark.parametrize("damaged", DAMAGES.values(), ids=DAMAGES)
-def test_damage_costs_the_ranges_of_its_frame(damaged: Content) -> None:
+def test_damaged_frame_fails_only_its_ranges(damaged: Content) -> None:
     good = raw(flat(40, 40, *RED))
     data, size = data_of(video([good, damaged, good], 40, 40)), h264.size_of(40, 40)
     first = data.size - 3 * size
@@ -230,7 +224,7 @@ def test_damage_costs_the_ranges_of_its_frame(damaged: Content) -> None:
     assert data.read(data.size - size, size)[9:] == data.read(first, size)[9:]
 
 
-def test_what_passes_is_not_remembered() -> None:
+def test_passing_errors_are_not_remembered() -> None:
     good = raw(flat(40, 40, *RED))
     answers: list[Exception | Content] = [Changed("gone"), good]
 
@@ -263,7 +257,7 @@ def png_head(width: int, height: int) -> bytes:
     EncodedImage(KEY, Memory(stored(noise(8, 8, 3, 0), "jpeg").data.read(0, 600) + b"\xff\xda" * 200), "jpeg"),
     Image(KEY, Unreadable(3 * 10**10, Damaged("never read")), 100_000, 100_000, 3),
 ], ids=["PNG bomb", "stored", "scans", "raw"])
-def test_frames_that_would_take_too_much_are_refused_unread(frame: Content) -> None:
+def test_too_large_frames_are_refused_unread(frame: Content) -> None:
     data = data_of(video([raw(flat(40, 40, *RED)), frame], 40, 40))
     size = h264.size_of(40, 40)
     tracemalloc.start()
@@ -285,19 +279,14 @@ def never(number: int) -> Content:
     (5, 100_000, 100_000, "100000 x 100000 pixels is too large"), (5, 16_385, 1, "too large"),
     (5, 1, 16_385, "too large"), (5, 16_000, 16_000, "too large"), (1 << 32, 16, 16, "4294967296 frames is too long"),
     (1 << 60, 16, 16, "too long"), (1 << 31, 16, 16, "too long"),
+    *((*none, "shows nothing") for none in ((0, 5, 5), (5, 0, 5), (5, 5, 0))),
 ])
-def test_films_that_are_refused(count: int, width: int, height: int, reason: str) -> None:
-    with pytest.raises(TooLarge, match=reason):
+def test_impossible_videos_are_refused(count: int, width: int, height: int, reason: str) -> None:
+    with pytest.raises(Damaged if reason == "shows nothing" else TooLarge, match=reason):
         mp4.made(Video(KEY, count, 10, width, height, never), BlockCache(), PLACE)
 
 
-@pytest.mark.parametrize(("count", "width", "height"), [(0, 5, 5), (5, 0, 5), (5, 5, 0)])
-def test_films_of_nothing(count: int, width: int, height: int) -> None:
-    with pytest.raises(Damaged, match="shows nothing"):
-        mp4.made(Video(KEY, count, 10, width, height, never), BlockCache(), PLACE)
-
-
-def test_the_longest_film_takes_no_memory() -> None:
+def test_longest_video_takes_no_memory() -> None:
     frame = raw(flat(640, 480, *RED))
     tracemalloc.start()
     try:
@@ -314,7 +303,7 @@ def test_the_longest_film_takes_no_memory() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(16_384, 2_160), (2_160, 16_384)])
 def test_large_frames_are_made_in_strips(width: int, height: int) -> None:
-    """What is read of the largest pictures at a time, and what it takes beside the picture itself."""
+    """Reading takes the memory of one frame and one strip."""
     zeros = Memory(bytes(width * height * 3))
     data = data_of(video([Image(KEY, zeros, width, height, 3)], width, height), BlockCache(256 << 20))
     tracemalloc.start()
@@ -328,7 +317,7 @@ def test_large_frames_are_made_in_strips(width: int, height: int) -> None:
 
 @pytest.mark.parametrize("budget", [1 << 20, 8 << 20, 64 << 20])
 def test_many_readers_share_a_small_budget(budget: int) -> None:
-    """Pictures need room while they are decoded, inside of what needs room itself: nobody waits for ever."""
+    """Nested reservations of memory do not deadlock."""
     frames: list[Content] = [stored(patches(320, 240, seed), "jpeg") for seed in range(4)]
     frames += [raw(patches(320, 240, seed)) for seed in range(4)] + [stored(patches(100, 80, 1), "png")] * 2
     whole = data_of(video(frames, 320, 240)).whole()

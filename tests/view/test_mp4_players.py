@@ -48,7 +48,7 @@ def noise(width: int, height: int, seed: int) -> Pixels:
 @pytest.mark.parametrize(("width", "height", "fps"), [
     (64, 48, 10), (100, 84, 29.97), (33, 17, 0.5), (1, 1, 1000), (640, 480, 30), (16, 16, 1 / 3), (1000, 2, 60),
 ])
-def test_every_sample_is_given_back(tmp_path: Path, width: int, height: int, fps: float) -> None:
+def test_ffmpeg_returns_every_sample(tmp_path: Path, width: int, height: int, fps: float) -> None:
     path = tmp_path / "film.mp4"
     file = written(path, [raw(noise(width, height, seed)) for seed in range(5)], width, height, fps)
     played = np.frombuffer(frames_of(path), np.uint8).reshape(5, -1)
@@ -59,7 +59,7 @@ def test_every_sample_is_given_back(tmp_path: Path, width: int, height: int, fps
 
 
 @pytest.mark.parametrize(("width", "height", "fps"), [(64, 48, 10), (101, 85, 29.97), (640, 480, 0.1)])
-def test_what_ffprobe_finds(tmp_path: Path, width: int, height: int, fps: float) -> None:
+def test_ffprobe_finds_the_declared_properties(tmp_path: Path, width: int, height: int, fps: float) -> None:
     path = tmp_path / "film.mp4"
     written(path, [raw(noise(width, height, seed)) for seed in range(4)], width, height, fps)
     words = ("ffprobe", "-hide_banner", "-v", "warning", "-count_frames", "-show_streams", "-of", "json", str(path))
@@ -75,7 +75,7 @@ def test_what_ffprobe_finds(tmp_path: Path, width: int, height: int, fps: float)
 
 
 @pytest.mark.parametrize("kind", ["raw", "planar", "jpeg", "png"])
-def test_flat_patches_keep_their_colours(tmp_path: Path, kind: str) -> None:
+def test_flat_patches_keep_their_colors(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "film.mp4"
     colours = [patches(160, 96, seed) for seed in range(3)]
     frames: list[Content] = [
@@ -93,7 +93,7 @@ def test_flat_patches_keep_their_colours(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fps", [10, 29.97, 0.25])
-def test_seeking_finds_what_playing_does(tmp_path: Path, fps: float) -> None:
+def test_seeking_finds_the_same_frames_as_playing(tmp_path: Path, fps: float) -> None:
     path = tmp_path / "film.mp4"
     count = 12
     written(path, [raw(noise(48, 32, seed)) for seed in range(count)], 48, 32, fps)

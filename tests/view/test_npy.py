@@ -36,7 +36,7 @@ def saved(array: np.ndarray[Any, Any]) -> bytes:
 
 @given(DTYPES, SHAPES, st.data())
 @settings(deadline=None)
-def test_it_is_what_numpy_saves(dtype: np.dtype[Any], shape: tuple[int, ...], data: st.DataObject) -> None:
+def test_file_equals_what_numpy_saves(dtype: np.dtype[Any], shape: tuple[int, ...], data: st.DataObject) -> None:
     size = int(np.prod(shape, dtype=int)) * dtype.itemsize
     raw = data.draw(st.binary(min_size=size, max_size=size))
     array = np.frombuffer(raw, dtype).reshape(shape) if size else np.zeros(shape, dtype)
@@ -45,7 +45,7 @@ def test_it_is_what_numpy_saves(dtype: np.dtype[Any], shape: tuple[int, ...], da
 
 
 @pytest.mark.parametrize("length", [1, 10**9, 10**18, 10**21, 10**25])
-def test_the_header_leaves_the_room_that_numpy_leaves(length: int) -> None:
+def test_header_leaves_the_same_space_as_numpy(length: int) -> None:
     """The first axis may grow to 21 digits; an array of that size cannot be made, its header can."""
     expected = io.BytesIO()
     np.lib.format.write_array_header_1_0(
@@ -57,21 +57,7 @@ def test_the_header_leaves_the_room_that_numpy_leaves(length: int) -> None:
     assert shown.size == len(header) + 12 * length
 
 
-def test_a_header_too_long_for_npy_1_is_npy_2() -> None:
-    """64 KiB of header: no shape that NumPy itself takes is so long, so NumPy's header writer is the judge."""
-    shape = (1,) * 30_000
-    expected = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        np.lib.format.write_array_header_2_0(
-            expected, {"descr": "<f8", "fortran_order": False, "shape": shape},
-        )
-    found = file_bytes(Array(KEY, Memory(bytes(8)), "<f8", shape), ".npy")
-    assert found[6:8] == b"\x02\x00"
-    assert found == expected.getvalue() + bytes(8)
-
-
-def test_both_sides_of_the_border_between_npy_1_and_2() -> None:
+def test_headers_around_the_limit_of_npy_1() -> None:
     versions = set()
     for dimensions in range(21_790, 21_850):
         shape = (1,) * dimensions
@@ -89,7 +75,7 @@ def test_both_sides_of_the_border_between_npy_1_and_2() -> None:
     assert versions == {1, 2}
 
 
-def test_a_shape_that_needs_a_pass_is_asked_when_the_size_is() -> None:
+def test_lazy_shape_is_found_when_size_is_needed() -> None:
     asked: list[int] = []
 
     def shape() -> tuple[int, ...]:
@@ -108,7 +94,7 @@ def test_a_label_stands_before_the_extension() -> None:
     assert file_of(content, BlockCache(), PLACE).suffix == ".offset_minutes.npy"
 
 
-def test_a_bad_array_has_a_readable_header() -> None:
+def test_unreadable_array_has_a_readable_header() -> None:
     data = data_of(Array(KEY, Unreadable(8, Damaged("gone")), "<f8", (1,)), BlockCache(), PLACE)
     assert data.read(0, 128) == saved(np.zeros(1))[:128]
     with pytest.raises(Damaged, match="gone"):

@@ -1,4 +1,4 @@
-"""Parquet files: four readers find in them what NumPy and Python have in the columns."""
+"""Parquet files: four readers find the values that NumPy and Python have."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def values_of(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 class Readers:
-    """The same file as everybody reads it: columns as lists."""
+    """One file as four readers see it: columns as lists."""
 
     def __init__(self, columns: list[Column], rows: int, folder: Path) -> None:
         whole = parquet_bytes(columns, rows)
@@ -106,7 +106,7 @@ def test_times(tmp_path: Path, rows: int, page: int) -> None:
 
 
 def test_the_dates_of_dotnet_are_right(tmp_path: Path) -> None:
-    """The first and the last one, beyond what nanoseconds can tell, and the digit that is rounded off."""
+    """The first and the last date, beyond the range of nanoseconds, and rounding."""
     ticks = np.array([-621_355_968_000_000_000, 2_534_023_007_999_999_999, 15_778_368_000_000_009, -1], "<i8")
     found = Readers([array_column(b"when", ticks.view("<M8[100ns]"))], 4, tmp_path)
     expected = [
@@ -116,7 +116,7 @@ def test_the_dates_of_dotnet_are_right(tmp_path: Path) -> None:
         assert [value.isoformat() for value in shown] == expected
 
 
-def test_times_that_parquet_cannot_hold_are_damage() -> None:
+def test_times_beyond_64_bits_are_damage() -> None:
     column = array_column(b"when", np.array([1 << 60], "<i8").view("<M8[s]"))
     with pytest.raises(OSError, match="does not fit"):
         parquet_bytes([column], 1)
@@ -213,7 +213,7 @@ def test_opaque_bytes(tmp_path: Path) -> None:
     assert found.arrow["months"].to_pylist() == [1, 2, 3]
 
 
-def test_what_is_not_utf8_becomes_question_marks(tmp_path: Path) -> None:
+def test_invalid_utf8_becomes_question_marks(tmp_path: Path) -> None:
     """One a byte, so that the size stays; also where a row ends within a character, and in rows made in parts."""
     long = b"\xc3\xa9" * 70_000 + b"\xff" + b"\xe2\x98\x83" * 30_000
     rows = [b"\xff", "é".encode()[:1], "é".encode()[1:], "é☃".encode(), b"\xe2\x98a\xed\xa0\x80", b"", long]
@@ -223,7 +223,7 @@ def test_what_is_not_utf8_becomes_question_marks(tmp_path: Path) -> None:
         assert shown == expected
 
 
-def test_halves_of_characters_in_records(tmp_path: Path) -> None:
+def test_unpaired_surrogates_in_records_are_replaced(tmp_path: Path) -> None:
     found = Readers([records_column(b"text", ["a\ud800b"])], 1, tmp_path)
     for shown in found.of("text").values():
         assert shown == ["a\ufffdb"]
@@ -294,7 +294,7 @@ def test_the_size_and_any_range_agree_with_the_whole(
 
 
 def test_many_threads_read_the_same(tmp_path: Path) -> None:
-    """From files that nobody has asked for anything yet."""
+    """Threads share a file of which nothing is known yet."""
     rows = 5000
     columns = [
         array_column(b"vector", values_of("<f4", (rows, 7))), array_column(b"time", values_of("<M8[us]", (rows,))),

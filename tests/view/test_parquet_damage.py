@@ -1,4 +1,4 @@
-"""Parquet files of tables that lie or cannot be read: damage where it is, little memory, sizes without decoding."""
+"""Parquet files of damaged or false tables: damage stays local, memory small, sizes need no decoding."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def numbers(offsets: Sequence[int], size: int = 10) -> Column:
     return Column(b"runs", Ragged(b"runs", Memory(bytes(4 * size)), "<f4", Memory(packed), "<i8", len(offsets) - 1))
 
 
-def test_sizes_need_no_reading_but_of_records() -> None:
+def test_sizes_read_nothing_except_records() -> None:
     columns = [
         Column(b"a", Array(b"a", Unreadable(4000, BAD), "<f4", (1000,))),
         Column(b"b", Array(b"b", Unreadable(8000, BAD), "<M8[100ns]", (1000,))),
@@ -90,7 +90,7 @@ def test_sizes_need_no_reading_but_of_records() -> None:
             assert data.size == len(parquet_bytes(readable, 1000))
 
 
-def test_a_damaged_column_costs_no_other_its_bytes() -> None:
+def test_damaged_column_leaves_other_columns_readable() -> None:
     fine = array_column(b"fine", np.arange(1000, dtype="<i4"))
     bad = Column(b"bad", Array(b"bad", Unreadable(4000, BAD), "<i4", (1000,)))
     data = parquet_data([fine, bad], 1000)
@@ -139,7 +139,7 @@ def test_records_of_another_length_are_damage(rows: int) -> None:
         _ = parquet_data([records_column(b"text", ["x"] * 10, 3)], rows).size
 
 
-def test_records_that_are_not_what_their_column_says() -> None:
+def test_records_of_another_type_are_damage() -> None:
     for dtype, values in (("<i4", ["x"]), ("|u1", [1000]), ("<f8", [[1.0]]), ("", [5])):
         with pytest.raises(Damaged, match="not one of its column"):
             _ = parquet_data([records_column(b"cells", values, 3, dtype)], 1).size
@@ -155,7 +155,7 @@ def test_records_that_change_are_damage() -> None:
         data.read(0, data.size)
 
 
-def test_a_pass_is_made_once_and_only_when_the_size_is_asked() -> None:
+def test_records_take_one_pass_when_size_is_needed() -> None:
     asked: list[int] = []
 
     def block(number: int) -> list[Any]:
@@ -207,7 +207,7 @@ class _Tail:
         return b"PAR1" + self._data.read(self._data.size - self._size, self._size)
 
 
-def test_a_page_that_no_reader_takes_is_refused() -> None:
+def test_too_large_page_is_refused() -> None:
     demand_possible(2**31 - 1)
     with pytest.raises(TooLarge):
         demand_possible(2**31)
@@ -240,7 +240,7 @@ def wide(columns: int, width: int | None = None) -> Table:
 @pytest.mark.parametrize(("width", "error", "reason"), [
     (10_001, TooLarge, "10001 columns is too wide"), (1 << 40, TooLarge, "too wide"), (0, Damaged, "no columns"),
 ])
-def test_tables_that_are_too_wide_or_have_no_columns_are_left_out(
+def test_tables_too_wide_or_empty_are_left_out(
     width: int, error: type[Exception], reason: str,
 ) -> None:
     with pytest.raises(error, match=reason):
@@ -264,7 +264,7 @@ def test_a_table_of_a_trillion_rows() -> None:
         assert parquet_data([Column(b"n", Array(b"n", Counted(1 << 62), "<f4", (1 << 60,)))], 1 << 60).size
 
 
-def test_what_is_known_of_many_wide_tables_is_bounded() -> None:
+def test_memory_for_many_wide_tables_is_bounded() -> None:
     """A listing keeps the files of thousands of tables; what is known of their columns is not kept with them."""
     cache, files = BlockCache(8 << 20), []
     tables = [wide(500) for _ in range(10)]

@@ -1,4 +1,4 @@
-"""Which derived views there are, what a set of them shows, and views of third parties."""
+"""The derived views, sets of them, and views of other packages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def member(name: bytes, text: bytes) -> Member:
     return Member((name,), Text(name, Memory(text)))
 
 
-def test_each_view_has_a_name_and_a_line_for_people(installed: list[Entry]) -> None:
+def test_each_view_has_a_name_and_a_summary(installed: list[Entry]) -> None:
     assert list(available()) == BUILT_IN
     for name, view in available().items():
         assert view.name == name and view.summary and "\n" not in view.summary
@@ -77,14 +77,14 @@ def test_views_are_chosen_by_name(installed: list[Entry]) -> None:
         chosen("mp4+mp5")
 
 
-def test_a_view_of_a_third_party_is_found(installed: list[Entry]) -> None:
+def test_view_of_another_package_is_found(installed: list[Entry]) -> None:
     installed.append(Entry(LOUD))
     assert list(available()) == [*BUILT_IN, "loud"]
     assert chosen("loud").views == (LOUD,)
 
 
 @pytest.mark.parametrize("value", [ImportError("no such module"), "not a view", View("mp4", "mine", (Text,), shouted)])
-def test_a_view_that_is_none_is_told_in_the_log(
+def test_invalid_views_are_logged(
     installed: list[Entry], value: object, caplog: pytest.LogCaptureFixture,
 ) -> None:
     installed.append(Entry(value))
@@ -93,7 +93,7 @@ def test_a_view_that_is_none_is_told_in_the_log(
     assert len(caplog.records) == 1
 
 
-def test_views_stand_beside_contents_and_leave_them_their_names() -> None:
+def test_contents_keep_their_names_beside_views() -> None:
     members = [member(b"note", b"hear"), Member((b"note.loud",), Blob(b"", Memory(b"taken")))]
     members.append(Member((b"below", b"deep"), Blob(b"", Memory(b"taken"))))
     plain = [node.name for node in root_of(*members, views=ViewSet()).listing()]
@@ -106,13 +106,13 @@ def test_views_stand_beside_contents_and_leave_them_their_names() -> None:
     assert isinstance(below, Directory) and [node.name for node in below.listing()] == ["inside.txt"]
 
 
-def test_what_a_view_cannot_show_is_told_and_costs_nothing_else() -> None:
+def test_error_of_a_view_leaves_other_files() -> None:
     root = root_of(member(b"long", bytes(101)), member(b"note", b"hear"), views=ViewSet(LOUD))
     assert [node.name for node in root.listing()] == ["long.txt", "note.txt", "note.loud", "below"]
     assert root.xattrs()["user.glassfs.error"] == b"long: a text of more than 100 bytes cannot be shouted"
 
 
-def test_what_only_says_what_others_mean_is_not_shown() -> None:
+def test_contents_without_files_are_not_shown() -> None:
     table = Member((b"table",), Table(b"table", 0, list))
     link = Member((b"there",), Link(b"", (b"..", b"a b\n")))
     root = root_of(table, member(b"note", b""), link, views=ViewSet())

@@ -84,7 +84,7 @@ def derived(path: Path) -> Iterator[tuple[str, File]]:
 
 
 @pytest.mark.slow
-def test_the_tree_is_the_same_with_views_beside_it(container: Path) -> None:
+def test_tree_is_unchanged_by_views(container: Path) -> None:
     with open_tree(container) as plain, open_tree(container, views="all") as tree:
         for place, node in nodes_of(plain):
             viewed = tree.lookup(place)
@@ -113,7 +113,7 @@ def test_listing_and_sizes_decode_nothing(container: Path) -> None:
             assert cache.misses == 0, place
 
 
-def test_sizes_are_those_of_the_bytes_whole_and_in_ranges(container: Path) -> None:
+def test_sizes_and_ranges_agree_with_the_whole(container: Path) -> None:
     """And of two openings, one gives in ranges what the other one gives as a whole."""
     chance = random.Random(container.name)
     with open_tree(container, views="all", cache_size=BUDGET) as other:

@@ -1,4 +1,4 @@
-"""Broken containers with all views, in process: what is lost costs an error, and the tree is what it is without."""
+"""Damaged containers with all views, in process: lost data raise errors, and the tree is unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def broken() -> Iterator[Path]:
     )
     for number, path in enumerate(broken())
 ])
-def test_what_is_broken_reads_as_it_does_without_views(path: Path) -> None:
+def test_damaged_containers_are_unchanged_by_views(path: Path) -> None:
     """Views are read in ranges; what cannot be read costs an error of glassfs, and that file only."""
     try:
         plain = open_tree(path, cache_size=BUDGET)
@@ -64,7 +64,7 @@ def read_ends(file: File) -> None:
         return
 
 
-def test_a_film_of_four_billion_frames_is_left_out_and_says_why() -> None:
+def test_too_long_video_is_left_out_with_a_reason() -> None:
     with open_tree(DATA / "kinodb/malformed/num_frames_huge.kdb", views="all") as tree:
         folder = tree.directory("/episodes/0/images")
         assert {node.name for node in folder.listing()} == {"front", "wrist"}

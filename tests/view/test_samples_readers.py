@@ -55,7 +55,7 @@ def bytes_of(file: File) -> bytes | None:
         return None
 
 
-def test_tables_are_what_the_arrays_are(container: Path, tmp_path: Path) -> None:
+def test_tables_equal_the_arrays(container: Path, tmp_path: Path) -> None:
     with opened(container) as tree, duckdb.connect() as connection:
         for place, node in nodes_of(tree):
             if place.endswith(".parquet") and isinstance(node, File) and isinstance(node.content, Table):
@@ -134,7 +134,7 @@ def plain(value: Any) -> Any:
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
-def test_zarr_arrays_are_what_the_npy_are(container: Path, tmp_path: Path) -> None:
+def test_zarr_arrays_equal_the_npy_files(container: Path, tmp_path: Path) -> None:
     import zarr
 
     with opened(container) as tree:

@@ -78,7 +78,7 @@ def test_the_last_chunk_is_as_large_as_the_others(
     assert np.array_equal(zarr.open(place, mode="r")[:], expected)
 
 
-def test_a_film_has_a_chunk_for_each_frame(tmp_path: Path) -> None:
+def test_video_has_a_chunk_for_each_frame(tmp_path: Path) -> None:
     expected = values("|u1", (5, 8, 6, 3))
     place = written(tmp_path, content(b"film", expected, "|u1")) / "film.zarr"
     frames = sorted(os.listdir(place / "c"))
@@ -105,7 +105,7 @@ def test_dtypes_that_zarr_lacks_are_left_out(tmp_path: Path) -> None:
     assert sorted(os.listdir(place)) == ["odd.npy"]
 
 
-def test_an_array_called_like_the_metadata_is_not_in_the_group(tmp_path: Path) -> None:
+def test_array_named_like_metadata_is_not_in_the_group(tmp_path: Path) -> None:
     import zarr
 
     members = [content(name, values("<i4", (3,)), "<i4") for name in (b"zarr.json", b"a", b"c")]
@@ -118,7 +118,7 @@ def test_an_array_called_like_the_metadata_is_not_in_the_group(tmp_path: Path) -
     ((1 << 40,), "|u1", 1 << 14), ((1 << 32, 8), "<f4", 1 << 14), ((1 << 31, 4, 4, 3), "|u1", 1 << 17),
     ((9, 2), "<f4", 1),
 ])
-def test_a_length_that_lies_makes_no_endless_directory(shape: tuple[int, ...], dtype: str, most: int) -> None:
+def test_false_length_makes_no_endless_directory(shape: tuple[int, ...], dtype: str, most: int) -> None:
     size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     (shown,) = VIEW.show(Array(b"a", Zeros(size), dtype, shape), BlockCache(), ("v",))
     (chunks,) = (member for _, member in members_of(shown.thing) if isinstance(member, Series))  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_a_length_that_lies_makes_no_endless_directory(shape: tuple[int, ...], d
     assert folder.name == b"arrays.zarr"
 
 
-def test_arrays_that_no_number_of_chunks_can_hold_are_left_out() -> None:
+def test_arrays_too_large_for_chunks_are_left_out() -> None:
     array = Array(b"a", Zeros(1 << 60), "|u1", (1 << 60,))
     with pytest.raises(TooLarge, match="too large for chunks"):
         list(VIEW.show(array, BlockCache(), ("v",)))

@@ -1,4 +1,4 @@
-"""Films for tests of the mp4 view, and what is in an MP4: boxes, and pictures by the reader of H.264."""
+"""Videos for tests of the mp4 view, and parsers of MP4 boxes and frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTAINERS = {b"moov", b"trak", b"mdia", b"minf", b"dinf", b"stbl"}
 
 def video(frames: Sequence[Content], width: int, height: int, fps: float = 10, present: Sequence[int] | None = None,
          count: int | None = None) -> Video:
-    """A film of these contents; ``present`` are the numbers of their frames."""
+    """Return a video of these contents; ``present`` are the numbers of their frames."""
     def frame(number: int) -> Content:
         return frames[number if present is None else list(present).index(number)]
 
@@ -51,7 +51,7 @@ def flat(width: int, height: int, *channels: int) -> Pixels:
 
 
 def patches(width: int, height: int, seed: int) -> Pixels:
-    """Squares of 32 pixels of one colour each."""
+    """Squares of 32 pixels of one color each."""
     few = np.random.default_rng(seed).integers(0, 256, (-(-height // 32), -(-width // 32), 3)).astype(np.uint8)
     return few.repeat(32, 0).repeat(32, 1)[:height, :width]
 
