@@ -268,15 +268,8 @@ def test_ssh_with_a_password(home: Path, files: Path, tmp_path: Path) -> None:
 
 
 def test_ftp(files: Path, tmp_path: Path) -> None:
-    command = servers.program("rclone")
     (files / "fifo").unlink()
-    own = {"RCLONE_CONFIG": str(tmp_path / "none.conf"), "RCLONE_CACHE_DIR": str(tmp_path / "cache")}
-    with servers.running(
-        lambda port: [
-            command, "serve", "ftp", files, "--addr", f"127.0.0.1:{port}", "--read-only", "--dir-cache-time", "0s",
-        ],
-        servers.begins_with(b"220"), tmp_path / "rclone", own,
-    ) as port:
+    with servers.rclone("ftp", files, tmp_path / "rclone") as port:
         found = server(f"ftp://anonymous@127.0.0.1:{port}")
         names = listing(found.list(()))
         assert names["sub"] is None and names["a.kdb"] is not None and names["a.kdb"].size == len(DATA)
