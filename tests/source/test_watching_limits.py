@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 # Limits.
 
 
-def test_one_thread_watches_many_folders(store: LocalStore, root: Path, pool: watching.Watches, listener: Listener) -> None:
+def test_one_thread_watches_many_folders(store: LocalStore, root: Path, listener: Listener) -> None:
     for number in range(1000):
         (root / f"{number}").mkdir()
     assert all(store.watch((f"{number}",), listener) for number in range(1000))
