@@ -1,7 +1,4 @@
-"""Servers that lie, break off, fall silent or change under readers: right bytes or an error with a sentence, in time.
-
-Here is what stores do, in this process; what a mount makes of it is in ``test_bad_mounts.py``.
-"""
+"""Stores on faulty servers return right bytes or raise a one-line error in time. For mounts: ``test_bad_mounts.py``."""
 
 from __future__ import annotations
 
@@ -59,12 +56,12 @@ SILENT: dict[str, Fault] = {"stall": Stall(), "stall in the middle": Stall(1000)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between tries."""
+    """Make the pauses between attempts short."""
     monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.01)
 
 
 def is_part(request: Request) -> bool:
-    """Whether it asks for bytes of an object that was listed before."""
+    """Return whether it requests bytes of a listed object."""
     return request.range is not None
 
 
@@ -77,14 +74,14 @@ def store_of(name: str, **options: object) -> Store:
     pytest.param(name, marks=pytest.mark.slow if number % 6 else ()) for number, name in enumerate(FAULTS)
 ])
 def test_passing_faults_are_retried(name: str, serving: Serving) -> None:
-    """Three times, at the first part and at others."""
+    """Three faults in a row, for the first bytes and for others."""
     with serving(Bucket({"data": CONTENT})) as server:
         source = store_of("s3://bucket/").open(("data",))
         server.faults = first(3, FAULTS[name], is_part)
         assert source.read(0, 1000) == CONTENT[:1000]
         server.faults = first(3, FAULTS[name], is_part)
         assert source.read(SIZE - 600_000, 600_000) == CONTENT[-600_000:]
-        # What is beyond the end that was promised is not looked at: it costs the connection.
+        # Bytes beyond the announced end are not read; they cost the connection.
         is_noticed = name != "longer than promised"
         assert server.count(where=lambda request: request.fault is not None) >= (6 if is_noticed else 2)
 
@@ -113,7 +110,7 @@ def test_lasting_faults_are_errors_in_time(name: str, serving: Serving) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["stall", "stall in the middle"])
 def test_stalled_request_is_retried(name: str, serving: Serving) -> None:
-    """In the time of one read, as each try has a part of it."""
+    """An attempt has only a part of the time of the read."""
     with serving(Bucket({"data": CONTENT})) as server:
         source = store_of("s3://bucket/", timeout=6.0).open(("data",))
         server.faults = first(1, SILENT[name], is_part)
@@ -167,7 +164,7 @@ def test_replaced_object_is_changed_until_reopened(serving: Serving) -> None:
 
 
 def test_ignored_if_match_is_noticed(serving: Serving) -> None:
-    """As rclone's does: what it gives has another ETag."""
+    """rclone ignores If-Match: the answer has another ETag."""
     bucket = Bucket({"data": CONTENT})
     with serving(bucket) as server:
         source = store_of("s3://bucket/").open(("data",))
@@ -176,7 +173,7 @@ def test_ignored_if_match_is_noticed(serving: Serving) -> None:
             source.read(0, 10)
 
 
-# Listings of strangers
+# Untrusted listings
 
 
 ODD_NAMES = [
@@ -186,7 +183,7 @@ ODD_NAMES = [
 
 
 def test_odd_names_spare_other_names(serving: Serving, caplog: pytest.LogCaptureFixture) -> None:
-    """Those that can be names of files are shown, and cannot be read; the others are left out."""
+    """Odd names that files can have are listed but cannot be read; others are left out."""
     caplog.set_level("INFO", "glassfs")
     with serving(Bucket({"good": b"good", "sub/deep": b"deep", **dict.fromkeys(ODD_NAMES, b"odd")})) as server:
         store = store_of("s3://bucket/")
@@ -208,7 +205,7 @@ def test_odd_names_spare_other_names(serving: Serving, caplog: pytest.LogCapture
 
 
 def test_special_characters_in_names_are_kept(serving: Serving) -> None:
-    """Also where pages are listed in the other way, as here one name is odd."""
+    """Also if botocore lists the pages, as here for one odd name."""
     names = ["ä b", "+%20", "%2F", "a&b<c>'\"", "?x#y", "[*]", "~", "\\", "\U0001f600", " ", "\u202e", "x" * 900]
     with serving(Bucket({name: name.encode() for name in names} | {"\n": b"odd"})) as server:
         store = store_of("s3://bucket/")
@@ -242,7 +239,7 @@ def endless(request: Request, numbers: count[int]) -> Reply:
 
 
 def test_endless_listing_is_bounded(monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
-    """By the number of its names; what gathers names without counting has only a moment for it."""
+    """By the number of names; obstore, which does not count, is stopped by time."""
     monkeypatch.setattr(objects, "LONG_LISTING_SECONDS", 0.2)
     monkeypatch.setattr(s3_listing, "MOST_NAMES", 5_000)
     numbers = count()
@@ -288,20 +285,20 @@ def test_untrusted_certificate_is_an_error(
 
 
 @pytest.fixture
-def elsewhere() -> Callable[[], HttpServer]:
+def other_host() -> Callable[[], HttpServer]:
     return lambda: HttpServer(lambda request: Reply(206, [
         ("Content-Range", "bytes 0-0/1"), ("ETag", '"x"'), ("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT"),
     ], b"x"))
 
 
-def all_that_was_said(server: HttpServer) -> str:
+def all_requests(server: HttpServer) -> str:
     return " ".join(f"{request.target} {request.lines}" for request in server.requests)
 
 
 def test_redirected_request_carries_no_signature(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[], HttpServer],
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, other_host: Callable[[], HttpServer],
 ) -> None:
-    with elsewhere() as other, serving(Bucket({"data": CONTENT})) as server:
+    with other_host() as other, serving(Bucket({"data": CONTENT})) as server:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
         source = store_of("s3://bucket/", timeout=3.0).open(("data",))
         server.faults = for_each(Redirect(f"http://localhost:{other.port}/there"), is_part)
@@ -309,11 +306,11 @@ def test_redirected_request_carries_no_signature(
             source.read(0, 10)
         assert other.count() > 0
         assert not any("authorization" in request.headers for request in other.requests)
-        assert "hunter2" not in all_that_was_said(other)
+        assert "hunter2" not in all_requests(other)
 
 
-def test_redirected_request_carries_no_password(elsewhere: Callable[[], HttpServer]) -> None:
-    with elsewhere() as other, HttpServer() as server:
+def test_redirected_request_carries_no_password(other_host: Callable[[], HttpServer]) -> None:
+    with other_host() as other, HttpServer() as server:
         server.faults = for_each(Redirect(f"http://localhost:{other.port}/there"))
         store_of(f"{server.url}/data", key="me", secret="hunter2", timeout=3.0)
         assert all("authorization" in request.headers for request in server.requests)
@@ -322,18 +319,18 @@ def test_redirected_request_carries_no_password(elsewhere: Callable[[], HttpServ
 
 
 @pytest.mark.slow
-def test_endless_redirects_are_an_error(elsewhere: Callable[[], HttpServer]) -> None:
+def test_endless_redirects_are_an_error(other_host: Callable[[], HttpServer]) -> None:
     with HttpServer() as server:
         server.faults = for_each(Redirect("/data"))
         with pytest.raises(DeviceFailed, match="it redirects without end"):
             store_of(f"{server.url}/data", timeout=3.0)
 
 
-# All of it at once
+# Random faults
 
 
 class Weather:
-    """Faults at random, each now and then. Any one is over in a fraction of a read's time."""
+    """Random faults, each short compared to the timeout of a read."""
 
     def __init__(self, seed: int, chance: float) -> None:
         self._random = random.Random(seed)
@@ -349,8 +346,8 @@ class Weather:
         return self._faults[name]
 
 
-def test_eight_readers_in_bad_weather(scale: Scale, serving: Serving) -> None:
-    """Each reads what is there, or is told why not; objects are replaced meanwhile."""
+def test_eight_readers_survive_random_faults(scale: Scale, serving: Serving) -> None:
+    """Reads return right bytes or raise; objects are replaced meanwhile."""
     reads, size = scale(160, 10_000), 8 << 20
     bucket, contents = Bucket(), {}
 

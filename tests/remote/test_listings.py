@@ -1,4 +1,4 @@
-"""What listings of strangers say of objects, and how much of it."""
+"""Untrusted listings: impossible facts, odd names, and listings without end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, listing
 
 ODD = ("\n", "1", '"0"')
-"""With this name obstore does not list the folder."""
+"""obstore does not list a folder with this name."""
 Listing = Callable[[Request], Reply]
 
 
@@ -71,7 +71,7 @@ def test_long_etag_is_ignored(said: Callable[[Listing], dict[str, tuple[int, int
 def test_obstore_and_botocore_list_the_same_facts(
     etag: str, said: Callable[[Listing], dict[str, tuple[int, int, str]]],
 ) -> None:
-    """A listing that takes long is read in the other way, and what it lists is not another version then."""
+    """So a listing that changes the way does not change versions."""
     when = "2026-01-01T00:00:00.345678Z"
     first = said(lambda request: page(("x", "5", etag), when=when))
     second = said(lambda request: page(("x", "5", etag), ODD, when=when))
@@ -99,7 +99,7 @@ def test_endless_listing_of_long_etags_is_bounded(
 
 @pytest.mark.parametrize("scheme", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("gs", "az")), "http"])
 def test_endless_listing_times_out_early(scheme: str) -> None:
-    """Where nobody counts what comes. ``timeout`` is what reads have."""
+    """obstore does not count names, so the time is limited to a part of the timeout."""
     numbers = count()
 
     def answer(request: Request) -> Reply:

@@ -1,4 +1,4 @@
-"""Servers on the web: what they say, and leave out, of the versions of what they have."""
+"""Web servers: versions of objects with few or no headers that tell them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store_of(name: str, **options: object) -> Store:
 
 
 def answer(made: Object, request: Request) -> Reply:
-    """As of S3; without the headers that have nothing to say."""
+    """Answer as S3 does, but without empty headers."""
     reply = answer_object(made, request)
     if not made.etag:
         reply.change("ETag", None)
@@ -40,7 +40,7 @@ def answer(made: Object, request: Request) -> Reply:
 
 
 def webdav(objects: Mapping[str, tuple[Object, str]], request: Request) -> Reply:
-    """A folder ``/data/``, which has objects and lists them with other ETags than they are answered with."""
+    """Serve the folder ``/data/``; its listing may have other ETags than answers."""
     if request.method == "PROPFIND":
         listed = "".join(
             f"<D:response><D:href>/data/{name}</D:href><D:propstat><D:prop><D:resourcetype/>"
@@ -98,7 +98,6 @@ def test_webdav_folder_of_rclone_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("etag", ['"1"', 'W/"1"', ""])
 def test_query_is_part_of_the_identity(etag: str) -> None:
-    """However much the two have in common."""
     objects = {number: Object(bytes([number]) * 500_000, etag, 0.0) for number in (1, 2)}
     with HttpServer(lambda request: answer(objects[int(request.query["id"])], request)) as server:
         names = [f"{server.url}/data?id={number}" for number in objects]

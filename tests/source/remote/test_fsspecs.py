@@ -1,4 +1,4 @@
-"""Protocols that fsspec speaks, against real servers and one file system that lies."""
+"""Protocols through fsspec: its file system in memory, and one that lies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 DATA = random.Random(5).randbytes(300_000)
 
 
-# What is in the memory of this process
+# Memory
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_replaced_object_is_changed(memory: fsspec.AbstractFileSystem) -> None:
     assert again is not None and again[1] == DATA[::-1][:10]
 
 
-# What cannot be a server
+# Refused URLs
 
 
 @pytest.mark.parametrize(("url", "reason"), [
@@ -123,7 +123,7 @@ def test_github_is_named_by_owner_and_repository() -> None:
 
 
 def test_identity_distinguishes_users_without_secrets() -> None:
-    """Users of one host may see different things; passwords and tokens are no part of it."""
+    """Users of one host may see different objects."""
     secret = Connection(key="hush", secret="hush", token="hush", extra={"password": "hush"})
     urls = ("sftp://host", "sftp://me@host", "sftp://you@host", "sftp://host:23", "ftp://me@host", "memory://host")
     found = [server(url, secret) for url in urls]
@@ -133,7 +133,7 @@ def test_identity_distinguishes_users_without_secrets() -> None:
     assert not any(each.has_lasting_versions for each in found)
 
 
-# A file system that lies
+# Hostile file systems
 
 
 @pytest.fixture

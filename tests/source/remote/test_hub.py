@@ -1,4 +1,4 @@
-"""Hugging Face, of which a small server says as much as is asked for here."""
+"""Hugging Face, against a small server that imitates its API."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_dataset_is_listed_and_read(hub: Hub) -> None:
 
 
 def test_read_costs_one_request(hub: Hub) -> None:
-    """What is at a commit is there for good, so that nothing has to be asked about it again."""
+    """A commit never changes, so its facts are not requested again."""
     found = server("hf://datasets/org/name", patient(hub))
     path = ("org", "name", "runs", "a.kdb")
     facts, _ = found.begin(path, 10) or pytest.fail()
@@ -168,7 +168,7 @@ def test_new_commit_is_a_new_version(hub: Hub) -> None:
     hub.commits.append({**hub.commits[-1], "runs/more/b.kdb": b"other"})
     assert found.begin(path, 10, facts) is None
     hub.commits.append({**hub.commits[-1], "runs/a.kdb": DATA[::-1]})
-    # It is still open as it was.
+    # The open object stays readable in its version.
     assert found.fetch(path, 5, 10, facts).result() == DATA[5:15]
     other, first = found.begin(path, 10, facts) or pytest.fail()
     assert first == DATA[::-1][:10]

@@ -35,7 +35,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Ssh]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The ~/.ssh of a user who has no keys and knows no hosts."""
+    """An empty ~/.ssh: no keys, no known hosts."""
     folder = tmp_path / "home/.ssh"
     folder.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(folder.parent))
@@ -171,7 +171,7 @@ def test_silent_server_times_out(home: Path, url: str) -> None:
 
 
 class Stingy(paramiko.SFTPServerInterface):  # type: ignore[misc]
-    """Gives a file of DATA, less than it is asked for each time, and after a while nothing."""
+    """Serves DATA in answers that are shorter than requested, and eventually empty."""
 
     def __init__(self, server: Login) -> None:
         super().__init__(server)
@@ -196,7 +196,7 @@ class Stingy(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
 
 class Login(paramiko.ServerInterface):  # type: ignore[misc]
-    """Lets everybody in. ``mosts`` are how many bytes it gives in its next answers."""
+    """Accepts every login. ``mosts`` are the sizes of its next answers."""
 
     def __init__(self, mosts: Iterator[int]) -> None:
         self.mosts = mosts
@@ -222,7 +222,7 @@ def serve_ssh(listening: socket.socket, key: paramiko.PKey, mosts: Iterator[int]
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_ssh_short_answers_are_completed(home: Path, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The right bytes if it gives all in the end; an error if it says that the file ends before it does."""
+    """An error if the server reports an early end of the file."""
     monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.001)
     choose = random.Random(3)
     mosts = iter(lambda: choose.randrange(1, 40_000), 0)
@@ -250,7 +250,7 @@ def test_ssh_short_answers_are_completed(home: Path, ends: bool, monkeypatch: py
 
 
 def test_ssh_accepts_a_password_from_programs(home: Path, files: Path, tmp_path: Path) -> None:
-    """rclone's server, which knows passwords; they come from a program."""
+    """Against rclone's server, which has passwords."""
     user, password = servers.CREDENTIALS["AWS_ACCESS_KEY_ID"], servers.CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
     (files / "fifo").unlink()
     with servers.rclone("sftp", files, tmp_path / "rclone") as port:

@@ -1,4 +1,4 @@
-"""Stores of what is elsewhere, over a server in memory: how often it is asked, and what is shown meanwhile."""
+"""Remote stores over a server in memory: the number of requests, and the answers meanwhile."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ class RemoteLab(Lab):
         self._changed(path)
 
     def link(self, path: str, target: str) -> None:
-        """There are none."""
+        """Servers have no links."""
 
     def set_permissions(self, path: str, permissions: int) -> None:
-        """Nor these."""
+        """Servers have no permissions."""
 
     def _changed(self, path: str) -> None:
-        self.remote.close()  # it knows nothing any more
+        self.remote.close()  # drops its caches
 
 
 class TestRemoteStore(StoreSuite):
-    """What it promises as any store does, but for links, permissions, and files that stay although they are gone."""
+    """The contract of stores, except links, permissions, and deleted files that stay readable."""
 
     @pytest.fixture
     def lab(self) -> RemoteLab:
         return RemoteLab()
 
-    def test_entries_say_what_is_there(self, lab: Lab) -> None:
+    def test_entries_describe_files_folders_and_links(self, lab: Lab) -> None:
         lab.put("folder/inner/file.bin", CONTENT)
         file = lab.store.entry(parts("folder/inner/file.bin"))
         assert (file.kind, file.size, file.permissions) == (Kind.FILE, len(CONTENT), 0o400)
         assert lab.store.entry(()).kind is lab.store.entry(parts("folder/inner")).kind is Kind.FOLDER
         assert lab.store.entry(("folder",)).permissions == 0o500
 
-    def test_listings_are_sorted_as_bytes_and_have_the_same_facts(self, lab: Lab) -> None:
+    def test_listings_are_sorted_by_bytes_with_equal_entries(self, lab: Lab) -> None:
         names = ["\U0001f600", "é", "e\u0301", "A", "b", " ", "0"]
         for name in names:
             lab.put(f"many/{name}", b"x")
@@ -72,29 +72,29 @@ class TestRemoteStore(StoreSuite):
         assert [name for name, _ in found] == sorted([*names, "inner"], key=str.encode)
         assert all(entry == lab.store.entry(("many", name)) for name, entry in found)
 
-    def test_an_open_source_stays_what_was_opened(self, lab: Lab, store: object) -> None:
-        """Where it is gone that is an error, and never other bytes."""
+    def test_an_open_source_survives_replacement_and_removal(self, lab: Lab, store: object) -> None:
+        """A deleted object raises; other bytes are never returned."""
         source = lab.store.open(parts("folder/b"))
         lab.put("folder/b", b"other")
         with pytest.raises(Changed):
             source.read(0, 1)
 
-    def test_a_source_in_a_version_is_opened_by_its_first_read(self, lab: Lab, store: object) -> None:
+    def test_a_source_is_opened_by_its_first_read(self, lab: Lab, store: object) -> None:
         entry = lab.store.entry(parts("folder/b"))
         source = lab.store.source(parts("folder/b"), entry)
         lab.remove("folder/b")
         with pytest.raises(Changed):
             source.read(0, 1)
 
-    def test_a_file_that_is_rewritten_in_place_is_changed(self, lab: Lab, store: object) -> None:
-        """There is no such thing: it is another object."""
+    def test_a_rewritten_file_has_changed(self, lab: Lab, store: object) -> None:
+        """Objects are never rewritten in place: it is another object."""
         before = lab.store.entry(parts("folder/b"))
         lab.put("folder/b", b"c")
         after = lab.store.entry(parts("folder/b"))
         assert before.file_id != after.file_id
 
     test_no_link_is_followed = None
-    test_attributes_change_the_stamp_alone = None
+    test_attributes_change_only_the_stamp = None
 
 
 def test_folder_costs_one_listing(server: FakeServer) -> None:
@@ -327,7 +327,7 @@ def test_number_of_remembered_names_is_bounded(
 
 
 class TestObjectsByThemselves:
-    """What was named without a folder: nothing is listed, and one request tells what it is."""
+    """Objects named without a folder: one request each, and no listing."""
 
     @pytest.fixture
     def store(self, server: FakeServer) -> RemoteStore:
