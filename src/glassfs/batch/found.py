@@ -50,7 +50,7 @@ class Search:
             self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
 
     def all(self) -> Iterator[SearchHit | Unlisted]:
-        """Walk everything; each call starts anew."""
+        """Walk everything; each call starts over."""
         is_single = len(self._named) == 1
         for name, named, label in self._named:
             try:
