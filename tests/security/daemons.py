@@ -98,16 +98,3 @@ def force_away(path: Path) -> None:
         _LIBC.umount2(os.fsencode(path), MNT_FORCE | UMOUNT_NOFOLLOW)
         if _LIBC.umount2(os.fsencode(path), MNT_DETACH | UMOUNT_NOFOLLOW) != 0:
             return
-
-
-def run_within(seconds: float, *words: str | Path) -> str | None:
-    """Return what a command prints, or None if it does not end in time; it is killed then, but not reaped."""
-    process = subprocess.Popen(
-        list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="surrogateescape",
-    )
-    try:
-        return process.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return None
