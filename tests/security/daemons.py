@@ -60,11 +60,6 @@ class Daemon:
         assert isinstance(found, dict)
         return found
 
-    def cpu_seconds(self) -> float:
-        """Return the processor time of all its threads so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     def memory(self, name: str = "VmRSS") -> int:
         """Return a field of /proc/PID/status in bytes; VmHWM is the peak."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()

@@ -18,13 +18,12 @@ import fuzzing_reading
 import mutants
 import pytest
 import tskit
-from benchmarks import contents, counting, markdown
+from benchmarks import counting, markdown
 from benchmarks.report import Report, row_text
 from benchmarks.sides import SIDES
 from benchmarks.workloads import WORKLOADS, Samples
 from PIL import Image
 
-from glassfs.library import open_tree
 from tests.conftest import ROOT
 from tests.mount.mounts import missing, require
 
@@ -113,21 +112,6 @@ def test_benchmark_measures_remote_containers(tmp_path: Path) -> None:
     for side, share in found["cat"]["share"].items():
         assert 0.5 < share < 2, side
         assert found["cat"]["requests"][side] >= 1
-
-
-def test_dataset_of_the_benchmark_has_its_samples(tmp_path: Path) -> None:
-    contents.write_dataset(tmp_path / "data", 24)
-    names = contents.dataset_names(24)
-    written = {path.relative_to(tmp_path / "data").as_posix(): path for path in (tmp_path / "data").rglob("*.kdb")}
-    assert sorted(written) == sorted(names)
-    assert len({path.read_bytes() for path in written.values()}) == 24
-    assert {name.partition("/")[0] for name in names} == {f"part_{number}" for number in range(10)}
-    assert [name.startswith(f"{contents.FIRST_PART}/") for name in names] == [True] * 4 + [False] * 20
-    with open_tree(tmp_path / "data") as tree:
-        for episode, frame, camera in contents.samples(names, 50):
-            state, action = (tree.lookup(f"{episode}/{name}.npy").size for name in ("state", "action"))
-            assert (state, action) == (128 + 4 * 14 * 30, 128 + 4 * 7 * 30)
-            assert tree.lookup(f"{episode}/images/{camera}/{frame:06d}.jpg").size > 2000
 
 
 def test_requests_exclude_those_of_counting(monkeypatch: pytest.MonkeyPatch) -> None:
