@@ -97,7 +97,8 @@ class Search:
             listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""))
         else:
             listed.sort(key=lambda one: (one[2].kind is Kind.FOLDER, raw(one[0])))
-        return listed
+        listed.reverse()
+        return (listed.pop() for _ in range(len(listed)))  # free each entry of a large folder once it is used
 
 
 def _labels(named: Sequence[Named]) -> list[str]:
