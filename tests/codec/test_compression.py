@@ -86,7 +86,7 @@ def test_wrong_declared_size_is_damage(name: str, raw: bytes, lie: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMPRESSED.keys() - {"deflate"})
+@pytest.mark.parametrize("name", sorted(COMPRESSED.keys() - {"deflate"}))
 def test_bombs_stop_at_the_declared_size(name: str) -> None:
     """100 MiB of zeros declared as 1000 bytes cost no memory."""
     codec, encode = COMPRESSED[name]

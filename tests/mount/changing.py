@@ -1,4 +1,4 @@
-"""Containers that change, and readers that watch them: what is old, what is new, and what is a mix."""
+"""Containers whose bytes are all one version number, and readers that detect mixed versions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HEADER = 128
 WRITERS = ("raw", "compressed")
 REFUSALS = (errno.EIO, errno.ESTALE)
 SOON = 1.0
-"""Seconds after which a change is promised to be seen, on a machine that has time."""
+"""Seconds after which the manual says a change is visible."""
 TRIES = 20
 
 
 def write(path: Path, version: int, kind: str = "raw") -> None:
-    """A container with arrays of bytes that are all ``version``."""
+    """Write a container with an array of bytes that are all ``version``."""
     data = np.full(LENGTH, version, np.uint8)
     if kind == "raw":
         with KastoreWriter(path) as store:
@@ -37,7 +37,7 @@ def write(path: Path, version: int, kind: str = "raw") -> None:
 
 
 def write_in_folder(folder: Path, kind: str = "raw") -> Path:
-    """Version 1 in a folder of its own, ``changing`` in the mount of that."""
+    """Write version 1 into a folder of its own, as ``changing``."""
     path = folder / "folder/changing"
     path.parent.mkdir()
     write(path, 1, kind)
@@ -51,14 +51,14 @@ def replace(path: Path, version: int, kind: str = "raw") -> None:
 
 
 def versions(data: bytes) -> set[int]:
-    """The versions that bytes behind the header are of."""
+    """Return the versions of the bytes after the header."""
     return set(data[HEADER:])
 
 
 def shows(path: Path, version: int) -> Callable[[], bool]:
-    """Whether the file has the bytes of this version, and no others."""
+    """Return a condition: the file has the bytes of this version only."""
 
-    def look() -> bool:
+    def check() -> bool:
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -66,13 +66,13 @@ def shows(path: Path, version: int) -> Callable[[], bool]:
             return False
         return len(data) == HEADER + LENGTH and versions(data) == {version}
 
-    return look
+    return check
 
 
 def assert_seen_soon(change: Callable[[int], Callable[[], bool]], least: int = 3) -> None:
-    """``change(version)`` makes a change, and gives the condition that it is seen.
+    """Call ``change(version)``, which returns the condition that its change is visible, and wait for that.
 
-    Each is seen. That takes no longer than promised at least once: a busy machine may be late many times.
+    At least one of ``TRIES`` changes must be visible within ``SOON``: a busy machine may be late many times.
     """
     seconds: list[float] = []
     while len(seconds) < least or (min(seconds) > SOON and len(seconds) < TRIES):
@@ -84,7 +84,7 @@ def assert_seen_soon(change: Callable[[int], Callable[[], bool]], least: int = 3
 
 
 class Readers:
-    """Threads that open and read a file over and over, and remember what they saw."""
+    """Threads that open and read a file repeatedly and count what they see."""
 
     def __init__(self, path: Path, direct: bool, count: int = 4) -> None:
         self.path = path
@@ -104,6 +104,11 @@ class Readers:
         for thread in self._threads:
             thread.join()
 
+    def wait_for_rounds(self, rounds: int = 1) -> None:
+        """Wait until each thread may have read the file ``rounds`` times more."""
+        least = self.seen.total() + len(self.wrong) + rounds * len(self._threads)
+        wait_until(lambda: self.seen.total() + len(self.wrong) >= least)
+
     def _run(self) -> None:
         while not self._is_ending.is_set():
             try:
@@ -115,7 +120,7 @@ class Readers:
                     self.wrong.append(name)
 
     def _read(self) -> None:
-        """One handle sees one version, from its first byte to its last, and all of it."""
+        """Check that one handle shows all bytes of one version."""
         descriptor = os.open(self.path, self.flags)
         try:
             size = os.fstat(descriptor).st_size

@@ -1,17 +1,17 @@
-"""What the kernel says of its connection to one FUSE file system, and how it is cut. Needs root."""
+"""The kernel's connection to a FUSE file system, and its caches. Needs root."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-from tests.mount.mounts import mountinfo
+from tests.mount.mounts import Mount, mountinfo
 
 FOLDER = Path("/sys/fs/fuse/connections")
 
 
 class Connection:
-    """That of the file system which is mounted at ``path``, also after it is not mounted there any more."""
+    """The connection of the file system mounted at ``path``; it stays valid after an unmount."""
 
     def __init__(self, path: Path) -> None:
         if not any(FOLDER.iterdir()):
@@ -28,5 +28,12 @@ class Connection:
 
 
 def forget() -> None:
-    """Has the kernel give up all names and attributes that nobody uses, of all file systems."""
+    """Make the kernel drop all unused names and attributes of all file systems."""
     Path("/proc/sys/vm/drop_caches").write_text("2")
+
+
+def nodes_after_forgetting(mount: Mount) -> dict[str, int]:
+    """Return the daemon's counts of nodes after the kernel dropped the unused ones."""
+    forget()
+    found: dict[str, int] = mount.status()["nodes"]
+    return found

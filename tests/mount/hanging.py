@@ -1,8 +1,8 @@
-"""A disk that can be made to hang: a small FUSE file system of the tests' own, which shows one folder of files.
+"""A disk that can be made to hang: a small FUSE file system that shows one folder of files.
 
-It is a process of its own that speaks to /dev/fuse. While it is stopped, whoever asks it something waits in the kernel,
-as with a server that is gone or a disk that fails. ``remembered`` is for how many seconds the kernel knows names and
-attributes, and needs not ask for these; what is read is always asked for. Needs root.
+It runs in its own process, which speaks to /dev/fuse. While that process is stopped, requests wait in the kernel, as
+with a lost server or a failing disk. Names and attributes are valid for ``ttl_seconds``; reads always reach the
+process. Needs root.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 class HangingDisk:
     """The files of ``folder``, shown at ``path``."""
 
-    def __init__(self, folder: Path, path: Path, remembered: int = 0) -> None:
+    def __init__(self, folder: Path, path: Path, ttl_seconds: int = 0) -> None:
         self.path = path
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.mount.hanging", folder, path, str(remembered)],
+            [sys.executable, "-m", "tests.mount.hanging", folder, path, str(ttl_seconds)],
             cwd=Path(__file__).parent.parent.parent, stdin=subprocess.DEVNULL,
         )
         wait_until(lambda: is_mounted(path) or self._process.poll() is not None)
         assert is_mounted(path)
         for file in path.iterdir():
-            file.open("rb").close()  # the kernel learns that it need not ask when a file is closed
+            file.open("rb").close()  # the kernel learns that closing a file needs no request
 
     def stop(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)
@@ -57,7 +57,7 @@ class HangingDisk:
         os.kill(self._process.pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """Whoever still waits gets an error."""
+        """Kill the process, so that waiting readers get an error, and unmount."""
         self._process.kill()
         self._process.wait()
         while is_mounted(self.path):
@@ -69,13 +69,13 @@ def _state(pid: int) -> str:
 
 
 class _Served:
-    """The disk in its own process. The node of a file is its place among the names, and 2."""
+    """The disk in its own process. The node of a file is its index among the names plus 2."""
 
-    def __init__(self, folder: str, path: str, remembered: int) -> None:
+    def __init__(self, folder: str, path: str, ttl_seconds: int) -> None:
         self._names = sorted(os.listdir(folder))
         self._files = [os.open(os.path.join(folder, name), os.O_RDONLY) for name in self._names]
         self._folder = os.open(folder, os.O_RDONLY)
-        self._remembered = remembered
+        self._ttl_seconds = ttl_seconds
         self._device = os.open("/dev/fuse", os.O_RDWR)
         options = f"fd={self._device},rootmode=40000,user_id=0,group_id=0,allow_other"
         if _LIBC.mount(b"hanging", os.fsencode(path), b"fuse.hanging", MS_RDONLY, options.encode()) != 0:
@@ -105,7 +105,7 @@ class _Served:
                 failure, answer = -errno.ENOENT, b""
             try:
                 os.write(self._device, struct.pack("=IiQ", 16 + len(answer), failure, unique) + answer)
-            except OSError:  # nobody waits any more
+            except OSError:  # the request was interrupted
                 select.select([], [], [], 0.001)
 
     def _init(self, _node: int, body: bytes) -> bytes:
@@ -125,10 +125,10 @@ class _Served:
         if name not in self._names:
             raise FileNotFoundError
         node = 2 + self._names.index(name)
-        return struct.pack("=4Q2I", node, 0, self._remembered, self._remembered, 0, 0) + self._attributes(node)
+        return struct.pack("=4Q2I", node, 0, self._ttl_seconds, self._ttl_seconds, 0, 0) + self._attributes(node)
 
     def _getattr(self, node: int, _body: bytes) -> bytes:
-        return struct.pack("=QII", self._remembered, 0, 0) + self._attributes(node)
+        return struct.pack("=QII", self._ttl_seconds, 0, 0) + self._attributes(node)
 
     def _open(self, _node: int, _body: bytes) -> bytes:
         return struct.pack("=QII", 0, DIRECT_IO, 0)

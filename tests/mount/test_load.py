@@ -1,4 +1,4 @@
-"""64 readers at once over all formats: only right bytes, and memory flat. For seconds, a minute, or ten minutes."""
+"""64 readers of all formats at once get only right bytes, and the daemon's memory stays flat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
-from tests.mount.connections import forget
+from tests.mount.connections import nodes_after_forgetting
 from tests.mount.gallery import Gallery
 from tests.mount.mounts import Mount
 from tests.waiting import wait_until
@@ -20,15 +20,15 @@ READERS = 64
 WARM_UP = 10
 GROWTH = 32 << 20
 THREADS = 40
-"""Of a daemon that has nothing to do."""
+"""Limit for an idle daemon."""
 NODES = 20
-"""Those of the root, of the status, and of what others have looked at meanwhile."""
+"""Limit of references: those of the root, of the status, and of concurrent processes."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, scale: Scale) -> None:
-    duration = scale(3, 60, 600)
+    duration = scale(3, 20, 600)
     expected = gallery.exact()
     paths = sorted(expected)
 
@@ -43,7 +43,7 @@ def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, s
                 data = expected[path]
                 descriptor = os.open(mount.path / path, os.O_RDONLY)
                 try:
-                    # The kernel must not answer for the daemon all the time.
+                    # Otherwise the kernel answers most reads from the page cache.
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                     if chance.random() < 0.5:
                         with os.fdopen(os.dup(descriptor), "rb") as file:
@@ -66,7 +66,7 @@ def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, s
         memory, descriptors = mount.resident(), mount.descriptors()
         assert load(duration * 2 / 3) >= READERS
         assert mount.resident() - memory < GROWTH
-        # The last releases may still be on their way.
+        # The kernel sends the last releases asynchronously.
         wait_until(lambda: mount.descriptors() <= descriptors + 2)
         status = mount.status()
         assert status["errors"] == 0
@@ -74,15 +74,8 @@ def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, s
             wait_until(lambda: threads(mount) < THREADS)
         assert status["cache"]["used"] <= status["cache"]["budget"]
         if mount.generation == "3" and os.geteuid() == 0:
-            wait_until(lambda: nodes_after_forgetting(mount) < NODES)
+            wait_until(lambda: nodes_after_forgetting(mount)["references"] < NODES)
 
 
 def threads(mount: Mount) -> int:
     return len(os.listdir(f"/proc/{mount.pid}/task"))
-
-
-def nodes_after_forgetting(mount: Mount) -> int:
-    """References to nodes that the kernel has when it has given up all that nobody uses."""
-    forget()
-    found: int = mount.status()["nodes"]["references"]
-    return found

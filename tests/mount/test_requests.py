@@ -1,4 +1,4 @@
-"""What the kernel asks, as status.json counts it: once where once is enough, and what it gives back in the end."""
+"""Kernel requests as status.json counts them: nothing is asked twice, and unused nodes are released."""
 
 from __future__ import annotations
 
@@ -6,118 +6,114 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 from writers.kinodb import KinoWriter
 
+from glassfs.mount.operations import SHORT_SECONDS
 from tests.mount.conftest import Mounted
-from tests.mount.connections import forget
+from tests.mount.connections import nodes_after_forgetting
 from tests.mount.mounts import Mount
 from tests.waiting import wait_until
 
 STEPS = 200
 TRIES = 5
+KINDS = ("folder", "container")
+CAMERA = "episodes/0/images/cam"
 OPENINGS = ("OPEN", "RELEASE", "OPENDIR", "RELEASEDIR")
 LISTINGS = ("READDIRPLUS", "READDIR")
-GIVEN_BACK = ("FORGET", "BATCH_FORGET")
+RELEASES = ("FORGET", "BATCH_FORGET")
+pytestmark = pytest.mark.usefixtures("libfuse3")
 
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two containers of 200 pictures, each of some bytes of its own."""
-    folder = tmp_path_factory.mktemp("film")
+    """A folder with two containers of 200 different images each."""
+    folder = tmp_path_factory.mktemp("video")
     for name in ("one.kdb", "two.kdb"):
         with KinoWriter(folder / name) as writer:
-            writer.add_episode(
-                np.zeros((STEPS, 2), np.float32), np.zeros((STEPS, 1), np.float32),
-                images=({"cam": image(name, number)} for number in range(STEPS)),
-            )
+            images = ({"cam": np.full((8, 9, 3), number, np.uint8)} for number in range(STEPS))
+            writer.add_episode(np.zeros((STEPS, 2), np.float32), np.zeros((STEPS, 1), np.float32), images=images)
     return folder
 
 
-def image(name: str, number: int) -> np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]:
-    return np.full((8, 9, 3), (number + len(name)) % 256, np.uint8)
-
-
-pytestmark = pytest.mark.usefixtures("libfuse3")
+@pytest.fixture(scope="module")
+def mounts(mounted: Mounted, video: Path) -> Iterator[dict[str, tuple[Mount, Path]]]:
+    """A mount of the folder and a mount of one container, each with the directory of that container."""
+    with ExitStack() as stack:
+        folder, container = (stack.enter_context(mounted(source)) for source in (video, video / "one.kdb"))
+        yield {"folder": (folder, folder.path / "one.kdb"), "container": (container, container.path)}
 
 
 def requests(mount: Mount) -> Counter[str]:
     return Counter(mount.status()["requests"])
 
 
-def asked(mount: Mount, before: Counter[str]) -> Counter[str]:
-    """What was asked since then, but for the two looks at the status and what the kernel has given back."""
+def requests_since(mount: Mount, before: Counter[str]) -> Counter[str]:
+    """Return the requests since ``before``, without releases and those of reading the status."""
     own = Counter(LOOKUP=3, READ=1, GETATTR=1, FLUSH=1, IOCTL=1)
     since = requests(mount) - before - own
-    return Counter({name: count for name, count in since.items() if name not in GIVEN_BACK})
+    return Counter({name: count for name, count in since.items() if name not in RELEASES})
 
 
-def once_in_some_tries(condition: Callable[[], bool]) -> bool:
-    """Others on the same machine may have the kernel drop what it keeps, at any moment."""
+def holds_once(condition: Callable[[], bool]) -> bool:
+    """Return whether one of some tries succeeds: under memory pressure the kernel may drop its caches at any time."""
     return any(condition() for _ in range(TRIES))
 
 
-@pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
-def test_image_costs_one_read_and_no_open(mounted: Mounted, video: Path, in_folder: bool) -> None:
-    with mounted(video if in_folder else video / "one.kdb") as mount:
-        folder = (mount.path / "one.kdb" if in_folder else mount.path) / "episodes/0/images/cam"
-        assert len(list(folder.iterdir())) == STEPS
+@pytest.mark.parametrize("kind", KINDS)
+def test_image_costs_one_read_and_no_open(mounts: dict[str, tuple[Mount, Path]], kind: str) -> None:
+    mount, root = mounts[kind]
+    images = sorted((root / CAMERA).iterdir())
+    assert len(images) == STEPS
+
+    def costs() -> Counter[str]:
         before = requests(mount)
-        subprocess.run(["cat", *sorted(folder.iterdir())], stdout=subprocess.DEVNULL, check=True)
-        found = asked(mount, before)
-        assert STEPS <= found["READ"] <= 1.05 * STEPS, found
-        assert not any(found[name] for name in OPENINGS), found
+        subprocess.run(["cat", *images], stdout=subprocess.DEVNULL, check=True)
+        return requests_since(mount, before)
 
-        def costs_nothing_more() -> bool:
-            before = requests(mount)
-            subprocess.run(["cat", *sorted(folder.iterdir())], stdout=subprocess.DEVNULL, check=True)
-            return not asked(mount, before)["READ"]
-
-        assert once_in_some_tries(costs_nothing_more)
+    found = costs()
+    assert STEPS <= found["READ"] <= 1.05 * STEPS, found
+    assert not any(found[name] for name in OPENINGS), found
+    assert holds_once(lambda: not costs()["READ"])
 
 
 @pytest.mark.parametrize("command", [["ls", "-l"], ["ls", "-lR"], ["find"]], ids=" ".join)
-@pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
-def test_container_is_listed_once(mounted: Mounted, video: Path, in_folder: bool, command: list[str]) -> None:
-    """The second time, the kernel asks for nothing in it, in a mirrored folder neither."""
-    with mounted(video if in_folder else video / "one.kdb") as mount:
-        root = mount.path / "one.kdb" if in_folder else mount.path
-        folder = root if command != ["ls", "-l"] else root / "episodes/0/images/cam"
-        if not in_folder:
-            folder = root / "episodes"
-        first = subprocess.run([*command, folder], capture_output=True, check=True).stdout
-        seen = []
+@pytest.mark.parametrize("kind", KINDS)
+def test_container_is_listed_once(mounts: dict[str, tuple[Mount, Path]], kind: str, command: list[str]) -> None:
+    mount, root = mounts[kind]
+    folder = root / (CAMERA if command == ["ls", "-l"] else "episodes")
+    first = subprocess.run([*command, folder], capture_output=True, check=True).stdout
+    seen = []
 
-        def is_known() -> bool:
-            before = requests(mount)
-            assert subprocess.run([*command, folder], capture_output=True, check=True).stdout == first
-            seen.append(asked(mount, before))
-            # The container itself is asked for again, and only that.
-            return not any(seen[-1][name] for name in (*LISTINGS, *OPENINGS)) and seen[-1].total() <= 6
+    def is_known() -> bool:
+        before = requests(mount)
+        assert subprocess.run([*command, folder], capture_output=True, check=True).stdout == first
+        seen.append(requests_since(mount, before))
+        # The kernel asks again for the container itself, and for nothing in it.
+        return not any(seen[-1][name] for name in (*LISTINGS, *OPENINGS)) and seen[-1].total() <= 6
 
-        assert once_in_some_tries(is_known), seen
+    assert holds_once(is_known), seen
 
 
-def test_names_in_a_container_stay_known_in_a_folder(mounted: Mounted, video: Path) -> None:
-    """Those of the folder itself are asked for again, the way below them is not."""
-    with mounted(video) as mount:
-        deep = mount.path / "one.kdb/episodes/0/images/cam"
-        places = [deep / f"{number:06d}.png" for number in range(0, STEPS, 20)]
-        assert all(place.exists() for place in places)
-        assert not (deep / "none.png").exists()
+def test_names_in_a_container_stay_known_in_a_folder(mounts: dict[str, tuple[Mount, Path]]) -> None:
+    """The kernel looks up the names of the folder again, but not those below the container."""
+    mount, root = mounts["folder"]
+    images = [root / CAMERA / f"{number:06d}.png" for number in range(0, STEPS, 20)]
+    missing = root / CAMERA / "none.png"
+    assert all(image.exists() for image in images) and not missing.exists()
 
-        def is_known() -> bool:
-            time.sleep(1.0)  # what is asked again soon is due
-            before = requests(mount)
-            assert all(place.stat().st_size for place in places)
-            assert not (deep / "none.png").exists()
-            return asked(mount, before)["LOOKUP"] <= 2
+    def is_known() -> bool:
+        time.sleep(2 * SHORT_SECONDS)  # names of the folder are no longer valid
+        before = requests(mount)
+        assert all(image.stat().st_size for image in images) and not missing.exists()
+        return requests_since(mount, before)["LOOKUP"] <= 2
 
-        assert once_in_some_tries(is_known)
+    assert holds_once(is_known)
 
 
 def test_unused_references_are_released(mounted: Mounted, as_root: None, video: Path) -> None:
@@ -125,7 +121,7 @@ def test_unused_references_are_released(mounted: Mounted, as_root: None, video: 
         empty = mount.status()["nodes"]
         files = sum(len(names) for _, _, names in os.walk(mount.path))
         assert mount.status()["nodes"]["references"] > files > 2 * STEPS
-        with (mount.path / "one.kdb/episodes/0/images/cam/000007.png").open("rb") as file:
+        with (mount.path / "one.kdb" / CAMERA / "000007.png").open("rb") as file:
             wait_until(lambda: nodes_after_forgetting(mount)["references"] < 20)
             assert nodes_after_forgetting(mount)["references"] > empty["references"]
             assert file.read(8) == b"\x89PNG\r\n\x1a\n"
@@ -136,9 +132,3 @@ def test_unused_references_are_released(mounted: Mounted, as_root: None, video: 
 
         wait_until(is_empty)
         assert sum(len(names) for _, _, names in os.walk(mount.path)) == files
-
-
-def nodes_after_forgetting(mount: Mount) -> dict[str, int]:
-    forget()
-    found: dict[str, int] = mount.status()["nodes"]
-    return found
