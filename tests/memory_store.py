@@ -1,4 +1,4 @@
-"""A store in memory that can be slow, fail and change: for tests of what must hold whatever a store does."""
+"""A store in memory for tests: it can be slow, fail and change."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 
 
 class MemoryStore(Store):
-    """``files`` are the bytes by path, such as ``runs/a.kdb``; folders follow from the paths.
+    """Bytes of ``files`` by path, such as ``runs/a.kdb``; folders follow from the paths.
 
-    ``delay`` is waited for, in seconds, before each read, ``failures`` raised instead: by path, ``opening`` and
-    ``reading``. ``opens`` and ``reads`` count. ``put``, ``rewrite``, ``remove`` and ``set_permissions`` change what is
-    there, and tell those who watch before they return. ``can_watch`` is whether anything can be watched, and
-    ``end_watches`` ends what is. ``is_remote`` is what it says of itself.
+    Each read waits ``delay`` seconds. ``opening`` and ``reading`` have the errors to raise, by path. ``put``,
+    ``rewrite``, ``remove`` and ``set_permissions`` notify watchers before they return. If ``can_watch`` is false,
+    ``watch`` returns False; ``end_watches`` ends all watches.
     """
 
     def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory", is_remote: bool = False) -> None:
@@ -31,7 +30,7 @@ class MemoryStore(Store):
         self.can_watch = True
         self.watched: dict[Path, Callable[[Path, str], None]] = {}
         self.held: set[MemorySource] = set()
-        """The sources that hold what a local one would need a descriptor for."""
+        """Sources for which a local store would hold a descriptor."""
         self._name = name
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -42,7 +41,7 @@ class MemoryStore(Store):
             self.put(path, data)
 
     def put(self, path: str, data: bytes, permissions: int = 0o644, uid: int = 0, gid: int = 0) -> None:
-        """A new file at ``path``, or another in the place of the one that is there."""
+        """Create or replace the file at ``path``."""
         number = next(self._numbers)
         version = Version(f"memory:{number}")
         entry = Entry(
@@ -53,7 +52,7 @@ class MemoryStore(Store):
             self._files[_parts(path)] = data, entry
 
     def rewrite(self, path: str, data: bytes) -> None:
-        """Other bytes in the same file: whoever has it open reads no more of the old ones."""
+        """Write other bytes to the same file; sources that have it open raise Changed."""
         number = next(self._numbers)
         version = Version(f"memory:{number}")
         with self._changing(path):
@@ -72,7 +71,6 @@ class MemoryStore(Store):
             del self._files[_parts(path)]
 
     def set_permissions(self, path: str, permissions: int) -> None:
-        """The same bytes under other permissions."""
         with self._changing(path):
             data, entry = self._files[_parts(path)]
             stamp = f"{entry.version}:{next(self._numbers)}"
@@ -104,10 +102,13 @@ class MemoryStore(Store):
         entry = self.entry(path)
         if entry.kind is Kind.LINK:
             raise NotFound("is a link", self.shown(path))
-        return self._source(path, entry, is_parked=False)
+        source = MemorySource(self, path, entry)
+        source.keep()
+        source.read_into(memoryview(bytearray()), 0)
+        return source
 
     def source(self, path: Path, entry: Entry) -> Source:
-        return self._source(path, entry, is_parked=True)
+        return MemorySource(self, path, entry)
 
     def watch(self, path: Path, notify: Callable[[Path, str], None]) -> bool:
         with self._lock:
@@ -116,7 +117,7 @@ class MemoryStore(Store):
             return path in self.watched
 
     def end_watches(self) -> None:
-        """As if they had been lost."""
+        """End all watches as if events had been lost."""
         with self._lock:
             ended, self.watched = self.watched, {}
         for path, notify in ended.items():
@@ -127,7 +128,7 @@ class MemoryStore(Store):
             self.watched = {}
 
     def opened(self, path: Path, entry: Entry) -> bytes:
-        """What a source of that entry reads from. Raises Changed where something else is there."""
+        """Return the bytes of a version. Raises Changed if the file is another one."""
         with self._lock:
             self.opens += 1
             failure = self.opening.get("/".join(path))
@@ -139,7 +140,7 @@ class MemoryStore(Store):
         return found[0]
 
     def wait(self, path: Path, entry: Entry, size: int) -> None:
-        """What happens before each read. Raises Changed where the file has other bytes by now."""
+        """Count a read and wait. Raises Changed if the file was rewritten."""
         with self._lock:
             self.reads += 1
             self.bytes_read += size
@@ -153,7 +154,7 @@ class MemoryStore(Store):
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[None]:
-        """While what is called ``name`` changes, and folders come and go with it; then those who watch are notify."""
+        """Change ``name`` in a ``with``, then notify watchers of it and of the folders created or removed with it."""
         path = _parts(name)
         with self._lock:
             before = self._folders()
@@ -168,20 +169,13 @@ class MemoryStore(Store):
     def _folders(self) -> set[Path]:
         return {(), *(path[:length] for path in (*self._files, *self._links) for length in range(1, len(path)))}
 
-    def _source(self, path: Path, entry: Entry, is_parked: bool) -> Source:
-        source = MemorySource(self, path, entry)
-        if not is_parked:
-            source.keep()
-            source.read_into(memoryview(bytearray()), 0)
-        return source
-
     def _folder(self, number: int, path: Path = ()) -> Entry:
         place = f"folder:{number}:{'/'.join(path)}"
         return Entry(Kind.FOLDER, Version(place), place, place, 0, 0o755, 0, 0, number * 10**9, volume=self._name)
 
 
 class MemorySource(Source):
-    """A file of a MemoryStore. While it is kept it goes on giving the bytes that it has opened."""
+    """A file of a MemoryStore. While it is kept, it reads the bytes that its first read has opened."""
 
     def __init__(self, store: MemoryStore, path: Path, entry: Entry) -> None:
         self.name = store.shown(path)

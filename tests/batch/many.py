@@ -1,4 +1,4 @@
-"""Folders of very many containers, and programs over them that are stopped at a certain point."""
+"""Create folders of many containers, and start programs that stop at a certain point."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SET_PIPE_SIZE = 1031
 
 
 def many_links(container: Path, folder: Path, count: int, suffix: str = ".kas") -> Path:
-    """As many containers as are wanted, in folders of a thousand: each is a copy, and the others links to it."""
+    """Create ``count`` containers in folders of LINKS; the first of each is a copy, the others are links."""
     for number in range(count):
         place = folder / f"{number // LINKS:03}"
         path = place / f"{number:06}{suffix}"
@@ -47,7 +47,7 @@ def sound(path: Path) -> Path:
 
 
 def cut_short(path: Path) -> Path:
-    """One with a fault."""
+    """Write a container with a fault."""
     sound(path)
     path.write_bytes(path.read_bytes()[:-8])
     return path
@@ -61,12 +61,12 @@ def robot(path: Path, episodes: int = 2, task: str = "pick") -> Path:
 
 
 def lines_of(report: Path) -> list[dict[str, object]]:
-    """The whole lines that are there by now."""
+    """Return the complete lines written so far."""
     return [json.loads(line) for line in report.read_bytes().split(b"\n")[:-1]] if report.exists() else []
 
 
 def same_lines(one: Path, other: Path) -> bool:
-    """Whether two reports say the same, each of a container once."""
+    """Return whether two reports have the same lines, one per container."""
     found = [sorted(path.read_text().splitlines()) for path in (one, other)]
     return found[0] == found[1] and len(set(found[0])) == len(found[0])
 
@@ -77,7 +77,7 @@ def command(*words: str | Path) -> list[str]:
 
 @contextmanager
 def stuck(report: Path, *words: str | Path, least: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that has reported some containers, and cannot go far on: what it prints is not read."""
+    """Start a program that has reported some containers and will block soon, as its output is not read."""
     program = subprocess.Popen(
         command(*words, "--report", report), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )
@@ -86,13 +86,14 @@ def stuck(report: Path, *words: str | Path, least: int = 1) -> Iterator[subproce
         assert program.poll() is None
         yield program
     finally:
-        with_children(program.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
         program.communicate()
 
 
 @contextmanager
 def full_soon() -> Iterator[int]:
-    """A pipe with very little room, which nobody reads: who writes to it gets stuck, until he is killed."""
+    """Yield the end of a small pipe that no process reads: writers block until they are killed."""
     reading, writing = os.pipe()
     try:
         fcntl.fcntl(writing, SET_PIPE_SIZE, 4096)
@@ -100,14 +101,6 @@ def full_soon() -> Iterator[int]:
     finally:
         os.close(reading)
         os.close(writing)
-
-
-def with_children(pid: int, number: signal.Signals) -> None:
-    """Ends whatever is left of a session."""
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def children_of(pid: int) -> list[int]:
@@ -130,7 +123,7 @@ def is_running(pid: int) -> bool:
 
 
 def most_memory(program: subprocess.Popen[bytes]) -> int:
-    """The most KiB that a process has until it ends. Its resource usage counts those of who started it as well."""
+    """Return the peak memory of a process in KiB when it has ended; its resource usage would include its parent's."""
     most = 0
     while program.poll() is None:
         with suppress(FileNotFoundError, ProcessLookupError):

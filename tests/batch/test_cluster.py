@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster: a real scheduler and real workers, one of which is killed."""
+"""Test a Dask cluster with a real scheduler and real workers, some of which are killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 from tests.batch.many import (
     command,
     cut_short,
-    is_running,
     lines_of,
     many_links,
     most_memory,
@@ -34,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @contextmanager
 def started(log: Path, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program of Dask in a session of its own, which is ended with all it has started."""
+    """Start a program of Dask in a session of its own, and kill the session at the end."""
     with log.open("wb") as file:
         program = subprocess.Popen(
             [sys.executable, "-m", "dask", *map(str, words)], stdout=file, stderr=file, start_new_session=True,
@@ -47,17 +46,20 @@ def started(log: Path, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
         program.wait()
 
 
+@contextmanager
+def started_scheduler(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start a scheduler; yield its address and process."""
+    words = ("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0")
+    with started(log, *words) as program:
+        wait_until(lambda: b"Scheduler at" in log.read_bytes() or program.poll() is not None)
+        assert program.poll() is None, log.read_text()
+        yield next(line.split()[-1] for line in log.read_text().splitlines() if "Scheduler at" in line), program
+
+
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Its address."""
-    place = tmp_path_factory.mktemp("scheduler")
-    file = place / "scheduler.json"
-    words = ("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", file)
-    with started(place / "log", *words, "--dashboard-address", "127.0.0.1:0") as program:
-        wait_until(lambda: b"Scheduler at" in (place / "log").read_bytes() or program.poll() is not None)
-        assert program.poll() is None, (place / "log").read_text()
-        lines = (place / "log").read_text().splitlines()
-        yield next(line.split()[-1] for line in lines if "Scheduler at" in line)
+    with started_scheduler(tmp_path_factory.mktemp("scheduler") / "log") as (address, _):
+        yield address
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def two_workers(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def test_work_of_a_killed_worker_is_repeated_once(scheduler: str, tmp_path: Path) -> None:
-    """What it had is done by the other one, and stands in the report once. It is gone for good: nobody renews it."""
+    """The other worker repeats it, and the report has each container once."""
     folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
     report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     with worker(scheduler, tmp_path / "one", "--no-nanny"), worker(scheduler, tmp_path / "two", "--no-nanny") as two:
@@ -95,7 +97,6 @@ def test_work_of_a_killed_worker_is_repeated_once(scheduler: str, tmp_path: Path
 
 
 def test_resume_after_kill_completes_the_report(two_workers: str, tmp_path: Path) -> None:
-    """Here it is the one who asks."""
     folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
     report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     with stuck(report, "verify", folder, "--scheduler", two_workers) as program:
@@ -108,7 +109,7 @@ def test_resume_after_kill_completes_the_report(two_workers: str, tmp_path: Path
     assert same_lines(report, whole)
 
 
-def test_stopped(two_workers: str, tmp_path: Path) -> None:
+def test_sigterm_ends_the_command_with_one_line(two_workers: str, tmp_path: Path) -> None:
     folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
     with stuck(tmp_path / "report.jsonl", "verify", folder, "--scheduler", two_workers) as program:
         program.send_signal(signal.SIGTERM)
@@ -116,8 +117,8 @@ def test_stopped(two_workers: str, tmp_path: Path) -> None:
     assert (program.returncode, errors) == (143, b"glassfs: terminated; continue with --resume\n")
 
 
-def test_paths_from_elsewhere(two_workers: str, tmp_path: Path) -> None:
-    """The workers have another working directory; what is printed has the names that were typed."""
+def test_relative_paths_are_printed_as_typed(two_workers: str, tmp_path: Path) -> None:
+    """The workers have another working directory."""
     many_links(robot(tmp_path / "robot"), tmp_path / "data", 20, ".kdb")
     cut_short(tmp_path / "data/cut.kas")
     words = command("verify", "data", "--scheduler", two_workers, "--report", "report.jsonl")
@@ -129,14 +130,14 @@ def test_paths_from_elsewhere(two_workers: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
-def test_episodes(two_workers: str, form: str) -> None:
+def test_episodes_are_those_of_one_process(two_workers: str, form: str) -> None:
     one = glassfs("episodes", DATA, "--format", form)
     done = glassfs("episodes", DATA, "--format", form, "--scheduler", two_workers)
     assert done.output == one.output
     assert len(done.errors) == len(one.errors) > 10
 
 
-def test_export(two_workers: str, tmp_path: Path) -> None:
+def test_export_is_that_of_one_process(two_workers: str, tmp_path: Path) -> None:
     folder = many_links(robot(tmp_path / "robot"), tmp_path / "data", 50, ".kdb")
     (folder / "notes.txt").write_text("no container")
     assert glassfs("export", folder, tmp_path / "one").status == 0
@@ -155,27 +156,22 @@ def test_memory_is_independent_of_the_number_of_containers(two_workers: str, tmp
     assert program.returncode == 0
 
 
-def test_a_scheduler_that_goes_away(tmp_path: Path) -> None:
-    """One sentence, and an end."""
+def test_a_scheduler_that_ends_is_reported_in_one_line(tmp_path: Path) -> None:
     folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
-    log, report = tmp_path / "log", tmp_path / "report.jsonl"
-    words = ("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0")
-    with started(log, *words) as scheduler:
-        wait_until(lambda: b"Scheduler at" in log.read_bytes())
-        lines = log.read_text().splitlines()
-        address = next(line.split()[-1] for line in lines if "Scheduler at" in line)
-        with worker(address, tmp_path / "one", "--no-nanny"):
-            with stuck(report, "verify", folder, "--scheduler", address) as program:
-                scheduler.kill()
-                scheduler.wait()
-                _, errors = program.communicate()
-            assert program.returncode == 1
-            assert len(errors.splitlines()) == 1
-            assert b"the scheduler is gone" in errors
-    assert not is_running(program.pid)
+    report = tmp_path / "report.jsonl"
+    with (
+        started_scheduler(tmp_path / "log") as (address, scheduler), worker(address, tmp_path / "one", "--no-nanny"),
+        stuck(report, "verify", folder, "--scheduler", address) as program,
+    ):
+        scheduler.kill()
+        scheduler.wait()
+        _, errors = program.communicate()
+    assert program.returncode == 1
+    assert len(errors.splitlines()) == 1
+    assert b"the scheduler is gone" in errors
 
 
-def test_no_scheduler_at_all(tmp_path: Path) -> None:
+def test_an_invalid_scheduler_address_is_an_error(tmp_path: Path) -> None:
     fails(
         glassfs("verify", "--scheduler", "nonsense://x", sound(tmp_path / "a.kas")),
         "nonsense://x: the scheduler does not answer: unknown address scheme 'nonsense' (known schemes: "

@@ -1,9 +1,11 @@
-"""What is found to be worked on: in order, lazily, and by names alone where looking costs too much."""
+"""Test the search for containers: its order, laziness, and selection by name in remote folders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -28,19 +30,18 @@ def keys(search: Search) -> list[str]:
     return [one.key for one in search.all() if not isinstance(one, Unlisted)]
 
 
-def test_files_before_what_is_below(folder: Path) -> None:
+def test_files_come_before_subfolders(folder: Path) -> None:
     assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a.kdb", "a/run.kdb", "a-b/run.kdb", "b/deep/er/text"]
 
 
-def test_by_path(folder: Path) -> None:
-    """As all paths are sorted by their bytes, escaped as a tree shows them."""
+def test_by_path_sorts_all_paths_by_bytes(folder: Path) -> None:
     found = list(Search([str(folder)], is_by_path=True).all())
     paths = [one.path for one in found if not isinstance(one, Unlisted)]
     assert paths == sorted(paths, key=str.encode)
     assert paths[0] == "100%25%0A.kas"
 
 
-def test_names_and_facts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hits_have_names_paths_and_sizes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
     (one,) = (one for one in Search(["data"]).all() if not isinstance(one, Unlisted) and one.key == "a/run.kdb")
     assert (one.name, one.source, one.inner, one.path) == ("data/a/run.kdb", "data", ("a", "run.kdb"), "a/run.kdb")
@@ -51,24 +52,24 @@ def test_names_and_facts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (name, inner, path, key, is_named) == ("data/a.kdb", (), "a.kdb", "a.kdb", True)
 
 
-def test_a_key_does_not_depend_on_where_it_stands(folder: Path, tmp_path: Path) -> None:
+def test_keys_are_independent_of_the_parent_folder(folder: Path, tmp_path: Path) -> None:
     before = keys(Search([str(folder)]))
-    assert keys(Search([str(folder.rename(tmp_path / "elsewhere"))])) == before
+    assert keys(Search([str(folder.rename(tmp_path / "moved"))])) == before
 
 
-def test_folders_and_links_where_they_are_asked_for(folder: Path) -> None:
+def test_has_all_includes_folders_and_links(folder: Path) -> None:
     kinds = {one.path: one.kind for one in Search([str(folder)], has_all=True).all() if not isinstance(one, Unlisted)}
     assert kinds["link"] is Kind.LINK and kinds["b/deep"] is Kind.FOLDER
     assert len(kinds) == 6 + 1 + 5
 
 
-def test_what_is_not_there(folder: Path) -> None:
+def test_a_missing_source_is_not_found(folder: Path) -> None:
     with pytest.raises(NotFound):
         Search([str(folder), str(folder / "none")])
 
 
-def test_folders_that_may_not_be_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As root may list everything, the refusal is made up."""
+def test_folders_without_permission_are_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal is simulated, as root may list every folder."""
     list_ = LocalStore.list
 
     def refusing(store: LocalStore, path: tuple[str, ...]) -> Iterator[tuple[str, Entry]]:
@@ -82,15 +83,14 @@ def test_folders_that_may_not_be_listed(folder: Path, monkeypatch: pytest.Monkey
     assert len(everything) == 6
 
 
-def test_far_away_the_name_decides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no file is opened."""
+def test_remote_files_are_selected_by_name_unopened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "is_remote", True)
     monkeypatch.setattr(LocalStore, "open", None)
     assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a.kdb", "a/run.kdb", "a-b/run.kdb"]
     assert "b/deep/er/text" in keys(Search([str(folder)], has_all=True))
 
 
-def test_a_folder_is_listed_when_it_is_its_turn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_listed_lazily(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = []
     shown_entries = found.shown_entries
     monkeypatch.setattr(found, "shown_entries", lambda *words: listed.append(words) or shown_entries(*words))
@@ -101,22 +101,10 @@ def test_a_folder_is_listed_when_it_is_its_turn(folder: Path, monkeypatch: pytes
     assert len(listed) == 6
 
 
-def test_very_many_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them gets a label of its own, by a few steps."""
-    from types import SimpleNamespace
-
-    from glassfs.batch import found
-
-    steps = 0
-    before = found.component
-
-    def counted(name: bytes, tail: str = "") -> str:
-        nonlocal steps
-        steps += 1
-        return before(name, tail)
-
+def test_equal_names_get_labels_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = mock.Mock(wraps=found.component)
     monkeypatch.setattr(found, "component", counted)
     named = [SimpleNamespace(name=name) for name in ["run~2", *["run"] * 500]]
     labels = found._labels(named)  # type: ignore[arg-type]
     assert labels[:4] == ["run~2", "run", "run~3", "run~4"] and len(set(labels)) == 501
-    assert steps < 3 * len(labels)
+    assert counted.call_count < 3 * len(labels)

@@ -1,4 +1,4 @@
-"""The one map, over real processes: nothing is lost or done twice, whoever ends."""
+"""Test ``Mapping`` over real processes: no item is lost or processed twice, even if workers end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ def result(mapping: Iterator[Any]) -> list[str]:
 
 
 class Inline(Workers):
-    """Does everything at once, and remembers how much is under way."""
+    """Run each task when it is submitted, and record the number of its items."""
 
     width, lost, tries, is_remote = 2, (BrokenPipeError,), 3, False
 
     def __init__(self) -> None:
-        self.taken = 0
         self.most: list[int] = []
 
     def submit(self, task: Any, *words: Any) -> Future[Any]:
@@ -63,7 +62,7 @@ def test_work_in_process_gives_the_same_results() -> None:
     assert parts == [(f"{number}", part) for number in range(4) for part in range(number + 1)]
 
 
-def test_parts_come_one_after_another_in_order() -> None:
+def test_parts_of_containers_arrive_in_order() -> None:
     with Processes(2) as workers:
         dones = list(Mapping(works.in_parts, workers, is_ordered=True).all(works.items(9)))
     assert [done.outcome.data[:2] for done in dones] == [(f"{n}", part) for n in range(9) for part in range(n + 1)]
@@ -71,7 +70,7 @@ def test_parts_come_one_after_another_in_order() -> None:
 
 
 def test_tasks_under_way_are_bounded() -> None:
-    """What is not submitted yet is not even looked for."""
+    """Items are taken from the iterator only to be submitted."""
     workers = Inline()
     taken = 0
 
@@ -110,20 +109,19 @@ def test_a_container_that_ends_its_workers_is_a_fault(is_ordered: bool) -> None:
 
 
 def test_an_unexpected_error_of_work_is_reported() -> None:
-    with pytest.raises(BatchError, match="ZeroDivisionError: that was not foreseen"), Processes(1) as workers:
+    with pytest.raises(BatchError, match="ZeroDivisionError: not predicted"), Processes(1) as workers:
         result(Mapping(works.fail, workers).all(works.items(3)))
     wait_until(lambda: not multiprocessing.active_children())
 
 
 def test_workers_that_cannot_start_are_no_fault_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their start fails each time."""
     monkeypatch.setattr("glassfs.batch.workers._begin_worker", works.begin_and_end)
     with pytest.raises(BatchError, match="end right after they start"), Processes(1) as workers:
         result(Mapping(works.say, workers).all(works.items(3)))
 
 
 def test_canceled_work_ends_at_once() -> None:
-    """Nobody waits for workers that have an hour to go."""
+    """Workers in the middle of a long task are killed."""
     with pytest.raises(KeyboardInterrupt), Processes(2) as workers:
         for item in works.items(9):
             workers.submit(_begin, works.sleep, item)
@@ -136,7 +134,6 @@ def _begin(work: Any, item: Item) -> Any:
 
 
 def test_stop_does_not_wait_for_half_a_result(tmp_path: Path) -> None:
-    """Nobody writes the other half once the workers are killed."""
     mark = tmp_path / "mark"
     code = f"""
 import os, time

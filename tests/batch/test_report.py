@@ -1,4 +1,4 @@
-"""Reports: lines that are whole, one writer at a time, and what a program that was killed has left."""
+"""Test reports: complete lines, a single writer, and resuming after a killed program."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -31,18 +32,17 @@ def lines_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
-def test_a_line_is_there_at_once(tmp_path: Path) -> None:
+def test_a_line_is_written_at_once(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("a.kdb", "1", [])
         assert lines_of(path) == [{"path": "a.kdb", "version": "1", "ok": True, "faults": []}]
         report.write("b.kdb", "2", ["/x: is wrong"])
-        said = {"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"]}
-        assert lines_of(path)[1:] == [said]
+        assert lines_of(path)[1:] == [{"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"]}]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_of_any_kind(name: str, tmp_path: Path) -> None:
+def test_any_name_is_one_ascii_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write(name, name, [name])
@@ -55,7 +55,7 @@ def test_names_of_any_kind(name: str, tmp_path: Path) -> None:
 
 @given(st.integers(0, 400))
 def test_a_torn_line_is_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
-    """Wherever the file ends, there are the lines before, and what is written next stands on a line of its own."""
+    """Wherever the file was cut, complete lines are kept and the next one starts on a line of its own."""
     path = tmp_path_factory.mktemp("torn") / "report.jsonl"
     with written(path) as report:
         for number in range(4):
@@ -70,8 +70,8 @@ def test_a_torn_line_is_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: i
     assert [line["path"] for line in lines_of(path)] == [f"{n}.kdb" for n in range(whole[:cut].count(b"\n"))] + ["next"]
 
 
-def test_a_line_that_is_none_says_nothing(tmp_path: Path) -> None:
-    """A crash of the machine may leave zeros in the midst of a file."""
+def test_lines_that_are_not_valid_are_ignored(tmp_path: Path) -> None:
+    """A crash of the machine may leave zeros inside a file."""
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("a", "1", [])
@@ -82,7 +82,7 @@ def test_a_line_that_is_none_says_nothing(tmp_path: Path) -> None:
         assert (faults(report, "a"), faults(report, "b"), report.known_lines) == (0, 0, 2)
 
 
-def test_an_older_report_is_not_written_to_unasked(tmp_path: Path) -> None:
+def test_an_existing_report_requires_resume(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("a", "1", [])
@@ -91,7 +91,7 @@ def test_an_older_report_is_not_written_to_unasked(tmp_path: Path) -> None:
     assert len(lines_of(path)) == 1
 
 
-def test_an_empty_file_is_a_report(tmp_path: Path) -> None:
+def test_an_empty_file_is_a_valid_report(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     path.touch()
     for is_resumed in (False, True):
@@ -100,7 +100,7 @@ def test_an_empty_file_is_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"text", b"text\n", b'{"path": "a"}\n', b"[]\n{", b"\0" * 100, b'{"a": 1}\ntorn'])
-def test_nothing_is_cut_off_a_file_of_another_kind(content: bytes, tmp_path: Path) -> None:
+def test_other_files_are_never_truncated(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_bytes(content)
     with pytest.raises(BatchError, match="is not a report of glassfs; name another file"):
@@ -108,35 +108,30 @@ def test_nothing_is_cut_off_a_file_of_another_kind(content: bytes, tmp_path: Pat
     assert path.read_bytes() == content
 
 
-def test_two_programs_do_not_write_one_report(tmp_path: Path) -> None:
+def test_only_one_program_writes_a_report(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path):
-        with pytest.raises(BatchError, match="another program is writing to this report"):
-            written(path)
-        with pytest.raises(BatchError, match="another program is writing to this report"):
-            written(path, is_resumed=True)
+        for is_resumed in (False, True):
+            with pytest.raises(BatchError, match="another program is writing to this report"):
+                written(path, is_resumed)
     written(path).__exit__(None, None, None)
 
 
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of some clusters: there a report can be written nevertheless."""
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+def test_reports_work_on_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=OSError(errno.ENOSYS, "Function not implemented")))
     with written(tmp_path / "report.jsonl") as report:
         report.write("a", "1", [])
     assert len(lines_of(tmp_path / "report.jsonl")) == 1
 
 
-def test_a_report_that_cannot_be(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         written(tmp_path / "none" / "report.jsonl")
     with pytest.raises(BatchError, match="Is a directory"):
         written(tmp_path)
 
 
-def test_a_report_is_of_one_command(tmp_path: Path) -> None:
+def test_a_report_of_another_command_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("a", "1", [])
@@ -145,7 +140,7 @@ def test_a_report_is_of_one_command(tmp_path: Path) -> None:
     assert len(lines_of(path)) == 1
 
 
-def test_one_path_can_be_typed_in_several_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_recognized_however_they_are_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "report.jsonl"
     with written(path) as report:
@@ -158,7 +153,7 @@ def test_one_path_can_be_typed_in_several_ways(tmp_path: Path, monkeypatch: pyte
         assert [faults(report, name) for name in others] == [None] * 4
 
 
-def test_rows_are_known_by_what_they_call_the_container(tmp_path: Path) -> None:
+def test_rows_are_known_with_the_container_name(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("data/a.kdb", "1", [], "a.kdb", 3)

@@ -1,4 +1,4 @@
-"""Parts of all containers: each path is in one of them, wherever it stands."""
+"""Test shards: each path is in exactly one, always the same."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ PATHS = st.lists(st.text(st.characters(codec=None, exclude_characters="\0"), min
 
 
 @given(PATHS, st.integers(1, 50))
-def test_parts_are_a_partition(paths: list[str], parts: int) -> None:
-    """Whatever the names are made of: surrogates stand for bytes that are not UTF-8."""
+def test_shards_are_a_partition(paths: list[str], parts: int) -> None:
+    """Surrogates in names stand for bytes that are not UTF-8."""
     paths = [path for path in paths if is_a_name(path)]
     shards = [Shard(number, parts) for number in range(parts)]
     found = [[path for path in paths if shard.has(path)] for shard in shards]
     assert sorted(path for some in found for path in some) == sorted(paths)
-
-
-@given(PATHS)
-def test_the_whole_is_one_part(paths: list[str]) -> None:
-    assert all(Shard().has(path) for path in paths if is_a_name(path))
 
 
 def is_a_name(path: str) -> bool:
@@ -33,25 +28,25 @@ def is_a_name(path: str) -> bool:
     return True
 
 
-def test_a_path_is_in_the_same_part_for_good() -> None:
-    """Jobs of a later version must not leave out what jobs of this one have left to them."""
+def test_a_path_stays_in_its_shard_in_all_versions() -> None:
+    """Jobs of different versions of glassfs must agree on the shards."""
     paths = ["a.kdb", "folder/b.kas", "\udcff.wshard", "ü/c.ikv"]
     assert [next(n for n in range(7) if Shard(n, 7).has(path)) for path in paths] == [4, 4, 5, 0]
 
 
-def test_parts_are_about_equal() -> None:
+def test_shards_are_about_equal() -> None:
     sizes = [sum(Shard(number, 3).has(f"{path // 100}/{path}.kdb") for path in range(3000)) for number in range(3)]
     assert all(900 < size < 1100 for size in sizes)
 
 
-@pytest.mark.parametrize("said", [
+@pytest.mark.parametrize("text", [
     "", "1", "3/3", "-1/3", "1/0", "0/0", "a/3", "1/3/4", "1/ 3", "+1/3", "1/²", "1/9999999999",
 ])
-def test_what_is_no_part(said: str) -> None:
+def test_invalid_shards_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        Shard.parsed(said)
+        Shard.parsed(text)
 
 
-def test_a_part_as_it_is_said() -> None:
+def test_shards_are_parsed() -> None:
     assert Shard.parsed("0/1") == Shard()
     assert Shard.parsed("11/12") == Shard(11, 12)

@@ -1,4 +1,4 @@
-"""Work for the tests of the map: what worker processes do, which import this module by its name."""
+"""Work for tests of ``Mapping``; worker processes import this module by its name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def say(given: Iterator[Item]) -> Iterator[Outcome]:
 
 
 def die_of_some(given: Iterator[Item]) -> Iterator[Outcome]:
-    """The worker is killed by each container whose number ends in 7."""
+    """Kill the worker at each container whose number ends in 7."""
     for one in given:
         if one.found.name.endswith("7"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -38,7 +38,7 @@ def die_of_some(given: Iterator[Item]) -> Iterator[Outcome]:
 
 @dataclass(frozen=True)
 class DieOnce:
-    """The first one who comes to it is killed by the container ``name``, and leaves a ``mark``."""
+    """Kill the first worker that gets the container ``name``, after creating the file ``mark``."""
 
     name: str
     mark: str
@@ -52,7 +52,7 @@ class DieOnce:
 
 
 def in_parts(given: Iterator[Item]) -> Iterator[Outcome]:
-    """As many parts as the number says, and each of them large."""
+    """Yield as many large parts per container as its number says."""
     for one in given:
         part = one.rest or 0
         rest = part + 1 if part < int(one.found.name) else None
@@ -65,7 +65,7 @@ def begin_and_end() -> None:
 
 def fail(given: Iterator[Item]) -> Iterator[Outcome]:
     yield from ()
-    raise ZeroDivisionError("that was not foreseen")
+    raise ZeroDivisionError("not predicted")
 
 
 def sleep(given: Iterator[Item]) -> Iterator[Outcome]:
@@ -75,7 +75,7 @@ def sleep(given: Iterator[Item]) -> Iterator[Outcome]:
 
 
 def write_half(mark: str) -> None:
-    """As if the worker were stopped while it gives back a result."""
+    """Behave like a worker that is stopped while it sends a result."""
     worker: Any = multiprocessing.current_process()
     os.write(worker._args[1]._writer.fileno(), struct.pack("!i", 100) + b"half")
     with open(mark, "wb"):

@@ -1,4 +1,4 @@
-"""Containers to run the commands on."""
+"""Fixtures: containers to run the commands on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRAMES = np.arange(3 * 4 * 5 * 3, dtype=np.uint8).reshape(3, 4, 5, 3)
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with folders, an array of several chunks, and one of zeros."""
+    """Return a kastore file with folders, an array of several chunks, and one of zeros."""
     path = tmp_path_factory.mktemp("cli") / "store.kas"
     with KastoreWriter(path) as writer:
         writer.add("nodes/time", VALUES)
@@ -38,7 +38,7 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One compressed block of three does not decode."""
+    """Return an episode of which one compressed block of three does not decode."""
     path = tmp_path_factory.mktemp("cli") / "damaged.wshard"
     values = np.arange(2000, dtype=np.float32)
     with WShardWriter(path, codec="zstd", episode={"episode_id": "e", "length_T": 2000}) as writer:
@@ -56,7 +56,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sparse_store(path: Path, size: int) -> Path:
-    """A store with one array, ``long.npy``, of so many bytes, all zero, which take no room."""
+    """Write a sparse kastore file with one array, ``long.npy``, of ``size`` zero bytes."""
     key, start = b"long", 136
     with path.open("wb") as file:
         file.write(b"\x89KAS\r\n\x1a\n" + struct.pack("<HHIQ40x", 1, 0, 1, start + size))

@@ -1,4 +1,4 @@
-"""Run the command line: in this process, or in one of its own where the process matters."""
+"""Run the command line in this process, or in one of its own if the test requires it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Done:
 
 
 def glassfs(*arguments: str | Path, **environment: str) -> Done:
-    """Run a command; with an ``environment``, worker processes or a signed URL in a process of its own."""
+    """Run a command, in a process of its own if it has an ``environment``, worker processes or a signed URL."""
     words = [str(argument) for argument in arguments]
     if environment or OWN_PROCESS & set(words) or any("://" in word and "?" in word for word in words):
         command = [sys.executable, "-m", "glassfs", *words]
@@ -54,5 +54,5 @@ def _written(stream: io.TextIOWrapper) -> bytes:
 
 
 def fails(done: Done, message: str, status: int = 1) -> None:
-    """Nothing on the output, one line of errors, the exit status."""
+    """Assert that a command printed nothing but one error, and its exit status."""
     assert (done.errors, done.output, done.status) == ([f"glassfs: {message}"], b"", status)

@@ -1,4 +1,4 @@
-"""What the Tab key offers, asked for as the scripts of the shells ask."""
+"""Test tab completion, called like the shells' scripts do."""
 
 from __future__ import annotations
 
@@ -16,35 +16,30 @@ from glassfs.cli.mount import complete_options
 
 
 def offered(*words: str | Path) -> list[str]:
-    """What is offered for the last word, and how: ``plain,nodes/``; ``file,…`` leaves it to the shell."""
+    """Return completions of the last word with their type: ``plain,nodes/``; ``file,…`` is left to the shell."""
     shell = BashComplete(cli.glassfs, {}, "glassfs", "_GLASSFS_COMPLETE")
     *before, last = map(str, words)
     return [shell.format_completion(item) for item in shell.get_completions(before, last)]
 
 
-def test_commands() -> None:
-    assert offered("um") == ["plain,umount"]
-
-
 @pytest.mark.parametrize("command", ["ls", "tree", "cat", "export"])
-def test_paths_in_the_source_on_the_line(command: str, store: Path) -> None:
+def test_paths_in_the_source_are_completed(command: str, store: Path) -> None:
     assert offered(command, store, "z") == ["plain,zeros.npy"]
     assert offered(command, store, "nodes/") == ["plain,nodes/flags.npy", "plain,nodes/time.npy"]
     assert offered(command, store, "/nodes/t") == ["plain,/nodes/time.npy"]
     assert offered(command, f"{store}/nodes", "t") == ["plain,time.npy"]
 
 
-def test_the_only_directory_comes_with_what_is_in_it(store: Path) -> None:
-    """So that no shell thinks that the word ends there."""
+def test_other_words_are_completed(store: Path) -> None:
+    """A single match that is a directory is offered with its contents, so that no shell appends a space."""
+    assert offered("um") == ["plain,umount"]
     assert offered("ls", store, "no") == ["plain,nodes/flags.npy", "plain,nodes/time.npy"]
-
-
-def test_several_paths(store: Path) -> None:
     assert offered("cat", store, "zeros.npy", "nodes/t") == ["plain,nodes/time.npy"]
+    assert offered("export", store, "zeros.npy", "/tmp/so") == ["dir,/tmp/so"]
 
 
 @pytest.mark.parametrize("command", ["ls", "tree", "cat", "export", "info"])
-def test_the_source_is_a_file_or_a_path_through_one(command: str, store: Path) -> None:
+def test_files_and_paths_through_containers_are_completed(command: str, store: Path) -> None:
     begun = str(store)[:-2]
     assert offered(command, begun) == [f"file,{begun}"]
     assert offered(command, f"{store.parent}/") == [f"file,{store.parent}/"]
@@ -52,18 +47,14 @@ def test_the_source_is_a_file_or_a_path_through_one(command: str, store: Path) -
     assert f"plain,{store}/nodes/" in offered(command, f"{store}/")
 
 
-def test_the_target_of_an_export_is_a_folder(store: Path) -> None:
-    assert offered("export", store, "zeros.npy", "/tmp/so") == ["dir,/tmp/so"]
-
-
-def test_sources_that_are_none_offer_nothing(tmp_path: Path) -> None:
+def test_files_that_are_no_containers_offer_nothing(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
     assert offered("ls", tmp_path / "text", "x") == []
     assert offered("ls", tmp_path / "none", "x") == []
     assert offered("ls", f"{tmp_path}/text/x") == []
 
 
-def test_names_that_a_shell_would_act_on_are_not_offered(tmp_path: Path) -> None:
+def test_names_that_a_shell_interprets_are_not_offered(tmp_path: Path) -> None:
     path = tmp_path / "names.kas"
     hostile = ("$(touch${IFS}x)", "a b", "semi;colon", "`tick`", "esc\x1b[31m", "c1\x9b31m", "turn\u202e", "*", "~x")
     with KastoreWriter(path) as writer:
@@ -73,7 +64,7 @@ def test_names_that_a_shell_would_act_on_are_not_offered(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
-def test_bash_with_the_script_that_is_printed(store: Path, tmp_path: Path) -> None:
+def test_the_printed_script_completes_in_bash(store: Path, tmp_path: Path) -> None:
     (tmp_path / "glassfs").write_text(f'#!/bin/sh\nexec {sys.executable} -m glassfs "$@"\n')
     (tmp_path / "glassfs").chmod(0o755)
     script = (
@@ -89,7 +80,7 @@ def options(begun: str) -> list[str]:
     return [item.value for item in items]
 
 
-def test_mount_options() -> None:
+def test_mount_options_are_completed() -> None:
     assert options("allow") == ["allow_other", "allow_root"]
     assert options("cache") == ["cache_size="]
     assert options("allow_other,uid=5,um") == ["allow_other,uid=5,umask="]

@@ -1,4 +1,4 @@
-"""Commands on a folder in which looking into files is said to cost much."""
+"""Test commands on a folder whose store claims to be remote."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.glassfs_command import Done, glassfs
 
-EVERYTHING_IS_DISTANT = "from glassfs.source.local import LocalStore\nLocalStore.is_remote = True\n"
+REMOTE_SITE = "from glassfs.source.local import LocalStore\nLocalStore.is_remote = True\n"
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def bucket(tmp_path: Path, store: Path) -> Path:
     (bucket / "data").write_bytes(store.read_bytes())
     (bucket / "sub/wrong.kas").write_text("text")
     (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(EVERYTHING_IS_DISTANT)
+    (tmp_path / "site/sitecustomize.py").write_text(REMOTE_SITE)
     return bucket
 
 
@@ -29,7 +29,7 @@ def run(bucket: Path, *arguments: str | Path) -> Done:
     return glassfs(*arguments, PYTHONPATH=os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH")))))
 
 
-def test_listings_go_by_names_until_something_is_entered(bucket: Path) -> None:
+def test_listings_show_containers_by_their_names(bucket: Path) -> None:
     assert run(bucket, "ls", bucket).lines == ["data", "good.kas/", "sub/"]
     done = run(bucket, "ls", "-R", bucket)
     assert (done.status, done.errors) == (0, [])
@@ -40,12 +40,12 @@ def test_listings_go_by_names_until_something_is_entered(bucket: Path) -> None:
     assert run(bucket, "ls", bucket / "data").lines == run(bucket, "ls", bucket / "good.kas").lines
 
 
-def test_what_is_asked_for_by_its_path_is_what_it_is(bucket: Path) -> None:
+def test_a_file_named_like_a_container_is_read_as_a_file(bucket: Path) -> None:
     assert run(bucket, "cat", bucket, "sub/wrong.kas").output == b"text"
     assert run(bucket, "ls", bucket, "sub/wrong.kas").lines == ["wrong.kas"]
 
 
-def test_an_export_writes_each_thing_as_what_it_is(bucket: Path, tmp_path: Path) -> None:
+def test_an_export_writes_files_as_files(bucket: Path, tmp_path: Path) -> None:
     done = run(bucket, "export", bucket, tmp_path / "out")
     assert (done.status, done.errors) == (0, [])
     assert (tmp_path / "out/sub/wrong.kas").read_text() == "text"

@@ -1,19 +1,23 @@
-"""``episodes``: the table that a mount has beside a folder, from one process or many, and after an interruption."""
+"""Test ``glassfs episodes``: the table of a mount, from one process or many, and resumed after an interruption."""
 
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pyarrow.parquet
 import pytest
 
+from glassfs.cli.stopping import Stopped
 from glassfs.content.join import COLUMNS
 from glassfs.library import open_tree
 from tests.batch.many import command, full_soon, many_links, robot, sound
@@ -26,18 +30,18 @@ TEXTS = ['a "quoted"\r\ntext, with, commas', "=1+1", "ünïcode \u2028", "nul \0
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Containers whose paths are in another order by their bytes than folder by folder."""
-    place = tmp_path / "data"
+    """Return a folder of containers; sorted by the bytes of paths, they are not in the order of folders."""
+    folder = tmp_path / "data"
     for number, name in enumerate(("a/run.kdb", "a-b/run.kdb", "a.kdb", "z.kdb", "b/deep/er/run.kdb", "B.kdb")):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        robot(place / name, 1 + number, TEXTS[number % len(TEXTS)])
-    sound(place / "none.kas")
-    (place / "notes.txt").write_text("no container")
-    return place
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        robot(folder / name, 1 + number, TEXTS[number % len(TEXTS)])
+    sound(folder / "none.kas")
+    (folder / "notes.txt").write_text("no container")
+    return folder
 
 
 def shown(source: Path, form: str) -> bytes:
-    """The file that the tree of the same source has."""
+    """Return the file that the tree of the same source has."""
     with open_tree(source, views=form) as tree:
         node = tree.file(f"/episodes.{form}")
         return node.read(0, node.size)
@@ -45,7 +49,7 @@ def shown(source: Path, form: str) -> bytes:
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_the_bytes_are_those_of_a_mount(folder: Path, form: str, jobs: str, tmp_path: Path) -> None:
+def test_output_file_equals_the_file_in_a_mount(folder: Path, form: str, jobs: str, tmp_path: Path) -> None:
     done = glassfs("episodes", folder, "--jobs", jobs, "--output", tmp_path / f"all.{form}")
     assert (done.status, done.output, done.errors) == (0, b"", ["7 containers, 0 faults"])
     assert (tmp_path / f"all.{form}").read_bytes() == shown(folder, form)
@@ -54,25 +58,24 @@ def test_the_bytes_are_those_of_a_mount(folder: Path, form: str, jobs: str, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_also_where_there_is_damage(form: str) -> None:
+def test_damaged_containers_are_left_out_as_in_a_mount(form: str) -> None:
     done = glassfs("episodes", DATA, "--format", form, "--jobs", 2)
     assert done.status == 1
     assert done.output == shown(DATA, form)
     assert any("malformed" in line for line in done.errors)
 
 
-def test_it_is_printed(folder: Path) -> None:
+def test_rows_are_printed_sorted_by_path(folder: Path) -> None:
     done = glassfs("episodes", folder)
     assert (done.status, done.errors) == (0, [])
     assert done.output == shown(folder, "jsonl")
-    places = [(row["container"], row["position"]) for row in map(json.loads, done.output.splitlines())]
-    assert places == sorted(places, key=lambda place: (place[0].encode(), place[1]))
+    keys = [(row["container"].encode(), row["position"]) for row in map(json.loads, done.output.splitlines())]
+    assert keys == sorted(keys)
 
 
-def test_csv_is_what_csv_readers_expect(folder: Path, tmp_path: Path) -> None:
-    """RFC 4180: lines end with CR LF, quotes are doubled; a list is JSON in a cell."""
-    done = glassfs("episodes", folder, "--output", tmp_path / "all.csv")
-    assert done.status == 0
+def test_csv_follows_rfc_4180(folder: Path, tmp_path: Path) -> None:
+    """Lines end with CR LF and quotes are doubled; a list is JSON in a cell."""
+    assert glassfs("episodes", folder, "--output", tmp_path / "all.csv").status == 0
     raw = (tmp_path / "all.csv").read_bytes()
     assert raw.startswith(",".join(COLUMNS).encode() + b"\r\n") and raw.endswith(b"\r\n")
     found = list(csv.DictReader(io.StringIO(raw.decode(), newline="")))
@@ -83,17 +86,14 @@ def test_csv_is_what_csv_readers_expect(folder: Path, tmp_path: Path) -> None:
         assert (cells["container"], int(cells["position"])) == (row["container"], row["position"])
         assert cells["episode_name"] == "" and row["episode_name"] is None
         assert json.loads(cells["fps"]) == row["fps"]
-
-
-def test_lists_in_csv(tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in glassfs("episodes", DATA / "wshard/go_full_lanes.wshard").lines]
-    done = glassfs("episodes", "--format", "csv", DATA / "wshard/go_full_lanes.wshard")
+    lists = DATA / "wshard/go_full_lanes.wshard"
+    (line,), done = glassfs("episodes", lists).lines, glassfs("episodes", "--format", "csv", lists)
     (cells,) = csv.DictReader(io.StringIO(done.output.decode(), newline=""))
-    assert json.loads(cells["channels"]) == rows[0]["channels"] != []
+    assert json.loads(cells["channels"]) == json.loads(line)["channels"] != []
 
 
-def test_containers_have_names(folder: Path) -> None:
-    """One by itself that of its file; several sources those that they have side by side in a mount."""
+def test_containers_are_named_as_in_a_mount(folder: Path) -> None:
+    """A single container is named by its file, several sources as side by side in a mount."""
     def containers(*sources: Path) -> list[str]:
         lines = glassfs("episodes", *sources).output.splitlines()
         return list(dict.fromkeys(json.loads(line)["container"] for line in lines))
@@ -103,7 +103,7 @@ def test_containers_have_names(folder: Path) -> None:
     assert containers(folder / "a", folder / "a-b", folder / "a/run.kdb") == ["a-b/run.kdb", "a/run.kdb", "run.kdb"]
 
 
-def test_one_that_cannot_be_read_costs_its_rows(folder: Path, tmp_path: Path) -> None:
+def test_an_unreadable_container_loses_its_rows_only(folder: Path, tmp_path: Path) -> None:
     (folder / "z.kdb").write_bytes((folder / "z.kdb").read_bytes()[:200])
     report = tmp_path / "report.jsonl"
     done = glassfs("episodes", folder, "--report", report, "--output", tmp_path / "all.jsonl")
@@ -114,8 +114,8 @@ def test_one_that_cannot_be_read_costs_its_rows(folder: Path, tmp_path: Path) ->
     assert [line["path"] for line in lines if not line["ok"]] == [f"{folder}/z.kdb"]
 
 
-def test_a_long_table_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: Scale) -> None:
-    """More rows than a worker gives back at once."""
+def test_a_long_table_is_processed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: Scale) -> None:
+    """A table has more rows than a worker returns at once."""
     from glassfs.cli import episodes
 
     folder = tmp_path / "data"
@@ -124,15 +124,12 @@ def test_a_long_table_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     robot(folder / "b.kdb", 3)
     monkeypatch.setattr(episodes, "AT_ONCE", 100_000)
     assert glassfs("episodes", folder, "--jobs", 2).output == shown(folder, "jsonl")
-    from glassfs.cli import run
-
-    assert run(["episodes", str(folder), "--output", str(tmp_path / "all.jsonl")]) == 0
-    assert (tmp_path / "all.jsonl").read_bytes() == shown(folder, "jsonl")
+    assert glassfs("episodes", folder).output == shown(folder, "jsonl")
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_resume_after_kill_completes_the_report(form: str, tmp_path: Path) -> None:
-    """The file is the same in the end, and is not there before."""
+    """FILE appears when it is complete, with the rows of an uninterrupted run."""
     folder = many_links(robot(tmp_path / "robot", 3, TEXTS[0]), tmp_path / "data", 200, ".kdb")
     cut = (tmp_path / "robot").read_bytes()[:200]
     for number in range(0, 200, 2):
@@ -141,7 +138,7 @@ def test_resume_after_kill_completes_the_report(form: str, tmp_path: Path) -> No
         path.write_bytes(cut)
     wanted = glassfs("episodes", folder, "--format", form).output
     report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
-    with full_soon() as errors:  # what is told of faults is not read
+    with full_soon() as errors:  # faults are reported to a pipe that no process reads
         program = subprocess.Popen(
             command("episodes", folder, "--output", output, "--report", report, "--jobs", 2), stderr=errors,
         )
@@ -160,8 +157,8 @@ def test_resume_after_kill_completes_the_report(form: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_what_has_changed_since_is_read_again(folder: Path, form: str, tmp_path: Path) -> None:
-    """Its rows come at the end; those of what is gone are not there any more."""
+def test_resume_reads_changed_containers_again(folder: Path, form: str, tmp_path: Path) -> None:
+    """Their rows are at the end; rows of deleted containers are dropped."""
     report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
     arguments = ("episodes", folder, "--output", output, "--report", report)
     assert glassfs(*arguments).status == 0
@@ -174,7 +171,7 @@ def test_what_has_changed_since_is_read_again(folder: Path, form: str, tmp_path:
 
 
 @pytest.mark.parametrize(("form", "other"), [("jsonl", "csv"), ("csv", "jsonl")])
-def test_a_table_of_another_form_is_not_gone_on_with(folder: Path, form: str, other: str, tmp_path: Path) -> None:
+def test_resume_refuses_a_table_of_another_format(folder: Path, form: str, other: str, tmp_path: Path) -> None:
     report, output = tmp_path / "report.jsonl", tmp_path / "table"
     arguments = ("episodes", folder, "--output", output, "--report", report, "--format")
     assert glassfs(*arguments, form).status == 0
@@ -186,8 +183,8 @@ def test_a_table_of_another_form_is_not_gone_on_with(folder: Path, form: str, ot
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_rows_of_other_names_are_read_again(folder: Path, form: str, tmp_path: Path) -> None:
-    """The same containers, which are called otherwise where the sources are others."""
+def test_resume_reads_renamed_containers_again(folder: Path, form: str, tmp_path: Path) -> None:
+    """With other sources, the rows name the same containers differently."""
     report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
     for sources, words in (([folder], []), ([folder / "a", folder / "b", folder / "z.kdb"], ["--resume"])):
         arguments = ("episodes", *sources, "--output", output, "--report", report, *words)
@@ -197,8 +194,7 @@ def test_rows_of_other_names_are_read_again(folder: Path, form: str, tmp_path: P
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_rows_that_are_damaged(folder: Path, form: str, tmp_path: Path) -> None:
-    """Something else in the midst of them is told, and nothing is touched; those that are missing are read again."""
+def test_resume_refuses_foreign_rows_and_adds_missing_ones(folder: Path, form: str, tmp_path: Path) -> None:
     report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
     arguments = ("episodes", folder, "--output", output, "--report", report)
     assert glassfs(*arguments).status == 0
@@ -215,12 +211,13 @@ def test_rows_that_are_damaged(folder: Path, form: str, tmp_path: Path) -> None:
     assert sorted(output.read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
 
 
-def test_rows_that_are_gone_are_missed(folder: Path, tmp_path: Path) -> None:
+def test_resume_without_file_or_part_is_an_error(folder: Path, tmp_path: Path) -> None:
     report, output = tmp_path / "report.jsonl", tmp_path / "all.jsonl"
     glassfs("episodes", folder, "--output", output, "--report", report)
     output.unlink()
     done = glassfs("episodes", folder, "--output", output, "--report", report, "--resume")
     fails(done, f"{output}: nothing to resume: neither it nor its .part file exists")
+    assert sorted(tmp_path.iterdir()) == sorted([folder, report])
 
 
 def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None:
@@ -235,13 +232,28 @@ def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None
     assert program.returncode == 0 or not output.exists()
 
 
-def test_what_goes_on_and_what_cannot(folder: Path, tmp_path: Path) -> None:
+def test_a_signal_as_the_part_is_created_leaves_none(folder: Path, tmp_path: Path) -> None:
+    def create_and_stop(name: str, *words: int, **more: int) -> int:
+        descriptor = create(name, *words, **more)
+        if name == f"{tmp_path}/all.jsonl.part":
+            os.close(descriptor)
+            raise Stopped(signal.SIGTERM)
+        return descriptor
+
+    create = os.open
+    with mock.patch.object(os, "open", create_and_stop):
+        done = glassfs("episodes", folder, "--output", tmp_path / "all.jsonl")
+    assert (done.status, done.errors) == (143, ["glassfs: terminated"])
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_options_and_outputs_that_cannot_work_are_refused(folder: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
+    end = "(see 'glassfs episodes --help')"
     done = glassfs("episodes", folder, "--report", report, "--resume", "--output", tmp_path / "x.parquet")
-    reason = "--resume cannot continue a Parquet file, only jsonl or csv"
-    fails(done, f"{reason} (see 'glassfs episodes --help')", 2)
+    fails(done, f"--resume cannot continue a Parquet file, only jsonl or csv {end}", 2)
     done = glassfs("episodes", folder, "--report", report, "--resume")
-    fails(done, "--resume needs --output FILE (see 'glassfs episodes --help')", 2)
+    fails(done, f"--resume needs --output FILE {end}", 2)
     done = glassfs("episodes", folder, "--output", folder)
     fails(done, f"{folder}: is a folder")
     done = glassfs("episodes", folder, "--output", tmp_path / "none/x.csv")
@@ -249,7 +261,7 @@ def test_what_goes_on_and_what_cannot(folder: Path, tmp_path: Path) -> None:
     assert not report.exists()
 
 
-def test_a_terminal_gets_no_parquet(folder: Path) -> None:
+def test_parquet_is_not_written_to_a_terminal(folder: Path) -> None:
     terminal, other = pty.openpty()
     try:
         words = command("episodes", folder, "--format", "parquet")
@@ -261,7 +273,7 @@ def test_a_terminal_gets_no_parquet(folder: Path) -> None:
     assert b"Parquet cannot be written to a terminal" in done.stderr
 
 
-def test_other_programs_read_the_parquet(folder: Path, tmp_path: Path) -> None:
+def test_pyarrow_reads_the_parquet_files_of_shards(folder: Path, tmp_path: Path) -> None:
     glassfs("episodes", folder, "--output", tmp_path / "all.parquet", "--shard", "0/2")
     glassfs("episodes", folder, "--output", tmp_path / "rest.parquet", "--shard", "1/2")
     tables = [pyarrow.parquet.read_table(tmp_path / name) for name in ("all.parquet", "rest.parquet")]
@@ -269,22 +281,16 @@ def test_other_programs_read_the_parquet(folder: Path, tmp_path: Path) -> None:
     assert tables[0].column_names == list(COLUMNS)
 
 
-def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
-    folder = many_links(robot(tmp_path / "robot", 3), tmp_path / "data", 30, ".kdb")
-    for path in folder.rglob("*.kdb"):
-        path.unlink()
-        path.write_bytes(b"\xa7KDB" + bytes(10))
+def test_only_one_program_writes_a_file(tmp_path: Path) -> None:
     output = tmp_path / "all.jsonl"
-    part = (tmp_path / "all.jsonl.part").open("wb")
-    import fcntl
-
-    with part:
+    with (tmp_path / "all.jsonl.part").open("wb") as part:
         fcntl.flock(part, fcntl.LOCK_EX)
-        fails(glassfs("episodes", folder, "--output", output), f"{output}.part: another program is writing to it")
+        done = glassfs("episodes", robot(tmp_path / "robot.kdb"), "--output", output)
+        fails(done, f"{output}.part: another program is writing to it")
+        assert (tmp_path / "all.jsonl.part").exists()
 
 
-def test_what_is_not_written_over(folder: Path, tmp_path: Path) -> None:
-    """A slip of the hand is one word too much, or a pattern of the shell."""
+def test_output_never_replaces_sources_containers_or_report(folder: Path, tmp_path: Path) -> None:
     other, report, notes = robot(tmp_path / "other.kdb"), tmp_path / "report.jsonl", folder / "notes.txt"
     link = tmp_path / "link"
     link.symlink_to(notes)
@@ -300,8 +306,8 @@ def test_what_is_not_written_over(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_a_disk_that_is_full_names_the_file(form: str, tmp_path: Path) -> None:
-    """Here it is a limit for the size of files. Nothing is left."""
+def test_a_failed_write_names_the_file_and_leaves_nothing(form: str, tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk."""
     source, output = robot(tmp_path / "robot.kdb", 300), tmp_path / f"all.{form}"
     words = command("episodes", source, "--output", output)
     limited = [sys.executable, "-c", LIMITED, *words[1:]]

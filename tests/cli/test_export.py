@@ -1,4 +1,4 @@
-"""``export`` and ``open_tree``: the same tree with the same bytes, whole or in part, and what damage costs."""
+"""Test ``glassfs export`` and ``open_tree``: both have the same tree and bytes; damage affects its file only."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.cli.glassfs_command import fails, glassfs
 
 
 def written(folder: Path) -> dict[str, bytes | None]:
-    """What is in a folder: bytes of files, None for directories."""
+    """Return what is in a folder: bytes of files, None for directories."""
     return {
         f"/{path.relative_to(folder)}": path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
     }
 
 
 def shown(source: Path, start: str = "/") -> dict[str, bytes | None]:
-    """The same of the tree that Python programs get."""
+    """Return the same of the tree that Python programs get."""
     return {
         path: node.read(0, node.size) if isinstance(node, File) else None
         for path, node in open_tree(source).walk(start)
@@ -32,27 +32,23 @@ def shown(source: Path, start: str = "/") -> dict[str, bytes | None]:
 
 
 @pytest.mark.parametrize("name", ["store", "robot"])
-def test_the_same_tree_with_the_same_bytes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_an_exported_folder_equals_the_tree(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     source = request.getfixturevalue(name)
     done = glassfs("export", source, tmp_path / "deep" / "out")
     assert (done.status, done.output, done.errors) == (0, b"", [])
     assert written(tmp_path / "deep" / "out") == shown(source)
 
 
-def test_arrays_come_out_as_they_went_in(store: Path, tmp_path: Path) -> None:
+def test_times_are_kept_and_zeros_become_holes(store: Path, tmp_path: Path) -> None:
     glassfs("export", store, tmp_path)
     assert np.array_equal(np.load(tmp_path / "nodes" / "time.npy", mmap_mode="r"), VALUES)
-
-
-def test_times_are_the_source_s_and_zeros_take_no_room(store: Path, tmp_path: Path) -> None:
-    glassfs("export", store, tmp_path)
     status = (tmp_path / "zeros.npy").stat()
     assert status.st_mtime_ns == store.stat().st_mtime_ns
     assert status.st_size == 128 + 4_000_000
     assert status.st_blocks * 512 < 2_000_000
 
 
-def test_parts_keep_their_paths(robot: Path, tmp_path: Path) -> None:
+def test_exported_parts_keep_their_paths(robot: Path, tmp_path: Path) -> None:
     done = glassfs("export", robot, "episodes/0/images", "/meta/file.json", tmp_path)
     assert done.status == 0
     expected = shown(robot, "/episodes/0/images") | {"/meta/file.json": shown(robot)["/meta/file.json"]}
@@ -60,13 +56,13 @@ def test_parts_keep_their_paths(robot: Path, tmp_path: Path) -> None:
     assert written(tmp_path) == expected | folders
 
 
-def test_a_part_that_is_not_there_writes_nothing(robot: Path, tmp_path: Path) -> None:
+def test_a_missing_part_writes_nothing(robot: Path, tmp_path: Path) -> None:
     done = glassfs("export", robot, "meta", "none", tmp_path / "out")
     fails(done, f"none: no such file or directory in {robot}")
     assert not (tmp_path / "out").exists()
 
 
-def test_damage_costs_its_file_and_status_1(damaged: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_left_out_with_status_1(damaged: Path, tmp_path: Path) -> None:
     done = glassfs("export", damaged, tmp_path)
     assert done.status == 1
     assert len(done.errors) == 2
@@ -78,7 +74,7 @@ def test_damage_costs_its_file_and_status_1(damaged: Path, tmp_path: Path) -> No
     assert {path for path, _ in open_tree(damaged).walk()} == found.keys() | {"/signal/bad.npy"}
 
 
-def test_a_target_that_is_a_file(store: Path, tmp_path: Path) -> None:
+def test_a_file_as_target_is_refused(store: Path, tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("keep me")
     done = glassfs("export", store, target)
@@ -87,7 +83,7 @@ def test_a_target_that_is_a_file(store: Path, tmp_path: Path) -> None:
     assert all(line.startswith("glassfs: ") for line in done.errors)
 
 
-def test_a_bar_is_shown_when_asked_for(store: Path, tmp_path: Path) -> None:
+def test_progress_shows_a_bar(store: Path, tmp_path: Path) -> None:
     assert glassfs("export", store, tmp_path / "quiet").errors == []
     loud = glassfs("export", "--progress", store, tmp_path / "loud")
     assert loud.status == 0
@@ -109,7 +105,7 @@ def test_a_folder_is_exported_with_its_links(store: Path, tmp_path: Path) -> Non
 # The tree for Python programs.
 
 
-def test_open_gives_a_tree(store: Path) -> None:
+def test_open_tree_reads_files(store: Path) -> None:
     tree = open_tree(store)
     node = tree.file("/nodes/time.npy")
     assert node.size == 128 + VALUES.nbytes
@@ -117,13 +113,13 @@ def test_open_gives_a_tree(store: Path) -> None:
     assert isinstance(tree.lookup("/nodes"), Directory)
 
 
-def test_open_takes_several_and_folders(store: Path, robot: Path) -> None:
+def test_open_tree_takes_several_sources_and_folders(store: Path, robot: Path) -> None:
     assert {node.name for node in open_tree(store, str(robot)).root.listing()} == {"store.kas", "robot.kdb"}
     assert {node.name for node in open_tree(store.parent).root.listing()} >= {"store.kas"}
 
 
-def test_open_bounds_the_cache(damaged: Path, tmp_path: Path) -> None:
-    """A block larger than the budget goes through a file in the folder given for it."""
+def test_open_tree_bounds_the_cache(damaged: Path, tmp_path: Path) -> None:
+    """A block larger than the budget is spooled to a file in the given folder."""
     tree = open_tree(damaged, cache_size=1000, spool=str(tmp_path))
     assert np.frombuffer(tree.file("/signal/good.npy").read(128, 8000), "f4")[-1] == 1999
     assert tree.root.origin.services.cache.budget == 1000
@@ -131,7 +127,7 @@ def test_open_bounds_the_cache(damaged: Path, tmp_path: Path) -> None:
                if os.path.lexists(f"/proc/self/fd/{name}"))
 
 
-def test_open_refuses_in_one_sentence(tmp_path: Path) -> None:
+def test_open_tree_raises_documented_errors(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("text")
     with pytest.raises(Unrecognised, match=rf"^{path}: is not a container of a known format$") as caught:
@@ -144,7 +140,7 @@ def test_open_refuses_in_one_sentence(tmp_path: Path) -> None:
         open_tree(tmp_path / "missing")
 
 
-def test_verify_names_the_fault(store: Path, damaged: Path) -> None:
+def test_verify_names_the_damaged_file(store: Path, damaged: Path) -> None:
     assert glassfs("verify", store).status == 0
     done = glassfs("verify", "--json", damaged)
     assert done.status == 1

@@ -1,4 +1,4 @@
-"""Names, targets and sentences of strangers, as the bytes that a terminal or a log gets."""
+"""Test that names and texts of untrusted containers reach a terminal or log escaped."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def run(*arguments: str | bytes | Path) -> tuple[int, bytes, bytes]:
 
 
 def is_harmless(raw: bytes) -> bool:
-    """UTF-8 of nothing but printable characters and the ends of lines, none of which somebody else has begun."""
+    """Return whether the output is printable UTF-8 without a line forged by a name."""
     lines = raw.decode().split("\n")
     return all(line.isprintable() and not line.startswith("glassfs: forged") for line in lines)
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder with names and link targets of every kind, plain and in containers."""
+    """Return a folder with hostile names and link targets, outside and inside a container."""
     folder = os.fsencode(tmp_path / "hostile")
     os.mkdir(folder)
     with KastoreWriter(os.fsdecode(folder + b"/" + RAW + b".kas")) as writer:
@@ -48,18 +48,12 @@ def container(hostile: Path) -> str:
     return next(str(path) for path in hostile.iterdir() if path.name.endswith(".kas"))
 
 
-def test_the_check_itself() -> None:
-    assert is_harmless("ok ✓\nnext\n".encode())
-    for raw in (b"\x1b[31m", "\x9b".encode(), "\u202e".encode(), "\u2028".encode(), b"x\nglassfs: forged"):
-        assert not is_harmless(raw)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [
     ["ls"], ["ls", "-l"], ["ls", "-lR"], ["ls", "-lH"], ["tree"], ["tree", "-a"], ["info"], ["info", "--json"],
     ["info", "--quick"], ["verify"], ["verify", "--json"],
 ])
-def test_lists(words: list[str], hostile: Path) -> None:
+def test_listings_are_harmless(words: list[str], hostile: Path) -> None:
     for source in (str(hostile), container(hostile)):
         status, output, errors = run(*words, source)
         assert status == 0
@@ -68,7 +62,7 @@ def test_lists(words: list[str], hostile: Path) -> None:
     assert output or words[0] == "verify"
 
 
-def test_a_link_is_told_with_its_target(hostile: Path) -> None:
+def test_link_targets_are_escaped(hostile: Path) -> None:
     for words in (["ls", "-l"], ["tree"]):
         _, output, _ = run(*words, hostile)
         assert b"-> to\\nglassfs: forged: line\\x1b[2K\\x1b]0;title\\x07\\x9b31m\\u2028\\u2029\\u202e\\x85" in output
@@ -76,7 +70,7 @@ def test_a_link_is_told_with_its_target(hostile: Path) -> None:
 
 @pytest.mark.parametrize("command", ["ls", "tree", "cat", "export"])
 @pytest.mark.parametrize("kind", ["path", "source", "inner"])
-def test_errors_for_paths_that_are_typed(command: str, kind: str, hostile: Path, tmp_path: Path) -> None:
+def test_errors_about_typed_paths_are_harmless(command: str, kind: str, hostile: Path, tmp_path: Path) -> None:
     words: list[str | bytes] = {
         "path": [container(hostile), b"none" + RAW], "source": [os.fsencode(hostile) + b"/none" + RAW, "x"],
         "inner": [os.fsencode(container(hostile)) + b"/none" + RAW, "x"],
@@ -90,7 +84,7 @@ def test_errors_for_paths_that_are_typed(command: str, kind: str, hostile: Path,
 
 
 @pytest.mark.parametrize("command", ["ls", "tree", "cat", "info", "export", "verify"])
-def test_errors_for_containers_that_are_none(command: str, tmp_path: Path) -> None:
+def test_errors_about_damaged_containers_are_harmless(command: str, tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/" + RAW
     with open(path, "wb") as file:
         file.write(b"\x89KAS\r\n\x1a\n\x63" + bytes(80))
@@ -110,8 +104,7 @@ def test_a_hostile_command_line_is_one_line(tmp_path: Path) -> None:
         assert is_harmless(errors)
 
 
-def test_errors_of_an_export(hostile: Path, tmp_path: Path) -> None:
-    """What is in the way has a hostile name, in a target with a hostile name."""
+def test_errors_of_an_export_are_harmless(hostile: Path, tmp_path: Path) -> None:
     target = os.fsencode(tmp_path) + b"/target" + RAW
     status, output, errors = run("export", hostile, target)
     assert (status, output, errors) == (0, b"", b"")
@@ -135,19 +128,16 @@ def test_exported_names_are_those_of_a_mount(hostile: Path, tmp_path: Path) -> N
     assert names == {b"dir", f"{escaped}.npy".encode(), f"{escaped}%FF%FE%80.npy".encode()}
 
 
-def test_what_headers_and_cameras_are_called(tmp_path: Path) -> None:
+def test_names_in_headers_and_of_cameras_are_harmless(tmp_path: Path) -> None:
     import numpy as np
 
     path = tmp_path / "robot.kdb"
     with KinoWriter(path, created=0) as writer:
         pictures = [{FORGED: np.zeros((2, 2, 3), np.uint8)}]
         writer.add_episode(np.ones((1, 2)), np.zeros((1, 1)), images=pictures, task=FORGED)
-    status, output, errors = run("info", path)
-    assert (status, errors) == (0, b"")
-    assert b"forged" in output
-    assert is_harmless(output)
     write_ikv1(tmp_path / "root.ikv", {"a": [1]}, FORGED)
-    status, output, errors = run("info", tmp_path / "root.ikv")
-    assert (status, errors) == (0, b"")
-    assert b"forged" in output
-    assert is_harmless(output)
+    for source in (path, tmp_path / "root.ikv"):
+        status, output, errors = run("info", source)
+        assert (status, errors) == (0, b"")
+        assert b"forged" in output
+        assert is_harmless(output)

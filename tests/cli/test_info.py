@@ -1,4 +1,4 @@
-"""``info`` of containers and of folders with containers."""
+"""Test ``glassfs info`` of containers and of folders of containers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.glassfs_command import fails, glassfs
 
 @pytest.fixture
 def dataset(robot: Path, store: Path, damaged: Path, tmp_path: Path) -> Path:
-    """Two KinoDB files, one of them deep, a store, an episode, a plain file and a link."""
+    """Return a folder of two KinoDB files, one deep below, a kastore, an episode, a plain file and links."""
     folder = tmp_path / "data"
     (folder / "a" / "b").mkdir(parents=True)
     shutil.copy(robot, folder / "one.kdb")
@@ -28,7 +28,7 @@ def dataset(robot: Path, store: Path, damaged: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder(dataset: Path, robot: Path, store: Path, damaged: Path) -> None:
+def test_a_folder_is_summed_by_format(dataset: Path, robot: Path, store: Path, damaged: Path) -> None:
     found = json.loads(glassfs("info", "--json", dataset).output)
     assert found == {
         "source": str(dataset),
@@ -45,7 +45,7 @@ def test_a_folder(dataset: Path, robot: Path, store: Path, damaged: Path) -> Non
     assert lines[2].endswith(", 2 episodes, 6 frames")
 
 
-def test_a_folder_with_what_cannot_be_opened(dataset: Path) -> None:
+def test_unreadable_containers_in_a_folder_are_listed(dataset: Path) -> None:
     (dataset / "cut.kas").write_bytes(b"\x89KAS\r\n\x1a\n")
     done = glassfs("info", dataset)
     assert done.status == 1
@@ -54,18 +54,18 @@ def test_a_folder_with_what_cannot_be_opened(dataset: Path) -> None:
     assert done.lines[-1].count("cut.kas") == 1
 
 
-def test_an_empty_folder(tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_containers(tmp_path: Path) -> None:
     assert glassfs("info", tmp_path).lines == [f"{tmp_path}: 0 containers, 0"]
 
 
-def test_a_folder_among_others(dataset: Path, store: Path, tmp_path: Path) -> None:
+def test_a_missing_source_does_not_stop_the_others(dataset: Path, store: Path, tmp_path: Path) -> None:
     done = glassfs("info", "--json", store, tmp_path / "none", dataset)
     assert [json.loads(line)["source"] for line in done.lines] == [str(store), str(dataset)]
     assert done.errors == [f"glassfs: {tmp_path}/none: No such file or directory"]
     assert done.status == 1
 
 
-def test_cameras_and_success(tmp_path: Path) -> None:
+def test_cameras_and_success_are_counted_for_kinodb_only(store: Path, tmp_path: Path) -> None:
     path = tmp_path / "robot.kdb"
     image = np.zeros((2, 2, 3), np.uint8)
     with KinoWriter(path, created=0) as writer:
@@ -79,18 +79,15 @@ def test_cameras_and_success(tmp_path: Path) -> None:
         "  cameras: front (in 4), wrist (in 1)", "  success: 2 yes, 1 no, 1 unknown",
     ]
     assert "cameras" not in json.loads(glassfs("info", "--json", "--quick", path).output)
-
-
-def test_other_formats_have_neither(store: Path) -> None:
     assert {"cameras", "success"}.isdisjoint(json.loads(glassfs("info", "--json", store).output))
 
 
-def test_a_source_that_is_nothing(tmp_path: Path) -> None:
+def test_an_unknown_format_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
     fails(glassfs("info", tmp_path / "text"), f"{tmp_path}/text: is not a container of a known format")
 
 
-def test_views_are_told_with_where_they_appear(tmp_path: Path) -> None:
+def test_views_are_listed_with_their_paths(tmp_path: Path) -> None:
     path = tmp_path / "robot.kdb"
     image = np.zeros((2, 2, 3), np.uint8)
     with KinoWriter(path, created=0) as writer:

@@ -1,4 +1,4 @@
-"""``verify`` over many containers: processes, parts, reports, and programs that are killed in the midst of it."""
+"""Test ``glassfs verify`` over many containers: worker processes, shards, reports, and killed programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.batch.many import (
     stuck,
 )
 from tests.cli.conftest import sparse_store
-from tests.cli.glassfs_command import Done, fails, glassfs
+from tests.cli.glassfs_command import fails, glassfs
 from tests.conftest import DATA, Scale
 from tests.waiting import wait_until
 
@@ -37,29 +37,25 @@ LONG = "a-folder-with-a-long-name-so-that-a-pipe-is-full-soon-" * 2
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Some sound containers, two with a fault, and files that are none."""
-    place = many_links(sound(tmp_path / "sound"), tmp_path / "data", 20)
+    """Return a folder of 20 sound containers, two with a fault, and files that are no containers."""
+    folder = many_links(sound(tmp_path / "sound"), tmp_path / "data", 20)
     for name in ("cut.kas", "000/cut.kas"):
-        cut_short(place / name)
-    (place / "notes.txt").write_text("no container")
-    (place / "empty").touch()
-    return place
+        cut_short(folder / name)
+    (folder / "notes.txt").write_text("no container")
+    (folder / "empty").touch()
+    return folder
 
 
 @pytest.fixture
 def faulty(tmp_path: Path) -> Path:
-    """So many faults that they do not fit in a pipe that nobody reads."""
+    """Return containers with more faults than fit into a pipe that no process reads."""
     return many_links(cut_short(tmp_path / "cut"), tmp_path / LONG, 1000)
-
-
-def sorted_lines(done: Done) -> list[str]:
-    return sorted(done.lines)
 
 
 def test_worker_processes_find_the_same_faults(folder: Path) -> None:
     one, two = glassfs("verify", folder), glassfs("verify", "--jobs", 2, folder)
     assert one.status == two.status == 1
-    assert sorted_lines(one) == sorted_lines(two)
+    assert sorted(one.lines) == sorted(two.lines)
     assert len(one.lines) == 2
     assert one.errors == two.errors == ["22 containers, 2 faults"]
 
@@ -72,7 +68,7 @@ def test_a_report_has_a_line_for_each_container(folder: Path, jobs: str, tmp_pat
     assert [set(line) for line in lines] == [{"path", "version", "ok", "faults"}] * 22
     assert {line["path"] for line in lines} == {str(path) for path in folder.rglob("*.kas")}
     bad = {line["path"]: line["faults"] for line in lines if not line["ok"]}
-    assert sorted(f"{path}: {fault}" for path, faults in bad.items() for fault in faults) == sorted_lines(done)
+    assert sorted(f"{path}: {fault}" for path, faults in bad.items() for fault in faults) == sorted(done.lines)
     assert all(line["faults"] == [] for line in lines if line["ok"])
 
 
@@ -88,7 +84,7 @@ def test_a_missing_source_fails_before_any_work(folder: Path, tmp_path: Path) ->
 
 
 def test_resume_skips_containers_with_a_line(folder: Path, tmp_path: Path) -> None:
-    """Faults of before count, and what has changed or is new is read."""
+    """Earlier faults count; changed and new containers are read."""
     report = tmp_path / "report.jsonl"
     assert glassfs("verify", folder, "--report", report).status == 1
     before = report.read_bytes()
@@ -104,25 +100,9 @@ def test_resume_skips_containers_with_a_line(folder: Path, tmp_path: Path) -> No
     assert [json.loads(line)["path"] for line in added] == [str(folder / "cut.kas"), str(folder / "new.kas")]
 
 
-@pytest.mark.slow
-def test_parts_are_a_partition(folder: Path, tmp_path: Path) -> None:
-    reports = []
-    for number in range(3):
-        reports.append(tmp_path / f"{number}.jsonl")
-        glassfs("verify", folder, "--shard", f"{number}/3", "--report", reports[-1])
-    found = [str(line["path"]) for report in reports for line in lines_of(report)]
-    assert sorted(found) == sorted(str(path) for path in folder.rglob("*.kas"))
-    elsewhere = folder.rename(tmp_path / "elsewhere")
-    glassfs("verify", elsewhere, "--shard", "1/3", "--report", tmp_path / "moved.jsonl")
-    paths = [{os.path.relpath(str(line["path"]), place) for line in lines_of(report)} for report, place in (
-        (reports[1], folder), (tmp_path / "moved.jsonl", elsewhere),
-    )]
-    assert paths[0] == paths[1]
-
-
 @pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_resume_after_kill_completes_the_report(faulty: Path, jobs: str, tmp_path: Path) -> None:
-    """As if nothing had happened; nor is any process left."""
+    """No worker process is left, and the report equals that of an uninterrupted run."""
     report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     with stuck(report, "verify", faulty, "--jobs", jobs) as program:
         workers = children_of(program.pid)
@@ -142,15 +122,15 @@ def test_resume_after_kill_completes_the_report(faulty: Path, jobs: str, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_resume_after_a_signal_completes_the_report(faulty: Path, number: signal.Signals, tmp_path: Path) -> None:
-    """What a terminal sends goes to the workers as well; nothing is told but that it has ended."""
+    """The signal reaches the workers as well, as from a terminal; one line is printed."""
     report = tmp_path / "report.jsonl"
     with stuck(report, "verify", faulty, "--jobs", 2) as program:
         workers = children_of(program.pid)
         os.killpg(program.pid, number)
         _, errors = program.communicate()
         wait_until(lambda: not any(map(is_running, workers)))
-    said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}.get(number, "its terminal was closed")
-    assert errors.decode() == f"glassfs: {said}; continue with --resume\n"
+    reason = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}.get(number, "its terminal was closed")
+    assert errors.decode() == f"glassfs: {reason}; continue with --resume\n"
     assert program.returncode == 128 + number
     assert 1 <= len(lines_of(report)) < 1000
     resumed = glassfs("verify", faulty, "--report", report, "--resume", "--jobs", 2)
@@ -159,7 +139,6 @@ def test_resume_after_a_signal_completes_the_report(faulty: Path, number: signal
 
 @pytest.mark.slow
 def test_work_of_a_killed_worker_is_repeated_once(faulty: Path, tmp_path: Path) -> None:
-    """What it had is done by others, once."""
     report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     with stuck(report, "verify", faulty, "--jobs", 2) as program:
         before = len(lines_of(report))
@@ -175,7 +154,6 @@ def test_work_of_a_killed_worker_is_repeated_once(faulty: Path, tmp_path: Path) 
 
 
 def test_sigterm_ends_verify_of_a_large_container(tmp_path: Path) -> None:
-    """Reading all of it would take an hour."""
     program = subprocess.Popen(command("verify", sparse_store(tmp_path / "large.kas", 8 << 40)), stderr=subprocess.PIPE)
     wait_until(lambda: len(list(Path(f"/proc/{program.pid}/task").iterdir())) > 1)
     program.terminate()
@@ -193,7 +171,6 @@ def test_one_report_is_written_by_one_program(faulty: Path, tmp_path: Path) -> N
 
 
 def test_hostile_names_are_escaped_in_report_and_output(tmp_path: Path) -> None:
-    """A line of the report is a line, whatever a file is called, and what is printed is harmless."""
     folder = os.fsencode(tmp_path / "data")
     os.mkdir(folder)
     names = [b'a\n{"path": "forged"}.kas', b"\xff\xfe\x80.kas", b"\x1b[2K\xe2\x80\xae.kas"]
@@ -228,7 +205,6 @@ def test_without_dask_the_extra_is_named(store: Path, tmp_path: Path) -> None:
 
 
 def test_memory_is_independent_of_the_number_of_containers(tmp_path: Path, scale: Scale) -> None:
-    """It is that of some thousand names, however many containers there are; the workers' counts as well."""
     count = scale(1000, 20_000, 100_000)
     folder = many_links(sound(tmp_path / "sound"), tmp_path / "data", count)
     program = subprocess.Popen(
@@ -243,7 +219,7 @@ def test_memory_is_independent_of_the_number_of_containers(tmp_path: Path, scale
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", ["verify", "episodes", "export"])
 def test_resume_reads_containers_of_several_files_again(command: str, jobs: str, tmp_path: Path) -> None:
-    """The version of its own file does not tell that another one was damaged, or is back."""
+    """The version of the main file does not show that another file was removed or is back."""
     folder, report = tmp_path / "data", tmp_path / "report.jsonl"
     shutil.copytree(DATA / "wshard/go_chunked", folder)
     part = folder / "go_long_chunk_0001.wshard"
@@ -251,14 +227,12 @@ def test_resume_reads_containers_of_several_files_again(command: str, jobs: str,
     words += {"export": [tmp_path / "target"], "episodes": ["--output", tmp_path / "all.csv"]}.get(command, [])
     assert glassfs(*words).status == 0
     part.rename(tmp_path / "part")
-    broken = glassfs(*words, "--resume")
-    assert broken.status == 1
+    assert glassfs(*words, "--resume").status == 1
     (tmp_path / "part").rename(part)
     assert glassfs(*words, "--resume").status == 0
 
 
-def test_a_second_ctrl_c_ends_it_at_once() -> None:
-    """Whatever it is that is being cleared up; other signals do not."""
+def test_only_a_second_ctrl_c_ends_cleanup_at_once() -> None:
     code = """
 import time
 from glassfs.cli.stopping import Stopped, stoppable
@@ -267,14 +241,14 @@ with stoppable():
         print("begun", flush=True)
         time.sleep(3600)
     except Stopped:
-        print("clearing up", flush=True)
+        print("cleanup", flush=True)
         time.sleep(3600)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == b"begun\n"
         program.send_signal(signal.SIGTERM)
-        assert program.stdout.readline() == b"clearing up\n"
+        assert program.stdout.readline() == b"cleanup\n"
         program.send_signal(signal.SIGHUP)
         program.send_signal(signal.SIGINT)
         assert program.wait(PATIENCE) == 130
@@ -283,7 +257,6 @@ with stoppable():
 @pytest.mark.parametrize("jobs", ["1", "2"])
 @pytest.mark.parametrize("command", ["verify", "episodes", "export"])
 def test_an_unexpected_error_costs_one_container(command: str, jobs: str, tmp_path: Path) -> None:
-    """Exceptions that glassfs never raises on purpose; the run continues with the other containers."""
     folder, report = tmp_path / "data", tmp_path / "report.jsonl"
     folder.mkdir()
     for name in ("a.kdb", "bad.kdb", "c.kdb", "large.kdb"):
@@ -300,12 +273,12 @@ LocalStore.open = open_or_fail
     words = [command, "--jobs", jobs, "--report", report, folder, *[tmp_path / "target"][: command == "export"]]
     done = glassfs(*words, PYTHONPATH=str(tmp_path))
     assert done.status == 1
-    told = [line for line in (*done.lines, *done.errors) if "cannot be read" in line]
-    assert [line.split(": ", 1)[1] for line in told if "bad" in line] and "KeyError: 'that'" in " ".join(told)
-    assert "MemoryError" in " ".join(told) and "Traceback" not in " ".join(done.errors)
-    said = {Path(str(line["path"])).name: line["ok"] for line in lines_of(report)}
-    assert {name: is_ok for name, is_ok in said.items() if name != "bad.kdb"} == {"a.kdb": True, "c.kdb": True}
-    assert not said.get("bad.kdb", False)
+    reported = " ".join(line for line in (*done.lines, *done.errors) if "cannot be read" in line)
+    assert "bad.kdb" in reported and "KeyError: 'that'" in reported and "MemoryError" in reported
+    assert "Traceback" not in " ".join(done.errors)
+    results = {Path(str(line["path"])).name: line["ok"] for line in lines_of(report)}
+    assert not results.pop("bad.kdb", False)
+    assert results == {"a.kdb": True, "c.kdb": True}
 
 
 @pytest.mark.parametrize("command", ["verify", "episodes"])

@@ -1,4 +1,4 @@
-"""``verify``, ``export`` and ``episodes`` of what is elsewhere, by one process and by several."""
+"""Test ``glassfs verify``, ``export`` and ``episodes`` of a bucket, in one process and in several."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.remote.s3 import Bucket, S3Server
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What is in the bucket, as files."""
-    place = tmp_path / "here" / "data"
-    (place / "sub").mkdir(parents=True)
-    sound(place / "a.kas")
-    robot(place / "sub/robot.kdb", 3)
-    robot(place / "sub/odd % name?#.kdb", 2)
-    cut_short(place / "sub/cut.kas")
-    (place / "text.txt").write_text("text")
-    return place
+    """Return a folder with the contents of the bucket."""
+    folder = tmp_path / "here" / "data"
+    (folder / "sub").mkdir(parents=True)
+    sound(folder / "a.kas")
+    robot(folder / "sub/robot.kdb", 3)
+    robot(folder / "sub/odd % name?#.kdb", 2)
+    cut_short(folder / "sub/cut.kas")
+    (folder / "text.txt").write_text("text")
+    return folder
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def s3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_verify(s3: S3Server, jobs: str, tmp_path: Path) -> None:
+def test_verify_of_a_bucket(s3: S3Server, jobs: str, tmp_path: Path) -> None:
     options = ("-o", f"endpoint={s3.url},region=us-east-1", "--jobs", jobs, "--report", tmp_path / "report.jsonl")
     done = glassfs("verify", *options, "s3://bucket/data")
     assert (done.status, done.errors) == (1, ["4 containers, 1 fault"])
@@ -51,14 +51,14 @@ def test_verify(s3: S3Server, jobs: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_episodes(s3: S3Server, folder: Path, jobs: str) -> None:
+def test_episodes_of_a_bucket_are_those_of_files(s3: S3Server, folder: Path, jobs: str) -> None:
     done = glassfs("episodes", "-o", f"endpoint={s3.url},region=us-east-1", "--jobs", jobs, "s3://bucket/data")
     assert done.output == glassfs("episodes", folder).output != b""
     assert len(done.errors) == 1 and done.errors[0].startswith("glassfs: s3://bucket/data/sub/cut.kas: is cut short")
 
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_export(s3: S3Server, folder: Path, jobs: str, tmp_path: Path) -> None:
+def test_export_of_a_bucket_is_that_of_files(s3: S3Server, folder: Path, jobs: str, tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
     options = ("-o", f"endpoint={s3.url},region=us-east-1", "--jobs", jobs, "--report", report)
     assert glassfs("export", *options, "s3://bucket/data", tmp_path / "one").status == 0
@@ -71,8 +71,7 @@ def test_export(s3: S3Server, folder: Path, jobs: str, tmp_path: Path) -> None:
     assert all(line["ok"] for line in lines_of(report))
 
 
-def test_parts_are_those_of_files(s3: S3Server, folder: Path, tmp_path: Path) -> None:
-    """A container is in the same part wherever it stands."""
+def test_shards_of_a_bucket_are_those_of_files(s3: S3Server, folder: Path, tmp_path: Path) -> None:
     options = ("-o", f"endpoint={s3.url},region=us-east-1", "--shard", "1/3", "--report")
     glassfs("verify", *options, tmp_path / "there.jsonl", "s3://bucket/data")
     glassfs("verify", "--shard", "1/3", "--report", tmp_path / "here.jsonl", folder)
@@ -84,8 +83,10 @@ def test_parts_are_those_of_files(s3: S3Server, folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_what_a_server_does_not_give_is_tried_again(s3: S3Server, folder: Path, jobs: str, tmp_path: Path) -> None:
-    """It says nothing about the container: there is no line of it, and no rows."""
+def test_resume_retries_containers_that_a_server_refused(
+    s3: S3Server, folder: Path, jobs: str, tmp_path: Path,
+) -> None:
+    """A container that could not be read now has no line in the report and no rows."""
     report, rows = tmp_path / "report.jsonl", tmp_path / "rows.jsonl"
     options = ("-o", f"endpoint={s3.url},region=us-east-1,timeout=1", "--jobs", jobs, "--report")
     verify = ("verify", *options, report, "s3://bucket/data")

@@ -1,4 +1,4 @@
-"""What people type first, and what they are told: commands under other names, paths that go on into containers."""
+"""Test suggestions for mistyped commands and paths, and paths that lead into containers."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def test_suggestions_are_existing_commands() -> None:
     assert not set(cli.MEANT) & set(cli.COMMANDS)
 
 
-def test_help_and_version_are_commands_too() -> None:
-    assert glassfs("help").output == glassfs("--help").output
-    assert glassfs("help", "ls").output == glassfs("ls", "--help").output
-    assert glassfs("version").output == glassfs("--version").output
-    assert [glassfs(*words).status for words in (["help"], ["help", "ls"], ["version"])] == [0, 0, 0]
+@pytest.mark.parametrize(("typed", "meant"), [
+    (["help"], ["--help"]), (["help", "ls"], ["ls", "--help"]), (["version"], ["--version"]),
+])
+def test_help_and_version_are_commands_too(typed: list[str], meant: list[str]) -> None:
+    done = glassfs(*typed)
+    assert (done.status, done.output) == (0, glassfs(*meant).output)
 
 
 def test_a_container_as_command_gets_a_suggestion(store: Path) -> None:
@@ -88,10 +89,8 @@ def test_errors_name_a_missing_path_as_typed(command: str, tmp_path: Path) -> No
 def test_a_missing_path_gets_a_suggestion(store: Path) -> None:
     done = glassfs("cat", store, "nodes/time")
     fails(done, f"nodes/time: no such file or directory in {store}; did you mean 'nodes/time.npy'?")
-    done = glassfs("ls", store, "node")
-    fails(done, f"node: no such file or directory in {store}; did you mean 'nodes'?")
-    done = glassfs("ls", f"{store}/node")
-    fails(done, f"/node: no such file or directory in {store}; did you mean 'nodes'?")
+    for words, shown in (([store, "node"], "node"), ([f"{store}/node"], "/node")):
+        fails(glassfs("ls", *words), f"{shown}: no such file or directory in {store}; did you mean 'nodes'?")
 
 
 def test_paths_in_every_form(store: Path) -> None:
@@ -139,10 +138,10 @@ def test_errors_tell_files_of_one_name_apart(damaged: Path, tmp_path: Path) -> N
 def test_trees_are_closed(
     words: list[str], store: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    """Also by commands that fail, and while others in this process go on."""
+    """Trees of failing commands are closed too."""
     source = tmp_path / "closed.kas"
     shutil.copy(store, source)
-    gc.disable()  # closing is meant, not that somebody tidies up
+    gc.disable()  # the command itself must close the tree
     try:
         cli.run([word.format(source) for word in words])
         names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
@@ -151,7 +150,7 @@ def test_trees_are_closed(
         gc.enable()
 
 
-def test_an_encoding_that_lacks_a_character_is_no_fault(robot: Path) -> None:
+def test_characters_missing_in_the_encoding_are_escaped(robot: Path) -> None:
     done = glassfs("tree", "-L", "1", robot, PYTHONIOENCODING="ascii")
     assert (done.status, done.errors) == (0, [])
     assert len(done.lines) == 3

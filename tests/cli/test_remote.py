@@ -1,4 +1,4 @@
-"""The commands on what is elsewhere: a bucket and a web server of our own."""
+"""Test the commands on URLs: a bucket, and a web server with signed URLs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def s3(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
 @pytest.fixture
 def web(bucket: Bucket) -> Iterator[HttpServer]:
-    """Gives objects to who has the signature, and lists nothing."""
+    """Serve objects to requests with the signature; refuse listings."""
 
     def answer(request: Request) -> Reply:
         made = bucket.get(request.path.removeprefix("/"))
@@ -52,7 +52,7 @@ def web(bucket: Bucket) -> Iterator[HttpServer]:
         yield server
 
 
-def test_the_same_as_of_files(s3: S3Server, store: Path, robot: Path) -> None:
+def test_commands_print_the_same_as_for_files(s3: S3Server, store: Path, robot: Path) -> None:
     options = ["-o", f"endpoint={s3.url}", "-o", "region=us-east-1"]
     assert glassfs("ls", *options, "s3://bucket").lines == ["data/", "lone.kas/"]
     assert glassfs("ls", *options, "s3://bucket/data/").lines == ["store.kas/", "sub/", "text.txt"]
@@ -66,13 +66,10 @@ def test_the_same_as_of_files(s3: S3Server, store: Path, robot: Path) -> None:
     assert both.output == glassfs("cat", robot, episode).output + glassfs("cat", store, "nodes/flags.npy").output
 
 
-def test_info(s3: S3Server, bucket: Bucket, store: Path) -> None:
+def test_info_of_a_bucket(s3: S3Server, bucket: Bucket, store: Path) -> None:
     options = ["-o", f"endpoint={s3.url}"]
-    elsewhere, here = (
-        json.loads(glassfs("info", "--json", *words).output)
-        for words in ([*options, "s3://bucket/lone.kas"], [str(store)])
-    )
-    assert elsewhere | {"source": str(store)} == here
+    remote = json.loads(glassfs("info", "--json", *options, "s3://bucket/lone.kas").output)
+    assert remote | {"source": str(store)} == json.loads(glassfs("info", "--json", store).output)
     bucket.put("data/broken.kas", b"\x89KAS\r\n\x1a\n")
     done = glassfs("info", "--json", *options, "s3://bucket/data")
     found = json.loads(done.output)
@@ -81,13 +78,13 @@ def test_info(s3: S3Server, bucket: Bucket, store: Path) -> None:
     assert (done.status, done.errors) == (1, [])
 
 
-def test_info_reads_no_object_of_a_folder_that_is_not_called_like_a_container(s3: S3Server) -> None:
+def test_info_reads_only_objects_named_like_containers(s3: S3Server) -> None:
     glassfs("info", "-o", f"endpoint={s3.url}", "s3://bucket/data")
     asked = {request.path for request in s3.requests if not request.is_listing}
     assert asked == {"/bucket/data/store.kas", "/bucket/data/sub/robot.kdb"}
 
 
-def test_a_signed_url(web: HttpServer) -> None:
+def test_commands_read_signed_urls(web: HttpServer) -> None:
     url = f"{web.url}/lone.kas?X-Amz-Signature={SECRET}"
     assert glassfs("ls", url, "nodes").lines == ["flags.npy", "time.npy"]
     raw = glassfs("cat", url, "nodes/time.npy").output
@@ -103,7 +100,7 @@ def test_a_signed_url(web: HttpServer) -> None:
 @pytest.mark.parametrize("words", [
     ["ls"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["tree"], ["info"], ["cat", "nodes/time.npy"])),
 ])
-def test_errors_are_one_line_without_what_is_secret(web: HttpServer, words: list[str]) -> None:
+def test_errors_are_one_line_without_secrets(web: HttpServer, words: list[str]) -> None:
     for place, query in (
         ("lone.kas", "?X-Amz-Signature=hunter3"), ("none.kas", f"?X-Amz-Signature={SECRET}"),
         ("data/text.txt", f"?X-Amz-Signature={SECRET}"), ("lone.kas", ""),
@@ -116,7 +113,7 @@ def test_errors_are_one_line_without_what_is_secret(web: HttpServer, words: list
         assert done.errors[0].count(web.url) == 1
 
 
-def test_without_what_speaks_to_servers(store: Path, tmp_path: Path) -> None:
+def test_a_missing_remote_package_is_named(store: Path, tmp_path: Path) -> None:
     (tmp_path / "obstore").mkdir()
     (tmp_path / "obstore/__init__.py").write_text("raise ImportError")
     (tmp_path / "mnt").mkdir()
@@ -127,8 +124,8 @@ def test_without_what_speaks_to_servers(store: Path, tmp_path: Path) -> None:
     assert glassfs("ls", store, "nodes", **keys).lines == ["flags.npy", "time.npy"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the arguments stay where they are on other systems")
-def test_nothing_secret_is_in_the_arguments_of_a_command_that_waits(web: HttpServer) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not let a process change its arguments")
+def test_arguments_of_a_running_command_hide_secrets(web: HttpServer) -> None:
     web.hold()
     url = f"{web.url}/lone.kas?X-Amz-Signature={SECRET}"
     process = subprocess.Popen([sys.executable, "-m", "glassfs", "ls", url], stdout=subprocess.PIPE)

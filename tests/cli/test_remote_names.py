@@ -1,7 +1,4 @@
-"""Sources that are URLs, as far as names go: where they end, what of them is secret, and what people mistype first.
-
-No server is asked here.
-"""
+"""Test names of URLs without a server: where a source ends, which parts are secret, and suggestions for typos."""
 
 from __future__ import annotations
 
@@ -22,7 +19,8 @@ from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
 
 SECRET = "hunter2"
-SIGNED = f"https://127.0.0.1:1/a/run.kdb?X-Amz-Signature={SECRET}"
+SHOWN = "https://127.0.0.1:1/a/run.kdb"
+SIGNED = f"{SHOWN}?X-Amz-Signature={SECRET}"
 
 
 @pytest.mark.parametrize(("typed", "source", "path"), [
@@ -41,7 +39,7 @@ SIGNED = f"https://127.0.0.1:1/a/run.kdb?X-Amz-Signature={SECRET}"
     ("https://host/run.kdb/x?a=b", "https://host/run.kdb/x?a=b", "/"),
     ("ssh://me@host/data/run.kdb/x", "ssh://me@host/data/run.kdb", "/x"),
 ])
-def test_where_a_url_ends_and_a_path_begins(typed: str, source: str, path: str) -> None:
+def test_a_url_is_split_at_its_first_container(typed: str, source: str, path: str) -> None:
     assert located(typed) == Located(source, path)
 
 
@@ -54,10 +52,10 @@ def test_a_file_url_is_a_local_name(store: Path) -> None:
 
 
 @pytest.mark.parametrize(("typed", "shown"), [
-    ("s3://bucket/a/", "s3://bucket/a"), (SIGNED, "https://127.0.0.1:1/a/run.kdb"), ("a/b?c", "a/b?c"),
+    ("s3://bucket/a/", "s3://bucket/a"), (SIGNED, SHOWN), ("a/b?c", "a/b?c"),
     ("sftp://me@host/a", "sftp://host/a"), ("file:///a/b", "/a/b"),
 ])
-def test_what_is_shown_of_a_source(typed: str, shown: str) -> None:
+def test_shown_names_have_no_secrets(typed: str, shown: str) -> None:
     assert name_of(typed) == shown
 
 
@@ -78,9 +76,9 @@ def test_a_password_is_refused_by_every_command(tmp_path: Path) -> None:
         fails(glassfs(*words), f"https://host/run.kdb: {CREDENTIALS}")
 
 
-def test_a_user_of_a_server_is_no_secret() -> None:
-    assert located("sftp://me@host/data").path == "/"
-    assert located("abfss://container@account.dfs.core.windows.net/data").path == "/"
+@pytest.mark.parametrize("url", ["sftp://me@host/data", "abfss://container@account.dfs.core.windows.net/data"])
+def test_a_user_name_in_a_url_is_accepted(url: str) -> None:
+    assert located(url).path == "/"
 
 
 @pytest.mark.parametrize(("typed", "meant"), [
@@ -88,16 +86,16 @@ def test_a_user_of_a_server_is_no_secret() -> None:
     ("https:/host/run.kdb?X=hunter2", "https://host/run.kdb"), (" s3://bucket/run.kdb", "s3://bucket/run.kdb"),
     ("file:/none/run.kdb", "file:///none/run.kdb"),
 ])
-def test_urls_that_were_meant(typed: str, meant: str) -> None:
+def test_mistyped_urls_get_a_suggestion(typed: str, meant: str) -> None:
     assert meant_by(typed) == f"; did you mean '{meant}'?"
 
 
 @pytest.mark.parametrize("typed", ["run.kdb", "host:/data", "a/s3:/b", "s3:", "C:/data", "s3"])
-def test_names_by_which_no_url_was_meant(typed: str) -> None:
+def test_other_names_get_no_suggestion(typed: str) -> None:
     assert meant_by(typed) == ""
 
 
-def test_every_command_tells_what_was_meant(tmp_path: Path) -> None:
+def test_every_command_suggests_the_url(tmp_path: Path) -> None:
     meant = "did you mean 's3://bucket/run.kdb'?"
     for command in ("ls", "tree", "info"):
         fails(glassfs(command, "s3:/bucket/run.kdb"), f"s3:/bucket/run.kdb: No such file or directory; {meant}")
@@ -117,29 +115,30 @@ def test_a_local_name_with_a_colon_is_no_url(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
-def test_a_blank_at_the_end() -> None:
+def test_a_space_at_the_end_of_a_url_is_refused() -> None:
     fails(glassfs("ls", "s3://bucket/run.kdb "), "s3://bucket/run.kdb : ends with a space")
 
 
-def test_a_url_in_the_place_of_a_command() -> None:
+def test_usage_errors_show_urls_without_secrets(store: Path) -> None:
     end = "(see 'glassfs --help')"
-    shown = "https://127.0.0.1:1/a/run.kdb"
-    fails(glassfs(SIGNED), f"no such command: '{shown}'; did you mean 'glassfs ls {shown}'? {end}", 2)
-
-
-def test_cat_with_a_url_and_no_path() -> None:
-    shown = "https://127.0.0.1:1/a/run.kdb"
-    needed = f"{shown}: name a path inside it; 'glassfs ls {shown}' shows what is there"
+    fails(glassfs(SIGNED), f"no such command: '{SHOWN}'; did you mean 'glassfs ls {SHOWN}'? {end}", 2)
+    needed = f"{SHOWN}: name a path inside it; 'glassfs ls {SHOWN}' shows what is there"
     fails(glassfs("cat", SIGNED), f"{needed} (see 'glassfs cat --help')", 2)
+    done = glassfs("cat", store, SIGNED)
+    fails(done, f"{SHOWN}: no such file or directory in {store}; it is a separate file; only one source is allowed")
+    done = glassfs("ls", store, "nodes", SIGNED)
+    assert done.status == 2
+    assert SECRET not in done.raw_errors.decode()
+    assert SHOWN in done.errors[0]
 
 
-def test_wrong_options(store: Path) -> None:
+def test_unknown_options_are_usage_errors(store: Path) -> None:
     for words in (["ls", store], ["tree", store], ["cat", store, "x"], ["info", store]):
         end = f"(see 'glassfs {words[0]} --help')"
         fails(glassfs(*words, "-o", "uid=5"), f"unknown option 'uid=5' {end}", 2)
 
 
-def test_options_for_urls_do_no_harm_to_files(store: Path) -> None:
+def test_options_for_urls_are_accepted_with_files(store: Path) -> None:
     options = ["-o", "endpoint=http://127.0.0.1:1,anonymous", "-o", "timeout=1"]
     assert glassfs("ls", *options, store, "nodes").lines == ["flags.npy", "time.npy"]
 
@@ -156,7 +155,7 @@ def test_urls_are_not_completed(command: str) -> None:
     assert offered(command, f"https://me:{SECRET}@host/") == []
 
 
-def test_paths_in_urls_are_not_completed_and_options_are() -> None:
+def test_options_are_completed_but_not_paths_in_urls() -> None:
     assert offered("ls", "s3://bucket/run.kdb", "ep") == []
     assert offered("cat", "s3://bucket/run.kdb", "a", "ep") == []
     assert offered("export", "s3://bucket/run.kdb", "ep") == ["dir,ep"]
@@ -169,7 +168,7 @@ def test_paths_in_urls_are_not_completed_and_options_are() -> None:
     ("s3://bucket/run.kdb/", "run.kdb-glassfs"), (SIGNED, "run"), ("https://host:8000/", "host-glassfs"),
     ("https://host/a%0A.kas", "a%0A"), ("https://host/-x.kas", "./-x"),
 ])
-def test_a_mount_point_that_is_made_for_a_url(
+def test_a_mount_point_is_named_after_the_url(
     source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -178,45 +177,30 @@ def test_a_mount_point_that_is_made_for_a_url(
     assert os.listdir(tmp_path) == [os.path.basename(name)]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the arguments stay where they are on other systems")
-def test_nothing_secret_is_in_the_arguments_of_a_process(tmp_path: Path) -> None:
-    """While it runs: it waits for somebody to read from a pipe. What follows in the arguments is as it was."""
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not let a process change its arguments")
+def test_hide_removes_secrets_from_arguments(tmp_path: Path) -> None:
+    """The process waits for a writer of a pipe. Other arguments stay unchanged."""
     pipe = tmp_path / "pipe.kdb"
     os.mkfifo(pipe)
     words = [
         sys.executable, "-c", "import sys; from glassfs.arguments import hide; hide(); open(sys.argv[-1]).read()",
-        "ls", SIGNED, "-o", f"endpoint=https://me:{SECRET}@host/x?{SECRET}", "s3://bucket/as-it-is", str(pipe),
+        "ls", SIGNED, "-o", f"endpoint=https://me:{SECRET}@host/x?{SECRET}", "s3://bucket/unchanged", str(pipe),
     ]
     process = subprocess.Popen(words)
     try:
-        with pipe.open("w"):  # it has been opened, so it is past the beginning
+        with pipe.open("w"):  # the process has opened it, so it has called hide
             raw = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-            told = [word.decode().rstrip() for word in raw.removesuffix(b"\0").split(b"\0")]
+            arguments = [word.decode().rstrip() for word in raw.removesuffix(b"\0").split(b"\0")]
     finally:
         process.wait()
     assert SECRET.encode() not in raw
-    shown = ["https://127.0.0.1:1/a/run.kdb", "-o", "endpoint=https://host/x", *words[-2:]]
-    assert told == [*words[:4], *shown]
+    assert arguments == [*words[:4], SHOWN, "-o", "endpoint=https://host/x", *words[-2:]]
 
 
-def test_nothing_secret_is_in_sentences(tmp_path: Path) -> None:
-    """Whoever has made them."""
+def test_harmless_removes_secrets_from_any_text() -> None:
     program = (
         "import sys, click; from glassfs import arguments; arguments.hide(); "
         "print(arguments.harmless(f'no {sys.argv[1]!r} there, {sys.argv[1].partition(chr(63))[2]}'))"
     )
     done = subprocess.run([sys.executable, "-c", program, SIGNED], capture_output=True, text=True, check=True)
-    assert done.stdout == "no 'https://127.0.0.1:1/a/run.kdb' there, …\n"
-
-
-def test_too_many_words_are_told_without_what_is_secret(store: Path) -> None:
-    done = glassfs("ls", store, "nodes", SIGNED)
-    assert done.status == 2
-    assert SECRET not in done.raw_errors.decode()
-    assert "https://127.0.0.1:1/a/run.kdb" in done.errors[0]
-
-
-def test_a_url_where_a_path_is_wanted(store: Path) -> None:
-    shown = "https://127.0.0.1:1/a/run.kdb"
-    done = glassfs("cat", store, SIGNED)
-    fails(done, f"{shown}: no such file or directory in {store}; it is a separate file; only one source is allowed")
+    assert done.stdout == f"no '{SHOWN}' there, …\n"

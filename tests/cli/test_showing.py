@@ -1,4 +1,4 @@
-"""``ls``, ``tree``, ``cat`` and ``info``, and what all commands say when something is wrong."""
+"""Test ``glassfs ls``, ``tree``, ``cat`` and ``info``, and the errors of all commands."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def test_ls(store: Path) -> None:
+def test_ls_lists_a_directory_or_a_file(store: Path) -> None:
     assert glassfs("ls", store).lines == ["nodes/", "odd%0Aname.npy", "zeros.npy"]
     for path in ("nodes", "/nodes", "nodes/", "//nodes/.//"):
         assert glassfs("ls", store, path).lines == ["flags.npy", "time.npy"]
     assert glassfs("ls", store, "nodes/time.npy").lines == ["time.npy"]
 
 
-def test_ls_of_everything_below(robot: Path) -> None:
+def test_ls_lists_recursively(robot: Path) -> None:
     assert glassfs("ls", "-R", robot, "episodes/0").lines == [
         "/episodes/0:", "action.npy", "images/", "is_terminal.npy", "meta/", "reward.npy", "state.npy",
         "", "/episodes/0/images:", "cam/",
@@ -40,7 +40,7 @@ def test_ls_of_everything_below(robot: Path) -> None:
     ]
 
 
-def test_ls_with_everything_about_files(store: Path) -> None:
+def test_ls_shows_attributes_and_shapes(store: Path) -> None:
     os.utime(store, (0, 86_400))
     done = glassfs("ls", "-l", store)
     fields = [line.split() for line in done.lines]
@@ -50,25 +50,22 @@ def test_ls_with_everything_about_files(store: Path) -> None:
     ]
     assert {" ".join(field[5:8]) for field in fields} == {"Jan 2 1970"}
     assert glassfs("ls", "-lH", store, "zeros.npy").lines[0].split()[4] == "3.8M"
-
-
-def test_ls_of_a_folder(store: Path) -> None:
     assert glassfs("ls", store.parent).lines == ["store.kas/"]
 
 
-def test_tree(robot: Path) -> None:
+def test_tree_shows_sizes_and_shapes(robot: Path) -> None:
     done = glassfs("tree", robot, "episodes/0/images")
-    # Signature, head and end; the chunks of the stream's head, of the rows, and of its end.
-    told = f"{45 + (12 + 2) + (12 + 5 + 4 * 16) + (12 + 5 + 4)}  uint8 [4, 5, 3]"
+    # PNG signature, header and end; the chunks of the stream's head, of the rows, and of its end.
+    facts = f"{45 + (12 + 2) + (12 + 5 + 4 * 16) + (12 + 5 + 4)}  uint8 [4, 5, 3]"
     assert done.lines == [
-        "episodes/0/images", "└── cam/", f"    ├── 000000.png  {told}", f"    ├── 000001.png  {told}",
-        f"    └── 000002.png  {told}",
+        "episodes/0/images", "└── cam/", f"    ├── 000000.png  {facts}", f"    ├── 000001.png  {facts}",
+        f"    └── 000002.png  {facts}",
     ]
     assert "└── state.npy  152  float32 [3, 2]" in glassfs("tree", robot, "episodes/0").lines
     assert glassfs("tree", "-L", "1", robot).lines[1:] == ["├── episodes/", "└── meta/"]
 
 
-def test_tree_of_many(tmp_path: Path) -> None:
+def test_tree_shortens_long_directories(tmp_path: Path) -> None:
     from writers.kastore import KastoreWriter
 
     with KastoreWriter(tmp_path / "many.kas") as writer:
@@ -80,7 +77,7 @@ def test_tree_of_many(tmp_path: Path) -> None:
     assert len(glassfs("tree", "--all", tmp_path / "many.kas").lines) == 101
 
 
-def test_cat_gives_the_bytes(store: Path, robot: Path) -> None:
+def test_cat_writes_the_bytes_of_files(store: Path, robot: Path) -> None:
     assert glassfs("cat", store, "nodes/time.npy").output == npy(VALUES)
     done = glassfs("cat", store, "nodes/flags.npy", "zeros.npy")
     assert done.output == npy(np.array([1, 2], "u4")) + npy(np.zeros(500_000))
@@ -94,7 +91,7 @@ def test_cat_into_a_pipe_that_closes_is_quiet(store: Path) -> None:
     assert (done.stdout, done.stderr) == (npy(np.zeros(1))[:10], b"")
 
 
-def test_info(robot: Path, store: Path) -> None:
+def test_info_counts_contents(robot: Path, store: Path) -> None:
     found = json.loads(glassfs("info", "--json", robot).output)
     assert (found["format"], found["bytes"], found["source"]) == ("kinodb", robot.stat().st_size, str(robot))
     assert found["contents"]["pictures"] == 3
@@ -111,14 +108,7 @@ def test_info(robot: Path, store: Path) -> None:
     assert [json.loads(line)["format"] for line in both] == ["kinodb", "kastore"]
 
 
-def test_info_goes_on_after_one_that_fails(store: Path, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("text")
-    done = glassfs("info", "--json", tmp_path / "text", store)
-    assert done.status == 1
-    assert len(done.lines) == len(done.errors) == 1
-
-
-def test_damage_costs_one_line_and_one_file(damaged: Path) -> None:
+def test_damage_is_reported_in_one_line(damaged: Path) -> None:
     done = glassfs("cat", damaged, "signal/good.npy", "signal/bad.npy")
     assert done.status == 1
     assert done.output.startswith(npy(np.arange(2000, dtype=np.float32)))
@@ -131,7 +121,7 @@ def test_damage_costs_one_line_and_one_file(damaged: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["ls", "tree", "cat", "info", "export", "verify"])
-def test_sources_that_are_none(command: str, tmp_path: Path) -> None:
+def test_sources_that_are_no_containers_are_refused(command: str, tmp_path: Path) -> None:
     more: list[str | Path] = {"cat": ["x"], "export": [tmp_path / "out"]}.get(command, [])
     (tmp_path / "zeros").write_bytes(bytes(100))
     (tmp_path / "empty").write_bytes(b"")
@@ -150,12 +140,12 @@ def test_sources_that_are_none(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "tree"])
-def test_paths_that_are_none(command: str, store: Path) -> None:
+def test_missing_paths_are_errors(command: str, store: Path) -> None:
     fails(glassfs(command, store, "nodes/none"), f"nodes/none: no such file or directory in {store}")
     fails(glassfs(command, store, "zeros.npy/x"), f"zeros.npy/x: not a directory in {store}")
 
 
-def test_a_directory_is_no_file_and_a_file_no_directory(store: Path) -> None:
+def test_cat_of_directories_and_tree_of_files_are_errors(store: Path) -> None:
     fails(glassfs("cat", store, "nodes"), f"nodes: is a directory; list it with 'glassfs ls {store} nodes'")
     fails(glassfs("tree", store, "zeros.npy"), "zeros.npy: is not a directory; show it with 'glassfs ls -l'")
 
@@ -181,7 +171,7 @@ def test_every_command_has_help() -> None:
     assert glassfs("--version").lines == [f"glassfs {__version__}"]
 
 
-def test_frames_are_pictures(robot: Path) -> None:
+def test_frames_are_png_images(robot: Path) -> None:
     from PIL import Image
 
     for number in range(3):

@@ -1,4 +1,4 @@
-"""The target by itself: names that no tree has, folders that disappear, and what is closed."""
+"""Test ``Target``: invalid names, folders that disappear, and closed descriptors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pieces(*texts: bytes) -> Iterator[memoryview]:
 
 
 @pytest.mark.parametrize("place", ["/..", "/.", "/../outside", "/a/../../outside", "/", "/nul\0", "/a//b"])
-def test_names_that_lead_elsewhere(place: str, target: Target, tmp_path: Path) -> None:
+def test_names_that_leave_the_target_are_refused(place: str, target: Target, tmp_path: Path) -> None:
     target.make_folder("/a", 0o755)
     before = sorted(os.listdir(tmp_path))
     for write in (
@@ -53,7 +53,7 @@ def test_a_folder_that_became_a_link_is_not_entered(target: Target, tmp_path: Pa
     assert os.listdir(tmp_path / "outside") == []
 
 
-def test_an_error_of_pieces_passes_through_and_leaves_nothing(target: Target, tmp_path: Path) -> None:
+def test_an_error_of_pieces_leaves_no_file(target: Target, tmp_path: Path) -> None:
     def broken() -> Iterator[memoryview]:
         yield memoryview(b"begin")
         assert os.listdir(tmp_path / "out")[0].startswith(".glassfs-")
@@ -64,7 +64,7 @@ def test_an_error_of_pieces_passes_through_and_leaves_nothing(target: Target, tm
     assert os.listdir(tmp_path / "out") == []
 
 
-def test_zeros_at_every_place(target: Target, tmp_path: Path) -> None:
+def test_zeros_are_written_at_every_position(target: Target, tmp_path: Path) -> None:
     zero, one = bytes(PIECE), b"\1" * PIECE
     for number, parts in enumerate(([zero], [zero, one], [one, zero, b"\0\0"], [zero, zero, b"\0\1"], [b""], [])):
         target.write(f"/{number}", 0o644, 5, pieces(*parts))
@@ -72,7 +72,7 @@ def test_zeros_at_every_place(target: Target, tmp_path: Path) -> None:
         assert (tmp_path / "out" / str(number)).stat().st_mtime_ns == 5
 
 
-def test_few_folders_are_open_at_a_time_and_none_afterwards(tmp_path: Path, source: Path) -> None:
+def test_the_number_of_open_folders_is_bounded(tmp_path: Path, source: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with opened_target(str(tmp_path / "out"), 0o755, Existing.REFUSE, str(source)) as target:
         place = ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watches]:
-    """Watches of this test alone, of which nothing may be left when all stores are closed."""
+    """Replace the pool of watches for this test; check that nothing is left when all stores are closed."""
     pytest.importorskip("inotify_simple", reason="inotify is Linux's")
     from glassfs.source import watching
 
@@ -31,7 +31,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watches]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The root of the store, with a folder ``a`` and a folder ``a/b`` in it."""
+    """Return the root of the store, with the folders ``a`` and ``a/b``."""
     root = tmp_path / "root"
     (root / "a" / "b").mkdir(parents=True)
     (root / "a" / "file").write_bytes(b"one")

@@ -1,4 +1,4 @@
-"""What every store promises, whatever it is: the contract as tests. A store's own tests derive from ``StoreSuite``."""
+"""Test the contract of ``Store``. The tests of each kind of store subclass ``StoreSuite``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CONTENT = bytes(range(256)) * 40
 
 
 class Lab(ABC):
-    """A store, and how to change what is in it. Paths have slashes."""
+    """A store, and methods to change its files. Paths have slashes."""
 
     store: Store
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Another file at a path, with the folders that it needs."""
+        """Create or replace a file, with missing parent folders."""
 
     @abstractmethod
     def rewrite(self, path: str, data: bytes) -> None:
-        """Other bytes in the same file."""
+        """Write other bytes to the same file."""
 
     @abstractmethod
     def remove(self, path: str) -> None: ...
@@ -46,7 +46,7 @@ def parts(path: str) -> Path:
 
 
 class StoreSuite:
-    """``lab`` is a fixture that the deriving class has."""
+    """The contract as tests. Subclasses define the fixture ``lab``."""
 
     @pytest.fixture
     def store(self, lab: Lab) -> Store:
@@ -57,7 +57,7 @@ class StoreSuite:
         lab.link("way_out", "..")
         return lab.store
 
-    def test_entries_say_what_is_there(self, lab: Lab, store: Store) -> None:
+    def test_entries_describe_files_folders_and_links(self, lab: Lab, store: Store) -> None:
         file = store.entry(parts("folder/inner/file.bin"))
         assert (file.kind, file.size, file.target) == (Kind.FILE, len(CONTENT), "")
         assert store.entry(()).kind is store.entry(parts("folder/inner")).kind is Kind.FOLDER
@@ -66,7 +66,7 @@ class StoreSuite:
         lab.set_permissions("a", 0o640)
         assert store.entry(("a",)).permissions == 0o640
 
-    def test_listings_are_sorted_as_bytes_and_have_the_same_facts(self, lab: Lab, store: Store) -> None:
+    def test_listings_are_sorted_by_bytes_with_equal_entries(self, lab: Lab, store: Store) -> None:
         names = ["\udcff", "\U0001f600", "é", "e\u0301", "A", "b", " ", "b\n", "0"]
         for name in names:
             lab.put(f"many/{name}", b"x")
@@ -79,7 +79,7 @@ class StoreSuite:
         assert [name for name, _ in store.list(())] == ["a", "folder", "many", "way_out"]
 
     @pytest.mark.parametrize("path", ["missing", "folder/missing", "missing/inner", "x" * 300, "\ud800", "a\0b"])
-    def test_what_is_not_there_is_not_found(self, store: Store, path: str) -> None:
+    def test_missing_paths_are_not_found(self, store: Store, path: str) -> None:
         for ask in (store.entry, store.open, store.list):
             with pytest.raises(NotFound) as raised:
                 ask(parts(path))
@@ -93,7 +93,6 @@ class StoreSuite:
             store.list(("a",))
 
     def test_no_link_is_followed(self, store: Store) -> None:
-        """Neither the last component nor one before it, and nothing is listed through one."""
         for path in ("folder/link", "way_out"):
             with pytest.raises(GlassfsError):
                 store.open(parts(path))
@@ -108,7 +107,7 @@ class StoreSuite:
             with pytest.raises(GlassfsError):
                 store.open(path)
 
-    def test_ranges_are_those_of_the_file(self, store: Store) -> None:
+    def test_reads_return_ranges_of_the_file(self, store: Store) -> None:
         source = store.open(parts("folder/inner/file.bin"))
         assert (source.size, source.entry) == (len(CONTENT), store.entry(parts("folder/inner/file.bin")))
 
@@ -120,7 +119,7 @@ class StoreSuite:
 
         check()
 
-    def test_a_range_lands_in_many_buffers(self, store: Store) -> None:
+    def test_a_range_fills_many_buffers(self, store: Store) -> None:
         source = store.open(parts("folder/inner/file.bin"))
 
         @settings(deadline=None)
@@ -133,7 +132,7 @@ class StoreSuite:
 
         check()
 
-    def test_a_range_lands_in_many_places_of_a_buffer(self, store: Store) -> None:
+    def test_a_range_fills_many_spans_of_a_buffer(self, store: Store) -> None:
         source = store.open(parts("folder/inner/file.bin"))
 
         @settings(deadline=None)
@@ -152,23 +151,22 @@ class StoreSuite:
 
         check()
 
-    def test_more_buffers_than_a_system_takes_at_once_are_filled(self, store: Store) -> None:
-        buffer = memoryview(bytearray(3 * len(CONTENT)))
-        buffers = [buffer[place : place + 1] for place in range(0, len(buffer), 3)]
-        store.open(parts("folder/inner/file.bin")).scatter(buffers, 0)
-        assert (bytes(buffer[::3]), any(buffer[1::3])) == (CONTENT, False)
-        buffer = memoryview(bytearray(3 * len(CONTENT)))
-        places = Scattered(buffer, Spans((place, 1) for place in range(0, len(buffer), 3)))
-        store.open(parts("folder/inner/file.bin")).scatter(places, 0)
-        assert (bytes(buffer[::3]), any(buffer[1::3])) == (CONTENT, False)
+    def test_any_number_of_buffers_is_filled(self, store: Store) -> None:
+        for is_scattered in (False, True):
+            buffer = memoryview(bytearray(3 * len(CONTENT)))
+            spans = Scattered(buffer, Spans((offset, 1) for offset in range(0, len(buffer), 3)))
+            store.open(parts("folder/inner/file.bin")).scatter(spans if is_scattered else list(spans), 0)
+            assert (bytes(buffer[::3]), any(buffer[1::3])) == (CONTENT, False)
 
     @pytest.mark.parametrize("offset", [len(CONTENT) - 3, len(CONTENT), 1 << 40, 1 << 70])
-    def test_buffers_that_cannot_be_filled_are_damage(self, store: Store, offset: int) -> None:
+    def test_a_read_beyond_the_end_is_damage(self, store: Store, offset: int) -> None:
         source = store.open(parts("folder/inner/file.bin"))
         with pytest.raises(Damaged, match=r"file\.bin"):
             source.scatter([memoryview(bytearray(3)), memoryview(bytearray(1))], offset)
         with pytest.raises(Damaged, match=r"file\.bin"):
             source.scatter(Scattered(memoryview(bytearray(9)), Spans([(1, 3), (5, 1)])), offset)
+        with pytest.raises(Damaged, match=r"file\.bin"):
+            source.read_into(memoryview(bytearray(4)), offset)
 
     def test_no_buffer_gets_bytes_of_another_version(self, lab: Lab, store: Store) -> None:
         source = store.open(parts("folder/inner/file.bin"))
@@ -183,20 +181,14 @@ class StoreSuite:
         with pytest.raises(Damaged, match=r"file\.bin"):
             store.open(parts("folder/inner/file.bin")).read(offset, size)
 
-    @pytest.mark.parametrize("offset", [len(CONTENT) - 3, len(CONTENT), 1 << 40, 1 << 70])
-    def test_a_short_read_is_an_error(self, store: Store, offset: int) -> None:
-        """Also when a caller hands down a buffer without asking for the size."""
-        with pytest.raises(Damaged):
-            store.open(parts("folder/inner/file.bin")).read_into(memoryview(bytearray(4)), offset)
-
-    def test_an_open_source_stays_what_was_opened(self, lab: Lab, store: Store) -> None:
+    def test_an_open_source_survives_replacement_and_removal(self, lab: Lab, store: Store) -> None:
         source = store.open(parts("folder/b"))
         lab.put("folder/b", b"other")
         assert source.read(0, 1) == b"b"
         lab.remove("folder/b")
         assert source.read(0, 1) == b"b"
 
-    def test_a_parked_source_reads_as_long_as_its_version_is_there(self, lab: Lab, store: Store) -> None:
+    def test_a_parked_source_reads_its_version_only(self, lab: Lab, store: Store) -> None:
         source = store.open(parts("folder/b"))
         source.park()
         assert source.read(0, 1) == b"b"
@@ -207,7 +199,7 @@ class StoreSuite:
         with pytest.raises(Changed):
             source.read(0, 1)
 
-    def test_a_source_in_a_version_is_opened_by_its_first_read(self, lab: Lab, store: Store) -> None:
+    def test_a_source_is_opened_by_its_first_read(self, lab: Lab, store: Store) -> None:
         entry = store.entry(parts("folder/b"))
         early, late, kept = (store.source(parts("folder/b"), entry) for _ in range(3))
         kept.keep()
@@ -221,7 +213,7 @@ class StoreSuite:
         with pytest.raises(Changed):
             kept.read(0, 1)
 
-    def test_a_file_that_is_rewritten_in_place_is_changed(self, lab: Lab, store: Store) -> None:
+    def test_a_rewritten_file_has_changed(self, lab: Lab, store: Store) -> None:
         before = store.entry(parts("folder/b"))
         source = store.open(parts("folder/b"))
         lab.rewrite("folder/b", b"c")
@@ -233,7 +225,7 @@ class StoreSuite:
         assert before.stamp != after.stamp
         assert store.open(parts("folder/b")).read(0, 1) == b"c"
 
-    def test_attributes_change_the_stamp_alone(self, lab: Lab, store: Store) -> None:
+    def test_attributes_change_only_the_stamp(self, lab: Lab, store: Store) -> None:
         before = store.entry(parts("folder/b"))
         source = store.open(parts("folder/b"))
         lab.set_permissions("folder/b", 0o600)
@@ -242,47 +234,47 @@ class StoreSuite:
         assert before.stamp != after.stamp
         assert source.read(0, 1) == b"b"
 
-    def test_what_lies_in_one_place_is_of_one_volume(self, store: Store) -> None:
+    def test_files_of_a_store_have_one_volume(self, store: Store) -> None:
         entries = [store.entry(parts("folder/b")), *(entry for _, entry in store.list(())), store.entry(())]
         assert len({entry.volume for entry in entries}) == 1
         assert entries[0].volume
 
-    def test_a_replacement_is_at_another_place(self, lab: Lab, store: Store) -> None:
+    def test_a_replacement_has_another_file_id(self, lab: Lab, store: Store) -> None:
         before = store.entry(parts("folder/b"))
-        kept = store.open(parts("folder/b"))  # so that its number is not used again
+        kept = store.open(parts("folder/b"))  # keeps the inode number in use
         lab.put("folder/b", b"b")
         after = store.entry(parts("folder/b"))
         assert (before.file_id, before.version) != (after.file_id, after.version)
         assert before.file_id != after.file_id
         kept.close()
 
-    def test_after_close_reads_raise(self, store: Store) -> None:
+    def test_reads_after_close_raise_changed(self, store: Store) -> None:
         source = store.open(parts("folder/b"))
         source.close()
         source.close()
         with pytest.raises(Changed, match="closed"):
             source.read(0, 1)
 
-    def test_a_closed_store_can_be_asked_again(self, store: Store) -> None:
+    def test_a_closed_store_can_be_used_again(self, store: Store) -> None:
         store.close()
         assert store.open(parts("folder/b")).read(0, 1) == b"b"
         store.close()
         store.close()
         assert store.entry(parts("folder/b")).size == 1
 
-    def test_a_watched_folder_tells_what_changes_in_it(self, lab: Lab, store: Store) -> None:
-        """Where a store can: those that cannot say so."""
-        told: list[tuple[Path, str]] = []
+    def test_watches_report_changes_in_a_folder(self, lab: Lab, store: Store) -> None:
+        """Stores that cannot watch return False."""
+        reported: list[tuple[Path, str]] = []
         folder = ("folder",)
 
-        def tell(path: Path, name: str) -> None:
-            told.append((path, name))
+        def notify(path: Path, name: str) -> None:
+            reported.append((path, name))
 
-        assert not store.watch(("missing",), tell)
-        assert not store.watch(("a",), tell)
-        if not store.watch(folder, tell):
-            pytest.skip("this store cannot tell")
-        assert store.watch(folder, tell)
+        assert not store.watch(("missing",), notify)
+        assert not store.watch(("a",), notify)
+        if not store.watch(folder, notify):
+            pytest.skip("this store cannot watch")
+        assert store.watch(folder, notify)
         changes: list[tuple[str, Callable[[], None]]] = [
             ("new", lambda: lab.put("folder/new", b"new")),
             ("b", lambda: lab.rewrite("folder/b", b"c")),
@@ -293,20 +285,19 @@ class StoreSuite:
             ("soft", lambda: lab.link("folder/soft", "b")),
         ]
         for name, change in changes:
-            told.clear()
+            reported.clear()
             change()
-            wait_until(lambda name=name: (folder, name) in told)
+            wait_until(lambda name=name: (folder, name) in reported)
         store.close()
-        told.clear()
-        lab.put("folder/unheard", b"")
-        assert store.watch(folder, tell)
-        lab.put("folder/heard", b"")
-        wait_until(lambda: (folder, "heard") in told)
-        assert (folder, "unheard") not in told
+        reported.clear()
+        lab.put("folder/unwatched", b"")
+        assert store.watch(folder, notify)
+        lab.put("folder/watched", b"")
+        wait_until(lambda: (folder, "watched") in reported)
+        assert (folder, "unwatched") not in reported
         store.close()
 
-    def test_threads_share_a_source(self, store: Store) -> None:
-        """While others park it and hold on to it again."""
+    def test_threads_read_a_source_while_another_parks_it(self, store: Store) -> None:
         source = store.open(parts("folder/inner/file.bin"))
         is_over = threading.Event()
 

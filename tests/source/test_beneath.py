@@ -1,4 +1,4 @@
-"""Opening below a folder in one step: what is there is opened, and no way leads out."""
+"""Test opening below a folder in one system call: no path leads out of the folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Iterator[int]:
     os.close(number)
 
 
-def test_what_is_there_is_opened(folder: int) -> None:
+def test_a_file_below_is_opened(folder: int) -> None:
     number = opened(folder, ("in", "file"), READ)
     if number is None:
         pytest.skip("the system does not have openat2")
@@ -44,7 +44,7 @@ def test_what_is_there_is_opened(folder: int) -> None:
 
 
 @pytest.mark.parametrize("path", [("none",), ("in", "none"), ("none", "file")])
-def test_what_is_not_there_is_not_found(folder: int, path: tuple[str, ...]) -> None:
+def test_missing_paths_are_not_found(folder: int, path: tuple[str, ...]) -> None:
     with pytest.raises(FileNotFoundError):
         if opened(folder, path, READ) is None:
             pytest.skip("the system does not have openat2")
@@ -55,11 +55,11 @@ def test_what_is_not_there_is_not_found(folder: int, path: tuple[str, ...]) -> N
     ("in", "", "file"), (".", "in", "file"), ("in/file",), ("../secret",), ("in", "file\0"), ("/", "etc"),
     ("in", "file", "more"),
 ])
-def test_what_is_not_plain_is_left_to_others(folder: int, path: tuple[str, ...]) -> None:
+def test_unusual_paths_are_left_to_the_caller(folder: int, path: tuple[str, ...]) -> None:
     assert opened(folder, path, READ) is None
 
 
-def test_no_mount_is_crossed() -> None:
+def test_mounts_are_not_crossed() -> None:
     root = os.open("/", os.O_RDONLY)
     try:
         assert opened(root, ("proc", "self", "status"), READ) is None
@@ -69,7 +69,7 @@ def test_no_mount_is_crossed() -> None:
 
 @given(st.lists(st.text(st.characters(codec="utf-8") | st.sampled_from("/.\0\udcff"), max_size=5), max_size=4))
 def test_no_name_leads_out(tmp_path_factory: pytest.TempPathFactory, path: list[str]) -> None:
-    """Whatever is asked for of an empty folder, nothing is opened."""
+    """No path below an empty folder can be opened."""
     empty = os.open(tmp_path_factory.mktemp("empty"), os.O_RDONLY)
     try:
         assert opened(empty, tuple(path), How(os.O_RDONLY)) is None
@@ -79,8 +79,8 @@ def test_no_name_leads_out(tmp_path_factory: pytest.TempPathFactory, path: list[
         os.close(empty)
 
 
-def test_without_it_everything_is_found_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On other systems, and where a sandbox does not let it through."""
+def test_stores_work_without_the_system_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other systems lack it, and sandboxes deny it."""
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/c").write_bytes(b"c")
     (tmp_path / "link").symlink_to("a")
@@ -101,16 +101,16 @@ def test_without_it_everything_is_found_all_the_same(tmp_path: Path, monkeypatch
                 store.open(path)
 
 
-def test_a_root_that_is_given_up_stays_open_for_who_uses_it(tmp_path: Path) -> None:
+def test_a_released_root_stays_open_while_in_use(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
     store = LocalStore(tmp_path)
     is_over = threading.Event()
 
-    def give_up() -> None:
+    def release() -> None:
         while not is_over.is_set():
             store.close()
 
-    thread = threading.Thread(target=give_up)
+    thread = threading.Thread(target=release)
     thread.start()
     try:
         for _ in range(2000):

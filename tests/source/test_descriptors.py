@@ -1,4 +1,4 @@
-"""Descriptors: few for many sources, those not read lately go first, and a lack of them is not a verdict."""
+"""Test the descriptor pool: a bounded number, least recently read closed first, and exhaustion."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Holder:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Descriptors:
-    """A pool of four."""
+    """Return a pool for four descriptors."""
     monkeypatch.setattr(descriptors, "limit", lambda: 4)
     return Descriptors()
 
 
-def test_those_not_read_lately_go_first(few: Descriptors) -> None:
+def test_sources_not_read_recently_are_closed_first(few: Descriptors) -> None:
     holders = [Holder() for _ in range(6)]
     for holder in holders[:5]:
         few.add(holder)
@@ -50,7 +50,7 @@ def test_those_not_read_lately_go_first(few: Descriptors) -> None:
     assert [holder.is_open for holder in holders[1:]] == [True, False, True, True, True]
 
 
-def test_what_is_being_read_stays(few: Descriptors) -> None:
+def test_descriptors_being_read_stay_open(few: Descriptors) -> None:
     reading = [Holder(is_reading=True) for _ in range(8)]
     for holder in reading:
         few.add(holder)
@@ -62,7 +62,7 @@ def test_what_is_being_read_stays(few: Descriptors) -> None:
     assert not reading[0].is_open
 
 
-def test_those_that_gave_theirs_back_count_no_more(few: Descriptors) -> None:
+def test_discarded_sources_are_not_counted(few: Descriptors) -> None:
     kept = [Holder() for _ in range(3)]
     for holder in kept:
         few.add(holder)
@@ -73,9 +73,7 @@ def test_those_that_gave_theirs_back_count_no_more(few: Descriptors) -> None:
     assert all(holder.is_open for holder in kept)
 
 
-def test_what_could_not_be_opened_again_stays_while_there_is_room(
-    few: Descriptors, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_deleted_files_stay_open_while_there_is_room(few: Descriptors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "room_for_lost", lambda: 3)
     lost = [Holder() for _ in range(5)]
     for holder in lost:
@@ -97,7 +95,7 @@ def test_what_could_not_be_opened_again_stays_while_there_is_room(
     assert not any(holder.is_open for holder in lost[1:])
 
 
-def test_the_limit_follows_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_follows_the_process_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, expected, lost in (
         (64, 16, 0), (256, 112, 0), (1024, 128, 368), (1 << 20, 128, 3968), (10, 8, 0),
         (resource.RLIM_INFINITY, 128, 3968),
@@ -106,7 +104,7 @@ def test_the_limit_follows_that_of_the_process(monkeypatch: pytest.MonkeyPatch) 
         assert (descriptors.limit(), descriptors.room_for_lost()) == (expected, lost)
 
 
-def test_sources_open_again_what_was_taken_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_reopen_closed_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "limit", lambda: 8)
     for number in range(30):
         (tmp_path / f"{number}").write_bytes(b"%02d" % number)
@@ -123,8 +121,8 @@ def test_sources_open_again_what_was_taken_from_them(tmp_path: Path, monkeypatch
     assert held(tmp_path) == 0
 
 
-def test_a_deleted_file_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If somebody has it in use, until it is parked or there is no room at all."""
+def test_a_deleted_file_in_use_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept until the source is parked."""
     monkeypatch.setattr(descriptors, "limit", lambda: 4)
     monkeypatch.setattr(descriptors, "room_for_lost", lambda: 3)
     for number in range(20):
@@ -151,8 +149,7 @@ def test_a_deleted_file_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest
     store.close()
 
 
-def test_parked_sources_take_no_place_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read of one opens and closes: that must not make others close theirs."""
+def test_parked_sources_do_not_evict_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "limit", lambda: 8)
     pool = Descriptors()
     monkeypatch.setattr(descriptors, "pool", pool)
@@ -169,7 +166,7 @@ def test_parked_sources_take_no_place_from_others(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 @pytest.mark.parametrize("has_name", [True, False])
-def test_where_there_is_none_left_sources_give_theirs_back(
+def test_sources_close_theirs_when_none_is_left(
     monkeypatch: pytest.MonkeyPatch, number: int, has_name: bool,
 ) -> None:
     pool = Descriptors()
@@ -190,7 +187,7 @@ def test_where_there_is_none_left_sources_give_theirs_back(
         descriptors.opened(open_one)
 
 
-def test_other_errors_go_through() -> None:
+def test_other_errors_are_raised() -> None:
     def open_one() -> int:
         raise FileNotFoundError(errno.ENOENT, "none")
 
@@ -247,7 +244,7 @@ if spare:
 
 @pytest.mark.parametrize("how", ["few", "exhausted"])
 def test_five_hundred_containers_with_64_descriptors(tmp_path: Path, how: str) -> None:
-    """Also where others have taken nearly all: none of them is shown as a plain file for that."""
+    """No container is shown as a plain file, even if nearly all descriptors are in use."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path), how], cwd=ROOT, capture_output=True, text=True, check=False,
     )

@@ -1,4 +1,4 @@
-"""Files of this system: what every store promises, no way out of the folder, and what only a real folder can do."""
+"""Test local files: the contract of a store, containment in its folder, ACLs, and mounts of glassfs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LocalLab(Lab):
 
     def set_permissions(self, path: str, permissions: int) -> None:
         before = (self.folder / path).stat().st_ctime_ns
-        while (self.folder / path).stat().st_ctime_ns == before:  # as coarse as the kernel's ticks
+        while (self.folder / path).stat().st_ctime_ns == before:  # the clock of the kernel has coarse ticks
             (self.folder / path).chmod(permissions)
 
 
@@ -57,7 +57,7 @@ class TestLocalStore(StoreSuite):
 
 
 def held(folder: Path) -> int:
-    """How many descriptors below ``folder`` this process has."""
+    """Return how many descriptors below ``folder`` this process has."""
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     return sum(os.readlink(link).startswith(str(folder)) for link in links if os.path.lexists(link))
 
@@ -69,7 +69,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_facts_are_those_of_the_file(path: Path) -> None:
+def test_entries_have_the_attributes_of_the_file(path: Path) -> None:
     path.chmod(0o640)
     status, entry = path.stat(), LocalStore(path.parent).entry((path.name,))
     assert (entry.permissions, entry.uid, entry.gid, entry.size, entry.mtime_ns) == (
@@ -78,7 +78,7 @@ def test_facts_are_those_of_the_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [100, 0, len(CONTENT) + 5])
-def test_a_file_of_another_length_gives_an_error_and_no_signal(path: Path, length: int) -> None:
+def test_a_truncated_file_raises_changed(path: Path, length: int) -> None:
     source = LocalStore(path.parent).open((path.name,))
     os.truncate(path, length)
     for offset in (0, 50, 5000):
@@ -87,7 +87,7 @@ def test_a_file_of_another_length_gives_an_error_and_no_signal(path: Path, lengt
 
 
 @pytest.mark.parametrize("most", [1, 7, 100, 4096])
-def test_reads_go_on_where_the_system_gave_less(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_short_reads_of_the_system_are_continued(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     read = os.preadv
 
     def read_little(number: int, buffers: list[memoryview], offset: int) -> int:
@@ -106,7 +106,7 @@ def test_reads_go_on_where_the_system_gave_less(path: Path, monkeypatch: pytest.
 
 
 def test_a_fifo_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
-    """A FIFO without a writer must not block."""
+    """Opening a FIFO without a writer must not block."""
     os.mkfifo(tmp_path / "pipe")
     store = LocalStore(tmp_path)
     assert store.entry(("pipe",)).kind is Kind.OTHER
@@ -118,7 +118,7 @@ def test_a_fifo_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
     assert held(tmp_path) == 0
 
 
-def test_what_nobody_refers_to_any_more_holds_nothing(path: Path) -> None:
+def test_collected_stores_and_sources_hold_nothing(path: Path) -> None:
     for _ in range(50):
         LocalStore(path.parent).open((path.name,)).read(0, 1)
     assert held(path.parent) == 0
@@ -136,7 +136,7 @@ def test_a_closed_store_and_parked_sources_hold_nothing(path: Path) -> None:
     assert held(path.parent) == 0
 
 
-# Whoever may write in the folder exchanges what stands there for links.
+# Users who may write in the folder replace files by links.
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("which", ["file", "folder", "inner folder"])
-def test_an_exchanged_component_leads_nowhere(tmp_path: Path, secret: Path, which: str) -> None:
+def test_a_component_replaced_by_a_link_is_refused(tmp_path: Path, secret: Path, which: str) -> None:
     root = tmp_path / "root"
     (root / "a" / "b").mkdir(parents=True)
     (root / "a" / "b" / "file").write_bytes(b"public")
@@ -171,7 +171,7 @@ def test_an_exchanged_component_leads_nowhere(tmp_path: Path, secret: Path, whic
                 ask(place[:-1] if ask == store.list else place)
 
 
-def test_files_swapped_in_a_loop_never_give_what_is_outside(tmp_path: Path, secret: Path) -> None:
+def test_files_swapped_with_links_never_leak(tmp_path: Path, secret: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     store = LocalStore(root)
@@ -232,7 +232,6 @@ def test_a_link_in_the_name_of_the_root_is_followed_once(tmp_path: Path, secret:
 
 
 def test_a_folder_that_replaced_the_root_is_shown(tmp_path: Path) -> None:
-    """Also to those who only ask for something in it."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "file").write_bytes(b"old")
@@ -248,8 +247,9 @@ def test_a_folder_that_replaced_the_root_is_shown(tmp_path: Path) -> None:
             return None
 
     wait_until(lambda: size() is None)
-    with pytest.raises(NotFound):
-        store.entry(())
+    for ask in (store.entry, store.list):
+        with pytest.raises(NotFound):
+            ask(())
     root.mkdir()
     (root / "file").write_bytes(b"newer")
     assert wait_until(size) == 5
@@ -258,21 +258,11 @@ def test_a_folder_that_replaced_the_root_is_shown(tmp_path: Path) -> None:
     assert kept.read(0, 3) == b"old"
 
 
-def test_a_deleted_root_is_not_found(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    store = LocalStore(tmp_path / "root")
-    (tmp_path / "root").rmdir()
-    with pytest.raises(NotFound):
-        store.entry(())
-    with pytest.raises(NotFound):
-        store.list(())
-
-
 # Access lists.
 
 
 def access_list(*entries: tuple[int, int, int]) -> bytes:
-    """As the kernel stores it: tag, permissions, id of each; see acl(5)."""
+    """Return an ACL as the kernel stores it: tag, permissions and id of each entry; see acl(5)."""
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
@@ -281,7 +271,7 @@ NAMED = access_list((1, 6, 0xFFFFFFFF), (2, 0, 1234), (4, 4, 0xFFFFFFFF), (16, 4
 
 @pytest.fixture
 def listed(path: Path) -> Path:
-    """A file with an access list, which denies one user and lets all others read."""
+    """Return a file whose ACL denies one user and lets all others read."""
     try:
         os.setxattr(path, ACL, NAMED)
     except OSError as error:
@@ -290,8 +280,8 @@ def listed(path: Path) -> Path:
     return path
 
 
-def test_a_file_with_an_access_list_is_its_owners_only(listed: Path) -> None:
-    """A user whom the list denies would be one of the others."""
+def test_a_file_with_an_acl_is_shown_to_its_owner_only(listed: Path) -> None:
+    """Permissions of others would include users whom the ACL denies."""
     store = LocalStore(listed.parent)
     for _ in range(2):
         assert store.entry((listed.name,)).permissions == 0o600
@@ -301,8 +291,8 @@ def test_a_file_with_an_access_list_is_its_owners_only(listed: Path) -> None:
     assert store.entry((listed.name,)).permissions == 0o644
 
 
-def test_a_list_that_was_just_set_is_not_overlooked(path: Path) -> None:
-    """Even where the ctime is the same, as the kernel's clock has ticks."""
+def test_an_acl_set_a_moment_ago_is_detected(path: Path) -> None:
+    """The ctime may be the same, as the kernel's clock has coarse ticks."""
     store = LocalStore(path.parent)
     for _ in range(20):
         assert store.entry((path.name,)).permissions == 0o644
@@ -314,23 +304,23 @@ def test_a_list_that_was_just_set_is_not_overlooked(path: Path) -> None:
         os.removexattr(path, ACL)
 
 
-# Mounts of glassfs are not looked into.
+# Mounts of glassfs are not entered.
 
 
 @pytest.fixture
 def foreign_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mount at /proc passes for one of glassfs."""
+    """Make the mount at /proc look like one of glassfs."""
     root = os.open("/", os.O_RDONLY)
     device = foreign.device_of(root, "proc")
     os.close(root)
     if device is None or device == os.stat("/").st_dev:
-        pytest.skip("/proc is not a mount, or nobody tells devices without asking")
+        pytest.skip("/proc is not a mount, or statx(2) is missing")
     number = f"{os.major(device)}:{os.minor(device)}"
     monkeypatch.setattr(mountinfo, "mounts", lambda: iter([Mount("/proc", number, "fuse.glassfs", "some")]))
 
 
 def test_a_mount_of_glassfs_is_an_empty_folder(foreign_proc: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks the daemon behind it, who may be the one who asks."""
+    """No request reaches its daemon, which may be this process."""
     store = LocalStore("/")
     asked = []
     stat = os.stat
@@ -347,7 +337,7 @@ def test_a_mount_of_glassfs_is_an_empty_folder(foreign_proc: None, monkeypatch: 
         store.list(("proc",))
 
 
-def test_a_mount_of_glassfs_in_the_way_of_the_root_changes_nothing(
+def test_a_new_mount_of_glassfs_above_the_root_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "file").write_bytes(b"x")
@@ -357,10 +347,10 @@ def test_a_mount_of_glassfs_in_the_way_of_the_root_changes_nothing(
     assert store.open(("file",)).read(0, 1) == b"x"
 
 
-# What a person names.
+# Names that the user typed.
 
 
-def test_names_lead_to_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_located_in_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("a", "b"):
         (tmp_path / "folder" / name).write_bytes(name.encode())
@@ -375,7 +365,7 @@ def test_names_lead_to_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found[0].store is found[1].store
 
 
-def test_names_that_lead_nowhere(tmp_path: Path) -> None:
+def test_missing_names_are_not_found(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name in ("missing", "loop"):
         with pytest.raises(NotFound) as raised:
@@ -386,7 +376,7 @@ def test_names_that_lead_nowhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "kind"), [
     (2, NotFound), (5, DeviceFailed), (13, NotAllowed), (24, Unavailable), (12, Unavailable), (116, Changed),
 ])
-def test_what_the_system_says(number: int, kind: type[GlassfsError]) -> None:
+def test_errors_of_the_system_are_translated(number: int, kind: type[GlassfsError]) -> None:
     error = translated(OSError(number, os.strerror(number)), "some/file")
     assert type(error) is kind
     assert str(error) == f"some/file: {os.strerror(number)}"

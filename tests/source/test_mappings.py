@@ -1,4 +1,4 @@
-"""Mapped bytes of sources: those that were asked for, of the version that was opened, or none."""
+"""Test mapped bytes of sources: only of the opened version, and only inside the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RAW = bytes(range(256)) * 64
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, len(RAW)), (1, 3), (4095, 4098), (8192, 8192), (len(RAW) - 1, 1)])
-def test_they_are_the_bytes_of_the_file(tmp_path: Path, offset: int, size: int) -> None:
+def test_mapped_bytes_are_those_of_the_opened_file(tmp_path: Path, offset: int, size: int) -> None:
     (tmp_path / "a").write_bytes(RAW)
     source = LocalStore(tmp_path).open(("a",))
     mapped = source.mapped(offset, size)
@@ -33,7 +33,7 @@ def test_nothing_outside_the_file_is_mapped(tmp_path: Path, offset: int, size: i
     assert LocalStore(tmp_path).open(("a",)).mapped(offset, size) is None
 
 
-def test_a_file_that_was_changed_is_not_mapped(tmp_path: Path) -> None:
+def test_a_changed_file_is_not_mapped(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(RAW)
     source = LocalStore(tmp_path).open(("a",))
     os.truncate(tmp_path / "a", 100)
@@ -41,7 +41,7 @@ def test_a_file_that_was_changed_is_not_mapped(tmp_path: Path) -> None:
         source.mapped(0, len(RAW))
 
 
-def test_what_is_sealed_is_verified_first(tmp_path: Path) -> None:
+def test_a_sealed_source_is_verified_before_mapping(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(RAW)
     source = SealedSource(LocalStore(tmp_path).open(("a",)), "0" * 64)
     source.seal()
@@ -49,5 +49,5 @@ def test_what_is_sealed_is_verified_first(tmp_path: Path) -> None:
         source.mapped(0, 10)
 
 
-def test_a_store_without_a_system_behind_it_maps_nothing() -> None:
+def test_other_stores_map_nothing() -> None:
     assert MemoryStore({"a": RAW}).open(("a",)).mapped(0, 10) is None

@@ -1,4 +1,4 @@
-"""The table of mounts, read from made-up lines; nothing is mounted here."""
+"""Test parsing of the mount table with sample lines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_lines_are_parsed(table: Path) -> None:
 
 @pytest.mark.parametrize("name", ["\r", "\x0b", "\x1c", "\x85", "\u2028", "\x1b[31m", "\udcff"])
 def test_names_end_only_at_spaces(table: Path, name: str) -> None:
-    """What Python takes for the end of a line, too: only blanks, tabs, newlines and backslashes are escaped there."""
+    """Only spaces, tabs, newlines and backslashes are escaped; Python also ends lines at other characters."""
     table.write_bytes(os.fsencode(f"60 26 0:50 / /mnt/{name}x rw - fuse.glassfs {name} ro,user_id=7\n") + TABLE)
     assert next(mounts()) == Mount(f"/mnt/{name}x", "0:50", "fuse.glassfs", name, 7, "/", "60")
     assert len(list(mounts())) == 6

@@ -1,4 +1,4 @@
-"""The parsing cursor: never past its end, few reads of the source, and errors that name the part."""
+"""Test the parsing cursor: bounds, number of reads, and errors that name the part."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ STEPS = st.lists(st.tuples(KINDS, st.integers(0, 300)), max_size=40)
 
 
 @given(STEPS, st.integers(0, 19_000), st.integers(0, 1000), st.sampled_from([1, 16, 4096]))
-def test_steps_follow_a_slice(
+def test_any_steps_equal_slicing_the_part(
     source: CountingSource, steps: list[tuple[str, int]], start: int, length: int, window: int,
 ) -> None:
-    """Any sequence of steps gives what slicing the part gives, and stops at its end with Damaged."""
+    """A step beyond the end of the part raises Damaged."""
     reader = Reader(source, start, start + length, "the part", window)
     part, position = CONTENT[start : start + length], 0
     for step, size in steps:

@@ -1,4 +1,4 @@
-"""Places in a buffer: only these are filled, whichever buffer it is, by the system's call and without it."""
+"""Test spans of a buffer: only they are filled, with and without the system call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def number(tmp_path: Path) -> Iterator[int]:
     os.close(number)
 
 
-def test_places_are_a_sequence_of_views() -> None:
+def test_spans_are_a_sequence_of_views() -> None:
     buffer = memoryview(bytearray(range(30)))
     places = Scattered(buffer, Spans(PLACES))
     assert [bytes(place) for place in places] == [bytes(range(start, start + size)) for start, size in PLACES]
@@ -42,22 +42,22 @@ def test_places_are_a_sequence_of_views() -> None:
 
 
 @pytest.mark.parametrize("spans", [[(0, 31)], [(30, 1)], [(0, 1), (29, 2)], [(29, 2), (0, 1)], [(1 << 63, 1)]])
-def test_places_outside_a_buffer_are_refused(spans: list[tuple[int, int]]) -> None:
+def test_spans_outside_a_buffer_are_refused(spans: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="not in the buffer"):
         Scattered(memoryview(bytearray(30)), Spans(spans))
 
 
 @pytest.mark.parametrize("spans", [[(-1, 2)], [(3, -1)], [(1 << 64, 1)]])
-def test_numbers_that_no_place_can_have_are_refused(spans: list[tuple[int, int]]) -> None:
+def test_negative_and_huge_numbers_are_refused(spans: list[tuple[int, int]]) -> None:
     with pytest.raises(OverflowError):
         Spans(spans)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or sys.maxsize < 1 << 62, reason="has no such call")
 class TestSystemCall:
-    def test_one_read_fills_the_same_places_of_any_buffer(self, number: int) -> None:
+    def test_one_read_fills_the_spans_of_any_buffer(self, number: int) -> None:
         spans = Spans(PLACES)
-        for offset in range(20):  # buffers come and go, and one may be where another was
+        for offset in range(20):  # a buffer may have the address of an earlier one
             buffer = bytearray(25 + offset)
             assert Scattered(memoryview(buffer)[offset:], spans).read(number, offset)
             found = CONTENT[offset : offset + 9]
@@ -65,7 +65,7 @@ class TestSystemCall:
 
     @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 30)), min_size=1, max_size=50))
     @settings(deadline=None)
-    def test_nothing_is_written_between_them(self, gaps_and_sizes: list[tuple[int, int]]) -> None:
+    def test_nothing_is_written_between_spans(self, gaps_and_sizes: list[tuple[int, int]]) -> None:
         spans, expected = [], bytearray()
         for gap, size in gaps_and_sizes:
             spans.append((len(expected) + gap, size))
@@ -76,25 +76,23 @@ class TestSystemCall:
         assert buffer == expected
 
     @pytest.mark.parametrize("offset", [len(CONTENT) - 8, len(CONTENT), -1, 1 << 62, 1 << 63, 1 << 64, 1 << 70])
-    def test_what_cannot_be_filled_is_told(self, number: int, offset: int) -> None:
+    def test_reads_that_cannot_fill_all_spans_fail(self, number: int, offset: int) -> None:
         assert not Scattered(memoryview(bytearray(30)), Spans(PLACES)).read(number, offset)
-
-    def test_so_is_a_descriptor_that_is_none(self) -> None:
         assert not Scattered(memoryview(bytearray(30)), Spans(PLACES)).read(-1, 0)
 
     @pytest.mark.parametrize("count", [0, SEGMENTS + 1])
-    def test_so_are_none_and_more_than_fit(self, number: int, count: int) -> None:
+    def test_no_span_and_too_many_spans_fail(self, number: int, count: int) -> None:
         places = Scattered(memoryview(bytearray(2 * count)), Spans((2 * place, 1) for place in range(count)))
         assert not places.read(number, 0)
 
-    def test_a_buffer_that_must_not_be_written_is_not(self, number: int) -> None:
+    def test_read_only_buffers_are_not_written(self, number: int) -> None:
         buffer = bytes(30)
         with pytest.raises(TypeError):
             Scattered(memoryview(buffer), Spans(PLACES)).read(number, 0)
         assert buffer == bytes(30)
 
 
-def test_a_system_without_the_call_fills_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_filled_without_the_system_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file.bin").write_bytes(CONTENT)
     source = LocalStore(tmp_path).open(("file.bin",))
     filled = []
@@ -107,7 +105,7 @@ def test_a_system_without_the_call_fills_the_same(tmp_path: Path, monkeypatch: p
     assert filled[0][7:12] == CONTENT[103:108]
 
 
-def test_a_file_that_became_shorter_has_changed(tmp_path: Path) -> None:
+def test_a_truncated_file_raises_changed(tmp_path: Path) -> None:
     path = tmp_path / "file.bin"
     path.write_bytes(CONTENT)
     source = LocalStore(tmp_path).open(("file.bin",))

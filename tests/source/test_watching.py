@@ -1,4 +1,4 @@
-"""Watched folders of this system, with the real inotify: what is told of them, and what is left behind."""
+"""Test watched folders with the real inotify: notifications, replaced folders, and cleanup."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from glassfs.source import Path as Names
-from glassfs.source import Source, Store
+from glassfs.source import Store
 from glassfs.source.local import LocalStore
 
 if sys.platform != "linux":
@@ -85,11 +85,11 @@ def test_many_writes_are_batched_and_the_last_is_reported(
     file = root / "a" / "file"
     sizes = []
 
-    def told(path: Names, name: str) -> None:
+    def notify(path: Names, name: str) -> None:
         listener(path, name)
         sizes.append(file.stat().st_size)
 
-    assert store.watch(("a",), told)
+    assert store.watch(("a",), notify)
     with file.open("ab", buffering=0) as stream:
         for _ in range(2000):
             stream.write(b"x")
@@ -97,7 +97,7 @@ def test_many_writes_are_batched_and_the_last_is_reported(
     assert listener.count(("a",), "file") < 1000
 
 
-def test_calls_come_from_a_thread_of_their_own(store: LocalStore, root: Path) -> None:
+def test_notifications_come_from_a_daemon_thread(store: LocalStore, root: Path) -> None:
     seen: list[threading.Thread] = []
     assert store.watch(("a",), lambda path, name: seen.append(threading.current_thread()))
     (root / "a" / "new").touch()
@@ -134,18 +134,18 @@ def test_stores_share_what_they_watch(store: LocalStore, root: Path, listener: L
     other.close()
 
 
-# Folders that go away, and others in their places.
+# Deleted and replaced folders.
 
 
 def exchange(place: Path) -> None:
-    """Another folder like it takes its place."""
+    """Replace a folder by a copy."""
     shutil.copytree(place, place.parent / "other", symlinks=True)
     place.rename(place.parent / "old")
     (place.parent / "other").rename(place)
 
 
 def exchange_with(place: Path, other: Path) -> None:
-    """In one step, so that there is no moment without any."""
+    """Exchange two folders in one step, so that neither name is ever missing."""
     done = LIBC.renameat2(AT_FDCWD, os.fsencode(place), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE)
     if done:
         pytest.skip("this system exchanges no names")
@@ -155,7 +155,6 @@ def exchange_with(place: Path, other: Path) -> None:
 def test_a_replaced_folder_on_the_way_is_reported(
     store: LocalStore, root: Path, tmp_path: Path, listener: Listener, which: str,
 ) -> None:
-    """The folder itself, one before it in the store, its root, or one before that."""
     path = ("a", "b")
     assert store.watch(path, listener)
     exchange((tmp_path / which).resolve())
@@ -167,7 +166,7 @@ def test_a_replaced_folder_on_the_way_is_reported(
 
 
 def test_a_watched_folder_is_the_one_that_is_read(store: LocalStore, root: Path, listener: Listener) -> None:
-    """The store goes over to another root before it says that this is watched, not a moment later."""
+    """The store switches to a new root before ``watch`` returns True."""
     for number in range(20):
         store.close()
         store.entry(())
@@ -181,11 +180,11 @@ def test_a_watched_folder_is_the_one_that_is_read(store: LocalStore, root: Path,
 def test_a_notification_of_a_new_root_comes_after_the_switch(store: LocalStore, root: Path) -> None:
     found: list[bool] = []
 
-    def told(path: Names, name: str) -> None:
+    def notify(path: Names, name: str) -> None:
         found.append("new" in dict(store.list(("a",))))
 
     for number in range(20):
-        wait_until(lambda: store.watch(("a",), told))
+        wait_until(lambda: store.watch(("a",), notify))
         shutil.copytree(root, root.parent / "other")
         (root.parent / "other" / "a" / "new").touch()
         store.entry(())
@@ -197,33 +196,23 @@ def test_a_notification_of_a_new_root_comes_after_the_switch(store: LocalStore, 
     assert all(found)
 
 
-def test_a_deleted_folder_is_reported_once(store: LocalStore, root: Path, listener: Listener) -> None:
-    assert store.watch(("a", "b"), listener)
-    (root / "a" / "b").rmdir()
-    wait_until(lambda: listener.heard)
-    assert not store.watch(("a", "b"), listener)
-    (root / "a" / "b").mkdir()
-    watches_again(store, ("a", "b"), listener)
-    (root / "a" / "b" / "new").touch()
-    wait_until(lambda: (("a", "b"), "new") in listener.heard)
-    assert listener.count(("a", "b"), "") == 1
-
-
-def test_a_deleted_open_folder_is_reported(
-    store: LocalStore, root: Path, listener: Listener,
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_deleted_folder_is_reported_once(
+    store: LocalStore, root: Path, listener: Listener, is_open: bool,
 ) -> None:
-    """Of such a one inotify says nothing before it is closed."""
+    """inotify reports the deletion of an open folder only when it is closed."""
     assert store.watch(("a", "b"), listener)
-    held = os.open(root / "a" / "b", os.O_RDONLY)
-    try:
+    with ExitStack() as stack:
+        if is_open:
+            stack.callback(os.close, os.open(root / "a" / "b", os.O_RDONLY))
         (root / "a" / "b").rmdir()
+        wait_until(lambda: listener.heard)
+        assert not store.watch(("a", "b"), listener)
         (root / "a" / "b").mkdir()
-        listener.hears(("a", "b"), "")
         watches_again(store, ("a", "b"), listener)
         (root / "a" / "b" / "new").touch()
-        listener.hears(("a", "b"), "new")
-    finally:
-        os.close(held)
+        wait_until(lambda: (("a", "b"), "new") in listener.heard)
+        assert listener.count(("a", "b"), "") == 1
 
 
 def test_a_deleted_root_is_reported(store: LocalStore, root: Path, listener: Listener) -> None:
@@ -239,7 +228,7 @@ def test_a_deleted_root_is_reported(store: LocalStore, root: Path, listener: Lis
 def test_a_folder_replaced_during_watch_is_not_watched(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between the moment when it was opened and the one when it was watched."""
+    """It is replaced after it was opened and before it is watched."""
     add_watch = INotify.add_watch
 
     def late(self: INotify, path: str, mask: int) -> int:
@@ -257,16 +246,16 @@ def test_a_folder_replaced_during_watch_is_not_watched(
 def test_a_watch_that_ends_at_once_is_refused(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch, is_right: bool,
 ) -> None:
-    """Either the folder was exchanged at once, or the store is not where the folder is."""
+    """The folder was replaced at once, or the store has another root."""
 
-    def look(self: LocalStore, identity: tuple[int, int]) -> bool:
+    def has_root(self: LocalStore, identity: tuple[int, int]) -> bool:
         if is_right:
             exchange(root / "a")
             listener.hears(("a", "b"), "")
         return is_right
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "_has_root", look)
+        patch.setattr(LocalStore, "_has_root", has_root)
         assert not store.watch(("a", "b"), listener)
     watches_again(store, ("a", "b"), listener)
 
@@ -290,28 +279,28 @@ def test_only_folders_can_be_watched(store: LocalStore, listener: Listener, path
 
 
 def test_listings_converge_while_folders_are_swapped(store: LocalStore, root: Path) -> None:
-    """A listing made after a notification, or after a new watch, converges to what is there."""
+    """Listings are made after notifications and new watches."""
     (root / "c").mkdir()
     (root / "a" / "b" / "is").touch()
     seen: list[str] = []
 
-    def look(path: Names = (), name: str = "") -> None:
+    def list_again(path: Names = (), name: str = "") -> None:
         nonlocal seen
-        wait_until(lambda: store.watch(("a",), look) or not (root / "a").exists())
+        wait_until(lambda: store.watch(("a",), list_again) or not (root / "a").exists())
         with suppress(FileNotFoundError):
             seen = os.listdir(root / "a")
 
-    look()
+    list_again()
     for _ in range(50):
         (root / "a").rename(root / "d")
         (root / "c").rename(root / "a")
         (root / "d").rename(root / "c")
-    look()
+    list_again()
     (root / "a" / "last").touch()
     wait_until(lambda: "last" in seen)
 
 
-# What is left behind.
+# Cleanup.
 
 
 def test_close_leaves_no_thread_and_no_descriptor(store: LocalStore, root: Path, listener: Listener) -> None:
@@ -337,12 +326,12 @@ def test_a_collected_store_watches_nothing(pool: watching.Watches, root: Path) -
 
 
 def test_a_listener_may_watch_and_close(store: LocalStore, root: Path, listener: Listener) -> None:
-    def told(path: Names, name: str) -> None:
+    def notify(path: Names, name: str) -> None:
         store.close()
         assert store.watch(("a", "b"), listener)
         listener(path, name)
 
-    assert store.watch(("a",), told)
+    assert store.watch(("a",), notify)
     (root / "a" / "new").touch()
     listener.hears(("a",), "new")
     (root / "a" / "b" / "new").touch()
@@ -351,7 +340,7 @@ def test_a_listener_may_watch_and_close(store: LocalStore, root: Path, listener:
 
 @pytest.mark.slow
 def test_threads_watch_and_close_concurrently(store: LocalStore, root: Path, listener: Listener) -> None:
-    """While folders on the way are renamed; what is watched in the end is told."""
+    """Folders on the way are renamed meanwhile; the last watch reports changes."""
     names = [(), ("a",), ("a", "b")]
     is_over = threading.Event()
     failures: list[BaseException] = []
@@ -384,17 +373,5 @@ def test_threads_watch_and_close_concurrently(store: LocalStore, root: Path, lis
     wait_until(lambda: (("a", "b"), "new") in listener.heard or not store.watch(("a", "b"), listener))
 
 
-class Silent(Store):
-    """A store of another kind, which says nothing of watches."""
-
-    def shown(self, path: Names) -> str:
-        raise NotImplementedError
-
-    entry = list = open = close = shown  # type: ignore[assignment]
-
-    def source(self, path: Names, entry: object) -> Source:
-        raise NotImplementedError
-
-
-def test_stores_need_not_support_watching(listener: Listener) -> None:
-    assert not Silent().watch((), listener)
+def test_stores_need_not_support_watching(store: LocalStore, listener: Listener) -> None:
+    assert not Store.watch(store, (), listener)

@@ -1,4 +1,4 @@
-"""Watched folders: limits, events that are lost, file systems that do not tell, and mounts."""
+"""Test limits of watched folders: resources, lost events, other file systems, and mounts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 # Limits.
 
 
-def test_a_thousand_folders(store: LocalStore, root: Path, pool: watching.Watches, listener: Listener) -> None:
+def test_one_thread_watches_many_folders(store: LocalStore, root: Path, listener: Listener) -> None:
     for number in range(1000):
         (root / f"{number}").mkdir()
     assert all(store.watch((f"{number}",), listener) for number in range(1000))
@@ -51,7 +51,7 @@ def test_a_thousand_removed_folders_are_all_reported(store: LocalStore, root: Pa
 
 @pytest.fixture
 def few(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
-    """A store of which, besides the way to its root, five folders can be watched; ``0`` to ``19`` are there."""
+    """Return a store with folders ``0`` to ``19`` in its root, of which five can be watched."""
     store = LocalStore(root)
     for number in range(20):
         (root / f"{number}").mkdir()
@@ -126,7 +126,7 @@ def test_a_failed_watch_leaves_nothing(
 def test_existing_watches_survive_when_no_more_are_granted(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those that are there go on, and nobody asks again for a while."""
+    """New watches are refused for a while without a system call."""
     asked = []
 
     def fail(self: INotify, path: str, mask: int) -> int:
@@ -230,10 +230,10 @@ def test_lost_events_end_all_watches(
 def test_a_queue_overflow_is_reported(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As somebody who is told takes too long, while more happens than the kernel remembers."""
+    """A notified function blocks while more events happen than the kernel stores."""
     length = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if length > 100_000:
-        pytest.skip("the kernel remembers too many events")
+        pytest.skip("the kernel stores too many events")
     may_go_on = threading.Event()
     monkeypatch.setattr(inotify, "MAX_EVENTS_PER_SECOND", 10 * length)
 
@@ -284,7 +284,7 @@ def test_unreadable_events_count_as_lost(
 def test_a_folder_with_too_many_events_is_not_watched(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The one that has them, and not its neighbour."""
+    """Its sibling stays watched."""
     monkeypatch.setattr(inotify, "MAX_EVENTS_PER_SECOND", 100)
     (root / "quiet").mkdir()
     assert store.watch(("a",), listener)
@@ -314,7 +314,7 @@ def test_a_folder_with_too_many_events_is_not_watched(
 
 
 def test_other_file_systems_are_refused(listener: Listener, pool: watching.Watches) -> None:
-    """Nothing says what changes there, as in /proc."""
+    """inotify does not report changes in /proc."""
     store = LocalStore("/proc/self")
     assert not store.watch((), listener)
     assert not store.watch(("task",), listener)
@@ -342,8 +342,8 @@ IN_A_NAMESPACE = ["unshare", "--mount", "--propagation", "private", sys.executab
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["overlay", "mounted", "unmounted", "bound", "twice"])
-def test_mounts(tmp_path: Path, script: str) -> None:
-    """In a mount namespace of its own; see ``main``."""
+def test_mounts_on_watched_folders_are_reported(tmp_path: Path, script: str) -> None:
+    """Run ``main`` in a mount namespace of its own."""
     if os.geteuid() or shutil.which("unshare") is None:
         pytest.skip("a mount namespace takes root and unshare(1)")
     done = subprocess.run(
@@ -362,7 +362,7 @@ def mount(*words: object) -> None:
 
 
 def main(script: str, place: Path) -> None:
-    """What is told when something is mounted; and that a file system of layers tells what is changed through it."""
+    """Check notifications about mounts, and about changes through an overlay."""
     mount("-t", "tmpfs", "tmpfs", place)
     root, listener = place / "root", Listener()
     (root / "a" / "b").mkdir(parents=True)

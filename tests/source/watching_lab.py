@@ -1,4 +1,4 @@
-"""Shared by tests of watched folders; the fixtures are in ``conftest``."""
+"""Helpers for tests of watched folders; the fixtures are in ``conftest``."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ class Fault(NamedTuple):
 class Outcome(NamedTuple):
     """The result for one item.
 
-    ``data`` is what the command makes of the container, in parts if it is large: while there is a ``rest``, the next
-    part starts from it. If the container ``is_several`` files, the version of its main file does not cover all of them.
+    ``data`` is the command's output for the container, in parts if it is large: the next part starts from ``rest``
+    unless that is None. If the container ``is_several`` files, the version of its main file does not cover all of them.
     ``rows`` is the number of table rows in ``data``. ``fatal`` is why no other item can be processed either.
     """
 
@@ -94,19 +94,18 @@ class Faults:
     """The faults of one container: at most MOST_FAULTS, and a last one that counts the others."""
 
     def __init__(self) -> None:
-        self._told: list[Fault] = []
+        self._reported: list[Fault] = []
         self._more = 0
         self._is_passing = False
 
     def add(self, fault: Fault) -> bool:
-        """Add a fault; return whether it is reported by itself."""
-        is_told = len(self._told) < MOST_FAULTS
-        if is_told:
-            self._told.append(fault)
-        else:
-            self._more += 1
-            self._is_passing = self._is_passing or fault.is_passing
-        return is_told
+        """Add a fault; return whether it is reported and not only counted."""
+        if len(self._reported) < MOST_FAULTS:
+            self._reported.append(fault)
+            return True
+        self._more += 1
+        self._is_passing = self._is_passing or fault.is_passing
+        return False
 
     @property
     def others(self) -> tuple[Fault, ...]:
@@ -115,4 +114,4 @@ class Faults:
 
     @property
     def all(self) -> tuple[Fault, ...]:
-        return (*self._told, *self.others)
+        return (*self._reported, *self.others)

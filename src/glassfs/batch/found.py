@@ -101,6 +101,7 @@ class Search:
 
 
 def _labels(named: Sequence[Named]) -> list[str]:
+    """Return a name for each source, all different."""
     found: dict[str, None] = {}
     numbers: defaultdict[bytes, Iterator[int]] = defaultdict(lambda: count(2))
     for one in named:

@@ -26,7 +26,7 @@ MAX_SECONDS = 4 * TARGET_SECONDS
 """After this time a task begins no further container."""
 MAX_ITEMS = 256
 TASKS_PER_WORKER = 3
-"""Per worker: one that runs and the others that wait for it."""
+"""Submitted tasks per worker: one runs, the others are queued."""
 MAX_BYTES = 64 << 20
 """Approximate limit on the results of all tasks."""
 MAX_TASK_BYTES = 1 << 20
@@ -82,7 +82,7 @@ def here(work: Work, items: Iterator[Item]) -> Iterator[Done]:
 
 
 class Mapping:
-    """``work`` on all items by ``workers``; if ``is_ordered``, results are in the order of the items."""
+    """Apply ``work`` to items on ``workers``; if ``is_ordered``, results are in the order of the items."""
 
     def __init__(self, work: Work, workers: Workers, is_ordered: bool = False) -> None:
         self._work = work
@@ -95,7 +95,7 @@ class Mapping:
         self._count = 1
 
     def all(self, items: Iterator[Item]) -> Iterator[Done]:
-        """Yield what comes of all items. Raises BatchError if nothing more can come."""
+        """Yield the outcomes of all items. Raises BatchError if the workers cannot continue."""
         while True:
             self._submit(items)
             if not self._tasks:
@@ -178,7 +178,7 @@ class Mapping:
         task.is_suspect = bool(task.items)
 
     def _ready(self, task: _Task) -> Iterator[Done]:
-        """Yield what may be passed on now."""
+        """Yield the outcomes that may be passed on now."""
         if not self._is_ordered:
             yield from _drained(task)
             if not task.items:

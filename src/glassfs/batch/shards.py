@@ -1,6 +1,7 @@
-"""A part of all containers, for jobs that do not know each other, determined by each container's path alone.
+"""Divide containers among independent jobs by a hash of each container's path.
 
-It does not depend on the order of a listing, on other files, or on where the folder is mounted. Pure values.
+A container's part does not depend on the order of a listing, on other files, or on where the folder is mounted. Pure
+values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Unexpected errors: each costs only the container in which it occurred, and is logged. Any thread."""
+"""Report unexpected errors: each is logged and costs only the container in which it occurred. Any thread."""
 
 from __future__ import annotations
 

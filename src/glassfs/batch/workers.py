@@ -1,7 +1,7 @@
-"""Workers: processes of this machine or of a Dask cluster, as executors.
+"""Run tasks in worker processes of this machine or of a Dask cluster.
 
-One thread calls. Tasks of a worker that ended raise one of ``lost`` and may be given to another worker, as every task
-may run twice. Worker processes end with their parent, however that ends.
+One thread calls. A task whose worker ended raises one of ``lost`` and may be submitted again, as every task may run
+twice. Worker processes end with their parent, however that ends.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from glassfs.batch.contract import BatchError
 SCHEDULER_TIMEOUT_SECONDS = 30
 """Timeout of the scheduler, and time for it to have workers."""
 KILL_TIMEOUT_SECONDS = 5
-"""Time for a killed process to end; one that waits for a device takes it all."""
+"""Time for a killed process to end; one that waits for a device may need longer."""
 SHUTDOWN_SECONDS = 1
-"""Time for an executor to end whose processes are gone."""
+"""Time for an executor to end after its processes have ended."""
 
 
 def cores() -> int:
@@ -41,8 +41,8 @@ def cores() -> int:
 class Workers(ABC):
     """An executor of ``width`` tasks at a time. ``lost`` are the exceptions of tasks whose worker ended.
 
-    ``name`` is the address of remote workers. ``tries`` is how many workers a task may end before the task is at fault;
-    ``is_remote`` tells whether paths must be absolute.
+    ``name`` is the address of remote workers. A task that has ended ``tries`` workers is at fault itself. If workers
+    are ``is_remote``, paths must be absolute.
     """
 
     name = ""
@@ -76,7 +76,7 @@ class Workers(ABC):
 class Processes(Workers):
     """Processes of this machine, spawned instead of forked.
 
-    After an early end, threads may be left that wait forever: the process has to be left by ``os._exit``.
+    After an early ``stop``, threads may be left that wait forever: the process must end with ``os._exit``.
     """
 
     lost = (BrokenProcessPool,)
@@ -89,7 +89,7 @@ class Processes(Workers):
         self._executor = self._started()
 
     def submit(self, task: Callable[..., Any], *words: Any) -> Future[Any]:
-        with _unheard():
+        with _signals_blocked():
             return self._executor.submit(task, *words)
 
     def renew(self) -> None:
@@ -103,30 +103,29 @@ class Processes(Workers):
             raise BatchError("worker processes end right after they start") from None
 
     def stop(self, is_over: bool) -> None:
-        if not is_over:
-            killed = set(multiprocessing.active_children()) - self._before
-            for process in killed:
-                process.kill()
-            for process in killed:
-                process.join(KILL_TIMEOUT_SECONDS)
-        end = partial(self._executor.shutdown, wait=True, cancel_futures=True)
         if is_over:
-            end()
+            self._executor.shutdown()
             return
+        killed = set(multiprocessing.active_children()) - self._before
+        for process in killed:
+            process.kill()
+        for process in killed:
+            process.join(KILL_TIMEOUT_SECONDS)
         # A thread of the executor waits forever if a killed worker wrote half of a result. Usually it does not, and
-        # releases its locks in order when given a moment.
+        # the shutdown releases its locks within SHUTDOWN_SECONDS.
+        end = partial(self._executor.shutdown, wait=True, cancel_futures=True)
         ending = threading.Thread(target=end, name="end of workers", daemon=True)
         ending.start()
         ending.join(SHUTDOWN_SECONDS)
 
     def _started(self) -> Executor:
         context = multiprocessing.get_context("spawn")
-        with _unheard():
+        with _signals_blocked():
             return ProcessPoolExecutor(self.width, context, initializer=_begin_worker)
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Start processes that ignore Ctrl-C and a closed terminal: the parent ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
@@ -160,7 +159,10 @@ class Cluster(Workers):
             raise BatchError("--scheduler needs Dask: pip install 'glassfs[dask]'") from None
         self.name = address
         self.lost = (distributed.KilledWorker,)
-        _silence("distributed", "tornado", "asyncio")
+        # Their messages are for the cluster's administrator; the user gets one sentence.
+        for logger in ["distributed", "tornado", "asyncio", *logging.root.manager.loggerDict]:
+            if logger.partition(".")[0] in ("distributed", "tornado", "asyncio"):
+                logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
         try:
             made: Any = distributed.Client
             self._client = made(address, timeout=SCHEDULER_TIMEOUT_SECONDS, set_as_default=False)
@@ -192,13 +194,6 @@ class Cluster(Workers):
             self._executor.shutdown(wait=False)
         with suppress(Exception):
             self._client.close(timeout=SCHEDULER_TIMEOUT_SECONDS if is_over else 2)
-
-
-def _silence(*names: str) -> None:
-    """Silence loggers: their messages are for the cluster's administrator; the user gets one sentence."""
-    for name in [*names, *logging.root.manager.loggerDict]:
-        if name.partition(".")[0] in names:
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,6 +1,6 @@
-"""A file that appears under its name when it is complete; until then it is beside it, with the suffix ``.part``.
+"""Write a file that gets its name when it is complete; until then its name has the suffix ``.part``.
 
-The writer holds a lock on it. After an interruption the part can stay and be continued. One thread.
+The writer holds a lock on the part. After an interruption, the part can stay and be continued. One thread.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ SUFFIX = ".part"
 
 
 class AtomicFile:
-    """The file at ``name``, open as ``file``. If it ``is_kept``, an incomplete part stays.
+    """The file at ``name``, open as ``file`` in a ``with``. If it ``is_kept``, an incomplete part stays.
 
-    Raises GlassfsError if it cannot be written.
+    Entering raises GlassfsError if the file cannot be written.
     """
+
+    file: BinaryIO
 
     def __init__(self, name: str, is_kept: bool) -> None:
         self._name, self._part = name, name + SUFFIX
         self._is_kept = is_kept
         self._is_over = False
-        if os.path.isdir(name):
-            raise GlassfsError("is a folder", name)
-        self.file: BinaryIO = self._opened(self._part)
 
     def __enter__(self) -> AtomicFile:
+        if os.path.isdir(self._name):
+            raise GlassfsError("is a folder", self._name)
+        self.file = self._opened(self._part)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -61,11 +63,11 @@ class AtomicFile:
             self.file.write(head)
             self.file.flush()
 
-    def go_on(self, kept: Callable[[BinaryIO], Iterable[bytes]]) -> None:
-        """Continue with what is ``kept`` of a part, or of the complete file, which stays until the new one is complete.
+    def resume(self, kept: Callable[[BinaryIO], Iterable[bytes]]) -> None:
+        """Continue with the lines that ``kept`` yields from the part, or from the complete file if there is no part.
 
-        Raises GlassfsError if neither exists, and with the file's name what ``kept`` raises; both files are then
-        unchanged.
+        The complete file stays until the new one is complete. Raises GlassfsError if neither exists; what ``kept``
+        raises passes through with the file's name, and both files are then unchanged.
         """
         before, name = self.file, self._part
         if not os.path.getsize(self._part):
@@ -106,11 +108,18 @@ class AtomicFile:
         self._is_over = True
 
     def _opened(self, name: str) -> BinaryIO:
+        """Open and lock a file, created if missing; a signal leaves no new file."""
+        is_new = not os.path.lexists(name)
         try:
             number = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            file = open(number, "r+b")  # noqa: SIM115
         except OSError as error:
             raise GlassfsError(f"cannot be written: {error.strerror}", name) from error
-        file = open(number, "r+b")  # noqa: SIM115
+        except BaseException:
+            if is_new:
+                with suppress(OSError):
+                    os.unlink(name)
+            raise
         if is_locked(file):
             file.close()
             raise GlassfsError("another program is writing to it", name)

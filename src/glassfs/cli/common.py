@@ -1,4 +1,4 @@
-"""Shared by several commands: the tree of a named source, paths in it, and lines on standard error."""
+"""Open the tree of a source that the user named, find paths in it, and report errors: shared by commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -22,7 +22,6 @@ from glassfs.tree import Directory, File, Node, Sources, Tree, open_sources
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 SUGGESTED_FROM = 10_000
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
 
@@ -54,9 +53,9 @@ def located(typed: str) -> Located:
     """Split what the user typed into a source and a path in it.
 
     The source is the longest prefix that exists as a file; a folder counts only if the rest may be an escaped name
-    (``%0A``). A path that exists is not split. For URLs no server is asked: the first component that is named like a
-    container and has something after it is the source; URLs with a query are not split. Raises Refused for a URL that
-    must not be typed.
+    (``%0A``). A path that exists is not split. A URL is split without a request: the source ends with the first
+    component that is named like a container and followed by another; a URL with a query is not split. Raises Refused
+    for a URL that must not be typed.
     """
     if is_url(typed):
         return _located_url(typed)
@@ -124,7 +123,6 @@ connection_option = click.option(
     shell_complete=_complete_connection,
     help="Options for URLs: endpoint=URL, region=NAME, anonymous, timeout=SECONDS and others, as for a mount.",
 )
-"""Passes ``connection``, a Connection, to a command."""
 
 
 @contextmanager
@@ -168,15 +166,15 @@ def reason_of(error: Exception, source: str = "", path: str = "") -> str:
     if isinstance(error, GlassfsError):
         if error.part and any(f"/{error.part.strip('/')}{end}" in f"/{path}/" for end in "./"):
             error = type(error)(error.reason, error.source)
-        is_told = error.source in ("", source) or error.source.startswith(f"{source.rstrip('/')}/")
-        return error.without_source if is_told else str(error)
+        is_shown = error.source in ("", source) or error.source.startswith(f"{source.rstrip('/')}/")
+        return error.without_source if is_shown else str(error)
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def report(path: str, error: Exception, source: str = "") -> None:
     """Print a line about a file that failed while the command continues."""
-    place = f"{source}: {path}" if source else path
-    complain(f"{place}: {reason_of(error, source, path)}")
+    name = f"{source}: {path}" if source else path
+    complain(f"{name}: {reason_of(error, source, path)}")
 
 
 def complain(sentence: str) -> None:

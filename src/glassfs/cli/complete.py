@@ -21,7 +21,7 @@ from glassfs.source.remote.url import is_url
 from glassfs.tree import Directory, Node, Tree
 from glassfs.tree.tree import normal
 
-LOOKED_AT = 20_000
+MOST_SEARCHED = 20_000
 OFFERED = 500
 _HARMLESS = frozenset("%+,-.:=@^_")
 
@@ -83,7 +83,7 @@ def _names(tree: Tree, folder: str, begun: str) -> list[str]:
 
 def _matching(nodes: Iterable[Node], begun: str) -> list[str]:
     names = (
-        node.name + ("/" if isinstance(node, Directory) else "") for node in islice(nodes, LOOKED_AT)
+        node.name + ("/" if isinstance(node, Directory) else "") for node in islice(nodes, MOST_SEARCHED)
         if node.name.startswith(begun) and _is_harmless(node.name)
     )
     return list(islice(names, OFFERED))

@@ -27,14 +27,14 @@ from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import counted, found_under, many_options, planned
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
-from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Output, Table, encoded, head, read_back
+from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Table, encoded, head, read_back
 from glassfs.cli.stopping import Stopped, stoppable
 from glassfs.content.join import ContainerPiece, pieces_of
 from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, recognise
 from glassfs.source import Connection, Named, is_url
 
-_Opened: TypeAlias = "tuple[Output, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]]]"
+_Opened: TypeAlias = "tuple[Lines | Table, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]]]"
 AT_ONCE = 1 << 20
 """Bytes of rows after which the rest of a container is left for a later part."""
 
@@ -108,27 +108,29 @@ def _run(plan: Plan, search: Search, settings: Settings, bar: Progress, form: st
         show(folder.name, reason_of(folder.error, folder.name))
 
     with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
-        rows, is_still, writing = stack.enter_context(_opened(plan, search, report, form, output))
+        table, is_still, writing = stack.enter_context(_opened(plan, search, report, form, output))
         run = Run(plan, workers, report, unlisted_is, lambda hit: bar.advance(hit.size))
         for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True, is_still=is_still):
             if done.outcome.data:
                 with writing():
-                    rows.write(done.outcome.data)
+                    table.write(done.outcome.data)
             for fault in done.outcome.faults:
                 show(done.item.found.name, fault)
             if done.is_last:
                 bar.advance(done.item.found.size)
         with writing():
-            rows.end()
+            table.end()
     return run
 
 
 @contextmanager
 def _opened(plan: Plan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
     """Open the output; also yield which containers it has already, and a context for writing."""
+    table: Lines | Table
     if not output:
         sys.stdout.buffer.write(head(form))
-        yield _output(form, sys.stdout.buffer), lambda found: False, nullcontext
+        table = Table(sys.stdout.buffer, None) if form == PARQUET else Lines(sys.stdout.buffer)
+        yield table, lambda found: False, nullcontext
         return
     with AtomicFile(output, is_kept=report is not None and form != PARQUET) as whole:
         containers: set[str] = set()
@@ -140,16 +142,12 @@ def _opened(plan: Plan, search: Search, report: Report | None, form: str, output
                 yield head(form)
                 yield from (line for container, line in read_back(form, file) if container in containers)
 
-            whole.go_on(kept)
+            whole.resume(kept)
         else:
             whole.begin(head(form))
-        rows = _output(form, whole.file, os.path.dirname(output) or ".")
-        yield rows, lambda found: found.path in containers, whole.writing
+        table = Table(whole.file, os.path.dirname(output) or ".") if form == PARQUET else Lines(whole.file)
+        yield table, lambda found: found.path in containers, whole.writing
         whole.end()
-
-
-def _output(form: str, file: BinaryIO, folder: str | None = None) -> Output:
-    return Table(file, folder) if form == PARQUET else Lines(file)
 
 
 def _done(plan: Plan, search: Search, report: Report, rows: Mapping[str, int]) -> Iterator[str]:

@@ -40,11 +40,13 @@ KINDS: dict[type[Content], str] = {
     Blob: "undescribed", RaggedText: "texts", Records: "texts", Text: "texts", Scalar: "scalars", Null: "scalars",
 }
 
-SUMMED = ("num_episodes", "num_frames", "length_T", "rows", "keys", "members")
-"""Facts of containers that can be added up."""
+SUMMED = {
+    "num_episodes": "episodes", "num_frames": "frames", "length_T": "steps", "rows": "rows", "keys": "keys",
+    "members": "members",
+}
+"""Facts of containers that can be summed, and what they count."""
 
-
-LOOKED_INTO = 256
+MOST_SEARCHED = 256
 """Directories searched for views, and paths listed per kind of view."""
 
 
@@ -92,7 +94,6 @@ def _described(sources: Sources, name: str, quick: bool) -> dict[str, Any]:
 
 
 def _header(container: Container) -> dict[str, Any]:
-    """Return what header and index say."""
     return {
         "format": container.format, "version": container.version, "bytes": sum(part.size for part in container.sources),
         "files": len(container.sources), "facts": container.facts,
@@ -131,7 +132,8 @@ def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     raw = unsized = 0
     unreadable: list[str] = []
-    episodes = _Episodes()
+    cameras: Counter[str] = Counter()
+    success: Counter[str] = Counter()
     for path, node in tree.walk(on_error=lambda path, error: unreadable.append(f"{path}: {error}")):
         if not isinstance(node, File) or node.content is None:
             counts["directories"] += 1
@@ -142,10 +144,10 @@ def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:
             elif not _is_repeated(node):
                 raw += node.size
         if has_episodes:  # last, as reading a document determines its size
-            episodes.see(path, node)
+            _count_in_episode(path, node, cameras, success)
     ratio = round(raw / size, 3) if size else None
     found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized, "unreadable": unreadable}
-    return found | {"cameras": episodes.cameras, "success": episodes.success} if has_episodes else found
+    return found | {"cameras": cameras, "success": success} if has_episodes else found
 
 
 def _views(sources: Sources) -> dict[str, list[str]]:
@@ -153,7 +155,7 @@ def _views(sources: Sources) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     plain = sources.plain_root()
     waiting = deque([("", plain, sources.viewed(plain.name, plain.ino))])
-    for _ in range(LOOKED_INTO):
+    for _ in range(MOST_SEARCHED):
         if not waiting:
             break
         location, directory, shown = waiting.popleft()
@@ -167,30 +169,24 @@ def _views(sources: Sources) -> dict[str, list[str]]:
             below = known.get(node.name)
             if below is None:
                 paths = found.setdefault(os.path.splitext(node.name)[1] or node.name, [])
-                if len(paths) < LOOKED_INTO:
+                if len(paths) < MOST_SEARCHED:
                     paths.append(f"{location}{node.name}")
             elif isinstance(below, Directory) and isinstance(node, Directory):
                 waiting.append((f"{location}{node.name}/", below, node))
     return found
 
 
-class _Episodes:
-    """Counts in the nodes of a KinoDB tree: episodes per camera, and outcomes of episodes."""
-
-    def __init__(self) -> None:
-        self.cameras: Counter[str] = Counter()
-        self.success: Counter[str] = Counter()
-
-    def see(self, path: str, node: Node) -> None:
-        match path.split("/"):
-            case ["", "episodes", _, "images", camera] if isinstance(node, Directory):
-                self.cameras[camera] += 1
-            case ["", "episodes", _, "meta", "episode.json"] if isinstance(node, File):
-                try:
-                    ended = json.loads(node.read(0, node.size)).get("success")
-                except (GlassfsError, ValueError):
-                    ended = "unreadable"
-                self.success[{True: "yes", False: "no", None: "unknown"}.get(ended, "unreadable")] += 1
+def _count_in_episode(path: str, node: Node, cameras: Counter[str], success: Counter[str]) -> None:
+    """Count a node of a KinoDB tree that is a camera or says how an episode ended."""
+    match path.split("/"):
+        case ["", "episodes", _, "images", camera] if isinstance(node, Directory):
+            cameras[camera] += 1
+        case ["", "episodes", _, "meta", "episode.json"] if isinstance(node, File):
+            try:
+                ended = json.loads(node.read(0, node.size)).get("success")
+            except (GlassfsError, ValueError):
+                ended = "unreadable"
+            success[{True: "yes", False: "no", None: "unknown"}.get(ended, "unreadable")] += 1
 
 
 def _is_repeated(file: File) -> bool:
@@ -225,14 +221,10 @@ def _folder_for_people(found: dict[str, Any]) -> str:
     size = sum(sums["bytes"] for sums in found["formats"].values())
     lines = [f"{found['source']}: {count:,} container{'' if count == 1 else 's'}, {human_size(size)}"]
     for name, sums in found["formats"].items():
-        more = "".join(f", {sums[fact]:,} {_plain(fact)}" for fact in SUMMED if fact in sums)
+        more = "".join(f", {sums[fact]:,} {plural}" for fact, plural in SUMMED.items() if fact in sums)
         lines.append(f"  {name}: {sums['containers']:,}, {human_size(sums['bytes'])}{more}")
     lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
     return "\n".join(map(printable, lines))
-
-
-def _plain(fact: str) -> str:
-    return "steps" if fact == "length_T" else fact.removeprefix("num_")
 
 
 def _list(counts: Counter[str]) -> str:

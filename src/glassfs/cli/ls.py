@@ -6,8 +6,9 @@ import grp
 import pwd
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import click
 
@@ -101,21 +102,14 @@ def _row(node: Node, is_human: bool) -> tuple[str, ...]:
     when = time.strftime("%b %e %H:%M" if is_recent else "%b %e  %Y", time.localtime(seconds))
     name = printable(node.name) + (f" -> {printable(node.target)}" if isinstance(node, Symlink) else "")
     shown_size = human_size(size) if is_human else str(size)
-    owners = _user(origin.uid), _group(origin.gid)
+    owners = _owner(pwd.getpwuid, origin.uid), _owner(grp.getgrgid, origin.gid)
     return stat.filemode(node.mode), "1", *owners, shown_size, when, name, described(node)
 
 
 @cache
-def _user(number: int) -> str:
+def _owner(entry_of: Callable[[int], Sequence[Any]], number: int) -> str:
+    """Return the name of a user or group, the first field of its entry; without an entry, the number."""
     try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
-@cache
-def _group(number: int) -> str:
-    try:
-        return grp.getgrgid(number).gr_name
+        return str(entry_of(number)[0])
     except KeyError:
         return str(number)

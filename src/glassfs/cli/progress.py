@@ -56,10 +56,7 @@ class Progress:
 
     def aside(self) -> AbstractContextManager[None]:
         """Hide the bar while lines are written to standard output or standard error."""
-        aside: AbstractContextManager[None] = nullcontext()
-        if self._bar is not None:
-            aside = tqdm.external_write_mode(file=sys.stderr)
-        return aside
+        return nullcontext() if self._bar is None else tqdm.external_write_mode(file=sys.stderr)
 
     def _add_up(self, sizes: Callable[[], Iterator[int]]) -> None:
         total = 0

@@ -1,7 +1,7 @@
-"""Episodes as a table: encode rows, write them, and read rows back from an incomplete file.
+"""Encode the table of episodes, write it, and read rows back from an incomplete file.
 
-Rows come as ``ContainerPiece`` and are written as they come; a Parquet table is assembled at the end
-from an unnamed temporary file. One thread.
+Rows arrive as ``ContainerPiece`` and are written at once; a Parquet table is assembled at the end from an unnamed
+temporary file. One thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import csv
 import io
 import json as standard_json
 import tempfile
-from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -75,20 +74,8 @@ def head(form: str) -> bytes:
     return _as_csv([COLUMNS]) if form == CSV else b""
 
 
-class Output(ABC):
-    """The output of rows, as ``encoded`` returns them, in order."""
-
-    @abstractmethod
-    def write(self, rows: Any) -> None:
-        """Write some rows."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Finish after the last rows."""
-
-
-class Lines(Output):
-    """Lines of JSON or CSV."""
+class Lines:
+    """Write rows as lines of JSON or CSV."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -98,11 +85,11 @@ class Lines(Output):
         self._file.flush()
 
     def end(self) -> None:
-        self._file.flush()
+        """Do nothing: all rows are written."""
 
 
-class Table(Output):
-    """A Parquet file, the same as in a mount of a folder with these containers."""
+class Table:
+    """Write rows as the Parquet file that a mount of a folder with these containers has."""
 
     def __init__(self, file: BinaryIO, folder: str | None) -> None:
         self._file = file

@@ -93,9 +93,7 @@ class Target:
 
         If ``pieces`` raises, the error passes through and no file is created.
         """
-        folder, name = self._free(path)
-        temporary = _temporary_name()
-        try:
+        with self._replacing(path) as (folder, temporary):
             with _writing:
                 descriptor = os.open(temporary, _NEW_FILE, mode & 0o777, dir_fd=folder)
             try:
@@ -105,23 +103,12 @@ class Target:
             finally:
                 with _writing:  # some file systems report a full disk only now
                     os.close(descriptor)
-            self._put(folder, temporary, name)
-        except BaseException:
-            _discard(folder, temporary)
-            raise
 
     def link(self, path: str, goal: str, mtime_ns: int) -> None:
         """Make a symbolic link to ``goal``."""
-        folder, name = self._free(path)
-        temporary = _temporary_name()
-        try:
-            with _writing:
-                os.symlink(raw(goal), temporary, dir_fd=folder)
-                os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=folder, follow_symlinks=False)
-            self._put(folder, temporary, name)
-        except BaseException:
-            _discard(folder, temporary)
-            raise
+        with self._replacing(path) as (folder, temporary), _writing:
+            os.symlink(raw(goal), temporary, dir_fd=folder)
+            os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=folder, follow_symlinks=False)
 
     def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
         """Return whether a regular file with this time and, if given, size exists."""
@@ -145,9 +132,19 @@ class Target:
         except OSError:
             return False
 
-    def _put(self, folder: int, temporary: bytes, name: bytes) -> None:
-        with _writing:
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    @contextmanager
+    def _replacing(self, path: str) -> Iterator[tuple[int, bytes]]:
+        """Yield an open folder and a temporary name in it; what is created there is renamed to ``path`` at the end."""
+        folder, name = self._free(path)
+        temporary = b".glassfs-" + os.urandom(8).hex().encode()
+        try:
+            yield folder, temporary
+            with _writing:
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
 
     def _free(self, path: str) -> tuple[int, bytes]:
         """Return folder and name for a new file where nothing exists or the existing file may be replaced."""
@@ -325,15 +322,6 @@ def _is_zero(piece: memoryview) -> bool:
     return bytes(piece) == (ZEROS if len(piece) == PIECE else bytes(len(piece)))
 
 
-def _temporary_name() -> bytes:
-    return b".glassfs-" + os.urandom(8).hex().encode()
-
-
-def _discard(folder: int, name: bytes) -> None:
-    with suppress(OSError):
-        os.unlink(name, dir_fd=folder)
-
-
 def _component(name: str) -> bytes:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise NotWritten("is not a valid file name")
@@ -341,7 +329,7 @@ def _component(name: str) -> bytes:
 
 
 class _Writing:
-    """Turns errors of the system into NotWritten. A class, as a generator would cost as much as the system call."""
+    """Turn errors of the system into NotWritten. A class, as a generator would take as long as the system call."""
 
     def __enter__(self) -> None:
         pass

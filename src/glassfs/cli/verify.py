@@ -171,26 +171,21 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
 
     if threads == 1:
         for path, file in files():
-            yield from _given(_fault_in(file, source, path, is_over))
+            if finding := _fault_in(file, source, path, is_over):
+                yield finding
     else:
         pool = ThreadPoolExecutor(threads)
         try:
             waiting: deque[Future[_Finding | None]] = deque()
             for path, file in files():
                 waiting.append(pool.submit(_fault_in, file, source, path, is_over))
-                if len(waiting) > AHEAD:
-                    yield from _given(waiting.popleft().result())
-            for future in waiting:
-                yield from _given(future.result())
+                if len(waiting) > AHEAD and (finding := waiting.popleft().result()):
+                    yield finding
+            yield from filter(None, (future.result() for future in waiting))
         finally:  # also if the consumer stops early
             is_over.set()
             pool.shutdown(cancel_futures=True)
     yield from unlisted
-
-
-def _given(finding: _Finding | None) -> Iterator[_Finding]:
-    if finding is not None:
-        yield finding
 
 
 def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Finding | None:

@@ -125,8 +125,9 @@ class Inotify:
             self._descriptors = stack.pop_all()
 
     @property
-    def is_empty(self) -> bool:
-        return self._top is None
+    def is_used(self) -> bool:
+        """Whether a folder is watched or about to be."""
+        return bool(self.walkers) or self._top is not None
 
     @property
     def has_thread(self) -> bool:

@@ -139,7 +139,7 @@ class LocalStore(Store):
             raise
 
     def _entry(self, folder: int, name: str, device: int | None) -> Entry:
-        """Raises OSError."""
+        """Return the entry of ``name`` in an open folder on ``device``. Raises OSError."""
         if foreign.is_glassfs(folder, name, device):
             return _hidden(os.fstat(folder))
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -316,7 +316,7 @@ class LocalSource(Source):
         self._is_closed = False
         self._is_pooled = fd is not None
         self.was_read = True
-        """Set by each read, cleared by the descriptor pool when it looks for idle sources."""
+        """Set by each read, cleared by the descriptor pool when it searches for idle sources."""
         self.is_lost = False
         if fd is not None:
             descriptors.pool.add(self)
@@ -456,4 +456,3 @@ def _hidden(parent: os.stat_result) -> Entry:
 def _volume(device: int) -> str:
     """Return one string object per device: there may be many entries."""
     return f"{device}"
-

@@ -1,4 +1,4 @@
-"""From what the user typed to a store and a path in it."""
+"""Find the store, and the path in it, of what the user named."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def locate(
 ) -> list[Named]:
     """Return the stores of files and folders, local or named by URLs. Links in names are resolved now, once.
 
-    A folder gets a store of its own; files of one folder share one. ``is_file`` tells by the name whether an object is
-    a file or a folder. Raises NotFound, NotAllowed and similar.
+    A folder gets a store of its own; files of one folder share one. ``is_file`` decides by the name of a remote object
+    whether it is a file or a folder. Raises NotFound, NotAllowed and similar.
     """
     urls = [name for name in names if is_url(name)]
     local = iter(_local([name for name in names if not is_url(name)]))

@@ -1,6 +1,6 @@
-"""A bounded cursor for parsing, not for the hot path. One thread.
+"""Parse part of a source with a bounded cursor. Too slow for blocks of data. One thread.
 
-It reads a window at a time, so that a chain of small fields costs one read of the source and a long skip costs none.
+The cursor reads a window at a time: a chain of small fields costs one read of the source, a long skip none.
 """
 
 from __future__ import annotations

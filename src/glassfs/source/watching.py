@@ -6,7 +6,7 @@ Requests for changes that inotify cannot see are refused: file systems that othe
 not be read. Stores through a mapping and asynchronous writes are reported when the writer closes the file; changes
 through a hard link in another folder are never reported.
 
-Users with write access to a folder can cause any fd of events and folders: watches are limited, and a folder with
+Users with write access to a folder can cause any number of events and folders: watches are limited, and a folder with
 too many events is not watched for a while. Any thread may call; notifications are sent by this module's thread, without
 a lock.
 """
@@ -87,7 +87,12 @@ class Watches:
 
     def _made(self) -> Inotify:
         try:
-            return Inotify(min(self._most, _share()), self._refuse)
+            with open(LIMIT_FILE, "rb") as file:
+                share = int(file.read()) // SHARE
+        except (OSError, ValueError):
+            share = 0
+        try:
+            return Inotify(min(self._most, share), self._refuse)
         except OSError:
             self._refuse((), REFUSED_SECONDS)
             raise
@@ -99,7 +104,7 @@ class Watches:
     def _walked(
         self, inotify: Inotify, path: Sequence[str], depth: int, notify: Notify, reached: list[str],
     ) -> Watch:
-        """Raises OSError, GlassfsError, and ValueError for an invalid name."""
+        """Watch the folders of a path. Raises OSError, GlassfsError, and ValueError for an invalid name."""
         above = None
         fd = descriptors.opened(lambda: os.open("/", _SEARCH))
         try:
@@ -180,7 +185,9 @@ class Watches:
                     may_have_more = False
                     inotify.lose()
                 pending, inotify.pending = inotify.pending, {}
-                is_over = self._is_finished(inotify)
+                is_over = not inotify.is_used
+                if is_over:
+                    self._end(inotify)
             for (watch, name), is_last in pending.items():
                 try:
                     if not watch.is_silent:
@@ -190,14 +197,10 @@ class Watches:
             if pending and not may_have_more:
                 time.sleep(PAUSE_SECONDS)
 
-    def _is_finished(self, inotify: Inotify) -> bool:
-        """Release the instance if nothing is watched any more; return whether that is so."""
-        if inotify.walkers or not inotify.is_empty:
-            return False
+    def _end(self, inotify: Inotify) -> None:
         if self._inotify is inotify:
             self._inotify = None
         inotify.close()
-        return True
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -220,13 +223,13 @@ class Watches:
                 self._lock.release()
 
     def _leave(self, inotify: Inotify) -> None:
-        """End the instance if nothing is watched any more."""
-        if inotify.walkers or not inotify.is_empty:
+        """End the instance, which its thread does if there is one, if nothing is watched any more."""
+        if inotify.is_used:
             return
         if inotify.has_thread:
             inotify.wake()
         else:
-            self._is_finished(inotify)
+            self._end(inotify)
 
     def _is_refused(self, path: Sequence[str]) -> bool:
         if not self._refused:
@@ -239,14 +242,6 @@ class Watches:
         if len(self._refused) >= REMEMBERED:
             self._refused.clear()
         self._refused[path] = time.monotonic() + seconds
-
-
-def _share() -> int:
-    try:
-        with open(LIMIT_FILE, "rb") as file:
-            return int(file.read()) // SHARE
-    except (OSError, ValueError):
-        return 0
 
 
 def _identity(fd: int, name: str = "") -> tuple[int, int]:
