@@ -131,7 +131,7 @@ def patient(hub: Hub, **options: object) -> Connection:
     return Connection(timeout=60, endpoint=hub.url, **options)  # type: ignore[arg-type]
 
 
-def test_a_dataset(hub: Hub) -> None:
+def test_dataset_is_listed_and_read(hub: Hub) -> None:
     found = server("hf://datasets/org/name", patient(hub))
     assert found.shown(("org", "name", "runs")) == "hf://datasets/org/name/runs"
     names = listing(found.list(("org", "name")))
@@ -149,7 +149,7 @@ def test_a_dataset(hub: Hub) -> None:
     found.close()
 
 
-def test_a_read_is_one_request(hub: Hub) -> None:
+def test_read_costs_one_request(hub: Hub) -> None:
     """What is at a commit is there for good, so that nothing has to be asked about it again."""
     found = server("hf://datasets/org/name", patient(hub))
     path = ("org", "name", "runs", "a.kdb")
@@ -161,7 +161,7 @@ def test_a_read_is_one_request(hub: Hub) -> None:
     found.close()
 
 
-def test_another_commit(hub: Hub) -> None:
+def test_new_commit_is_a_new_version(hub: Hub) -> None:
     found = server("hf://datasets/org/name", patient(hub, poll=0.0))
     path = ("org", "name", "runs", "a.kdb")
     facts, _ = found.begin(path, 10) or pytest.fail()
@@ -178,7 +178,7 @@ def test_another_commit(hub: Hub) -> None:
     found.close()
 
 
-def test_a_commit_in_the_name(hub: Hub) -> None:
+def test_commit_can_be_part_of_the_path(hub: Hub) -> None:
     hub.commits.append({"runs/a.kdb": DATA[::-1]})
     found = server("hf://datasets/org", patient(hub))
     for number, data in enumerate((DATA, DATA[::-1])):
@@ -188,7 +188,7 @@ def test_a_commit_in_the_name(hub: Hub) -> None:
     found.close()
 
 
-def test_who_may_read(hub: Hub) -> None:
+def test_private_dataset_needs_the_token(hub: Hub) -> None:
     hub.is_private = True
     with pytest.raises((NotAllowed, NotFound)) as caught:
         server("hf://datasets/org/name", patient(hub, token="hf_wrongwrong")).begin(("org", "name", "README.md"), 10)

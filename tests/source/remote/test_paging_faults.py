@@ -98,7 +98,7 @@ walks = st.builds(
     work=st.lists(st.one_of(reads, walks), min_size=READERS, max_size=READERS),
     faults=st.lists(st.sampled_from(("", "", "", *Wild.FAULTS)), max_size=40), seed=st.integers(0, 1 << 16),
 )
-def test_bytes_are_right_or_there_is_an_error(
+def test_reads_return_right_bytes_or_raise(
     size: int, budget: int, work: list[list[Read]], faults: list[str], seed: int,
 ) -> None:
     server = Wild(faults, seed)
@@ -149,7 +149,7 @@ def test_bytes_are_right_or_there_is_an_error(
     assert pages.used == 0
 
 
-def test_who_asks_again_at_once_after_a_long_silence_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_after_a_timeout_fail_fast_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the kernel does. Later, and for another version, the server is asked."""
     monkeypatch.setattr(paging, "GRACE_SECONDS", 0.0)
     monkeypatch.setattr(paging, "FAIL_FAST_SECONDS", 1000.0)

@@ -97,7 +97,7 @@ class TestRemoteStore(StoreSuite):
     test_attributes_change_the_stamp_alone = None
 
 
-def test_a_folder_is_listed_once_and_no_object_asked(server: FakeServer) -> None:
+def test_folder_costs_one_listing(server: FakeServer) -> None:
     for number in range(100):
         server.put(f"folder/{number}.kdb", b"x")
     store = folder(server)
@@ -157,7 +157,7 @@ def test_lookup_waits_a_little_for_a_very_old_listing(
     wait_until(lambda: store.entry(("a",)).size == 3)
 
 
-def test_an_object_in_doubt_costs_its_neighbours_nothing(server: FakeServer) -> None:
+def test_doubt_about_an_object_spares_its_neighbors(server: FakeServer) -> None:
     server.put("a", b"old")
     server.put("b", b"x")
     store = folder(server)
@@ -233,7 +233,7 @@ def test_refresh_without_threads_happens_later(
     assert [entry.size for _, entry in store.list(())] == [2]
 
 
-def test_whoever_lists_sees_nothing_old(server: FakeServer) -> None:
+def test_listings_are_fresh(server: FakeServer) -> None:
     server.put("a", b"x")
     store = folder(server, poll=0.0)
     assert [name for name, _ in store.list(())] == ["a"]
@@ -241,7 +241,7 @@ def test_whoever_lists_sees_nothing_old(server: FakeServer) -> None:
     assert [name for name, _ in store.list(())] == ["a", "b"]
 
 
-def test_silence_leaves_what_was_known(server: FakeServer) -> None:
+def test_lookups_work_while_the_server_is_silent(server: FakeServer) -> None:
     server.put("a", b"x")
     store = folder(server, poll=0.0)
     store.entry(("a",))
@@ -266,7 +266,7 @@ def test_concurrent_lookups_share_one_request(server: FakeServer) -> None:
     assert server.lists == 1
 
 
-def test_an_object_that_was_replaced_is_looked_at_anew(server: FakeServer) -> None:
+def test_replaced_object_is_looked_up_again(server: FakeServer) -> None:
     server.put("a", b"old")
     store = folder(server)
     source = store.open(("a",))
@@ -276,7 +276,7 @@ def test_an_object_that_was_replaced_is_looked_at_anew(server: FakeServer) -> No
     assert store.open(("a",)).read(0, 5) == b"newer"
 
 
-def test_the_folder_of_what_changes_has_another_time(server: FakeServer, clock: Clock) -> None:
+def test_folder_has_the_time_of_its_last_change(server: FakeServer, clock: Clock) -> None:
     server.put("a", b"x")
     store = folder(server)
     store.list(())
@@ -290,7 +290,7 @@ def test_the_folder_of_what_changes_has_another_time(server: FakeServer, clock: 
     assert store.entry(()).mtime_ns > before
 
 
-def test_what_is_in_a_folder_of_the_same_name_as_an_object_can_be_reached(server: FakeServer) -> None:
+def test_folder_hides_an_object_of_its_name(server: FakeServer) -> None:
     server.put("same", b"object")
     server.put("same/inner", b"x")
     store = folder(server)
@@ -298,7 +298,7 @@ def test_what_is_in_a_folder_of_the_same_name_as_an_object_can_be_reached(server
     assert [name for name, _ in store.list(("same",))] == ["inner"]
 
 
-def test_a_folder_of_too_many_is_an_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_names_are_an_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_NAMES", 10)
     for number in range(11):
         server.put(f"many/{number}", b"x")
@@ -309,7 +309,7 @@ def test_a_folder_of_too_many_is_an_error(server: FakeServer, monkeypatch: pytes
     assert len(list(store.list(("few",)))) == 1
 
 
-def test_what_was_listed_is_forgotten_where_it_is_very_much(
+def test_number_of_remembered_names_is_bounded(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "REMEMBERED_NAMES", 20)
@@ -335,12 +335,12 @@ class TestObjectsByThemselves:
         server.put("part.0", b"part")
         return RemoteStore(server, (), Connection(poll=0.0), PageCache(8 << 20), False)
 
-    def test_one_request_brings_what_it_is_and_its_head(self, server: FakeServer, store: RemoteStore) -> None:
+    def test_one_request_returns_facts_and_head(self, server: FakeServer, store: RemoteStore) -> None:
         assert store.entry(("run.kdb",)).size == FIRST_BYTES + 5
         assert store.open(("run.kdb",)).read(0, FIRST_BYTES) == bytes(FIRST_BYTES)
         assert (server.lists, server.fetches) == (0, 0)
 
-    def test_it_is_asked_whether_it_is_the_same(self, server: FakeServer, store: RemoteStore) -> None:
+    def test_object_is_revalidated(self, server: FakeServer, store: RemoteStore) -> None:
         store.entry(("run.kdb",))
         store.entry(("run.kdb",))
         wait_until(lambda: server.same)
@@ -365,7 +365,7 @@ class TestObjectsByThemselves:
             store.list(())
 
 
-def test_permissions_and_owner_are_what_was_said(server: FakeServer) -> None:
+def test_permissions_and_owner_follow_the_connection(server: FakeServer) -> None:
     server.put("a/b", b"x")
     store = folder(server, owner=(7, 8), permissions=0o440)
     entry, inner = store.entry(("a",)), store.entry(("a", "b"))
