@@ -6,16 +6,12 @@ import random
 import tempfile
 from pathlib import Path
 
-from glassfs.errors import GlassfsError
 from glassfs.library import open_tree
 from glassfs.tree import File
 
 BUDGET = 8 << 20
 LARGEST = 4 << 20
 """Files up to this are read whole."""
-DERIVED = (".mp4", ".parquet")
-
-
 def shown_in(source: Path | bytes, views: str = "all", cache_size: int = BUDGET) -> dict[str, File]:
     """All files below a container. One that was made of bytes stays readable."""
     if isinstance(source, bytes):
@@ -38,20 +34,3 @@ def whole(file: File) -> bytes:
         length = min(size - start, chance.choice((1, 3, 50, 70_000)))
         assert file.read(start, length) == found[start : start + length]
     return found
-
-
-def read_somewhere(file: File) -> None:
-    """Reads here and there, and small files whole; what cannot be read costs an error of glassfs."""
-    try:
-        size = file.size
-    except GlassfsError:
-        return
-    chance = random.Random(size)
-    starts = [0, size // 2, max(0, size - 4096), *(chance.randrange(size + 1) for _ in range(3))]
-    ranges = [(start, 4096) for start in starts] + ([(0, size)] if size <= LARGEST else [])
-    for start, length in ranges:
-        try:
-            found = file.read(start, length)
-        except GlassfsError:
-            continue
-        assert len(found) == min(length, size - start)

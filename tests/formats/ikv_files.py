@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from glassfs.content import Array, Container, Content, Document, Fault, Group, Null, Scalar, Text
 from tests.helpers import open_bytes
@@ -103,3 +104,12 @@ def _is_tagged(expected: str, found: Any) -> bool:
 def expected_of(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.with_name(path.name + ".expected.json").read_text())
     return found
+
+
+def values(numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return a strategy for JSON-like values with 64-bit integers and these ``numbers``."""
+    return st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | numbers | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+        max_leaves=15,
+    )

@@ -209,18 +209,21 @@ def test_elements_not_stored_have_the_default(
     assert integers.tolist() == expected
 
 
-def test_types_are_printed_as_mlnet_prints_them(make: Callable[..., Path]) -> None:
+def test_the_schema_has_types_as_mlnet_prints_them_and_shapes(make: Callable[..., Path]) -> None:
     def fill(view: IdvWriter) -> None:
         for name, codec in {
             "a": vector("Single"), "b": vector("Single", 0), "c": vector("Single", 0, 3), "d": vector("Single", 2, 3),
             "e": vector(key("UInt32", 4)), "f": vector(old_key("Byte", 4), 2), "g": vector("DvBool", 1),
+            "h": Codec("Single"), "i": vector("Single", 262_144), "j": vector("TextSpan", 4),
         }.items():
             view.add(name, [], codec)
 
     container = open_path(make(fill))
-    assert [column["type"] for column in schema(container)["columns"]] == [
-        "Vector<Single>", "Vector<Single>", "Vector<Single, *, 3>", "Vector<Single, 2, 3>",
-        "Vector<Key<UInt32, 0-3>>", "Vector<Key<Byte, 0-3>, 2>", "Vector<Boolean, 1>",
+    assert [(column["type"], column["shape"]) for column in schema(container)["columns"]] == [
+        ("Vector<Single>", None), ("Vector<Single>", None), ("Vector<Single, *, 3>", None),
+        ("Vector<Single, 2, 3>", [2, 3]), ("Vector<Key<UInt32, 0-3>>", None), ("Vector<Key<Byte, 0-3>, 2>", [2]),
+        ("Vector<Boolean, 1>", [1]), ("Single", None), ("Vector<Single, 262144>", [262_144]),
+        ("Vector<String, 4>", [4]),
     ]
     assert only(container, "columns/d").shape == (0, 2, 3)
     assert array(container, "columns/a/offsets").tolist() == [0]

@@ -1,4 +1,4 @@
-"""ML.NET data views: lifetime of caches, read-ahead, memory, and shapes in the schema."""
+"""ML.NET data views: lifetime of caches, read-ahead, and memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.formats.test_fuzz import idv
 from tests.helpers import CountingSource, contents_of, open_path
 from tests.waiting import wait_until
 
-# -- what is remembered ----------------------------------------------------------------------------
+# -- lifetime ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -66,14 +66,14 @@ def test_nothing_of_a_closed_container_is_alive(tmp_path: Path, is_damaged: bool
         gc.enable()
 
 
-# -- what is decompressed before it is asked for ----------------------------------------------------
+# -- read-ahead -----------------------------------------------------
 
 BLOCKS, ROWS = 12, 1024
 BLOCK = ROWS * 16 * 4
 
 
-class Foreseeing(BlockCache):
-    """A cache that notes what is asked for ahead, and makes nothing ahead. ``refusals`` say how often it is busy."""
+class PrefetchLog(BlockCache):
+    """A cache that logs requested prefetches and performs none. It refuses the first ``refusals`` of them."""
 
     def __init__(self, budget: int, refusals: int = 0) -> None:
         super().__init__(budget)
@@ -95,15 +95,13 @@ class Foreseeing(BlockCache):
 def test_sequential_reads_decode_blocks_ahead(
     make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, budget: int, is_vector: bool, begin: int, distance: int,
 ) -> None:
-    """First one per free core, then enough that no core waits for the next request, within the cache's budget; none
-    for random access.
-    """
+    """At first one block per free core, then enough to keep all cores busy; within the cache's budget."""
     monkeypatch.setattr(columns, "CORES", 3)
     values = np.arange(BLOCKS * ROWS * 16, dtype="<f4").reshape((-1, 16) if is_vector else -1)
     path = make(lambda view: view.add("v", values), rows_per_block=ROWS if is_vector else ROWS * 16)
 
     def ahead_of(*ranges: tuple[int, int]) -> int:
-        cache = Foreseeing(budget)
+        cache = PrefetchLog(budget)
         data = only(open_container(Opening(CountingSource(path), cache)), "columns/v").data
         for start, size in ranges:
             assert data.read(start, size) == values.tobytes()[start : start + size]
@@ -123,12 +121,11 @@ def test_sequential_reads_decode_blocks_ahead(
 def test_refused_prefetches_are_retried_in_order(
     make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, refusals: int,
 ) -> None:
-    """Refused prefetches are repeated with the next request, in order."""
     monkeypatch.setattr(columns, "CORES", 3)
     values = np.arange(BLOCKS * ROWS * 16, dtype="<f4")
     path = make(lambda view: view.add("v", values), rows_per_block=ROWS * 16)
     requests = range(0, BLOCKS * BLOCK, BLOCK // 8)
-    caches = Foreseeing(64 << 20), Foreseeing(64 << 20, refusals)
+    caches = PrefetchLog(64 << 20), PrefetchLog(64 << 20, refusals)
     for cache in caches:
         data = only(open_container(Opening(CountingSource(path), cache)), "columns/v").data
         for start in requests:
@@ -244,20 +241,3 @@ def test_a_number_of_too_many_bits_names_its_place(make: Callable[..., Path]) ->
     container = open_path(make(lambda view: raw_column(view, block, Codec("TextSpan"), rows=1)))
     with pytest.raises(Damaged, match=r"made.idv: column 'v': has a number of more than 31 bits"):
         only(container, "columns/v").block(0)
-
-
-# -- schema ----------------------------------------------------------------------------------------
-
-def test_the_schema_has_the_shape_of_vectors_of_known_size(make: Callable[..., Path]) -> None:
-    def fill(view: IdvWriter) -> None:
-        for name, codec in {
-            "scalar": Codec("Single"), "ragged": vector("Single"), "open": vector("Single", 0, 3),
-            "row": vector("Single", 262_144), "grid": vector("Single", 2, 3), "words": vector("TextSpan", 4),
-        }.items():
-            view.add(name, [], codec)
-
-    columns = schema(open_path(make(fill)))["columns"]
-    assert {column["name"].decode(): column["shape"] for column in columns} == {
-        "scalar": None, "ragged": None, "open": None, "row": [262_144], "grid": [2, 3], "words": [4],
-    }
-    assert all(list(column)[:4] == ["name", "type", "shape", "codec"] for column in columns)

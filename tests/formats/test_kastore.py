@@ -13,12 +13,14 @@ from typing import Any
 import kastore
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from writers.kastore import TYPES, KastoreWriter
 
 from glassfs.content import Array, Container, Content, Fault
 from glassfs.errors import Changed, Damaged, Refused, Unrecognised
 from glassfs.formats.registry import AHEAD, open_container
-from tests.formats.exercise import peak_memory
+from tests.formats.exercise import NUMBERS, exercise, peak_memory
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, walk
 
 HEADER, DESCRIPTOR = 64, 64
@@ -89,14 +91,6 @@ def test_the_writer_writes_what_kastore_writes_byte_for_byte(tmp_path: Path) -> 
     assert ours.read_bytes() == (tmp_path / "theirs.kas").read_bytes()
 
 
-def test_the_writer_takes_arrays_in_chunks(tmp_path: Path) -> None:
-    with KastoreWriter(tmp_path / "x.kas") as writer:
-        writer.add_chunks("x", "int32", 10, (np.arange(start, start + 5) for start in (0, 5)))
-    assert kastore.load(str(tmp_path / "x.kas"))["x"].tolist() == list(range(10))
-    with pytest.raises(ValueError, match="announced"), KastoreWriter(tmp_path / "y.kas") as writer:
-        writer.add_chunks("x", "int32", 10, [np.arange(3)])
-
-
 def faults_of(data: bytes) -> list[Fault]:
     return list(open_bytes(data).check())
 
@@ -131,14 +125,6 @@ def test_verify_finds_keys_out_of_order(tmp_path: Path) -> None:
     (fault,) = container.check()
     assert fault.place == "a"
     assert "order" in fault.reason
-
-
-def test_many_equal_keys_keep_their_order(tmp_path: Path) -> None:
-    container = open_path(store([(f"k{number % 3}", [number]) for number in range(3000)], tmp_path, sort=False))
-    found = contents_of(container.root)
-    for number in range(3):
-        shown = [int(values(content)[0]) for content in found[b"k%d" % number]]
-        assert shown == [2997 + number, *range(number, 2997, 3)]
 
 
 def test_keys_are_paths_and_stay_bytes(tmp_path: Path) -> None:
@@ -402,3 +388,30 @@ def test_odd_and_malformed_samples_are_decided_as_agreed(samples: Path) -> None:
         else:
             with pytest.raises(Refused):
                 open_path(path)
+
+
+KEYS = st.one_of(st.binary(max_size=12), st.sampled_from([b"a", b"format/name", b"uuid", b"nodes/time"]))
+
+
+@settings(max_examples=300)
+@given(
+    keys=st.lists(KEYS, max_size=6),
+    kinds=st.lists(st.integers(0, 9), min_size=6, max_size=6),
+    lengths=st.lists(
+        st.one_of(st.integers(0, 20), st.sampled_from(NUMBERS), st.integers(0, 2**64 - 1)), min_size=6, max_size=6,
+    ),
+    tail=st.binary(max_size=300),
+)
+def test_stores_of_any_lengths_raise_only_known_errors(
+    keys: list[bytes], kinds: list[int], lengths: list[int], tail: bytes,
+) -> None:
+    key_start = HEADER + DESCRIPTOR * len(keys)
+    array_start = (key_start + sum(map(len, keys)) + 7) & ~7
+    index = b""
+    for key, kind, length in zip(keys, kinds, lengths, strict=False):
+        index += struct.pack("<B7xQQQQ24x", kind, key_start, len(key), array_start & (2**64 - 1), length)
+        key_start += len(key)
+        end = array_start + length * np.dtype(TYPES[kind]).itemsize
+        array_start = (end + 7) & ~7
+    size = HEADER + len(index) + len(b"".join(keys)) + len(tail)
+    exercise(struct.pack("<8sHHIQ40x", b"\x89KAS\r\n\x1a\n", 1, 0, len(keys), size) + index + b"".join(keys) + tail)

@@ -94,18 +94,6 @@ def test_encoded_images_keep_their_bytes(tmp_path: Path) -> None:
         assert (found.media, found.data.size, found.data.whole()) == (media, len(stored), stored)
 
 
-def test_compressing_writer(tmp_path: Path) -> None:
-    shots: list[Frame] = [{"rgb": np.full((8, 8, 3), 40 * t, np.uint8), "grey": WRIST} for t in range(3)]
-    data = written(tmp_path, {"state": floats(3, 1), "action": floats(3, 1), "images": shots}, quality=90)
-    shown = image_contents(data)
-    for t in range(3):
-        photo = shown[f"rgb/{t:06d}"]
-        assert isinstance(photo, EncodedImage) and isinstance(shown[f"grey/{t:06d}"], Image)
-        decoded = np.asarray(PillowImage.open(io.BytesIO(photo.data.whole())))
-        assert np.abs(decoded.astype(int) - 40 * t).max() <= 2
-    assert faults(data) == []
-
-
 @pytest.mark.parametrize("start", [b"\xff\xd8\xff", b"\x89PNG", b"\x89PNG\r\n\x1a\n"])
 def test_raw_pixels_that_begin_like_a_signature(tmp_path: Path, start: bytes) -> None:
     pixels = (start + bytes(range(72)))[:72]

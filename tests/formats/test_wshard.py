@@ -164,14 +164,6 @@ def test_metadata_of_wrong_types_leave_the_others_alone(channel: Any) -> None:
     assert set(faults_of(container)) == {"meta/channels", "meta/episode"}
 
 
-def test_undescribed_lanes_and_free_names_are_bytes() -> None:
-    names = ["omen/x/m", "uncert/x/m/std", "my_team/sensor", "meta"]
-    container = opened(blocks_of({name: name.encode() for name in names}))
-    for name in names:
-        assert isinstance(only(container, name), Blob)
-        assert raw_of(container, name) == name.encode()
-
-
 def test_metadata_keep_their_bytes() -> None:
     stored = '{"a" :  "ü", "n": NaN}\n'.encode()
     container = opened(blocks_of({"meta/extra": stored, "meta/wshard": b"\xff no json"}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -110,7 +109,3 @@ def state(container: Container) -> dict[bytes, bytes | str]:
         except GlassfsError:
             found[name] = "damaged"
     return found
-
-
-def prefixed(columns: list[bytes]) -> bytes:
-    return b"".join(struct.pack("<I", len(column)) + column for column in columns)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Content, Data, Documents, Json, Member, Ragged, RaggedText, Table, Text
+from glassfs.content import Array, Content, Data, Documents, Fault, Json, Member, Ragged, RaggedText, Table, Text
 from glassfs.content import Column as TableColumn
 
 # Columns of the tables and their element types; a ragged column has a column of offsets beside it.
@@ -76,13 +76,6 @@ class Column(NamedTuple):
     type: str
     dtype: str
     length: int
-
-
-class KeyFault(NamedTuple):
-    """An error in the value of a key."""
-
-    key: str
-    reason: str
 
 
 def recognise(columns: Mapping[bytes, Column]) -> TreeSequence | None:
@@ -195,57 +188,57 @@ class TreeSequence:
         table, _, name = key.partition("/")
         return name == "metadata" and self._codec(self._column(f"{table}/metadata_schema", "uint8")) == "json"
 
-    def faults(self) -> Iterator[KeyFault]:
-        """Yield violations of tskit's rules; for the values of a column only the first."""
+    def faults(self) -> Iterator[Fault]:
+        """Yield violations of tskit's rules, each with its key as place; for the values of a column only the first."""
         for key, kind in {**TEXTS, **SCHEMAS, **METADATA, **NUMBERS}.items():
             column = self._column(key)
             if column is not None and column.type != kind:
-                yield KeyFault(key, f"is {column.type}, but {kind} is expected")
+                yield Fault(key, f"is {column.type}, but {kind} is expected")
         for key, length in LENGTHS.items():
             column = self._column(key)
             if column is None:
-                yield KeyFault(key, "is missing")
+                yield Fault(key, "is missing")
             elif column.length != length:
-                yield KeyFault(key, f"has {column.length} elements, but {length} are expected")
+                yield Fault(key, f"has {column.length} elements, but {length} are expected")
         if self._numbers("format/version")[:1] != (MAJOR,):
             return  # tables of other versions are unknown
         if not 0 < self._sequence_length() < math.inf:
-            yield KeyFault("sequence_length", "is not a positive number")
+            yield Fault("sequence_length", "is not a positive number")
         for key, kind in COLUMNS.items():
             yield from self._column_faults(key, *kind.split())
         yield from self._index_faults()
         yield from self._value_faults()
 
-    def _column_faults(self, key: str, kind: str, *traits: str) -> Iterator[KeyFault]:
+    def _column_faults(self, key: str, kind: str, *traits: str) -> Iterator[Fault]:
         column = self._column(key)
         offsets = self._column(f"{key}_offset") if "ragged" in traits else None
         if column is None:
             if offsets is not None or "optional" not in traits:
-                yield KeyFault(key, "is missing")
+                yield Fault(key, "is missing")
             return
         if column.type != kind:
-            yield KeyFault(key, f"is {column.type}, but {kind} is expected")
+            yield Fault(key, f"is {column.type}, but {kind} is expected")
         rows = self.rows(_table(key)) or 0
         if "ragged" not in traits:
             if column.length != rows:
-                yield KeyFault(key, f"has {column.length} rows, but its table has {rows}")
+                yield Fault(key, f"has {column.length} rows, but its table has {rows}")
         elif offsets is None:
-            yield KeyFault(f"{key}_offset", "is missing")
+            yield Fault(f"{key}_offset", "is missing")
         elif self._offsets(key) is None:
             found = f"{offsets.type} [{offsets.length}]"
-            yield KeyFault(f"{key}_offset", f"is {found}, but uint32 or uint64 [{rows + 1}] is expected")
+            yield Fault(f"{key}_offset", f"is {found}, but uint32 or uint64 [{rows + 1}] is expected")
         elif not _rises(offsets, column.length):
-            yield KeyFault(f"{key}_offset", f"does not rise from 0 to its column's length, {column.length}")
+            yield Fault(f"{key}_offset", f"does not rise from 0 to its column's length, {column.length}")
 
-    def _index_faults(self) -> Iterator[KeyFault]:
+    def _index_faults(self) -> Iterator[Fault]:
         found = [(key, column) for key in INDEXES if (column := self._column(key)) is not None]
         if len(found) == 1:
-            yield KeyFault(found[0][0], "exists, but the other index is missing")
+            yield Fault(found[0][0], "exists, but the other index is missing")
         for key, column in found:
             if column.length != self.rows("edges"):
-                yield KeyFault(key, f"has {column.length} rows, but edges has {self.rows('edges')}")
+                yield Fault(key, f"has {column.length} rows, but edges has {self.rows('edges')}")
 
-    def _value_faults(self) -> Iterator[KeyFault]:
+    def _value_faults(self) -> Iterator[Fault]:
         import numpy as np
 
         for key, (table, lowest) in REFERENCES.items():
@@ -274,7 +267,7 @@ class TreeSequence:
                 "is not an interval of the sequence",
             )
 
-    def _first_wrong(self, keys: Sequence[str], are_valid: Callable[..., Any], reason: str) -> Iterator[KeyFault]:
+    def _first_wrong(self, keys: Sequence[str], are_valid: Callable[..., Any], reason: str) -> Iterator[Fault]:
         """Yield the first row of the columns, read side by side, whose values are wrong."""
         import numpy as np
 
@@ -288,7 +281,7 @@ class TreeSequence:
             wrong = np.flatnonzero(~are_valid(*values))
             if wrong.size:
                 found = " to ".join(str(column[wrong[0]]) for column in values)
-                yield KeyFault(keys[0], f"value {position + wrong[0]}, {found}, {reason}")
+                yield Fault(keys[0], f"value {position + wrong[0]}, {found}, {reason}")
                 return
             position += len(values[0])
 

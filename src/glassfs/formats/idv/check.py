@@ -53,7 +53,7 @@ def _table_faults(opened: IdvFile) -> Iterator[Fault]:
     for column in opened.columns():
         if not column.name:
             yield Fault(f"column {column.number}", "has no name, which ML.NET refuses")
-        elif not _is_utf8(column.name):
+        elif column.name.decode("utf-8", "ignore").encode() != column.name:
             yield Fault(f"column {column.number}", f"its name {shown(column.name)} is not UTF-8")
 
 
@@ -211,11 +211,3 @@ def _column_parts(opened: IdvFile, column: Column) -> Any:
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
-
-
-def _is_utf8(name: bytes) -> bool:
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

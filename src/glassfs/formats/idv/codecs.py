@@ -68,14 +68,10 @@ class Item:
         return self.parts or (self,)
 
 
-def _zoned() -> Item:
-    utc = Item("DateTimeOffset", "<M8[100ns]", 8, Form.ZONED_TIMES)
-    return replace(utc, parts=(utc, Item("DateTimeOffset", "<i2", 2, Form.OFFSETS, label=".offset_minutes")))
-
-
 _DATE_TIME = Item("DateTime", "<M8[100ns]", 8, Form.TIMES)
 _TIME_SPAN = Item("TimeSpan", "<m8[100ns]", 8)
-_ZONED = _zoned()
+_UTC = Item("DateTimeOffset", "<M8[100ns]", 8, Form.ZONED_TIMES)
+_ZONED = replace(_UTC, parts=(_UTC, Item("DateTimeOffset", "<i2", 2, Form.OFFSETS, label=".offset_minutes")))
 INT32 = Item("Int32", "<i4", 4)
 
 _ITEMS = {

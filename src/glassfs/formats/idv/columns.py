@@ -168,6 +168,8 @@ class Indices(StoredValues):
 class RowEnds(Made):
     """Offsets of rows among all (or all stored) elements, and the end: rows + 1 values of int64."""
 
+    unit = 8
+
     def __init__(self, blocks: Blocks, is_stored: bool) -> None:
         self._blocks = blocks
         self._is_stored = is_stored
@@ -180,15 +182,7 @@ class RowEnds(Made):
     def size(self) -> int:
         return (self._blocks.rows + 1) * 8
 
-    @property
-    def unit(self) -> int:
-        return 8
-
     def make(self, first: int, count: int) -> memoryview:
-        values: NDArray[Any] = self._values(first, count)
-        return values.view("u1").data
-
-    def _values(self, first: int, count: int) -> NDArray[Any]:
         import numpy as np
 
         blocks = self._blocks
@@ -204,7 +198,7 @@ class RowEnds(Made):
             row += taken
         if first + count > blocks.rows:
             found.append(np.array(bounds[-1:], np.int64))
-        return np.concatenate(found)
+        return np.concatenate(found).view("u1").data
 
 
 class _Texts(NamedTuple):

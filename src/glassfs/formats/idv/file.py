@@ -8,16 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from glassfs.content import Array, Container, Document, Group, Member, Records
+from glassfs.content import Array, Container, Data, Document, Group, Member, Ragged, Records, Table
+from glassfs.content import Column as TableColumn
+from glassfs.content.table import WIDEST
 from glassfs.errors import Damaged, Refused, TooLarge
 from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.check import faults
-from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32, Codec
+from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32, Codec, Item
 from glassfs.formats.idv.columns import Indices, RowEnds, StoredValues, TextRows, TextSlots, Values
 from glassfs.formats.idv.table import Column, IdvFile, Metadata, read_header, version_text
-from glassfs.formats.idv.whole import whole_table
 from glassfs.formats.idv.wire import shown
 from glassfs.formats.registry import Opening
 
@@ -88,7 +90,7 @@ class _Contents:
         yield Member((b"meta",), Group(b"meta", self._meta))
         if self.has_columns:
             yield Member((b"columns",), Group(b"columns", self._columns))
-            table = whole_table(self._opened)
+            table = _table(self._opened)
             yield Member((table.key,), table)
 
     def _columns(self) -> Iterator[Member]:
@@ -209,3 +211,42 @@ def _sparse(key: bytes, blocks: Blocks) -> Iterator[Member]:
 
 def _sparse_shape(blocks: Blocks, tail: tuple[int, ...]) -> tuple[int, ...]:
     return (blocks.stored[-1], *tail)
+
+
+def _table(opened: IdvFile) -> Table:
+    """Return the table of all readable columns, one row per row of the file; hidden columns come last.
+
+    Sparse vectors of known size become two list columns, their values and their slots; vectors of unknown size become
+    one. Making the columns reads the table of contents and no block.
+    """
+    header = opened.header
+    return Table(b"columns", header.rows, lambda: list(islice(_table_columns(opened), WIDEST)), width=header.columns)
+
+
+def _table_columns(opened: IdvFile) -> Iterator[TableColumn]:
+    for column, codec, name, _ in opened.shown():
+        blocks, key = opened.blocks(column, codec), column.name
+        if codec.item.is_text:
+            texts = TextRows(blocks)
+            records = Records(key, texts.count, texts.group, codec.type_name, texts.cost)
+            yield TableColumn(name, records, is_list=codec.dimensions is not None)
+            continue
+        if codec.size > DENSE_SLOTS:
+            ends = RowEnds(blocks, is_stored=True)
+            for item in codec.item.arrays:
+                yield _list_column(name + b".data", key, StoredValues(blocks, item), item, ends)
+            yield _list_column(name + b".indices", key, Indices(blocks, INT32), INT32, ends)
+            continue
+        for item in codec.item.arrays:
+            shown, values = name + item.label.encode(), Values(blocks, item)
+            if codec.size:
+                shape = (blocks.rows, *(codec.dimensions or ()), *item.tail)
+                yield TableColumn(shown, Array(key, values, item.dtype, shape, codec.type_name, label=item.label))
+            else:
+                yield _list_column(shown, key, values, item, RowEnds(blocks, is_stored=False))
+
+
+def _list_column(name: bytes, key: bytes, values: Data, item: Item, ends: RowEnds) -> TableColumn:
+    """Return a list column. A value shown as several numbers, such as an id, is raw bytes here."""
+    dtype = f"|V{item.width}" if item.tail else item.dtype
+    return TableColumn(name, Ragged(key, values, dtype, ends, "<i8", ends.rows))

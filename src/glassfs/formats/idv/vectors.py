@@ -77,8 +77,7 @@ class Vectors:
         return run
 
     def _has_only_dense_counts(self) -> bool:
-        """Compare bytes without NumPy: most vectors are dense, and importing NumPy takes longer than decoding a block.
-        """
+        # Compares bytes: most vectors are dense, and importing NumPy takes longer than decoding a block.
         for first in range(0, self.block.rows, ROWS_AT_ONCE):
             size = 4 * min(ROWS_AT_ONCE, self.block.rows - first)
             if self.block.read(self._counts_at + 4 * first, size) != DENSE * (size // 4):
@@ -108,8 +107,7 @@ class Vectors:
         return stored + bisect_left(range(end), slot, start, key=self._stored_index) - start
 
     def spread(self, run: Run, first: int, count: int) -> NDArray[Any]:
-        """Return elements ``[first, first + count)`` of all rows of the block, with fill values where none is stored.
-        """
+        """Return elements ``[first, first + count)`` of the block, with fill values where none is stored."""
         shown = run.filled(count)
         end, position = first + count, first
         while position < end:

@@ -215,8 +215,7 @@ class Episode:
         return [Member((b"images", *name), video) for name, video in members if isinstance(video, Video)]
 
     def _steps(self) -> list[Column]:
-        """Return the columns. Raises Damaged if the records do not match the number of frames, which is then untrusted.
-        """
+        """Return the columns. Raises Damaged if the records do not match the number of frames."""
         damage = self._records_damage()
         if damage:
             raise damage

@@ -1,4 +1,7 @@
-"""The images of an episode as contents (§6): what each image is, numbered series of images, and videos. Any thread."""
+"""The images of an episode as contents (§6): what each image is, numbered series of images, and videos.
+
+Any thread may use this module.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from typing import overload
 
 from glassfs.content import Blob, Content, EncodedImage, Extent, Fault, Group, Image, Member, Series, Video
 from glassfs.formats.kinodb.encoded_images import decoded_size
-from glassfs.formats.kinodb.predicted import PredictedImage
 from glassfs.formats.kinodb.scan import MEDIA, Scan
 from glassfs.formats.registry import Opening
+from glassfs.source import Source
 
 MOST_SERIES = 64  # cameras that are checked for being regular, each in a pass of its own
 DECODED_PIXELS = 64 << 20  # of all images in one listing
@@ -162,7 +165,7 @@ class Images:
         if scan.headers:
             header = scan.headers[image % len(scan.headers)]
             start, size = scan.starts[image], scan.sizes[image]
-            return PredictedImage(self._source, start, size, header, self._place, lambda: self._find(scan, image))
+            return _PredictedImage(self._source, start, size, header, self._place, lambda: self._find(scan, image))
         return Extent(self._source, scan.starts[image], scan.sizes[image])
 
     def _find(self, scan: Scan, image: int) -> int | None:
@@ -179,7 +182,7 @@ class Images:
     def _image_fault(self, scan: Scan, image: int) -> str | None:
         """Return what is wrong with an image; glassfs shows its bytes anyway, KinoDB may drop it silently (§6)."""
         kind, size = scan.types[scan.type_of[image]], scan.sizes[image]
-        if _is_not_utf8(kind.camera):
+        if kind.camera.decode("utf-8", "ignore").encode() != kind.camera:
             return "the camera's name is not UTF-8"
         fits = size == kind.raw_size
         declared = f"{kind.width} x {kind.height}"
@@ -193,6 +196,43 @@ class Images:
         if found != (kind.width, kind.height):
             return f"is {found[0]} x {found[1]} pixels, but {declared} are declared"
         return None
+
+
+class _PredictedImage(Extent):
+    """An image of a remote episode, at its offset if all frames are alike, as they usually are: ``header`` precedes it.
+
+    Otherwise ``find`` scans all frames and returns the image's offset, or None if there is no such image, which raises
+    Damaged. ``place`` names the images in messages.
+    """
+
+    __slots__ = ("_find", "_header", "_place")
+
+    def __init__(
+        self, source: Source, offset: int, size: int, header: bytes, place: str, find: Callable[[], int | None],
+    ) -> None:
+        super().__init__(source, offset, size)
+        self._header = header
+        self._place = place
+        self._find = find
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self.source.read_into(buffer, self._start() + offset)
+
+    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
+        self.source.scatter(buffers, self._start() + offset)
+
+    def mapped(self) -> None:
+        """Return None, as remote bytes are not in memory."""
+
+    def _start(self) -> int:
+        """Return the image's actual offset."""
+        start = self.offset - len(self._header)
+        if self.source.read(start, len(self._header)) == self._header:
+            return self.offset
+        found = self._find()
+        if found is None:
+            raise self.source.damage(f"there is no image at {start}, where one was expected", self._place)
+        return found
 
 
 class _FrameNumbers(Sequence[int]):
@@ -256,11 +296,3 @@ def _picked(column: array[int], images: Sequence[int]) -> array[int]:
     if isinstance(images, range):
         return column[images.start :: images.step]
     return array(column.typecode, map(column.__getitem__, images))
-
-
-def _is_not_utf8(name: bytes) -> bool:
-    try:
-        name.decode("utf-8")
-    except UnicodeDecodeError:
-        return True
-    return False

@@ -20,10 +20,6 @@ from glassfs.formats.wshard.table import members, record_of
 from glassfs.formats.wshard.verification import facts, faults
 
 
-def recognises(head: bytes) -> bool:
-    return head.startswith(MAGIC)
-
-
 def open_wshard(opening: Opening) -> Container:
     """Open an episode (role 5) or the manifest of one in several files (role 4).
 
@@ -49,4 +45,4 @@ def open_wshard(opening: Opening) -> Container:
     )
 
 
-FORMAT = Format("wshard", recognises, open_wshard, suffixes=BUILT_IN["wshard"])
+FORMAT = Format("wshard", lambda head: head.startswith(MAGIC), open_wshard, suffixes=BUILT_IN["wshard"])

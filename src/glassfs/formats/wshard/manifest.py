@@ -19,7 +19,7 @@ from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
 from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
 from glassfs.formats.wshard.steps import with_recording
-from glassfs.formats.wshard.table import EpisodeRecord, MetadataBlock, members
+from glassfs.formats.wshard.table import EpisodeRecord, members
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
 from glassfs.source import Kind, Source
@@ -262,8 +262,8 @@ class _Whole:
 
     def record(self) -> EpisodeRecord:
         """Return the record from the manifest, completed from the first part."""
-        blocks = [MetadataBlock(self._own, MANIFEST)]
-        blocks += [MetadataBlock(part.episode, block) for part in self._parts[:1] for block in (EPISODE, WSHARD)]
+        blocks = [(self._own, MANIFEST)]
+        blocks += [(part.episode, block) for part in self._parts[:1] for block in (EPISODE, WSHARD)]
         return EpisodeRecord(
             blocks, self._steps, self._rate, lambda: (content.key for content in self._joined), OF_A_PART,
         )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from glassfs.content import Cells, Column, Member, Records, Table
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
@@ -36,26 +36,18 @@ _ORDER = (
     "num_frames", "state_dim", "action_dim", CHANNELS,
 )
 _OWN_KEYS = {key for keys in _TEXTS.values() for key in keys} | {"length_T", "length_t", "chunks"}
-
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-class MetadataBlock(NamedTuple):
-    """A metadata block that describes the whole episode."""
-
-    episode: Episode
-    block: bytes
 
 
 class EpisodeRecord:
     """The record of an episode with ``steps`` steps and blocks called ``names``.
 
-    Of ``sources``, the first that has a key counts. ``left_out`` are keys that do not describe the whole episode.
+    ``sources`` are metadata blocks, each given as an episode and a name; the first that has a key counts. ``left_out``
+    are keys that do not describe the whole episode.
     """
 
     def __init__(
-        self, sources: list[MetadataBlock], steps: int | None, rate: Callable[[], float],
+        self, sources: list[tuple[Episode, bytes]], steps: int | None, rate: Callable[[], float],
         names: Callable[[], Iterable[bytes]], left_out: tuple[str, ...] = (),
     ) -> None:
         self._sources = sources
@@ -135,7 +127,7 @@ class EpisodeRecord:
 def record_of(episode: Episode) -> EpisodeRecord:
     """Return the record of an episode in one file."""
     names = partial(_names_of, episode)
-    sources = [MetadataBlock(episode, block) for block in (EPISODE, WSHARD)]
+    sources = [(episode, block) for block in (EPISODE, WSHARD)]
     return EpisodeRecord(sources, episode.metadata.length, episode.rate, names)
 
 

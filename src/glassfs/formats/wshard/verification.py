@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from glassfs.codec import compression
 from glassfs.content import Array, Fault
@@ -175,17 +175,14 @@ def _block_faults(episode: Episode) -> Iterator[Fault]:
             yield Fault(entry.label, reason)
 
 
-class _Identity(NamedTuple):
-    """SHA-256 by block, as stored by later writers (docs/formats/wshard.md §16), and names without a block."""
+def _identity(episode: Episode) -> tuple[dict[bytes, str], list[bytes]] | None:
+    """Return the SHA-256 by block that later writers store (§16), and the listed names without a block.
 
-    digests: dict[bytes, str]
-    missing: list[bytes]
-
-
-def _identity(episode: Episode) -> _Identity | None:
-    """Return the stored list, or None if there is none."""
+    Returns None if there is no list.
+    """
     present = {entry.name for entry in episode.index if entry.name is not None}
-    found = _Identity({}, [])
+    digests: dict[bytes, str] = {}
+    missing: list[bytes] = []
     with episode.json(IDENTITY) as value:
         listed = value.get("entries") if isinstance(value, dict) else None
         if not isinstance(listed, dict):
@@ -193,10 +190,10 @@ def _identity(episode: Episode) -> _Identity | None:
         for text, digest in listed.items():
             name = text.encode("utf-8", "surrogatepass")
             if name in present:
-                found.digests[name] = str(digest)[:65]
-            elif len(found.missing) < MOST_MISSING:
-                found.missing.append(name)
-    return found
+                digests[name] = str(digest)[:65]
+            elif len(missing) < MOST_MISSING:
+                missing.append(name)
+    return digests, missing
 
 
 def _identity_faults(episode: Episode) -> Iterator[Fault]:
@@ -207,10 +204,11 @@ def _identity_faults(episode: Episode) -> Iterator[Fault]:
         if IDENTITY not in episode.damaged_metadata:
             yield Fault(label(IDENTITY), "lists no entries")
         return
+    digests, missing = identity
     for entry in episode.index:
         if entry.name is None or entry.name == IDENTITY:
             continue
-        if entry.name not in identity.digests:
+        if entry.name not in digests:
             yield Fault(entry.label, "is not listed in meta/identity")
             continue
         digest = hashlib.sha256()
@@ -221,7 +219,7 @@ def _identity_faults(episode: Episode) -> Iterator[Fault]:
             raise
         except GlassfsError:
             continue  # reading the block reports it
-        if digest.hexdigest() != identity.digests[entry.name]:
+        if digest.hexdigest() != digests[entry.name]:
             yield Fault(entry.label, "its SHA-256 does not match meta/identity")
-    for name in sorted(identity.missing):
+    for name in sorted(missing):
         yield Fault(label(name), "is listed in meta/identity, but missing")
