@@ -80,8 +80,8 @@ def main() -> int:
             seeds.append(mutants.Seed(seed.name, data))
     worker.end()
     total = sum(counts.values())
-    told = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in ("opened", "refused", "crashed"))
-    print(f"{total:,} containers: {told}; {len(seeds) - sound} of them reached {found:,} lines")
+    summary = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in ("opened", "refused", "crashed"))
+    print(f"{total:,} containers: {summary}; {len(seeds) - sound} of them reached {found:,} lines")
     return 1 if counts["crashed"] else 0
 
 

@@ -66,7 +66,7 @@ def fuzz_live(
         try:
             daemon = Daemon(place, fuse, views)
         except subprocess.CalledProcessError:
-            return 2  # glassfs has said why
+            return 2  # glassfs has printed the reason
         library, mounted = Side(partial(look_at_library, views=views)), Side(look_at_mount)
         try:
             while not is_enough(counts["done"], count, seconds, begun):
@@ -120,8 +120,8 @@ def write_mutant(folder: Path, seed: Seed, others: Sequence[Seed], chance: rando
     if not seed.beside and chance.random() < 0.2:
         name = chance.choice(AWKWARD)
     (folder / name).write_bytes(damaged(seed.data, list(others), chance))
-    for neighbour, data in seed.beside:
-        (folder / neighbour).write_bytes(data)
+    for neighbor, data in seed.beside:
+        (folder / neighbor).write_bytes(data)
 
 
 def compare(batch: Path, daemon: Daemon, library: Side, mounted: Side, findings: Findings) -> Counter[str]:

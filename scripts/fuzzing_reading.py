@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 ENTRIES = 20_000
 FILES = 40
 WHOLE = 2 << 20
-"""Files up to this size are read from their beginning to their end, of others the ends."""
+"""Files up to this size are read completely; of larger ones both ends."""
 RANGE = 64 << 10
 CACHE = 32 << 20
 LONGEST_PATH = 3500
@@ -211,21 +211,21 @@ def differences(expected: Tree, found: Tree) -> list[str]:
     for name in sorted(expected.keys() | found.keys()):
         wanted, seen = expected.get(name, NOWHERE), found.get(name, NOWHERE)
         if wanted[:2] != seen[:2]:
-            lines.append(f"{name!a}: the library shows {_told(wanted)}, the mount {_told(seen)}")
+            lines.append(f"{name!a}: the library shows {_in_words(wanted)}, the mount {_in_words(seen)}")
         elif wanted.parts != seen.parts and wanted.size is not None:
             for (offset, count), one, other in zip(ranges(name, wanted.size), wanted.parts, seen.parts, strict=False):
                 if one != other:
-                    told = [_told_bytes(part) for part in (one, other)]
-                    lines.append(f"{name!a}: {count} bytes at {offset}: the library has {told[0]}, the mount {told[1]}")
+                    both = f"the library has {_bytes_in_words(one)}, the mount {_bytes_in_words(other)}"
+                    lines.append(f"{name!a}: {count} bytes at {offset}: {both}")
     return lines
 
 
-def _told(seen: Seen) -> str:
+def _in_words(seen: Seen) -> str:
     what = {"d": "a directory", "f": "a file", "l": "a link", "?": "nothing"}[seen.kind]
     return what if seen.kind != "f" else f"{what} of {seen.size} bytes" if seen.size is not None else f"{what}, unsized"
 
 
-def _told_bytes(part: int | None) -> str:
+def _bytes_in_words(part: int | None) -> str:
     return "an error" if part is None else f"{part & 0xFFFFFFFF} bytes with checksum {part >> 32:08x}"
 
 

@@ -10,7 +10,6 @@ PROGRAMS = {
     "chromium": "apt install chromium",
     "ffmpeg": "apt install ffmpeg",
     "moto_server": "pip install -e '.[dev]'",
-    "nginx": "apt install nginx-light",
     "openssl": "apt install openssl",
     "rclone": "pip install -e '.[dev]'",
     "ssh-keygen": "apt install openssh-client",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import FEWEST_EXAMPLES, LEVELS, ROOT, Scale, adapt_settings
+from tests.conftest import FEWEST_EXAMPLES, ROOT, adapt_settings
 
 
 @pytest.mark.parametrize(("level", "examples"), [("short", 20), ("all", 200), ("long", 4000)])
@@ -30,20 +29,6 @@ def test_level_sets_the_number_of_examples(level: str, examples: int) -> None:
     assert FEWEST_EXAMPLES <= 20
 
 
-def test_slow_example_is_no_failure() -> None:
-    calls = []
-
-    @settings(max_examples=3, deadline=1)
-    @given(st.integers())
-    def slow(number: int) -> None:
-        time.sleep(0.01)  # longer than the deadline of the decorator
-        calls.append(number)
-
-    adapt_settings(slow, "short")
-    slow()
-    assert calls
-
-
 @pytest.mark.parametrize(("level", "marks"), [
     ("short", ""), pytest.param("all", "slow", marks=pytest.mark.slow),
     pytest.param("long", "slow long", marks=pytest.mark.slow),
@@ -56,9 +41,3 @@ def test_levels_deselect_slow_tests(level: str, marks: str) -> None:
     assert ("test_benchmark_measures_all_sides" in done.stdout) == ("slow" in marks)
     assert ("test_an_hour_of_live_mutants" in done.stdout) == ("long" in marks)
     assert "test_containers_of_the_demo_are_sound" in done.stdout
-
-
-def test_scale_follows_the_level(scale: Scale, request: pytest.FixtureRequest) -> None:
-    level = request.config.getoption("--level")
-    assert scale(1, 2, 3) == 1 + LEVELS.index(level)
-    assert scale(1, 2) == (1 if level == "short" else 2)

@@ -21,7 +21,7 @@ def test_weights_are_bounded() -> None:
     entries.put("a", "", 6)
     entries.put("a", "", 4)
     entries.put("b", "", 6)
-    assert (entries.weight, len(entries)) == (10, 2)
+    assert (entries.weight, len(entries.items())) == (10, 2)
     assert entries.reweigh("b", 7) == [("a", "")]
     assert entries.reweigh("a", 7) == []
     assert entries.put("large", "", 99) == [("b", "")]
@@ -48,4 +48,4 @@ def test_removed_entries_are_not_reported_as_evicted() -> None:
     assert entries.pop_where(lambda key: key % 2 == 0) == ["2", "4"]
     assert entries.weight == 4
     entries.clear()
-    assert (entries.weight, len(entries), evicted) == (0, 0, [])
+    assert (entries.weight, entries.items(), evicted) == (0, [], [])

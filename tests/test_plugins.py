@@ -128,41 +128,28 @@ def test_format_is_unknown_without_its_package(wave: Path) -> None:
     assert done.stderr.decode() == f"glassfs: {wave}: is not a container of a known format\n"
 
 
-def test_installed_format_is_recognized(installed: Path, wave: Path) -> None:
-    done = glassfs("ls", "-R", wave, path=installed)
-    assert done.returncode == 0
-    assert done.stdout.decode() == "/:\nmeta/\nsamples.npy\n\n/meta:\nnote.txt\n"
-
-
-def test_files_of_an_installed_format_are_shown_by_views(installed: Path, wave: Path) -> None:
-    done = glassfs("cat", wave, "meta/note.txt", "samples.npy", path=installed)
-    assert done.returncode == 0
-    assert done.stdout.startswith(b"made by a third party\x93NUMPY")
-    assert done.stdout.endswith(b"\n" + SAMPLES)
-
-
-def test_containers_of_an_installed_format_are_listed(installed: Path, wave: Path) -> None:
-    (wave.parent / "plain.txt").write_text("x")
-    done = glassfs("ls", wave.parent, path=installed)
-    assert done.stdout.decode().split() == ["plain.txt", "tone.bin/"]
-
-
-def test_errors_of_an_installed_format_are_one_line(installed: Path, wave: Path) -> None:
-    wave.write_bytes(WAVE[:-1])
-    done = glassfs("ls", wave, path=installed)
-    assert (done.returncode, done.stderr) == (1, f"glassfs: {wave}: 3 samples do not fit\n".encode())
-
-
-def test_installed_format_opens_siblings(installed: Path, wave: Path) -> None:
+def test_installed_format_works_like_a_built_in_one(installed: Path, wave: Path) -> None:
+    """It is recognized, listed in folders, opens siblings, and its contents are shown by views."""
     (wave.parent / "lyrics.txt").write_text("la la")
-    assert glassfs("cat", wave, "meta/lyrics.txt", path=installed).stdout == b"la la"
+    done = glassfs("ls", "-R", wave, path=installed)
+    assert (done.returncode, done.stdout) == (0, b"/:\nmeta/\nsamples.npy\n\n/meta:\nlyrics.txt\nnote.txt\n")
+    done = glassfs("cat", wave, "meta/note.txt", "meta/lyrics.txt", "samples.npy", path=installed)
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"made by a third partyla la\x93NUMPY")
+    assert done.stdout.endswith(b"\n" + SAMPLES)
+    assert glassfs("ls", wave.parent, path=installed).stdout.split() == [b"lyrics.txt", b"tone.bin/"]
 
 
-def test_hint_of_an_installed_format_is_shown(installed: Path, wave: Path) -> None:
-    wave.write_bytes(b"WAVE2D" + WAVE[6:])
+@pytest.mark.parametrize(("data", "reason"), [
+    (WAVE[:-1], "3 samples do not fit"),
+    (b"WAVE2D" + WAVE[6:], "is a wave of version 2, which this package does not know"),
+])
+def test_errors_and_hints_of_an_installed_format_are_shown(
+    installed: Path, wave: Path, data: bytes, reason: str,
+) -> None:
+    wave.write_bytes(data)
     done = glassfs("ls", wave, path=installed)
-    said = f"glassfs: {wave}: is a wave of version 2, which this package does not know\n"
-    assert (done.returncode, done.stderr.decode()) == (1, said)
+    assert (done.returncode, done.stderr.decode()) == (1, f"glassfs: {wave}: {reason}\n")
 
 
 def log_of(path: Path, packages: Path) -> list[str]:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import batch, chart, growth, markdown
+from benchmarks import batch, growth, markdown
 from benchmarks.growth import Grown
 from benchmarks.recipes import CACHES
 from benchmarks.report import Report, growth_text, row_text
@@ -75,8 +75,6 @@ def _measure(runner: Runner, report: Report, options: argparse.Namespace) -> Non
             report.write_json(options.json)
         if options.markdown:
             markdown.write(report, options.markdown)
-        if options.chart:
-            chart.draw(report.rows, options.chart)
 
 
 @contextlib.contextmanager
@@ -103,11 +101,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", type=float, default=1.0, help="shrink all data, such as 0.01 to try it out (1)")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data there; needs 30 GB at scale 1")
     parser.add_argument(
-        "--beside", metavar="PROGRAM", help="another glassfs, such as that of another version, to be measured beside",
+        "--beside", metavar="PROGRAM", help="measure another glassfs as well, such as another version",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write tables such as docs/performance.md has")
-    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw a PNG")
     return parser
 
 

@@ -53,7 +53,7 @@ def measure(folder: Path, runs: int, scale: float, say: Callable[[str], None]) -
             say(f"batch: run {run} of {runs}, --jobs {jobs}")
             took, peak = verified(data, jobs, folder / "report.jsonl", count)
             memory = max(memory, peak)
-            if run:  # the one before brings everything into memory
+            if run:  # run 0 only reads everything into memory
                 seconds[jobs].append(took)
     shutil.rmtree(data)
     say("")

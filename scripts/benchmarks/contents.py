@@ -166,32 +166,14 @@ def write_keys(path: Path, count: int) -> None:
     write_ikv2(path, {f"key_{number:06d}": values[number % 3](number) for number in range(count)})
 
 
-def write_folder(path: Path, count: int) -> None:
-    """Write ``count`` small stores, a hundred in each folder."""
-    path.mkdir()
-    stored = _small_store(path)
+def write_folder(path: Path, count: int, per_folder: int = 0) -> None:
+    """Write ``count`` small stores into one folder, or into folders of ``per_folder`` each."""
     for number in range(count):
-        below = path / f"batch_{number // 100:03d}"
-        below.mkdir(exist_ok=True)
-        (below / f"store_{number:06d}.kas").write_bytes(stored)
-
-
-def write_objects(path: Path, count: int) -> None:
-    """Write ``count`` small stores in one folder."""
-    path.mkdir()
-    stored = _small_store(path)
-    for number in range(count):
-        (path / f"store_{number:06d}.kas").write_bytes(stored)
-
-
-def _small_store(folder: Path) -> bytes:
-    path = folder / "store.kas"
-    with KastoreWriter(path) as store:
-        for name in ("nodes/time", "nodes/flags", "edges/left", "edges/right"):
-            store.add(name, np.zeros(10))
-    stored = path.read_bytes()
-    path.unlink()
-    return stored
+        folder = path / f"batch_{number // per_folder:03d}" if per_folder else path
+        folder.mkdir(parents=True, exist_ok=True)
+        with KastoreWriter(folder / f"store_{number:06d}.kas") as store:
+            for name in ("nodes/time", "nodes/flags", "edges/left", "edges/right"):
+                store.add(name, np.zeros(10))
 
 
 def write_dataset(path: Path, count: int) -> None:

@@ -12,17 +12,17 @@ REQUESTS = "requests"
 
 
 def passes(status: str | Path | None, work: Callable[[], float], items: int, *keys: str) -> Results:
-    """Does ``work`` once for each key, which names its result.
+    """Do ``work`` once for each key, which names its result.
 
-    Beside it stand, where ``status`` is the file of a mount that counts, the requests for each of ``items``:
-    ``KEY requests`` and of these ``KEY LOOKUP`` and so on.
+    If ``status`` is the file of a mount that counts, also return the requests for each of ``items``: ``KEY requests``,
+    and of these ``KEY LOOKUP`` and so on.
     """
     results: Results = {}
     for key in keys:
         first, before = _requests(status), _requests(status)
         results[key] = work()
         after = _requests(status)
-        counted = after - before - (before - first)  # what asking costs
+        counted = after - before - (before - first)  # without the requests for reading the status
         if after:
             results[f"{key} {REQUESTS}"] = round(counted.total() / items, 3)
         results |= {f"{key} {opcode}": round(count / items, 3) for opcode, count in counted.items()}

@@ -1,4 +1,4 @@
-"""The containers, and what the peers mount: their exported tree as files, as a squashfs, as a tar and as HDF5."""
+"""The containers, and what the peers mount: their exported tree as files, as a squashfs and as a tar."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CONTAINERS = {
     "sparse": Container("sparse.kdb", 5 << 30, 2 * MIB, contents.write_sparse_frames, _paths()),
     "store": Container("store.kas", 20 * MIB, MIB, contents.write_store, _paths("nodes/time.npy")),
     "keys": Container("keys.ikv", 20_000, 200, contents.write_keys, _paths("root")),
-    "folder": Container("folder", 10_000, 100, contents.write_folder, _paths()),
+    "folder": Container("folder", 10_000, 100, partial(contents.write_folder, per_folder=100), _paths()),
     "dataset": Container("dataset", 3_000, 24, contents.write_dataset, _paths()),
     "changing": Container("changing.kas", MIB, MIB, contents.write_changing, _paths("data.npy")),
     "changing-folder": Container("folder", MIB, MIB, contents.write_changing_folder, _paths()),
@@ -76,7 +76,7 @@ CONTAINERS = {
     "huge-large": Container("huge.kdb", 10 << 30, 2 * MIB, contents.write_sparse_frames, _paths()),
     "shard": Container("shard.wshard", 16 * MIB, MIB, partial(contents.write_film, codec="zstd"), _paths()),
     "many-keys": Container("keys.ikv", 60_000, 200, contents.write_keys, _paths()),
-    "objects": Container("objects", 10_000, 20, contents.write_objects, _paths()),
+    "objects": Container("objects", 10_000, 20, contents.write_folder, _paths()),
     "takes": Container("takes", 500, 10, contents.write_dataset, _paths()),
     "few-keys": Container("few-keys.ikv", 2_000, 20, contents.write_keys, _paths("root")),
 }
@@ -110,11 +110,6 @@ class Dataset:
     def tar(self) -> Path:
         return self._made("tree.tar", lambda path: _run("tar", "-C", self.tree, "-cf", path, "."))
 
-    @property
-    def hdf5(self) -> Path:
-        """A folder with ``data.h5``, in which every exported array is a dataset named like its file."""
-        return self._made("hdf5", self._write_hdf5)
-
     def remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -133,14 +128,6 @@ class Dataset:
         for start in range(0, max(1, len(paths)), PATHS_PER_COMMAND):
             _run(*export, *paths[start : start + PATHS_PER_COMMAND], target)
 
-    def _write_hdf5(self, target: Path) -> None:
-        import h5py
-        import numpy as np
-
-        target.mkdir()
-        with h5py.File(target / "data.h5", "w") as file:
-            for path in self.tree.rglob("*.npy"):
-                file[path.relative_to(self.tree).as_posix()] = np.load(path, mmap_mode="r")
 
 
 def _run(*command: str | Path) -> None:

@@ -35,14 +35,14 @@ class Growth:
 
 @dataclass(frozen=True)
 class Grown:
-    """The medians by size."""
+    """A growth and its medians by size."""
 
     growth: Growth
     medians: Mapping[int, float]
 
     @property
     def exponent(self) -> float:
-        """e, if the time grows like the e-th power of the size from the first to the last."""
+        """Return e if the time grows like the e-th power of the size, from the first size to the last."""
         values = list(self.medians.values())
         return math.log(max(values[-1], 1e-9) / max(values[0], 1e-9)) / math.log(SPAN)
 
@@ -68,7 +68,7 @@ GROWTHS = (
 
 
 def measure_all(runner: Runner, wanted: Callable[[str], bool], done: Callable[[Grown], None]) -> None:
-    """Measures those of GROWTHS whose title and unit are wanted, and tells ``done`` each."""
+    """Measure those of GROWTHS whose title and unit are wanted, and call ``done`` with each result."""
     chosen = [growth for growth in GROWTHS if wanted(f"{growth.title} {growth.unit}")]
     for number, growth in enumerate(chosen):
         datasets = [runner.dataset(growth.container, factor * growth.share) for factor in FACTORS]

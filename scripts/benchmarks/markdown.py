@@ -11,7 +11,7 @@ from benchmarks.workloads import Goal
 SIDES = {
     "squashfuse_ll": "squashfuse_ll", "ratarmount": "ratarmount", "plain": "plain files", "C server": "C server",
 }
-"""What has a column of its own; all others share one."""
+"""Sides with a column of their own; all others share one."""
 
 
 def write(report: Report, path: Path) -> None:

@@ -105,7 +105,7 @@ def find(path: str) -> Recipe:
 
 
 def count(place: Place) -> int:
-    """List the frames, episodes or keys."""
+    """Return the number of frames, episodes or keys."""
     return place.dataset.size
 
 
@@ -114,7 +114,7 @@ def large_frames(place: Place) -> int:
 
 
 def containers(place: Place) -> int:
-    """List the first folder of the dataset."""
+    """Return the number of containers in the first folder of the dataset."""
     return part_size(place.dataset.size)
 
 

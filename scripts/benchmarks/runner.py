@@ -20,7 +20,7 @@ BESIDE = "beside"
 
 
 class Runner:
-    """Keeps its data in ``folder``; ``scale`` shrinks them. ``beside`` is the program of another glassfs, if any."""
+    """Run workloads on data in ``folder``, shrunk by ``scale``; ``beside`` is the program of another glassfs."""
 
     def __init__(
         self, folder: Path, runs: int, scale: float, keeps_data: bool, beside: str | None = None,
@@ -36,13 +36,13 @@ class Runner:
         self.failures: list[str] = []
 
     def dataset(self, name: str, factor: float = 1.0) -> Dataset:
-        """A container of ``data.CONTAINERS``, ``factor`` times as large as it is at this scale."""
+        """Return a container of ``data.CONTAINERS``, ``factor`` times as large as it is at this scale."""
         container = CONTAINERS[name]
         size = int(max(container.least, container.size * self.scale) * factor)
         return Dataset(container, self.folder / f"{name}-{size}", size)
 
     def run(self, workloads: Sequence[Workload], done: Callable[[Workload, Samples], None]) -> None:
-        """Runs the workloads and tells ``done`` the samples of each."""
+        """Run the workloads and call ``done`` with the samples of each."""
         for number, workload in enumerate(workloads):
             dataset = self.dataset(workload.container)
             memory = int(workload.memory * min(1.0, self.scale))
@@ -54,12 +54,12 @@ class Runner:
     def measure(
         self, name: str, dataset: Dataset, participants: Sequence[Participant], memory: int = SMALL, part: str = "",
     ) -> Samples:
-        """The samples of one workload from ``runs`` rounds. Participants that are not installed are left out."""
+        """Return the samples of one workload from ``runs`` rounds. Participants that are not installed are left out."""
         present = [participant for participant in self._with_others(participants) if self._is_there(participant)]
         say(f"{name}: preparing")
         for participant in present:
             self._sides[participant.side].image(dataset)
-        write_back(self.folder)  # what was written must not be on its way to the disk while others read
+        write_back(self.folder)  # writing to the disk would slow down the reads
         samples: dict[str, dict[str, list[float]]] = {p.label: defaultdict(list) for p in present}
         for number in range(self.runs):
             for participant in present:
@@ -79,7 +79,7 @@ class Runner:
             dataset.remove()
 
     def _with_others(self, participants: Sequence[Participant]) -> list[Participant]:
-        """The participants, each that is glassfs followed by the other glassfs."""
+        """Return the participants, with the other glassfs after each that is glassfs."""
         found = []
         for participant in participants:
             found.append(participant)
@@ -95,12 +95,12 @@ class Runner:
         return reason is None
 
     def _observed(self, participant: Participant, dataset: Dataset, memory: int, part: str) -> Results:
-        """The results of the recipe and those of the daemon. What the recipe itself tells wins."""
+        """Return the results of the daemon, updated with those of the recipe."""
         with self._sides[participant.side].opened(dataset, part) as place:
             make_ready(memory)
             if place.daemon is None:
                 return participant.recipe(place)
-            # Its status comes from glassfs itself, so it is asked first and last, outside of what is counted.
+            # Reading the status causes requests, so it is read first and last, outside of what is counted.
             blocks = place.blocks_decoded()
             cpu, read = place.cpu(), place.bytes_read()
             results = participant.recipe(place)
@@ -114,7 +114,7 @@ class Runner:
 
 
 def write_back(folder: Path) -> None:
-    """Waits until everything is on the disk of this one file system: sync(2) waits for all, also for one that hangs."""
+    """Write this one file system to its disk. sync(2) would wait for all, also for one that hangs."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -125,7 +125,7 @@ def write_back(folder: Path) -> None:
 
 
 def say(words: str) -> None:
-    """Where the benchmark is, on a line of the terminal that is written again and again."""
+    """Show the progress on a line of the terminal, replacing the previous one."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{words}")
         sys.stderr.flush()

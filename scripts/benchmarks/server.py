@@ -1,7 +1,7 @@
-"""The S3 server of the tests in a process of its own, with a delay for each request and a shared bandwidth.
+"""Run the S3 server of the tests in a separate process, with a delay for each request and a shared bandwidth.
 
 ``python -m benchmarks.server PATH`` serves a file or a folder until its standard input ends. It prints its URL, and
-for each line that it reads the requests so far; the line ``reset`` starts a new count.
+for each line of input the number of requests so far; the line ``reset`` starts a new count.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any
 
 SCRIPTS = Path(__file__).parent.parent
 DELAY = 0.05
-BANDWIDTH = 100e6
-"""Bytes in a second."""
+BANDWIDTH = 100e6  # bytes per second
 BUCKET = "benchmark"
 RESET, COUNT = "reset", "count"
 LIST, GET, SENT = "LIST", "GET", "sent"
@@ -29,7 +28,7 @@ CREDENTIALS = {
 
 
 class Server:
-    """The process, and where to find in it what it serves."""
+    """The server process and the URLs of the file or folder that it serves."""
 
     def __init__(self, process: subprocess.Popen[str], served: Path) -> None:
         self._process = process
@@ -39,16 +38,16 @@ class Server:
         self.web_url = f"{self._address}/{BUCKET}/{served.name}"
 
     def reset(self) -> None:
-        """From now on it counts anew."""
+        """Start a new count."""
         self._say(RESET)
 
     def counts(self) -> Counter[str]:
-        """The requests: LIST, and the others by their methods; and the bytes of bodies as ``sent``."""
+        """Return the requests as LIST or by method, and the bytes of bodies as ``sent``."""
         return Counter(self._say(COUNT))
 
     @property
     def environment(self) -> dict[str, str]:
-        """With which programs find it, rclone as the remote ``slow``."""
+        """Return variables that lead programs to the server; for rclone it is the remote ``slow``."""
         rclone = {
             "RCLONE_CONFIG": os.devnull, "RCLONE_CONFIG_SLOW_TYPE": "s3", "RCLONE_CONFIG_SLOW_PROVIDER": "Other",
             "RCLONE_CONFIG_SLOW_ENDPOINT": self._address, "RCLONE_CONFIG_SLOW_ENV_AUTH": "true",
@@ -72,13 +71,13 @@ class Server:
 
 @contextlib.contextmanager
 def serving(path: Path) -> Iterator[Server]:
-    """A server that has the file, or all files of the folder, by the name that it has here."""
+    """Yield a server of the file, or of all files in the folder, under their names."""
     command = [sys.executable, "-m", "benchmarks.server", path]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=SCRIPTS,
     ) as process:
         yield Server(process, path)
-        # Its standard input is closed now, and with that it ends.
+        # Popen closes the standard input, which ends the server.
 
 
 def _serve(path: Path) -> None:

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import ctypes
 import functools
-import importlib.util
 import json
 import mmap
 import os
@@ -25,7 +24,7 @@ from pathlib import Path
 from benchmarks.data import GLASSFS, Dataset
 from benchmarks.server import BUCKET, Server, serving
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 CHUNK = 4 << 20
 STATUS = ".glassfs/status.json"
 LIBFUSE_2 = "libfuse.so.2"
@@ -182,7 +181,7 @@ class Glassfs(Mount):
         subprocess.run([*self.command, image, point], check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
-class Distant(Mount):
+class RemoteMount(Mount):
     """A mount of an image on a slow server. ``arguments`` may contain the words URL and WEB_URL."""
 
     def __init__(
@@ -231,27 +230,6 @@ class Served(Side):
         warm(image, part)
         with serving(image) as server:
             yield Place(dataset, image, server=server)
-
-
-class Hdfuse(Mount):
-    """hdfuse, whose own command chooses the mount point and starts an editor there."""
-
-    # It asks for what h5py had before version 3 and NumPy before version 2.3.
-    PROGRAM = """
-import sys, fuse, h5py, hdfuse.hdfuse, numpy
-class Old(numpy.ndarray):
-    tostring = numpy.ndarray.tobytes
-h5py.Dataset.value = property(lambda dataset: dataset[()].view(Old))
-fuse.FUSE(hdfuse.hdfuse.HDFuse5(sys.argv[1]), sys.argv[2], foreground=False)
-"""
-
-    def __init__(self) -> None:
-        super().__init__("hdfuse", "hdf5", sys.executable, "-c", self.PROGRAM, below="data.h5")
-
-    def missing(self) -> str | None:
-        if importlib.util.find_spec("hdfuse") is None:
-            return "hdfuse not installed"
-        return super().missing()
 
 
 class Compiled(Mount):
@@ -317,13 +295,12 @@ SIDES: dict[str, Side] = {
         Unmounted("plain"),
         Mount("squashfuse_ll", "squashfs", "squashfuse_ll"),
         Mount("ratarmount", "tar", _beside_python("ratarmount")),
-        Hdfuse(),
         Compiled("C server", "tree", FLOOR),
         Unmounted("memory"),
-        Distant("distant glassfs", "container", GLASSFS, "mount", URL, status=STATUS),
-        Distant("rclone", "container", *RCLONE),
-        Distant("rclone, full cache", "container", *RCLONE, *FULL),
-        Distant("distant ratarmount", "tar", _beside_python("ratarmount"), *IN_MEMORY, WEB_URL, stays=True),
+        RemoteMount("remote glassfs", "container", GLASSFS, "mount", URL, status=STATUS),
+        RemoteMount("rclone", "container", *RCLONE),
+        RemoteMount("rclone, full cache", "container", *RCLONE, *FULL),
+        RemoteMount("remote ratarmount", "tar", _beside_python("ratarmount"), *IN_MEMORY, WEB_URL, stays=True),
         Served(),
     )
 }
@@ -389,8 +366,8 @@ def _daemon_of(point: Path) -> int | None:
 
 
 def _wait(is_done: Callable[[], bool], complaint: str) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not is_done():
         if time.monotonic() > end:
-            raise TimeoutError(f"{complaint} within {PATIENCE:.0f} s")
+            raise TimeoutError(f"{complaint} within {TIMEOUT_SECONDS:.0f} s")
         time.sleep(0.001)

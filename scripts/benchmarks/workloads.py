@@ -14,7 +14,7 @@ from benchmarks.server import LIST, SENT
 
 COLD = "mount fresh and its cache cold, what it reads warm"
 KEPT = "the same mount once more, the kernel's caches kept"
-FAR = "mount fresh and its cache cold, a server with 50 ms a request and 100 MB/s"
+REMOTE = "mount fresh and its cache cold, a server with 50 ms a request and 100 MB/s"
 RATE, SPEED = "rate", "speed"
 SMALL, LARGE = 512 << 20, 4 << 30
 
@@ -215,7 +215,7 @@ def _of_tables() -> tuple[Workload, ...]:
 
 
 def _of_stores() -> tuple[Workload, ...]:
-    readers = _mounts(recipes.read("nodes/time.npy"), *FAST, "hdfuse", kastore_load=recipes.kastore_column)
+    readers = _mounts(recipes.read("nodes/time.npy"), *FAST, kastore_load=recipes.kastore_column)
     column = Workload("store", "store", readers, (
         Measure("seconds", "2.7 MB column of a 20 MB store, open to last byte",
                 (at_most(3, "kastore load"),)),
@@ -327,7 +327,7 @@ def _of_remote() -> tuple[Workload, ...]:
     """Return a workload on a slow server."""
 
     def ours(recipe: Recipe) -> Participant:
-        return Participant("glassfs", "distant glassfs", recipe)
+        return Participant("glassfs", "remote glassfs", recipe)
 
     def peers(recipe: Recipe, *sides: str) -> tuple[Participant, ...]:
         return tuple(Participant(side, side, recipe) for side in sides)
@@ -338,62 +338,62 @@ def _of_remote() -> tuple[Workload, ...]:
     )
     opened = tuple(
         Workload(f"remote-{name.lower()}", container, (ours(reaching.list_root),), (
-            Measure("seconds", f"mount and ls -l of the root, {name}", state=FAR),
-            Measure(REQUESTS, f"the same, {name}, requests", (Goal(f"≤ {most}", extra=most),), "count", FAR),
+            Measure("seconds", f"mount and ls -l of the root, {name}", state=REMOTE),
+            Measure(REQUESTS, f"the same, {name}, requests", (Goal(f"≤ {most}", extra=most),), "count", REMOTE),
         ))
         for name, container, most in roots
     )
     pictures = tuple(
         Workload(name, data, (ours(reaching.first_picture),), (
-            Measure("seconds", f"mount and first picture of a sparse .kdb of 10 GB, {words}", state=FAR),
-            Measure(REQUESTS, f"the same, {words}, requests", (Goal("≤ 6", extra=6),), "count", FAR),
-            Measure(SENT, f"the same, {words}, bytes", (Goal("≤ 2 MB", extra=2e6),), "bytes", FAR),
+            Measure("seconds", f"mount and first picture of a sparse .kdb of 10 GB, {words}", state=REMOTE),
+            Measure(REQUESTS, f"the same, {words}, requests", (Goal("≤ 6", extra=6),), "count", REMOTE),
+            Measure(SENT, f"the same, {words}, bytes", (Goal("≤ 2 MB", extra=2e6),), "bytes", REMOTE),
         ))
         for name, data, words in (
             ("remote-picture", "huge", "256 × 256 raw"), ("remote-large-picture", "huge-large", "640 × 480 raw"),
         )
     )
     both, container = ("rclone", "rclone, full cache"), "column.kas"
-    ratarmount = Participant("ratarmount", "distant ratarmount", reaching.cat("data.npy"))
+    ratarmount = Participant("ratarmount", "remote ratarmount", reaching.cat("data.npy"))
     readers = (ours(reaching.cat("data.npy")), *peers(reaching.cat(container), *both), ratarmount)
     cat = Workload("remote-cat", "column", (*readers, Participant("curl", "served", reaching.stream)), (
-        Measure("seconds", "cat of 256 MB", (Goal("≥ 70 MB/s", extra=1 / 70),), SPEED, FAR),
-        Measure(SHARE, "the same, times its bytes that are sent", (Goal("≤ 1.1", extra=1.1),), "count", FAR),
-        Measure(REQUESTS, "the same, requests", (), "count", FAR),
+        Measure("seconds", "cat of 256 MB", (Goal("≥ 70 MB/s", extra=1 / 70),), SPEED, REMOTE),
+        Measure(SHARE, "the same, times its bytes that are sent", (Goal("≤ 1.1", extra=1.1),), "count", REMOTE),
+        Measure(REQUESTS, "the same, requests", (), "count", REMOTE),
     ), LARGE)
     parts = Workload("remote-random", "column", (
         ours(reaching.random_parts("data.npy")), *peers(reaching.random_parts(container), *both),
-        Participant("ratarmount", "distant ratarmount", reaching.random_parts("data.npy")),
+        Participant("ratarmount", "remote ratarmount", reaching.random_parts("data.npy")),
     ), (
-        Measure("p50", "100 random reads of 4 KiB out of 256 MB, p50", state=FAR),
-        Measure("p99", "the same, p99", state=FAR),
-        Measure(REQUESTS, "the same, requests", (Goal("≤ 100", extra=100),), "count", FAR),
-        Measure(SENT, "the same, bytes", (Goal("≤ 512 KiB each", extra=100 * 512 << 10),), "bytes", FAR),
+        Measure("p50", "100 random reads of 4 KiB out of 256 MB, p50", state=REMOTE),
+        Measure("p99", "the same, p99", state=REMOTE),
+        Measure(REQUESTS, "the same, requests", (Goal("≤ 100", extra=100),), "count", REMOTE),
+        Measure(SENT, "the same, bytes", (Goal("≤ 512 KiB each", extra=100 * 512 << 10),), "bytes", REMOTE),
     ))
     twice = Workload("remote-disk", "column", (Participant("glassfs", "served", reaching.cat_twice("data.npy")),), (
-        Measure(FIRST, "cat of 256 MB with disk_cache, first mount", (), SPEED, FAR),
+        Measure(FIRST, "cat of 256 MB with disk_cache, first mount", (), SPEED, REMOTE),
         Measure(AGAIN, "the same, second mount", (), SPEED, "a fresh mount with the disk cache of another one"),
-        Measure(f"{AGAIN}: {REQUESTS}", "the same, second mount, requests", (Goal("≤ 1", extra=1),), "count", FAR),
-        Measure(f"{AGAIN}: {SENT}", "the same, second mount, bytes", (), "bytes", FAR),
+        Measure(f"{AGAIN}: {REQUESTS}", "the same, second mount, requests", (Goal("≤ 1", extra=1),), "count", REMOTE),
+        Measure(f"{AGAIN}: {SENT}", "the same, second mount, bytes", (), "bytes", REMOTE),
     ), LARGE)
     folder = Workload("remote-folder", "objects", (
         ours(reaching.list_root), *peers(reaching.list_below("objects"), "rclone"),
     ), (
-        Measure("seconds", "mount and ls -l of a folder of 10,000 objects", state=FAR),
-        Measure(LIST, "the same, requests for lists", (Goal("≤ 10", extra=10),), "count", FAR),
-        Measure(OTHERS, "the same, other requests", (Goal("none"),), "count", FAR),
+        Measure("seconds", "mount and ls -l of a folder of 10,000 objects", state=REMOTE),
+        Measure(LIST, "the same, requests for lists", (Goal("≤ 10", extra=10),), "count", REMOTE),
+        Measure(OTHERS, "the same, other requests", (Goal("none"),), "count", REMOTE),
     ))
     command = Workload("remote-command", "store", (
         Participant("glassfs", "served", reaching.list_by_command),
         Participant("of a local file", "memory", reaching.list_here),
     ), (
-        Measure("seconds", "glassfs ls s3://… of a store of 20 MB, process start included", state=FAR),
-        Measure(REQUESTS, "the same, requests", (), "count", FAR),
+        Measure("seconds", "glassfs ls s3://… of a store of 20 MB, process start included", state=REMOTE),
+        Measure(REQUESTS, "the same, requests", (), "count", REMOTE),
     ))
     train = Workload("remote-samples", "takes", (ours(reaching.train),), (
-        Measure(FIRST, "8 workers, 2,000 random samples over 500 containers, first pass", (), RATE, FAR),
-        Measure("each", "the same, requests for each container", (), "count", FAR),
-        Measure(SHARE, "the same, times the containers' bytes that are sent", (), "count", FAR),
+        Measure(FIRST, "8 workers, 2,000 random samples over 500 containers, first pass", (), RATE, REMOTE),
+        Measure("each", "the same, requests for each container", (), "count", REMOTE),
+        Measure(SHARE, "the same, times the containers' bytes that are sent", (), "count", REMOTE),
     ))
     return command, *opened, *pictures, cat, parts, twice, folder, train
 

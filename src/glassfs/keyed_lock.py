@@ -20,10 +20,6 @@ class KeyedLock:
         self._lock = threading.Lock()
         self._users: dict[Hashable, _Users] = {}
 
-    def __len__(self) -> int:
-        """Return the number of keys in use."""
-        return len(self._users)
-
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
         """Hold the lock of ``key``, waiting while another thread holds it. Not reentrant."""

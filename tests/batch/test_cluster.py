@@ -96,19 +96,6 @@ def test_work_of_a_killed_worker_is_repeated_once(scheduler: str, tmp_path: Path
     assert same_lines(report, whole)
 
 
-def test_resume_after_kill_completes_the_report(two_workers: str, tmp_path: Path) -> None:
-    folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
-    report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
-    with stuck(report, "verify", folder, "--scheduler", two_workers) as program:
-        program.kill()
-        program.wait()
-    assert len(lines_of(report)) < 1500
-    done = glassfs("verify", folder, "--scheduler", two_workers, "--report", report, "--resume")
-    assert (done.status, done.errors) == (1, ["1,500 containers, 1,500 faults"])
-    glassfs("verify", folder, "--report", whole)
-    assert same_lines(report, whole)
-
-
 def test_sigterm_ends_the_command_with_one_line(two_workers: str, tmp_path: Path) -> None:
     folder = many_links(cut_short(tmp_path / "cut"), tmp_path / "data", 1500)
     with stuck(tmp_path / "report.jsonl", "verify", folder, "--scheduler", two_workers) as program:

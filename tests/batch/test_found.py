@@ -11,7 +11,7 @@ import pytest
 
 from glassfs.batch import found
 from glassfs.batch.found import Search, Unlisted
-from glassfs.errors import NotAllowed, NotFound
+from glassfs.errors import NotAllowed
 from glassfs.source import Entry, Kind
 from glassfs.source.local import LocalStore
 
@@ -61,11 +61,6 @@ def test_has_all_includes_folders_and_links(folder: Path) -> None:
     kinds = {one.path: one.kind for one in Search([str(folder)], has_all=True).all() if not isinstance(one, Unlisted)}
     assert kinds["link"] is Kind.LINK and kinds["b/deep"] is Kind.FOLDER
     assert len(kinds) == 6 + 1 + 5
-
-
-def test_a_missing_source_is_not_found(folder: Path) -> None:
-    with pytest.raises(NotFound):
-        Search([str(folder), str(folder / "none")])
 
 
 def test_folders_without_permission_are_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

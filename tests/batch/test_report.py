@@ -86,7 +86,7 @@ def test_an_existing_report_requires_resume(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write("a", "1", [])
-    with pytest.raises(BatchError, match="--resume continues it"):
+    with pytest.raises(BatchError, match=f"{path}: this report exists already; --resume continues it"):
         written(path)
     assert len(lines_of(path)) == 1
 
@@ -112,7 +112,7 @@ def test_only_one_program_writes_a_report(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path):
         for is_resumed in (False, True):
-            with pytest.raises(BatchError, match="another program is writing to this report"):
+            with pytest.raises(BatchError, match=f"{path}: another program is writing to this report"):
                 written(path, is_resumed)
     written(path).__exit__(None, None, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter
+
+from tests.remote.s3 import Bucket, S3Server
 
 VALUES = np.arange(300_000, dtype="f8")
 FRAMES = np.arange(3 * 4 * 5 * 3, dtype=np.uint8).reshape(3, 4, 5, 3)
@@ -53,6 +56,16 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.seek(offset)
         file.write(b"\xff" * 20)
     return path
+
+
+@pytest.fixture
+def s3(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """Serve ``bucket``, a fixture of the test's module; credentials are in the environment."""
+    with S3Server({"bucket": bucket}) as server:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "glass")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "see-through")
+        monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+        yield server
 
 
 def sparse_store(path: Path, size: int) -> Path:

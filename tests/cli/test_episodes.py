@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import pyarrow.parquet
@@ -38,6 +39,24 @@ def folder(tmp_path: Path) -> Path:
     sound(folder / "none.kas")
     (folder / "notes.txt").write_text("no container")
     return folder
+
+
+class Table(NamedTuple):
+    """A table of ``folder`` in a format, with a report; ``words`` is the command that writes them."""
+
+    form: str
+    output: Path
+    report: Path
+    words: tuple[str | Path, ...]
+
+
+@pytest.fixture(params=["jsonl", "csv"])
+def table(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Table:
+    """Return a complete table, and its report."""
+    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{request.param}"
+    words = ("episodes", folder, "--output", output, "--report", report)
+    assert glassfs(*words).status == 0
+    return Table(request.param, output, report, words)
 
 
 def shown(source: Path, form: str) -> bytes:
@@ -156,68 +175,49 @@ def test_resume_after_kill_completes_the_report(form: str, tmp_path: Path) -> No
     assert len(set(report.read_text().splitlines())) == report.read_text().count("\n") == 200
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_resume_reads_changed_containers_again(folder: Path, form: str, tmp_path: Path) -> None:
+def test_resume_reads_changed_containers_again(table: Table, folder: Path) -> None:
     """Their rows are at the end; rows of deleted containers are dropped."""
-    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
-    arguments = ("episodes", folder, "--output", output, "--report", report)
-    assert glassfs(*arguments).status == 0
     robot(folder / "a/run.kdb", 9, "another")
     (folder / "z.kdb").unlink()
-    done = glassfs(*arguments, "--resume")
+    done = glassfs(*table.words, "--resume")
     assert (done.status, done.errors) == (0, ["6 containers, 0 faults"])
-    wanted = glassfs("episodes", folder, "--format", form).output
-    assert sorted(output.read_bytes().split(b"\n")) == sorted(wanted.split(b"\n"))
+    wanted = glassfs("episodes", folder, "--format", table.form).output
+    assert sorted(table.output.read_bytes().split(b"\n")) == sorted(wanted.split(b"\n"))
 
 
-@pytest.mark.parametrize(("form", "other"), [("jsonl", "csv"), ("csv", "jsonl")])
-def test_resume_refuses_a_table_of_another_format(folder: Path, form: str, other: str, tmp_path: Path) -> None:
-    report, output = tmp_path / "report.jsonl", tmp_path / "table"
-    arguments = ("episodes", folder, "--output", output, "--report", report, "--format")
-    assert glassfs(*arguments, form).status == 0
-    before = output.read_bytes(), report.read_bytes()
-    done = glassfs(*arguments, other, "--resume")
-    fails(done, f"{output}: cannot resume: line 1 is not a row of episodes as {other}")
-    assert (output.read_bytes(), report.read_bytes()) == before
-    assert sorted(tmp_path.iterdir()) == sorted([folder, report, output])
+def test_resume_refuses_a_table_of_another_format(table: Table, folder: Path) -> None:
+    other = "csv" if table.form == "jsonl" else "jsonl"
+    before = table.output.read_bytes(), table.report.read_bytes()
+    done = glassfs(*table.words, "--format", other, "--resume")
+    fails(done, f"{table.output}: cannot resume: line 1 is not a row of episodes as {other}")
+    assert (table.output.read_bytes(), table.report.read_bytes()) == before
+    assert sorted(folder.parent.iterdir()) == sorted([folder, table.report, table.output])
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_resume_reads_renamed_containers_again(folder: Path, form: str, tmp_path: Path) -> None:
+def test_resume_reads_renamed_containers_again(table: Table, folder: Path) -> None:
     """With other sources, the rows name the same containers differently."""
-    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
-    for sources, words in (([folder], []), ([folder / "a", folder / "b", folder / "z.kdb"], ["--resume"])):
-        arguments = ("episodes", *sources, "--output", output, "--report", report, *words)
-        assert glassfs(*arguments).status == 0
-        wanted = glassfs("episodes", *sources, "--format", form).output
-        assert sorted(output.read_bytes().splitlines()) == sorted(wanted.splitlines())
+    sources = folder / "a", folder / "b", folder / "z.kdb"
+    assert glassfs("episodes", *sources, *table.words[2:], "--resume").status == 0
+    wanted = glassfs("episodes", *sources, "--format", table.form).output
+    assert sorted(table.output.read_bytes().splitlines()) == sorted(wanted.splitlines())
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_resume_refuses_foreign_rows_and_adds_missing_ones(folder: Path, form: str, tmp_path: Path) -> None:
-    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
-    arguments = ("episodes", folder, "--output", output, "--report", report)
-    assert glassfs(*arguments).status == 0
+def test_resume_refuses_foreign_rows_and_adds_missing_ones(table: Table) -> None:
+    form, output, _, words = table
     whole = output.read_bytes()
     start = whole.index(b"z.kdb,0" if form == "csv" else b'{"container": "z.kdb"')
     end, line = whole.index(b"\n", start) + 1, whole.count(b"\n", 0, start) + 1
-    part = output.rename(tmp_path / f"all.{form}.part")
+    part = output.rename(f"{output}.part")
     part.write_bytes(whole[:start] + b"damaged\n" + whole[start:])
-    done = glassfs(*arguments, "--resume")
+    done = glassfs(*words, "--resume")
     fails(done, f"{part}: cannot resume: line {line} is not a row of episodes as {form}")
     assert part.read_bytes().count(b"damaged") == 1 and not output.exists()
     part.write_bytes(whole[:start] + whole[end:])
-    assert glassfs(*arguments, "--resume").status == 0
+    assert glassfs(*words, "--resume").status == 0
     assert sorted(output.read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
-
-
-def test_resume_without_file_or_part_is_an_error(folder: Path, tmp_path: Path) -> None:
-    report, output = tmp_path / "report.jsonl", tmp_path / "all.jsonl"
-    glassfs("episodes", folder, "--output", output, "--report", report)
     output.unlink()
-    done = glassfs("episodes", folder, "--output", output, "--report", report, "--resume")
-    fails(done, f"{output}: nothing to resume: neither it nor its .part file exists")
-    assert sorted(tmp_path.iterdir()) == sorted([folder, report])
+    fails(glassfs(*words, "--resume"), f"{output}: nothing to resume: neither it nor its .part file exists")
+    assert not part.exists()
 
 
 def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None:

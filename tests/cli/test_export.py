@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from glassfs.errors import GlassfsError, Refused, Unrecognised
 from glassfs.library import open_tree
-from glassfs.tree import Directory, File
+from glassfs.tree import File
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
 
@@ -102,22 +101,6 @@ def test_a_folder_is_exported_with_its_links(store: Path, tmp_path: Path) -> Non
     assert (tmp_path / "out" / "s.kas" / "zeros.npy").stat().st_size == 128 + 4_000_000
 
 
-# The tree for Python programs.
-
-
-def test_open_tree_reads_files(store: Path) -> None:
-    tree = open_tree(store)
-    node = tree.file("/nodes/time.npy")
-    assert node.size == 128 + VALUES.nbytes
-    assert node.read(128 + 8 * 1000, 8) == VALUES[1000].tobytes()
-    assert isinstance(tree.lookup("/nodes"), Directory)
-
-
-def test_open_tree_takes_several_sources_and_folders(store: Path, robot: Path) -> None:
-    assert {node.name for node in open_tree(store, str(robot)).root.listing()} == {"store.kas", "robot.kdb"}
-    assert {node.name for node in open_tree(store.parent).root.listing()} >= {"store.kas"}
-
-
 def test_open_tree_bounds_the_cache(damaged: Path, tmp_path: Path) -> None:
     """A block larger than the budget is spooled to a file in the given folder."""
     tree = open_tree(damaged, cache_size=1000, spool=str(tmp_path))
@@ -138,12 +121,3 @@ def test_open_tree_raises_documented_errors(tmp_path: Path) -> None:
         open_tree(path)
     with pytest.raises(FileNotFoundError):
         open_tree(tmp_path / "missing")
-
-
-def test_verify_names_the_damaged_file(store: Path, damaged: Path) -> None:
-    assert glassfs("verify", store).status == 0
-    done = glassfs("verify", "--json", damaged)
-    assert done.status == 1
-    faults = [json.loads(line) for line in done.lines]
-    assert any("bad" in json.dumps(fault) for fault in faults)
-    assert not any("good" in json.dumps(fault) for fault in faults)

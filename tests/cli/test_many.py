@@ -161,15 +161,6 @@ def test_sigterm_ends_verify_of_a_large_container(tmp_path: Path) -> None:
     assert (program.returncode, errors) == (143, b"glassfs: terminated\n")
 
 
-def test_one_report_is_written_by_one_program(faulty: Path, tmp_path: Path) -> None:
-    report = tmp_path / "report.jsonl"
-    with stuck(report, "verify", faulty):
-        done = glassfs("verify", faulty, "--report", report, "--resume")
-        fails(done, f"{report}: another program is writing to this report")
-    done = glassfs("verify", faulty, "--report", report)
-    fails(done, f"{report}: this report exists already; --resume continues it")
-
-
 def test_hostile_names_are_escaped_in_report_and_output(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path / "data")
     os.mkdir(folder)
@@ -279,11 +270,6 @@ LocalStore.open = open_or_fail
     results = {Path(str(line["path"])).name: line["ok"] for line in lines_of(report)}
     assert not results.pop("bad.kdb", False)
     assert results == {"a.kdb": True, "c.kdb": True}
-
-
-@pytest.mark.parametrize("command", ["verify", "episodes"])
-def test_a_url_with_one_slash_gets_a_suggestion(command: str) -> None:
-    fails(glassfs(command, "s3:/bucket/data"), "s3:/bucket/data: No such file or directory; did you mean 's3://bucket/data'?")
 
 
 def test_progress_counts_what_resume_skips(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def s3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+def bucket(folder: Path) -> Bucket:
     files = (path for path in folder.rglob("*") if path.is_file())
-    bucket = Bucket({str(path.relative_to(folder.parent)): path.read_bytes() for path in files})
-    with S3Server({"bucket": bucket}) as server:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "glass")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "see-through")
-        monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-        yield server
+    return Bucket({str(path.relative_to(folder.parent)): path.read_bytes() for path in files})
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

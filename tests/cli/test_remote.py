@@ -31,15 +31,6 @@ def bucket(store: Path, robot: Path) -> Bucket:
 
 
 @pytest.fixture
-def s3(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    with S3Server({"bucket": bucket}) as server:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "glass")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "see-through")
-        monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-        yield server
-
-
-@pytest.fixture
 def web(bucket: Bucket) -> Iterator[HttpServer]:
     """Serve objects to requests with the signature; refuse listings."""
 

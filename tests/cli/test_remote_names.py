@@ -8,15 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.shell_completion import BashComplete
 
-from glassfs import cli
 from glassfs.cli.common import Located, located, name_of
 from glassfs.errors import Refused
 from glassfs.mount import mountpoint
 from glassfs.source.remote.options import CREDENTIALS, meant_by
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
+from tests.cli.test_complete import offered
 
 SECRET = "hunter2"
 SHOWN = "https://127.0.0.1:1/a/run.kdb"
@@ -97,7 +96,7 @@ def test_other_names_get_no_suggestion(typed: str) -> None:
 
 def test_every_command_suggests_the_url(tmp_path: Path) -> None:
     meant = "did you mean 's3://bucket/run.kdb'?"
-    for command in ("ls", "tree", "info"):
+    for command in ("ls", "tree", "info", "verify", "episodes"):
         fails(glassfs(command, "s3:/bucket/run.kdb"), f"s3:/bucket/run.kdb: No such file or directory; {meant}")
     for words in ([str(tmp_path)], []):
         fails(glassfs("mount", "s3:/bucket/run.kdb", *words), f"s3:/bucket/run.kdb: no such file or folder; {meant}")
@@ -141,12 +140,6 @@ def test_unknown_options_are_usage_errors(store: Path) -> None:
 def test_options_for_urls_are_accepted_with_files(store: Path) -> None:
     options = ["-o", "endpoint=http://127.0.0.1:1,anonymous", "-o", "timeout=1"]
     assert glassfs("ls", *options, store, "nodes").lines == ["flags.npy", "time.npy"]
-
-
-def offered(*words: str) -> list[str]:
-    shell = BashComplete(cli.glassfs, {}, "glassfs", "_GLASSFS_COMPLETE")
-    *before, last = words
-    return [shell.format_completion(item) for item in shell.get_completions(before, last)]
 
 
 @pytest.mark.parametrize("command", ["ls", "tree", "cat", "info", "mount", "export"])

@@ -212,13 +212,6 @@ def test_a_file_of_more_than_there_is_memory_for(tmp_path: Path) -> None:
         data["a"].numpy()
 
 
-def test_an_archive_under_the_name_of_an_array(tmp_path: Path) -> None:
-    np.savez(tmp_path / "z.npz", a=np.arange(3))
-    os.replace(tmp_path / "z.npz", tmp_path / "z.npy")
-    with glassfs.open(tmp_path) as data, pytest.raises(Damaged, match=r"z\.npy: is not an array"):
-        data["z"].numpy()
-
-
 def test_a_folder_beside_an_array_of_its_name(tmp_path: Path) -> None:
     """As an export of a film has it."""
     (tmp_path / "rgb").mkdir()
@@ -253,5 +246,3 @@ def test_large_files_are_read_in_one_piece(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(raw := os.urandom(3 << 20))
     with glassfs.open(tmp_path) as data:
         assert data["a"].bytes() == raw
-
-

@@ -15,7 +15,7 @@ from tests.library.conftest import write_store
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is said to be distant."""
+    """A folder that is treated as remote."""
     monkeypatch.setattr(LocalStore, "is_remote", True)
     (tmp_path / "sub").mkdir()
     for number in range(5):
@@ -27,7 +27,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were read."""
+    """Record the names of the files that are read."""
     names: list[str] = []
     read = LocalSource.read_into
 
@@ -71,11 +71,6 @@ def test_patterns_skip_plain_files(bucket: Path, pattern: str) -> None:
         found = {entry.path for entry in data.glob(pattern)}
     assert {f"{number}.kas/large.npy" for number in range(5)} <= found
     assert not any(path.startswith("5.kas/") for path in found)
-
-
-def test_one_that_is_named_is_a_container(bucket: Path) -> None:
-    with glassfs.open(bucket / "data") as data:
-        assert data["large"].numpy()[0] == 9.0
 
 
 @pytest.mark.parametrize("is_entered", [False, True])

@@ -97,49 +97,6 @@ def test_a_forked_process_opens_its_own_tree(data: glassfs.Library) -> None:
     assert (data[STATE].numpy() == expected).all()
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_forks_beside_working_threads_do_not_deadlock(data: glassfs.Library, scale: Scale) -> None:
-    entry, expected = data[STATE], data[STATE].numpy()
-    is_over = threading.Event()
-    paths = [f"{run}.kdb/episodes/{number}/images/wrist/{frame:06d}"
-             for run in ("run1", "run2") for number in range(3) for frame in range(24)]
-
-    def work() -> None:
-        while not is_over.is_set():
-            for path in paths:
-                data[path].image()
-
-    def child() -> None:
-        assert (entry.numpy() == expected).all()
-        for path in paths[::20]:
-            data[path].image()
-
-    workers = [threading.Thread(target=work) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    try:
-        for _ in range(scale(5, 50)):
-            assert forked(child) == 0
-    finally:
-        is_over.set()
-        for worker in workers:
-            worker.join()
-
-
-def test_concurrent_reads_return_the_right_data(data: glassfs.Library) -> None:
-    episodes = list(data.glob("*/episodes/*"))
-    expected = {entry.path: entry["state"].numpy() for entry in episodes}
-
-    def look(number: int) -> bool:
-        episode = data[f"run{1 + number % 2}.kdb"]["episodes"][f"{number % 3}"]
-        picture = episode[f"images/front/{number % 24:06d}"]
-        return (episode["state"].numpy() == expected[episode.path]).all() and picture.numpy().shape == (96, 128, 3)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(look, range(200)))
-
-
 def test_lookups_find_the_current_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
     write_store(tmp_path / "a.kas")
@@ -156,7 +113,7 @@ def test_lookups_find_the_current_version(tmp_path: Path, monkeypatch: pytest.Mo
 
 def aged(data: glassfs.Library) -> None:
     """Expire the snapshot of a folder."""
-    data._session.paths.sources.joins._until = 0.0  # type: ignore[union-attr]
+    data._session.paths.sources.joins.close()
 
 
 @pytest.mark.parametrize("views", ["", "by-task"])
@@ -220,7 +177,7 @@ def test_the_table_of_a_directory_is_of_its_version(tmp_path: Path, monkeypatch:
 
 
 def test_threads_that_unpickle_share_one_session(datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them is stopped where it makes the session, until both have begun."""
+    """The first thread blocks in the constructor of the session until the second has begun."""
     with glassfs.open(datasets) as data:
         pickled = pickle.dumps(data)
         del session._sessions[data._session.token]

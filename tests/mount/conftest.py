@@ -1,7 +1,6 @@
-"""Each test of this folder that mounts runs once through libfuse 3 and, but for short runs, once through libfuse 2.
+"""Fixtures of real mounts. Tests that mount run through libfuse 3 and, except in short runs, through libfuse 2.
 
-Where /dev/fuse or a library is missing it is skipped, or fails if GLASSFS_REQUIRE_FUSE=1 says that both have to be
-there.
+Without /dev/fuse or the library they are skipped, or fail if GLASSFS_REQUIRE_FUSE=1.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from tests.mount.mounts import Mount, require
 
 
 class Faults:
-    """What readers saw of a fault: a line of the table at the end of the tests, which sums up over both libfuses."""
+    """Records what readers saw of a fault, for the table after the tests, which sums up both libfuses."""
 
     def __init__(self, record: Callable[[str, object], None]) -> None:
         self._record = record
 
     def add(self, fault: str, tries: int, seen: Mapping[str, int]) -> None:
-        """Goes with the test's report, and so from the process that ran it to the one that prints."""
+        """Record it in the test's report, which xdist sends to the process that prints."""
         self._record("fault", (fault, tries, dict(seen)))
 
 
@@ -38,7 +37,7 @@ def faults(record_property: Callable[[str, object], None]) -> Faults:
 
 
 def table_of(reports: Iterable[pytest.TestReport]) -> list[str]:
-    """The table in Markdown. Tests that lost something have failed, and are not in it."""
+    """Return the table in Markdown, without tests that failed."""
     tried: Counter[str] = Counter()
     seen: dict[str, Counter[str]] = {}
     for report in reports:
@@ -61,7 +60,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 class Mounted(Protocol):
-    """``with mounted(source, …) as mount``: a mount at a new directory, gone at the end of the block."""
+    """``with mounted(source, …) as mount`` mounts at a new directory until the end of the block."""
 
     def __call__(
         self, *sources: Path | str, options: Sequence[str] = (), at: Path | None = None, foreground: bool = False,
@@ -72,7 +71,7 @@ class Mounted(Protocol):
     pytest.param("3", id="libfuse3"), pytest.param("2", id="libfuse2", marks=pytest.mark.slow),
 ])
 def fuse(request: pytest.FixtureRequest) -> str:
-    """The libfuse of this run of the test. In short runs it is libfuse 3; test_real_files has both."""
+    """The generation of libfuse; only 3 in short runs."""
     generation: str = request.param
     require(generation)
     return generation
@@ -100,20 +99,20 @@ def mounted(fuse: str, tmp_path_factory: pytest.TempPathFactory) -> Mounted:
 
 @pytest.fixture(scope="session")
 def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
-    """A folder with a container of each format, and what a mount of it has to show."""
+    """A folder with a container of each format, and the expected content of its mount."""
     return make_gallery(tmp_path_factory.mktemp("gallery"))
 
 
 @pytest.fixture(scope="session")
 def shown(mounted: Mounted, gallery: Gallery) -> Iterator[Mount]:
-    """The gallery, mounted for all tests that only look. Blocks over 4 MiB do not fit its cache."""
+    """The gallery, mounted for all tests that only read. Blocks over 4 MiB exceed its cache."""
     with mounted(gallery.folder, options=["cache_size=8M"]) as mount:
         yield mount
 
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """A folder that every user may enter, which pytest's own are not."""
+    """A folder that every user may enter, unlike those of pytest."""
     folder = Path(tempfile.mkdtemp(prefix="glassfs-"))
     folder.chmod(0o755)
     yield folder
@@ -128,6 +127,6 @@ def as_root() -> None:
 
 @pytest.fixture
 def libfuse3(fuse: str) -> None:
-    """For what libfuse 2 cannot do: each file is opened, nodes are names for all versions, and nothing is counted."""
+    """Skip tests of features that libfuse 2 lacks: per-version nodes, request counts, cancellation."""
     if fuse != "3":
         pytest.skip("only libfuse 3 can do this")

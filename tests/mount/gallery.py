@@ -1,7 +1,7 @@
-"""A folder of containers made by the writers, and what their mount has to show, worked out without glassfs.
+"""A folder of containers and the expected content of its mount, computed without glassfs.
 
 The expected files follow the mounted tree's contract (docs/manual/contents.md): arrays are what ``numpy.save`` writes,
-films and raw pictures are compared pixel by pixel, documents value by value.
+videos and raw images are compared pixel by pixel, documents value by value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Expected = bytes | Pixels | Document
 
 @dataclass
 class Gallery:
-    """``files`` by path below the mount point; ``keys`` are the original names of some of them."""
+    """``files`` by path below the mount point; ``keys`` has original names of some of them."""
 
     folder: Path
     files: dict[str, Expected] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Gallery:
 
 
 def check(path: str, expected: Expected, data: bytes) -> None:
-    """Asserts that the bytes of a file are what was expected."""
+    """Assert that a file has the expected bytes."""
     if isinstance(expected, bytes):
         assert data == expected, path
     elif isinstance(expected, Document):
@@ -92,7 +92,7 @@ def make_gallery(folder: Path) -> Gallery:
 
 
 def _add_kinodb(gallery: Gallery, name: str) -> None:
-    """Cameras raw in colour and in grey, with a gap, and a camera of stored pictures."""
+    """Raw cameras in color and in gray, with a gap, and a camera of stored images."""
     generator = np.random.default_rng(1)
     state = generator.normal(size=(5, 3)).astype("<f4")
     action = generator.normal(size=(5, 2)).astype("<f4")
@@ -136,7 +136,7 @@ def _add_kinodb(gallery: Gallery, name: str) -> None:
 
 
 def _add_wshard(gallery: Gallery, name: str) -> None:
-    """Compressed blocks, among them a film and one that is too large for the cache of the mount."""
+    """Compressed blocks, among them a video and one that exceeds the cache of the mount."""
     generator = np.random.default_rng(2)
     video = generator.integers(0, 4, (STEPS, 16, 20, 3), np.uint8)
     joints = generator.normal(size=(STEPS, 7)).astype("<f4")
@@ -164,7 +164,7 @@ def _add_wshard(gallery: Gallery, name: str) -> None:
 
 
 def _add_kastore(gallery: Gallery, name: str) -> None:
-    """Arrays under hostile names, one of them of 4 MiB and a little."""
+    """Arrays under hostile names, one of them larger than 4 MiB."""
     generator = np.random.default_rng(len(name))
     arrays: dict[bytes, Any] = {
         b"nodes/time": generator.normal(size=1001),
@@ -187,7 +187,7 @@ def _add_kastore(gallery: Gallery, name: str) -> None:
 
 
 def _long_name(length: int) -> str:
-    """What is left of a name of n's that is too long: as much as fits, and the XXH64 of the whole."""
+    """Return the shortened name of ``length`` n's: as much as fits, and the XXH64 of the whole."""
     import xxhash
 
     mark = f"~{xxhash.xxh64_hexdigest(b'n' * length)}"

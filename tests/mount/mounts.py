@@ -1,6 +1,6 @@
-"""Real mounts for tests: the command line runs as a subprocess, and nothing of it is left afterwards.
+"""Real mounts for tests, made by the command line in a subprocess.
 
-``Mount.end`` unmounts whatever happened, and fails when the daemon stays or when its log has a traceback.
+``Mount.end`` always unmounts, and fails if the daemon stays or its log has a traceback.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.waiting import wait_until
 LIBRARIES = {"3": ("libfuse3.so.4", "libfuse3.so.3"), "2": ("libfuse.so.2",)}
 PACKAGES = {"3": "fuse3", "2": "libfuse2"}
 PATIENCE = 60.0
-"""Seconds for what takes a moment, on a machine that does other things as well."""
+"""Seconds to wait for short operations on a busy machine."""
 COMMAND = (sys.executable, "-m", "glassfs")
 
 
 def missing(generation: str) -> str | None:
-    """Why there can be no mount through this libfuse here, or None."""
+    """Return why this libfuse cannot mount here, or None."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
     except OSError as error:
@@ -41,7 +41,7 @@ def missing(generation: str) -> str | None:
 
 
 def require(generation: str) -> None:
-    """Skips the test where there can be no mount through this libfuse; fails it if GLASSFS_REQUIRE_FUSE=1."""
+    """Skip the test if this libfuse cannot mount here, or fail it if GLASSFS_REQUIRE_FUSE=1."""
     reason = missing(generation)
     if reason is not None:
         if os.environ.get("GLASSFS_REQUIRE_FUSE") == "1":
@@ -50,7 +50,7 @@ def require(generation: str) -> None:
 
 
 def environment(generation: str | None) -> dict[str, str]:
-    """The environment of a command that uses this libfuse, or the one it finds."""
+    """Return the environment of a command that uses this libfuse, or any if None."""
     found = {name: value for name, value in os.environ.items() if name != "GLASSFS_FUSE"}
     return found if generation is None else found | {"GLASSFS_FUSE": generation}
 
@@ -58,7 +58,7 @@ def environment(generation: str | None) -> dict[str, str]:
 def glassfs(
     *arguments: str | Path, generation: str | None = None, before: Sequence[str] = (), cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end; ``before`` are words in front of it, such as those of unshare."""
+    """Run a command to its end, after the words ``before``, such as those of unshare."""
     return subprocess.run(
         [*before, *COMMAND, *map(str, arguments)], capture_output=True, text=True, errors="surrogateescape",
         timeout=2 * PATIENCE, check=False, env=environment(generation), cwd=cwd,
@@ -66,7 +66,7 @@ def glassfs(
 
 
 def mountinfo(path: Path) -> list[list[str]]:
-    """The lines of mountinfo for the mounts at ``path``, split at blanks."""
+    """Return the lines of mountinfo for the mounts at ``path``, split at spaces."""
     text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     place = str(path).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
     return [line.split(" ") for line in text.splitlines() if line.split(" ")[4] == place]
@@ -77,7 +77,7 @@ def is_mounted(path: Path) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process runs; one that has ended but was not waited for does not."""
+    """Return whether the process runs; zombies do not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -118,7 +118,6 @@ class Mount:
             assert (done.returncode, done.stdout) == (0, ""), done.stderr
             self.said = done.stderr
         try:
-            # The fixtures rely on this one file; test_status.py looks at it closely.
             self.pid: int = self.status()["pid"]
         except BaseException:
             self._unmount()
@@ -133,7 +132,7 @@ class Mount:
         return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
 
     def resident(self) -> int:
-        """The daemon's memory in bytes, without pages of files."""
+        """Return the daemon's anonymous memory in bytes."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
@@ -145,7 +144,7 @@ class Mount:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
 
     def end(self) -> None:
-        """Unmounts if need be, and checks what is left behind."""
+        """Unmount if still mounted, and check that nothing is left."""
         problems = [] if self._unmount() else ["only a lazy unmount took the mount away"]
         try:
             wait_until(lambda: not is_running(self.pid))
@@ -160,7 +159,7 @@ class Mount:
         assert not problems, "; ".join(problems)
 
     def _unmount(self) -> bool:
-        """Whether it went without force."""
+        """Unmount, and return whether a plain unmount was enough."""
         was_gentle = True
         if is_mounted(self.path):
             done = glassfs("umount", self.path, generation=self.generation)

@@ -26,7 +26,7 @@ def test_key_is_the_exact_original_name(shown: Mount, gallery: Gallery) -> None:
         assert os.getxattr(shown.path / path, "user.glassfs.key") == key, path
 
 
-def test_every_content_says_what_it_is(shown: Mount, gallery: Gallery) -> None:
+def test_format_attribute_of_every_file(shown: Mount, gallery: Gallery) -> None:
     formats = {"kdb": b"kinodb", "wshard": b"wshard", "kas": b"kastore", "ikv": b"ikv", "idv": b"idv"}
     for path in gallery.files:
         found = attributes(shown.path / path)
@@ -54,8 +54,8 @@ def test_array_attributes(shown: Mount, gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("path", [".", "store.kas", "store.kas/nodes", "store.kas/big.npy", "notes.txt"])
-def test_names_that_are_not_ours(shown: Mount, path: str) -> None:
-    """ENODATA for what could be there; ENOTSUP for other namespaces, so that `ls` stops asking."""
+def test_unknown_attribute_names(shown: Mount, path: str) -> None:
+    """ENODATA in the user namespace; ENOTSUP in others, so that `ls` stops asking."""
     for name, expected in (
         ("user.nothing", errno.ENODATA), ("user.glassfs.nothing", errno.ENODATA), ("security.selinux", errno.ENOTSUP),
         ("security.capability", errno.ENOTSUP), ("trusted.overlay.opaque", errno.ENOTSUP),
@@ -66,13 +66,13 @@ def test_names_that_are_not_ours(shown: Mount, path: str) -> None:
         assert caught.value.errno == expected, name
 
 
-def test_status_is_json_of_the_size_it_says(shown: Mount, gallery: Gallery) -> None:
+def test_status_is_json_of_the_size_in_stat(shown: Mount, gallery: Gallery) -> None:
     path = shown.path / ".glassfs/status.json"
     for _ in range(3):
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             data = file.read()
-        if shown.status()["libfuse"].startswith("3"):  # libfuse 2 keeps the size of another look for a while
+        if shown.status()["libfuse"].startswith("3"):  # libfuse 2 may keep a previous size for a while
             assert len(data) == size
         status = json.loads(data)
         assert data.endswith(b"\n")
@@ -84,7 +84,7 @@ def test_status_is_json_of_the_size_it_says(shown: Mount, gallery: Gallery) -> N
     assert status["cache"]["used"] <= 8 << 20
 
 
-def test_status_tells_what_is_going_on(mounted: Mounted, gallery: Gallery) -> None:
+def test_status_counts_containers_and_cache_use(mounted: Mounted, gallery: Gallery) -> None:
     with mounted(gallery.folder) as mount:
         before = mount.status()
         with (mount.path / "episode.wshard/signal/rgb.npy").open("rb") as file:

@@ -1,4 +1,4 @@
-"""Containers that change while they are mounted: readers see old bytes, new bytes or an error, and never a mix."""
+"""Containers change while mounted: readers see old bytes, new bytes or an error, never a mix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.waiting import wait_until
 def test_replaced_container_shows_within_a_second(
     mounted: Mounted, tmp_path: Path, kind: str,
 ) -> None:
-    """Named alone, where the kernel may keep pages and attributes for hours; it has seen all of them before."""
+    """In a mount of one container the kernel may keep pages and attributes for hours."""
     path = tmp_path / "changing"
     write(path, 1, kind)
     with mounted(path) as mount:
@@ -70,7 +70,7 @@ def has_noticed(mount: Mount) -> bool:
 
 
 def assert_old_or_refused(descriptor: int, version: int) -> None:
-    """The kernel may give what it still has, and the error with the next read; but never an early end."""
+    """Check that reads give bytes of ``version`` or an error, never an early end."""
     position = HEADER
     while position < HEADER + LENGTH:
         try:
@@ -105,7 +105,7 @@ def test_open_file_keeps_its_bytes_or_is_refused(mounted: Mounted, tmp_path: Pat
 
 @pytest.mark.parametrize("again", [True, False], ids=["replaced", "deleted and made again"])
 def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, again: bool) -> None:
-    """Both under one path. What the newer handle reads must not reach the older one by way of the page cache."""
+    """Bytes read by the newer handle must not reach the older one through the page cache."""
     path = write_in_folder(tmp_path)
     with mounted(path.parent) as mount:
         shown = mount.path / "changing/signal/data.npy"
@@ -129,7 +129,7 @@ def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, ag
 
 @pytest.mark.parametrize("in_folder", [True, False])
 def test_replacement_of_the_same_size_and_time(mounted: Mounted, tmp_path: Path, in_folder: bool) -> None:
-    """As `cp -p` and rsync make them: only the inode number of the container tells."""
+    """`cp -p` and rsync make these: only the inode number differs."""
     path = write_in_folder(tmp_path)
     os.utime(path, ns=(0, 10**18))
     with mounted(path.parent if in_folder else path) as mount:
@@ -144,7 +144,7 @@ def test_replacement_of_the_same_size_and_time(mounted: Mounted, tmp_path: Path,
 
 
 def test_rewritten_container_shows_within_a_second(mounted: Mounted, tmp_path: Path) -> None:
-    """In place: the same file, the same size. Only its mtime tells."""
+    """The same inode and size: only the mtime differs."""
     path = tmp_path / "changing"
     write(path, 1)
     with mounted(path) as mount:
@@ -159,7 +159,7 @@ def test_rewritten_container_shows_within_a_second(mounted: Mounted, tmp_path: P
 
 
 def test_container_of_another_shape(mounted: Mounted, tmp_path: Path) -> None:
-    """Names come and go, a file becomes a directory, sizes change."""
+    """Names and sizes change."""
     path = tmp_path / "changing"
     with KastoreWriter(path) as store:
         store.add("stays", np.zeros(10))
@@ -214,7 +214,7 @@ def test_only_source_deleted_and_made_again(mounted: Mounted, tmp_path: Path) ->
 
 
 def test_truncating_under_a_memory_map(mounted: Mounted, tmp_path: Path) -> None:
-    """The daemon must not map what others can cut: it would die, and with it everybody's mount."""
+    """A daemon that maps the container would die of SIGBUS."""
     path = tmp_path / "changing"
     write(path, 1)
     with mounted(path) as mount, held_open(mount, direct=False) as descriptor:

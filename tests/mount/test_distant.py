@@ -1,4 +1,4 @@
-"""A mount of a folder in which looking into files is said to cost much: what tools make of presumed containers."""
+"""Tools in a mount of a remote folder, where suffixes decide which files are listed as containers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.remote.s3 import PAGE, Bucket, S3Server
 from tests.waiting import wait_until
 
 FORMAT = "user.glassfs.format"
-EVERYTHING_IS_DISTANT = "from glassfs.source.local import LocalStore\nLocalStore.is_remote = True\n"
+ALL_IS_REMOTE = "from glassfs.source.local import LocalStore\nLocalStore.is_remote = True\n"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Sources for a daemon whose store says that it is distant."""
+    """Sources for a daemon that takes local files for remote ones."""
     (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(EVERYTHING_IS_DISTANT)
+    (tmp_path / "site/sitecustomize.py").write_text(ALL_IS_REMOTE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (f"{tmp_path}/site", os.environ.get("PYTHONPATH")))))
     folder = tmp_path / "bucket"
     (folder / "sub").mkdir(parents=True)
@@ -54,7 +54,7 @@ def test_suffix_decides_until_a_container_is_entered(mounted: Mounted, folder: P
         assert mount.status()["open_containers"] == []
         assert (value_of(at / "good.kas"), value_of(at / "sub/deep.kas")) == (1.0, 2.0)
         assert os.getxattr(at / "good.kas", FORMAT) == b"kastore"
-        # Whoever opens one gets what it is, and whoever looks afterwards is told.
+        # Opening one returns its content, and later listings show its real type.
         assert (at / "read.kas").read_text() == "text"
         assert said("ls", at / "listed.kas").endswith(": Not a directory\n")
         assert said("cat", at / "through.kas/x/y").endswith(": Not a directory\n")
@@ -113,7 +113,7 @@ def test_named_source_needs_no_suffix(mounted: Mounted, folder: Path) -> None:
 def test_long_folder_of_a_bucket_costs_its_listing(
     mounted: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One request a page, no matter how often and how long it is listed, and one for each that somebody enters."""
+    """Listings cost one request per page once, and entering a container costs one request."""
     write_store(tmp_path / "store.kas")
     contents = (tmp_path / "store.kas").read_bytes()
     count = 3 * PAGE

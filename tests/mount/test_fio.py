@@ -1,4 +1,4 @@
-"""Data that fio wrote and signed, packed into containers, read back through the mount and verified by fio."""
+"""Data written by fio, packed into containers, and verified by fio through the mount."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def assert_verified(done: subprocess.CompletedProcess[str], jobs: int = 1) -> No
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An array, which starts behind the header of its .npy, and bytes stored as they are and compressed."""
+    """A folder with an array and with raw and compressed bytes."""
     if shutil.which("fio") is None:
         pytest.skip("fio is not installed")
     folder, place = tmp_path_factory.mktemp("fio"), tmp_path_factory.mktemp("written")
@@ -89,7 +89,7 @@ def test_block(mount: Mount, block: str, reading: str) -> None:
 
 
 def test_fio_would_notice(packed: Path, mounted: Mounted, tmp_path: Path) -> None:
-    """One wrong bit in the container fails the verification, so that the other tests mean something."""
+    """One wrong bit in the container fails the verification."""
     damaged = bytearray((packed / "fio.kas").read_bytes())
     damaged[-100_000] ^= 1
     (tmp_path / "damaged.kas").write_bytes(damaged)

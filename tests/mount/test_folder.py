@@ -1,4 +1,4 @@
-"""A folder mirrored, and several sources in one mount: what is a container becomes a directory, all else stays."""
+"""A mirrored folder: containers become directories, other files stay; and several sources in one mount."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_links_outside_and_loops_stay_links(mirror: Mount, unchanged: Path) -> N
     assert sum(1 for _ in mirror.path.rglob("*")) < 100
 
 
-def test_what_is_added_and_removed_shows_within_a_second(mounted: Mounted, folder: Path) -> None:
+def test_added_and_removed_files_appear(mounted: Mounted, folder: Path) -> None:
     with mounted(folder) as mount:
         assert not (mount.path / "void/new.kas").exists()
         write_store(folder / "void/new.kas", 9.0)
@@ -147,7 +147,7 @@ def test_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> 
     with mounted(folder) as mount:
         assert (mount.path / "fake.kas").is_file()
         write_store(folder / "fake.kas", 5.0)
-        # For a moment that may be EIO with libfuse 2: there the kernel cannot be told that a name is of another type.
+        # libfuse 2 cannot notify the kernel that a name changed its type, so EIO is possible for a moment.
         wait_until(lambda: os.path.isdir(mount.path / "fake.kas"))
         assert value_of(mount.path / "fake.kas") == 5.0
         (folder / "fake.kas").write_bytes(b"and back")
@@ -170,7 +170,7 @@ def test_names_that_need_escaping(mounted: Mounted, tmp_path: Path) -> None:
         assert os.listdir(mount.path / ".glassfs") == ["status.json"]
 
 
-def test_container_with_a_member_called_like_the_own_directory(mounted: Mounted, tmp_path: Path) -> None:
+def test_member_with_the_name_of_the_own_directory(mounted: Mounted, tmp_path: Path) -> None:
     with KastoreWriter(tmp_path / "odd.kas") as store:
         store.add(".glassfs/status.json", [1.0])
     with mounted(tmp_path / "odd.kas") as mount:
@@ -180,7 +180,7 @@ def test_container_with_a_member_called_like_the_own_directory(mounted: Mounted,
 
 
 def test_several_sources(mounted: Mounted, folder: Path, gallery: Gallery, tmp_path: Path) -> None:
-    """Containers and a folder side by side, two of them with the same name."""
+    """Two of the sources have the same name."""
     twin = tmp_path / "other/top.kas"
     twin.parent.mkdir()
     write_store(twin, 7.0)

@@ -1,4 +1,4 @@
-"""The first story: all failed episodes of a folder whose instruction contains a word, and what else is joined there."""
+"""Tables and links over all episodes of a folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED_RED = "select container, position from '{}' where not success and languag
 
 
 def write_takes(path: Path, number: int, episodes: int = 3) -> None:
-    """Whose tasks and outcomes differ from container to container; it has not been written just now."""
+    """Write a container with an old mtime, whose tasks and outcomes depend on ``number``."""
     path.parent.mkdir(exist_ok=True)
     with KinoWriter(path) as writer:
         for episode in range(episodes):
@@ -61,7 +61,7 @@ def test_failed_episodes_whose_instruction_contains_a_word(
     folder = tmp_path / "many"
     folder.mkdir()
     expected = []
-    count = scale(30, 3000)
+    count = scale(30, 1000)
     for number in range(count):
         name = f"part_{number % 10}/take_{number:05d}.kdb"
         write_takes(folder / name, number)
@@ -71,7 +71,7 @@ def test_failed_episodes_whose_instruction_contains_a_word(
         ]
     assert expected
     whole = []
-    for _ in range(2):  # the second time from the catalogue
+    for _ in range(2):  # the second mount uses the catalogue
         with mounted(folder) as mount:
             table = mount.path / ".glassfs/views/episodes.parquet"
             assert queried(table) == sorted(expected, key=lambda found: (os.fsencode(found[0]), found[1]))
@@ -96,7 +96,7 @@ def test_links_lead_from_the_root_to_the_episodes(mounted: Mounted, dataset: Pat
                 assert link.name.endswith(f".kdb~{episode['position']}")
 
 
-def test_without_views_nothing_is_joined_but_there(mounted: Mounted, dataset: Path) -> None:
+def test_joined_views_are_hidden_without_the_option(mounted: Mounted, dataset: Path) -> None:
     with mounted(dataset) as mount:
         assert not JOINED & set(os.listdir(mount.path))
         assert not (mount.path / "episodes.parquet").exists()
@@ -126,7 +126,7 @@ def test_table_changes_except_in_an_open_file(
             write_takes(dataset / "new/later.kdb", 1)
             (dataset / "part 0/take_000.kdb").unlink()
             wait_until(lambda: "new/later.kdb" in containers() and "part 0/take_000.kdb" not in containers())
-            if fuse == "3":  # libfuse 2 has one file of a name
+            if fuse == "3":  # in libfuse 2 a path has one file
                 assert before.read() == data
         write_takes(dataset / "new/later.kdb", 2, episodes=5)
         wait_until(lambda: len(table.read_text().splitlines()) == 3 * 11 + 5)

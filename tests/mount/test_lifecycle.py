@@ -1,4 +1,4 @@
-"""How mounts start and end: signals, killed daemons, unmounting under a reader, and what the daemon leaves behind."""
+"""Mounts start and end: signals, killed daemons, unmounting under a reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mount
 from tests.waiting import wait_until
 
 DATA = np.arange(1 << 20, dtype="<u4")
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_daemon_holds_nothing_of_its_parent(mounted: Mounted, store: Path) -> None:
-    """Neither its terminal, its working directory, its session nor a pipe whose end another process waits for."""
+    """Neither terminal, working directory, session, nor an inherited pipe."""
     with mounted(store) as mount:
         assert mount.said == ""
         assert (mount.path / "data.npy").read_bytes() == npy(DATA)
@@ -46,7 +45,7 @@ def test_daemon_holds_nothing_of_its_parent(mounted: Mounted, store: Path) -> No
             if target.startswith("pipe:"):
                 flags = (process / "fdinfo" / name).read_text().split("flags:")[1].split()[0]
                 ends.setdefault(target, set()).add(int(flags, 8) & os.O_ACCMODE)
-        # Its own pipes have both ends in it.
+        # Both ends of the daemon's own pipes are in it.
         assert all(modes == {os.O_RDONLY, os.O_WRONLY} for modes in ends.values()), ends
         mount.unmount()
         assert os.listdir(mount.path) == []
@@ -69,7 +68,7 @@ def test_relative_paths(fuse: str, store: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_awkward_mount_points(mounted: Mounted, store: Path, tmp_path: Path) -> None:
-    for name in ("with blank", "tab\there", "comma,s", "back\\slash", "ümläut", "-o"):
+    for name in ("tab\there, ümläut", "back\\slash", "-o"):
         at = tmp_path / name
         at.mkdir()
         (tmp_path / f"{name}.kas").write_bytes(store.read_bytes())
@@ -89,8 +88,7 @@ def test_mount_point_that_is_a_link(mounted: Mounted, store: Path, tmp_path: Pat
         assert not is_mounted(mount.path)
 
 
-@pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "daemon"])
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(("number", "foreground"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_signal_ends_the_mount_with_a_file_open(
     mounted: Mounted, store: Path, number: signal.Signals, foreground: bool,
 ) -> None:
@@ -130,9 +128,9 @@ def test_killed_daemon_s_mount_can_be_unmounted(mounted: Mounted, store: Path) -
 
 
 def test_auto_unmount(mounted: Mounted, store: Path) -> None:
-    """Even after kill -9 nothing is left, as fusermount watches.
+    """fusermount unmounts even after kill -9.
 
-    It leaves a mount that still seems to be alive, and looks once: on a busy machine that may be too early.
+    It checks only once whether the mount is dead: on a busy machine that may be too early.
     """
 
     def is_cleaned_up() -> bool:
@@ -145,8 +143,7 @@ def test_auto_unmount(mounted: Mounted, store: Path) -> None:
     assert any(is_cleaned_up() for _ in range(5))
 
 
-def test_unmounting_while_somebody_reads(mounted: Mounted, store: Path) -> None:
-    """Refused as busy while a reader runs; the reader sees right bytes all along."""
+def test_unmounting_is_refused_while_a_reader_runs(mounted: Mounted, store: Path) -> None:
     with mounted(store) as mount:
         reader = subprocess.Popen(
             ["sh", "-c", f"while sha256sum <'{mount.path}/data.npy'; do :; done"], stdout=subprocess.PIPE, text=True,
@@ -166,7 +163,7 @@ def test_unmounting_while_somebody_reads(mounted: Mounted, store: Path) -> None:
 
 @pytest.mark.slow
 def test_many_mounts_at_once(fuse: str, store: Path, tmp_path: Path, scale: Scale) -> None:
-    places = [tmp_path / str(number) for number in range(scale(8, 20))]
+    places = [tmp_path / str(number) for number in range(scale(4, 8))]
     for place in places:
         place.mkdir()
     starting = [
@@ -185,8 +182,8 @@ def test_many_mounts_at_once(fuse: str, store: Path, tmp_path: Path, scale: Scal
     assert not any(map(is_mounted, places))
 
 
-def test_mounting_does_not_wait_for_a_pipe_that_is_inherited(fuse: str, store: Path, tmp_path: Path) -> None:
-    """`$(glassfs mount …)` and ssh wait until every copy of the output is closed: the daemon must not keep one."""
+def test_daemon_closes_an_inherited_pipe(fuse: str, store: Path, tmp_path: Path) -> None:
+    """`$(glassfs mount …)` and ssh wait until every copy of the output is closed."""
     (tmp_path / "mnt").mkdir()
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What `ls`, `stat` and `find` see of a mount: the tree that the contract promises, and attributes that agree."""
+"""The mounted tree as `ls`, `stat` and `find` see it, and consistent attributes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = {stat.S_IFREG: "is_file", stat.S_IFDIR: "is_dir", stat.S_IFLNK: "is_syml
 
 
 def walk(root: Path) -> dict[str, os.DirEntry[str]]:
-    """All entries below, by path; what `ls` without -a leaves out as well."""
+    """Return all entries below by path, hidden ones included."""
     found: dict[str, os.DirEntry[str]] = {}
     waiting = [""]
     while waiting:
@@ -65,7 +65,7 @@ def test_tree_of_the_python_interface_is_the_same(shown: Mount, gallery: Gallery
 
 
 def test_entries_of_a_directory_agree_with_stat(shown: Mount) -> None:
-    """d_ino and d_type come from readdir, the other numbers from getattr; equal numbers would be hard links."""
+    """d_ino and d_type come from readdir, st_ino and st_mode from getattr; equal numbers would be hard links."""
     numbers: dict[int, str] = {}
     for path, entry in walk(shown.path).items():
         status = os.stat(shown.path / path, follow_symlinks=False)
@@ -89,7 +89,7 @@ def test_inode_numbers_are_the_same_after_a_remount(shown: Mount, mounted: Mount
 
 
 def test_directories_have_a_link_for_each_subdirectory(shown: Mount, gallery: Gallery) -> None:
-    """2 + sub-directories, or 1 where that number is not known: `find` relies on it."""
+    """`find` relies on it: 2 plus the number of subdirectories, or 1 if that is unknown."""
     directories = gallery.directories()
     for path in directories:
         below = sum(str(Path(other).parent) == path for other in directories)
@@ -122,21 +122,6 @@ def test_modes_owners_and_times_are_those_of_the_source(mounted: Mounted, tmp_pa
             assert status.st_mtime_ns == 1_234_567_890_123_456_789, path
 
 
-@pytest.mark.parametrize(("source_mode", "file_mode", "directory_mode"), [
-    (0o644, 0o444, 0o555), (0o640, 0o440, 0o550), (0o777, 0o444, 0o555), (0o400, 0o400, 0o500),
-])
-def test_modes_are_what_the_source_allows(
-    mounted: Mounted, tmp_path: Path, source_mode: int, file_mode: int, directory_mode: int,
-) -> None:
-    source = tmp_path / "some.kas"
-    with KastoreWriter(source) as store:
-        store.add("array", [1.0])
-    source.chmod(source_mode)
-    with mounted(source) as mount:
-        assert stat.S_IMODE((mount.path / "array.npy").stat().st_mode) == file_mode
-        assert stat.S_IMODE(mount.path.stat().st_mode) == directory_mode
-
-
 def test_file_system_has_the_size_of_its_sources_and_nothing_free(shown: Mount, gallery: Gallery) -> None:
     total = sum(path.stat().st_size for path in gallery.folder.rglob("*") if path.is_file())
     found = os.statvfs(shown.path)
@@ -145,8 +130,8 @@ def test_file_system_has_the_size_of_its_sources_and_nothing_free(shown: Mount, 
     assert found.f_flag & os.ST_RDONLY
 
 
-def test_names_that_are_not_there(shown: Mount) -> None:
-    """Each twice: the second answer comes from the kernel's cache."""
+def test_missing_names(shown: Mount) -> None:
+    """The second answer comes from the kernel's cache."""
     for path in ("nothing", "run.kdb/nothing", "run.kdb/episodes/2", "store.kas/nodes/time", "run.kdb/episodes/00"):
         for _ in range(2):
             with pytest.raises(FileNotFoundError):

@@ -1,7 +1,4 @@
-"""What goes wrong first: each mistake is answered with one line that says what to do, exit status 1, and no mount.
-
-A wrong command line, wrong options included, has status 2.
-"""
+"""Each mistake gives one line that says what to do, exit status 1 and no mount; a wrong command line has status 2."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def assert_refused(
     assert len(mountinfo(at)) == before
 
 
-# What is mounted where, and what the message has in it. {at} is an empty mount point, {here} the folder of both.
+# Source, mount point, and parts of the message.
 MISTAKES = {
     "missing source": ("missing.kdb", "mnt", ["{here}/missing.kdb", "no such file"]),
     "missing mount point": ("some.kas", "missing", ["{here}/missing", "does not exist", "mkdir {here}/missing"]),
@@ -53,13 +50,13 @@ MISTAKES = {
     "inside its source": ("full", "full/a/b", ["inside", "{here}/full"]),
     "inside its source by a link": ("full", "link", ["inside"]),
 }
-# The daemon finds these after the fork.
+# The daemon detects these after the fork.
 REFUSED = {"unknown format": "notes.txt", "empty file": "empty.kas", "damaged container": "damaged.kas"}
 
 
 @pytest.fixture
 def here(store: Path, at: Path, tmp_path: Path) -> Path:
-    """A folder with what can be named by mistake."""
+    """A folder of sources and mount points named by mistake."""
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "empty.kas").write_bytes(b"")
     (tmp_path / "damaged.kas").write_bytes(store.read_bytes()[:100])
@@ -83,7 +80,7 @@ def test_source_that_cannot_be_opened(fuse: str, here: Path, at: Path, mistake: 
     assert_refused(fuse, here / REFUSED[mistake], at, REFUSED[mistake], foreground=foreground)
 
 
-def test_option_and_log_file_that_cannot_be(fuse: str, here: Path, at: Path) -> None:
+def test_wrong_option_and_log_file(fuse: str, here: Path, at: Path) -> None:
     assert_refused(fuse, here / "some.kas", at, "read-only", options=["-o", "rw"], status=2)
     words = ["--log-file", "/does/not/exist/log"]
     assert_refused(fuse, here / "some.kas", at, "/does/not/exist/log: No such file", options=words)
@@ -91,7 +88,7 @@ def test_option_and_log_file_that_cannot_be(fuse: str, here: Path, at: Path) -> 
 
 @pytest.mark.usefixtures("as_root")
 def test_mount_inside_its_source_by_a_bind_mount(fuse: str, store: Path, tmp_path: Path) -> None:
-    """A bind mount is not a link: only device and inode tell that it is the same folder."""
+    """A bind mount is not a link: only device and inode number identify the folder."""
     source, other = tmp_path / "source", tmp_path / "other"
     (source / "inside").mkdir(parents=True)
     other.mkdir()
@@ -113,7 +110,7 @@ def test_umount_of_nothing(at: Path, tmp_path: Path) -> None:
         assert_one_sentence(glassfs("umount", path), path, "nothing is mounted there")
 
 
-def test_umount_of_something_else() -> None:
+def test_umount_of_another_file_system() -> None:
     assert_one_sentence(glassfs("umount", "/proc"), "/proc", "not a glassfs mount")
     assert Path("/proc/self").exists()
 
@@ -134,7 +131,7 @@ def test_one_bad_source_among_good_ones(fuse: str, store: Path, at: Path, tmp_pa
 
 
 def test_unreadable_source(fuse: str, public_folder: Path, store: Path) -> None:
-    """As another user, if this one may do that."""
+    """The command runs as another user."""
     if os.geteuid() != 0:
         pytest.skip("only root can run a command as another user")
     if not _is_public(Path(COMMAND[0])):
@@ -151,7 +148,7 @@ def test_unreadable_source(fuse: str, public_folder: Path, store: Path) -> None:
 
 
 def test_usage(fuse: str, store: Path) -> None:
-    """Words that make no command are a mistake of another kind: status 2, as everywhere."""
+    """A wrong command line has status 2."""
     for words in (["mount"], ["mount", "-f"], ["mount", "--colour", store, "/mnt"], ["umount"], ["munt", store]):
         done = glassfs(*words, generation=fuse)
         assert done.returncode == 2
@@ -159,7 +156,7 @@ def test_usage(fuse: str, store: Path) -> None:
 
 
 class TestMissingParts:
-    """In a mount namespace of its own, where /dev/fuse and the libraries can be taken away."""
+    """Commands in a mount namespace without /dev/fuse or the libraries."""
 
     HIDE_DEVICE = (
         'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9 && exec "$@"'
@@ -175,7 +172,7 @@ class TestMissingParts:
 
     @staticmethod
     def hide_libraries(*generations: str) -> str:
-        """A script that puts nothing in the place of each file of these libraries."""
+        """Return a script that hides each file of these libraries."""
         lines = ["exec 3>/dev/null"]
         for generation in generations:
             lines += [
@@ -206,5 +203,5 @@ def _is_public(path: Path) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents)
 
 
-def test_asking_for_a_library_that_does_not_exist(fuse: str, store: Path, at: Path) -> None:
+def test_unknown_generation_of_libfuse(fuse: str, store: Path, at: Path) -> None:
     assert_one_sentence(glassfs("mount", store, at, generation="4"), "GLASSFS_FUSE=4")

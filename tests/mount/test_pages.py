@@ -1,4 +1,4 @@
-"""Pages in a mount, opened by Chromium as a person would: from a list to an episode and through its frames."""
+"""HTML pages in a mount, opened in Chromium: from the list to an episode and through its frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A container of three episodes; the pictures of the one in the middle are damaged."""
+    """A container of three episodes; the images of the second one are damaged."""
     folder = tmp_path / "data"
     folder.mkdir()
     with KinoWriter(folder / "run.kdb") as writer:
@@ -56,7 +56,7 @@ def test_from_a_list_through_the_frames_of_an_episode(mounted: Mounted, folder: 
         assert chromium.evaluate("document.querySelector('.camera a').textContent") == "000004.png"
 
 
-def test_damage_costs_one_episode_its_pictures(mounted: Mounted, folder: Path) -> None:
+def test_damage_costs_one_episode_its_images(mounted: Mounted, folder: Path) -> None:
     with mounted(folder, options=["views=html"]) as mount:
         episodes = mount.path / "run.kdb/episodes"
         sizes = set()

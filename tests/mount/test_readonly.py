@@ -1,4 +1,4 @@
-"""Nothing can be changed through a mount: each system call that would is refused with EROFS, on every kind of node."""
+"""Each system call that would change a mount fails with EROFS, on every kind of node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Call = Callable[[str], object]
 
 
 def libc(name: str, *arguments: object) -> None:
-    """A call that has no function in the os module. Raises OSError."""
+    """Call a function of libc that the os module lacks. Raises OSError."""
     encoded = [argument.encode() if isinstance(argument, str) else argument for argument in arguments]
     if getattr(LIBC, name)(*encoded) < 0:
         raise OSError(ctypes.get_errno(), f"{name} failed")
@@ -48,7 +48,7 @@ def with_descriptor(call: Callable[[int], object]) -> Call:
 
 
 def make_socket(path: str) -> None:
-    """Under a short name, as those of sockets are at most 107 bytes long."""
+    """Bind a socket under a short path: those of sockets have at most 107 bytes."""
     descriptor = os.open(os.path.dirname(path), os.O_RDONLY)
     try:
         with socket.socket(socket.AF_UNIX) as made:
@@ -79,7 +79,7 @@ DIRECTORIES = ("root", "folder", "container", "group", "own directory")
 FILES = ("content", "plain file", "status")
 ALL = (*DIRECTORIES, *FILES, "link")
 
-# A name that is not there yet, in each directory.
+# On a missing name in each directory.
 MAKE: dict[str, Call] = {
     "open O_CREAT": lambda path: os.open(path, os.O_WRONLY | os.O_CREAT),
     "open O_CREAT to read": lambda path: os.open(path, os.O_RDONLY | os.O_CREAT),
@@ -130,7 +130,7 @@ CHANGE_ANY: dict[str, Call] = {
     "ioctl FS_IOC_SETFLAGS": with_descriptor(lambda fd: fcntl.ioctl(fd, FS_IOC_SETFLAGS, struct.pack("l", 0))),
 }
 
-# On a name, whatever it stands for. That of the root belongs to another file system.
+# On a name of any kind. That of the root belongs to another file system.
 CHANGE_NAME: dict[str, Call] = {
     "rename": lambda path: os.rename(path, path + "2"),
     "rename over": lambda path: os.rename(path, os.path.join(os.path.dirname(path), "plain.txt")),
@@ -199,8 +199,8 @@ def test_nothing_moves_into_the_mount(nodes: dict[str, Path], tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("as_root")
-def test_remount_for_writing_does_not_let_anybody_write(mounted: Mounted, tmp_path: Path) -> None:
-    """Root can take the kernel's read-only flag away; the daemon refuses on its own then."""
+def test_remount_for_writing_permits_no_writes(mounted: Mounted, tmp_path: Path) -> None:
+    """Root can clear the kernel's read-only flag; then the daemon refuses."""
     (tmp_path / "plain.txt").write_bytes(b"plain")
     with mounted(tmp_path) as mount:
         remount_for_writing(mount)
@@ -209,7 +209,7 @@ def test_remount_for_writing_does_not_let_anybody_write(mounted: Mounted, tmp_pa
             lambda path: write_into(path, os.O_WRONLY | os.O_TRUNC), os.unlink, lambda path: os.truncate(path, 0),
             lambda path: os.mkdir(path + "2"), lambda path: os.chmod(path, 0o777),
         ):
-            # Which error it is depends on libfuse: for most of this it has no callback to ask.
+            # The error depends on libfuse, which has no callback for most of these calls.
             with pytest.raises(OSError):
                 call(str(mount.path / "plain.txt"))
         assert sorted(os.listdir(mount.path)) == [".glassfs", "plain.txt"]
@@ -218,7 +218,7 @@ def test_remount_for_writing_does_not_let_anybody_write(mounted: Mounted, tmp_pa
 
 
 def write_into(path: str, flags: int) -> None:
-    """The kernel does not ask libfuse 3's daemon about opening, only about what is written then."""
+    """With libfuse 3 the kernel sends no request for opening, only for writing."""
     descriptor = os.open(path, flags)
     try:
         os.write(descriptor, b"other")

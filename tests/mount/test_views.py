@@ -1,4 +1,4 @@
-"""Derived views in a mount: beside what they are made of, and always in ``.glassfs/views``."""
+"""Derived views in a mount: beside their sources if requested, and always in ``.glassfs/views``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIRECTORIES = ("by-task", "by-success")
 
 
 def files_below(root: Path) -> set[str]:
-    """Files and links by their paths, without what a mount shows of itself."""
+    """Return the paths of files and links, without the mount's own directory."""
     found = set()
     for place, folders, names in os.walk(root):
         if place == str(root) and ".glassfs" in folders:
@@ -43,7 +43,7 @@ def viewed(mounted: Mounted, gallery: Gallery) -> Iterator[Mount]:
         yield mount
 
 
-def test_views_stand_beside_the_tree_that_is_there_without(viewed: Mount, shown: Mount, gallery: Gallery) -> None:
+def test_views_are_added_to_the_plain_tree(viewed: Mount, shown: Mount, gallery: Gallery) -> None:
     plain, all_files = files_below(shown.path), files_below(viewed.path)
     assert plain < all_files
     derived = all_files - plain
@@ -56,7 +56,7 @@ def test_views_stand_beside_the_tree_that_is_there_without(viewed: Mount, shown:
         check(path, expected, (viewed.path / path).read_bytes())
 
 
-def test_size_is_that_of_the_bytes_whole_and_in_ranges(viewed: Mount, shown: Mount) -> None:
+def test_sizes_and_ranges_of_views(viewed: Mount, shown: Mount) -> None:
     chance = random.Random(4)
     for path in sorted(files_below(viewed.path) - files_below(shown.path)):
         place = viewed.path / path
@@ -72,7 +72,7 @@ def test_size_is_that_of_the_bytes_whole_and_in_ranges(viewed: Mount, shown: Mou
                 assert os.pread(file.fileno(), 5000, offset) == data[offset : offset + 5000], (path, offset)
 
 
-def test_views_can_be_reached_where_nobody_asked_for_them(viewed: Mount, shown: Mount) -> None:
+def test_views_are_reachable_without_the_option(viewed: Mount, shown: Mount) -> None:
     own = shown.path / ".glassfs/views"
     assert "views" not in os.listdir(shown.path / ".glassfs")
     assert files_below(own) == files_below(viewed.path)
@@ -91,7 +91,7 @@ def test_links_lead_to_the_episodes(viewed: Mount) -> None:
         assert (link / "meta/episode.json").exists(), link
 
 
-def test_view_that_there_is_not(gallery: Gallery, tmp_path: Path) -> None:
+def test_unknown_view_is_refused(gallery: Gallery, tmp_path: Path) -> None:
     for arguments in (["mount", "-o", "views=mp5", gallery.folder, tmp_path], ["ls", "--views", "mp5", gallery.folder]):
         done = subprocess.run(
             [sys.executable, "-m", "glassfs", *map(str, arguments)], capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""Broken containers with all views: an error for what is lost, and nothing else that is different."""
+"""Damaged containers with all views: errors for lost data, and no other difference."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.view.test_samples_damage import broken
 ALLOWED = {errno.EIO, errno.EFBIG}
 PIECE, PAGE = 1 << 20, 4096
 MOST_CHILDREN = 100
-"""Of a directory so many of the first and of the last files are read."""
+"""Number of first and of last files that are read in a directory."""
 MEMORY = 160 << 20
 
 
 def state_of(root: Path) -> dict[str, object]:
-    """What each file below a mount reads as, or the number of the error; its inode number and size."""
+    """Return the bytes of each file below a mount, or the number of the error."""
     found: dict[str, object] = {}
     waiting = [str(root)]
     while waiting:
@@ -53,7 +53,7 @@ def state_of(root: Path) -> dict[str, object]:
 
 
 def read_of(path: str) -> object:
-    """The bytes of a file, of a large one those at its ends; or the number of the error."""
+    """Return the bytes of a file, only the ends of a large one; or the number of the error."""
     try:
         size = os.stat(path).st_size
         with open(path, "rb", buffering=0) as file:
@@ -68,7 +68,7 @@ def read_of(path: str) -> object:
 
 @pytest.mark.slow
 def test_broken_containers_in_a_mount_with_views(mounted: Mounted, tmp_path: Path) -> None:
-    """One mount of them all, with a sound one among them: walked and read twice, and as without views."""
+    """All files read the same twice, and those of the plain tree the same as without views."""
     folder = tmp_path / "corpora"
     for path in broken():
         place = folder / path.relative_to(SAMPLES)
@@ -90,7 +90,7 @@ def test_broken_containers_in_a_mount_with_views(mounted: Mounted, tmp_path: Pat
 
 
 def ranges_of(path: Path) -> dict[int, bytes | int | None]:
-    """The pages of a file, read past the kernel's cache; the number of the error in place of those that fail."""
+    """Return the pages of a file, read past the page cache, or the numbers of errors."""
     found: dict[int, bytes | int | None] = {}
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
@@ -105,22 +105,22 @@ def ranges_of(path: Path) -> dict[int, bytes | int | None]:
 
 
 def lost(good: dict[int, bytes | int | None], bad: dict[int, bytes | int | None]) -> list[int]:
-    """The pages that fail with EIO; all others are the same."""
+    """Return the pages that fail with EIO; check that all others are equal."""
     assert bad.keys() == good.keys()
     failed = [start for start, page in bad.items() if page == errno.EIO]
     assert all(bad[start] == page for start, page in good.items() if start not in failed)
     return failed
 
 
-def test_damaged_picture_costs_the_frame_of_the_film(mounted: Mounted, tmp_path: Path) -> None:
-    pictures = [jpeg(np.full((64, 64, 3), 20 * number, np.uint8)) for number in range(6)]
+def test_damaged_image_costs_one_frame_of_the_video(mounted: Mounted, tmp_path: Path) -> None:
+    stored = [jpeg(np.full((64, 64, 3), 20 * number, np.uint8)) for number in range(6)]
     good, bad = tmp_path / "good.kdb", tmp_path / "bad.kdb"
     with KinoWriter(good, created=0) as writer:
-        shots = [{"front": Stored(image, 64, 64)} for image in pictures]
+        shots = [{"front": Stored(image, 64, 64)} for image in stored]
         writer.add_episode(np.ones((6, 1)), np.ones((6, 1)), images=shots)
     data = bytearray(good.read_bytes())
-    start = data.index(pictures[3])
-    data[start + 3 : start + len(pictures[3])] = bytes(len(pictures[3]) - 3)
+    start = data.index(stored[3])
+    data[start + 3 : start + len(stored[3])] = bytes(len(stored[3]) - 3)
     bad.write_bytes(data)
     with mounted(good, bad, options=["views=all"]) as mount:
         video = "episodes/0/images/front.mp4"
@@ -133,7 +133,7 @@ def test_damaged_picture_costs_the_frame_of_the_film(mounted: Mounted, tmp_path:
         assert (mount.path / bad.name / steps).read_bytes() == (mount.path / good.name / steps).read_bytes()
         with pytest.raises(OSError, match="Input/output error"):
             (mount.path / bad.name / video).read_bytes()
-        assert (mount.path / bad.name / "episodes/0/images/front/000004.jpg").read_bytes() == pictures[4]
+        assert (mount.path / bad.name / "episodes/0/images/front/000004.jpg").read_bytes() == stored[4]
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -149,7 +149,7 @@ def test_damaged_block_costs_its_column_of_the_table(mounted: Mounted, tmp_path:
     assert len(failed) == pytest.approx(column / PAGE, abs=2) and failed[-1] - failed[0] == (len(failed) - 1) * PAGE
 
 
-def test_what_is_not_shown_says_why(mounted: Mounted, tmp_path: Path) -> None:
+def test_omitted_view_has_a_reason(mounted: Mounted, tmp_path: Path) -> None:
     path = tmp_path / "wide.wshard"
     with WShardWriter(path) as writer:
         writer.add_channel("rgb", np.zeros((2, 1, 20_000, 3), np.uint8))

@@ -18,6 +18,7 @@ import pytest
 from glassfs.persistent import cache as cache_module
 from glassfs.persistent import files as files_module
 from glassfs.persistent.files import NEW
+from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, blocks, cached, content, opened, taken, used
@@ -147,32 +148,23 @@ def test_file_swept_before_it_was_locked_is_made_again(folder: Path, monkeypatch
     assert cached(cache, range(1)) == [0]
 
 
+def evict_all(index: Path) -> None:
+    connection = sqlite3.connect(index)
+    connection.executescript("DELETE FROM blocks; UPDATE totals SET bytes = 0")
+    connection.close()
+
+
+@pytest.mark.parametrize("harm", [evict_all, os.unlink])
 def test_block_evicted_while_written_leaves_no_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None],
 ) -> None:
-    def evict() -> None:
-        connection = sqlite3.connect(folder / INDEX)
-        connection.executescript("DELETE FROM blocks; UPDATE totals SET bytes = 0")
-        connection.close()
-
     cache = opened(folder)
-    before_first(monkeypatch, os, "writev", evict)
+    before_first(monkeypatch, os, "writev", lambda: harm(folder / INDEX))
     cache.put("key", "tag", 0, content(0))
     assert not blocks(folder) and not list(folder.glob(f"{NEW}*"))
 
 
-def test_block_of_a_removed_index_leaves_no_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cache = opened(folder)
-    before_first(monkeypatch, os, "writev", (folder / INDEX).unlink)
-    cache.put("key", "tag", 0, content(0))
-    assert not blocks(folder) and not list(folder.glob(f"{NEW}*"))
-
-
-def test_block_of_another_length_is_removed_first(
-    folder: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_block_of_another_length_is_removed_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = opened(folder)
     cache.put("key", "tag", 0, content(0))
     seen: list[Path] = []
@@ -211,9 +203,8 @@ def test_unfinished_files_of_dead_processes_are_evicted(folder: Path) -> None:
     assert not (folder / f"{NEW}dead").exists()
 
 
-def test_forked_process_uses_the_cache(folder: Path) -> None:
-    cache = opened(folder)
-    cache.put("key", "tag", 0, content(0))
+def check_fork(cache: DiskCache, join: Callable[[], None]) -> None:
+    """Write a block in a forked process, ``join``, write one here, and find all three."""
     child = os.fork()
     if not child:
         status = 1
@@ -223,9 +214,16 @@ def test_forked_process_uses_the_cache(folder: Path) -> None:
             cache.close()
         finally:
             os._exit(status)
+    join()
     assert os.waitpid(child, 0)[1] == 0
     cache.put("key", "tag", 2, content(2))
     assert cached(cache, range(4)) == [0, 1, 2]
+
+
+def test_forked_process_uses_the_cache(folder: Path) -> None:
+    cache = opened(folder)
+    cache.put("key", "tag", 0, content(0))
+    check_fork(cache, lambda: None)
 
 
 def test_fork_waits_for_threads_that_change_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,18 +240,7 @@ def test_fork_waits_for_threads_that_change_the_index(folder: Path, monkeypatch:
     thread = threading.Thread(target=cache.put, args=("key", "tag", 0, content(0)))
     thread.start()
     wait_for(is_inside)
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            cache.put("key", "tag", 1, content(1))
-            status = 0 if cached(cache, range(3)) == [0, 1] else 2
-        finally:
-            os._exit(status)
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
-    cache.put("key", "tag", 2, content(2))
-    assert cached(cache, range(4)) == [0, 1, 2]
+    check_fork(cache, thread.join)
 
 
 def test_locked_index_delays_no_reader(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -269,4 +256,3 @@ def test_locked_index_delays_no_reader(folder: Path, caplog: pytest.LogCaptureFi
     assert cached(cache, range(2)) == [0, 1]
     other.close()
     assert not caplog.records
-

@@ -1,6 +1,6 @@
-"""One connection of a client to an ``HttpServer``: requests are read, answered, and what shall go wrong goes wrong.
+"""One connection of a client to an ``HttpServer``: reads requests and answers them, with their faults.
 
-It belongs to the thread of the server's loop.
+Used only by the thread of the server's loop.
 """
 
 from __future__ import annotations
@@ -8,29 +8,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Protocol
 
-from tests.remote.faults import (
-    Cut,
-    Drip,
-    Fault,
-    Garbage,
-    Headers,
-    Length,
-    Redirect,
-    Reset,
-    Stall,
-    Status,
-    Whole,
-)
-from tests.remote.requests import Body, Reply, Request
+from tests.remote.faults import Cut, Drip, Fault, Garbage, Headers, Length, Redirect, Reset, Stall, Status, Whole
+from tests.remote.requests import Reply, Request
 
 PIECE = 256 << 10
 LOOK = 0.05
-"""Seconds between two looks whether the client of a silent connection is still there."""
+"""Seconds between checks that the client of a silent connection is still there."""
 FRAMING = {"connection", "content-length", "keep-alive", "transfer-encoding"}
 
 
@@ -38,16 +26,10 @@ class Over(Exception):
     """The connection ends here."""
 
 
-class Upstream(Protocol):
-    """What answers the requests of one connection."""
-
-    async def ask(self, request: Request) -> Reply: ...
-    def close(self) -> None: ...
-
-
 class Served(Protocol):
     """What a connection needs of its server."""
 
+    answer: Callable[[Request], Reply]
     delay: float
     flows: asyncio.Event
 
@@ -59,16 +41,14 @@ class Served(Protocol):
 class Connection:
     def __init__(
         self, server: Served, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-        upstream: Upstream,
     ) -> None:
         self._server = server
         self._number = number
         self._reader = reader
         self._writer = writer
-        self._upstream = upstream
 
     async def serve(self) -> None:
-        """Answers until either side has enough; raises ``Over``, OSError or EOFError where it ends in the middle."""
+        """Answer requests until the client ends the connection. Raises Over, OSError or EOFError if it ends halfway."""
         while (request := await self._receive()) is not None:
             fault = self._server.begin(request)
             try:
@@ -79,21 +59,20 @@ class Connection:
                 return
 
     def reset(self) -> None:
-        """Ends the connection with RST."""
+        """End the connection with RST."""
         raw: socket.socket = self._writer.get_extra_info("socket")
         with suppress(OSError):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
     def close(self) -> None:
-        """What is still on the way to the client may arrive."""
-        self._upstream.close()
+        """End the connection; bytes on the way still arrive."""
         self._writer.close()
 
     # Requests
 
     async def _receive(self) -> Request | None:
-        """The next request, None where there is none."""
+        """Return the next request; None at the end of the connection."""
         try:
             head = await self._reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:
@@ -104,15 +83,7 @@ class Connection:
             raise Over
         parted = (line.partition(":") for line in lines)
         request = Request(0, self._number, words[0], words[1], [(name, value.strip()) for name, _, value in parted])
-        if request.headers.get("expect", "").lower() == "100-continue":
-            self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request = request.without("expect")
-        if request.headers.get("transfer-encoding", "").lower() == "chunked":
-            request = request.without("transfer-encoding")
-            request.body = b"".join([piece async for piece in chunks(self._reader)])
-            request.lines.append(("Content-Length", str(len(request.body))))
-        else:
-            request.body = await self._reader.readexactly(int(request.headers.get("content-length", 0)))
+        request.body = await self._reader.readexactly(int(request.headers.get("content-length", 0)))
         return request
 
     # Answers
@@ -124,7 +95,7 @@ class Connection:
         match fault:
             case Stall(after=None):
                 await self._be_silent(fault.seconds)
-                reply = await self._upstream.ask(request)
+                reply = self._server.answer(request)
             case Reset(after=None):
                 self.reset()
                 raise Over
@@ -138,20 +109,21 @@ class Connection:
             case Redirect():
                 reply = Reply(fault.code, [("Location", fault.to)])
             case Whole():
-                reply = await self._upstream.ask(request.without("range", "if-range"))
+                reply = self._server.answer(request.without("range", "if-range"))
             case _:
-                reply = await self._upstream.ask(request)
+                reply = self._server.answer(request)
         if isinstance(fault, Headers):
             for name, value in fault.changes.items():
                 reply.change(name, value)
         await self._send(request, reply, fault)
 
     async def _send(self, request: Request, reply: Reply, fault: Fault | None) -> None:
-        size, body, promised = reply.size, pieces(reply.body), reply.size
+        size, promised = reply.size, reply.size
+        body = (reply.body,) if isinstance(reply.body, bytes) else reply.body
         has_body = request.method != "HEAD" and reply.status not in (204, 304)
         if isinstance(fault, Length) and has_body:
             if size is None:
-                raise ValueError("a body whose size nobody knows cannot have the wrong one")
+                raise ValueError("a body of unknown size cannot have a wrong one")
             body = resized(body, size, fault.by)
             size = max(0, size + fault.by)
             promised = {"length": size, "chunks": None, "lie": promised}[fault.framed]
@@ -176,16 +148,16 @@ class Connection:
             raise Over
 
     async def _send_body(
-        self, request: Request, head: bytes, body: AsyncIterator[bytes], promised: int | None, fault: Fault | None,
+        self, request: Request, head: bytes, body: Iterable[bytes], promised: int | None, fault: Fault | None,
     ) -> None:
-        """In chunks where no size is promised. The head goes along with the first piece, as from a server in a hurry.
+        """Send the body, in chunks if no size is promised, and the head with its first piece.
 
-        The log knows of everything before a client can.
+        The log has every byte before the client does.
         """
         in_chunks = promised is None
         stops = fault.after if isinstance(fault, Cut | Reset | Stall) and fault.after is not None else None
         step, pause = (fault.size, fault.pause) if isinstance(fault, Drip) else (PIECE, 0.0)
-        async for whole in body:
+        for whole in body:
             at = 0
             while at < len(whole):
                 if stops is not None and request.sent == stops:
@@ -208,19 +180,19 @@ class Connection:
         self._writer.write(head + b"0\r\n\r\n" if in_chunks else head)
 
     async def _break_off(self, fault: Fault | None) -> None:
-        """In the middle of a body. Returns only where the body goes on."""
+        """Carry out a fault within a body. Returns only if the body goes on."""
         if isinstance(fault, Stall):
             await self._be_silent(fault.seconds)
             return
         if isinstance(fault, Reset):
-            # What was sent before shall arrive: a reset throws away what the client has not read.
+            # A reset discards what the client has not read, so let it read first.
             await self._writer.drain()
             await asyncio.sleep(LOOK)
             self.reset()
         raise Over
 
     async def _be_silent(self, seconds: float | None) -> None:
-        """For so long, or until the client has gone, which ends the connection."""
+        """Send nothing for so long, or forever. Raises Over if the client ends the connection."""
         loop = asyncio.get_running_loop()
         until = float("inf") if seconds is None else loop.time() + seconds
         while (left := until - loop.time()) > 0:
@@ -229,47 +201,10 @@ class Connection:
                 raise Over
 
 
-class Answering:
-    """Answers by a function, at once."""
-
-    def __init__(self, answer: Callable[[Request], Reply]) -> None:
-        self._answer = answer
-
-    async def ask(self, request: Request) -> Reply:
-        return self._answer(request)
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-async def chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """A body in chunks, without their frames."""
-    while True:
-        size = int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16)
-        data = await reader.readexactly(size)
-        # After the last one there may be trailers.
-        while await reader.readuntil(b"\r\n") != b"\r\n":
-            pass
-        if size == 0:
-            return
-        yield data
-
-
-async def pieces(body: Body) -> AsyncIterator[bytes]:
-    if isinstance(body, bytes):
-        yield body
-    elif isinstance(body, AsyncIterator):
-        async for piece in body:
-            yield piece
-    else:
-        for piece in body:
-            yield piece
-
-
-async def resized(body: AsyncIterator[bytes], size: int, by: int) -> AsyncIterator[bytes]:
-    """A body of this size, by so many bytes longer or shorter."""
+def resized(body: Iterable[bytes], size: int, by: int) -> Iterator[bytes]:
+    """Yield a body of ``size`` bytes, made longer or shorter by so many."""
     left = size + by
-    async for piece in body:
+    for piece in body:
         if left > 0:
             yield piece[:left]
         left -= len(piece)

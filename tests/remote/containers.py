@@ -1,4 +1,4 @@
-"""Containers for servers to have: one of each format, and an episode of many gigabytes that takes little room."""
+"""Containers for servers: one of each format, and a sparse episode of many gigabytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What can go wrong with one answer of a server, as values: ``HttpServer.faults`` says which request meets which.
-
-The server itself carries them out. ``first`` and ``for_each`` make such rules of single faults.
-"""
+"""Faults of single answers, which ``HttpServer`` carries out; ``HttpServer.faults`` chooses the fault of a request."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class Stall:
-    """The server falls silent before the answer, or after this many bytes of its body, for good or for some seconds."""
+    """The server pauses before the answer or after this many bytes of its body, for some seconds or forever."""
 
     after: int | None = None
     seconds: float | None = None
@@ -36,7 +33,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Drip:
-    """The body comes, but so slowly that nobody wants to wait for its end: a piece after each pause."""
+    """The body is sent very slowly: a piece after each pause."""
 
     size: int = 1
     pause: float = 0.1
@@ -53,7 +50,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Redirect:
-    """The client shall go elsewhere."""
+    """The client is redirected."""
 
     to: str
     code: int = 307
@@ -61,7 +58,7 @@ class Redirect:
 
 @dataclass(frozen=True)
 class Headers:
-    """Other headers than the right ones: replaced, or left out where the value is None. Of the length: see Length."""
+    """Headers are replaced, or removed if the value is None."""
 
     changes: Mapping[str, str | None]
 
@@ -85,7 +82,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Bytes that are no HTTP, and the end of the connection."""
+    """Bytes that are not HTTP are sent, and the connection ends."""
 
     data: bytes = b"\x00\xffSSH-2.0-nothing\r\n\r\n"
 
@@ -95,7 +92,7 @@ Faults: TypeAlias = Callable[[Request], Fault | None]
 
 
 def first(times: int, fault: Fault, where: Callable[[Request], bool] = lambda request: True) -> Faults:
-    """The first so many requests that ``where`` is true of meet the fault."""
+    """Return a rule: the first ``times`` requests that match get the fault."""
     left = times
 
     def chosen(request: Request) -> Fault | None:
@@ -109,5 +106,5 @@ def first(times: int, fault: Fault, where: Callable[[Request], bool] = lambda re
 
 
 def for_each(fault: Fault, where: Callable[[Request], bool] = lambda request: True) -> Faults:
-    """Each request that ``where`` is true of meets the fault."""
+    """Return a rule: every request that matches gets the fault."""
     return lambda request: fault if where(request) else None

@@ -1,9 +1,8 @@
 """An HTTP/1.1 server for tests on loopback: slow, narrow or broken on demand, and with a log of all requests.
 
-``HttpServer`` answers by a function; ``tests.remote.proxy.Proxy`` asks another server instead. The server runs in a
-thread of its own from ``__enter__`` to ``__exit__``; its attributes may be set, and its log read, from any thread and
-at any time. The function runs in that thread, and everybody waits for it. A client that breaks off costs its connection
-only; an exception of the function costs the connection and is raised again by ``__exit__``.
+The server answers by a function, in a thread of its own, from ``__enter__`` to ``__exit__``. Its attributes may be set
+and its log read from any thread at any time. An exception of the function ends the connection and is raised again by
+``__exit__``.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from tests.remote.connection import Answering, Connection, Over, Upstream
+from tests.remote.connection import Connection, Over
 from tests.remote.faults import Fault, Faults
 from tests.remote.ports import LOCALHOST, free_port
 from tests.remote.requests import Reply, Request
 
 BUFFERED = 4 << 20
 SLACK = 0.02
-"""Seconds for which a line that was not used may be used twice."""
+"""Seconds of unused bandwidth that an idle line may use later."""
 PATIENCE = 60.0
 ATTEMPTS = 5
 
@@ -44,14 +43,14 @@ class HttpServer:
     ) -> None:
         """``delay``: seconds before the first byte of each answer. ``bandwidth``: bytes a second of all connections.
 
-        ``faults``: a function that tells the fault of a request, or one fault (or None) for each of the next requests.
+        ``faults``: a function that returns the fault of a request, or a fault (or None) for each of the next ones.
         ``certificate``: a PEM file with its key, for TLS.
         """
         self.delay = delay
         self.bandwidth = bandwidth
         self.faults = faults
         self.port = 0
-        self._answer = answer
+        self.answer = answer
         self._tls = None
         if certificate is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -78,7 +77,7 @@ class HttpServer:
     # The log
 
     def reset(self) -> None:
-        """Forgets the log. Requests that are being answered are no longer in it."""
+        """Clear the log. Requests that are being answered are no longer in it."""
         self._log: list[Request] = []
         self.most_at_once = 0
         """The most requests that were being answered at the same time."""
@@ -119,16 +118,16 @@ class HttpServer:
             raise self._errors[0]
 
     def hold(self) -> None:
-        """From now on everything is swallowed: requests are read, nothing is sent, not even of answers begun."""
+        """Read requests but send nothing, not even the rest of answers already begun."""
         self._run(self._let_flow(False))
 
     def release(self) -> None:
-        """The end of ``hold``: what was held back is sent."""
+        """End ``hold``: send what was held back."""
         self._run(self._let_flow(True))
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Within this the server is not there: its connections are reset, new ones are refused."""
+        """Stop the server meanwhile: its connections are reset, and new ones are refused."""
         self._run(self._leave())
         try:
             yield
@@ -160,7 +159,7 @@ class HttpServer:
                 )
                 break
             except OSError:
-                # Somebody else has taken it meanwhile.
+                # Another process has taken the port meanwhile.
                 if attempts_left == 0:
                     raise
         self.port = port
@@ -177,9 +176,8 @@ class HttpServer:
         for writer in tuple(self._writers):
             writer.transport.abort()
         await asyncio.sleep(0)
-        await self._loop.shutdown_asyncgens()
 
-    # What connections ask for
+    # Requests
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -187,7 +185,7 @@ class HttpServer:
         self._tasks.add(task)
         self._writers.add(writer)
         number, self.connections = self.connections, self.connections + 1
-        connection = Connection(self, number, reader, writer, self.open_upstream())
+        connection = Connection(self, number, reader, writer)
         try:
             await connection.serve()
         except (Over, EOFError, OSError):
@@ -201,11 +199,8 @@ class HttpServer:
             connection.close()
             self._tasks.discard(task)
 
-    def open_upstream(self) -> Upstream:
-        return Answering(self._answer)
-
     def begin(self, request: Request) -> Fault | None:
-        """Writes a request into the log, and tells what shall go wrong with it."""
+        """Add a request to the log and return its fault."""
         request.number = len(self._log)
         self._log.append(request)
         self._busy += 1
@@ -219,7 +214,7 @@ class HttpServer:
         self._busy -= 1
 
     async def carry(self, size: int) -> None:
-        """Waits until the line, which all connections share, has carried so many bytes."""
+        """Wait until the line, which all connections share, has carried so many bytes."""
         if self.bandwidth is None:
             return
         now = self._loop.time()

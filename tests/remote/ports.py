@@ -1,4 +1,4 @@
-"""Ports of loopback for servers that cannot choose one themselves, or that shall come back to theirs."""
+"""Free loopback ports for servers that need a fixed one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 
 LOCALHOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)
-"""Below those that the system gives to connections that go out."""
+"""Below the ports of outgoing connections."""
 
 
 def free_port() -> int:
-    """A port on which nobody listens now."""
+    """Return a port that no process listens on."""
     while True:
         port = random.SystemRandom().choice(PORTS)
         with socket.socket() as probe:

@@ -1,18 +1,18 @@
-"""What a server of the tests was asked, and what it answers."""
+"""Requests to the servers of the tests, and their replies."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import parse_qs, unquote
 
-Body: TypeAlias = bytes | Iterable[bytes] | AsyncIterator[bytes]
+Body: TypeAlias = bytes | Iterable[bytes]
 
 
 @dataclass
 class Request:
-    """One request as it was received, and what became of it. The server writes to it while it answers."""
+    """One request as it was received, and its outcome. The server writes to it while it answers."""
 
     number: int
     """Counted from 0 since the last ``reset`` of the log."""
@@ -29,9 +29,9 @@ class Request:
     """Bytes of the answer's body that were handed to the system."""
     fault: object = None
     is_done: bool = False
-    """Whether all that was promised was."""
+    """Whether the whole announced body was sent."""
     headers: dict[str, str] = field(init=False)
-    """By their names in small letters."""
+    """By lower-case names."""
 
     def __post_init__(self) -> None:
         self.headers = {}
@@ -40,7 +40,7 @@ class Request:
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
 
     def without(self, *names: str) -> Request:
-        """The same request, less these headers."""
+        """Return the same request without these headers."""
         lines = [line for line in self.lines if line[0].lower() not in names]
         return Request(self.number, self.connection, self.method, self.target, lines, self.body)
 
@@ -82,7 +82,7 @@ class Request:
 
 @dataclass
 class Reply:
-    """What is answered. A body that is not bytes has a size, or is sent in chunks (and may be endless)."""
+    """A reply. A body that is not bytes has a size, or is sent in chunks (and may be endless)."""
 
     status: int = 200
     headers: list[tuple[str, str]] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Reply:
             self.size = len(self.body)
 
     def change(self, name: str, value: str | None) -> None:
-        """Replaces a header, or leaves it out."""
+        """Replace a header, or remove it."""
         self.headers = [line for line in self.headers if line[0].lower() != name.lower()]
         if value is not None:
             self.headers.append((name, value))

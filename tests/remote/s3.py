@@ -1,7 +1,7 @@
-"""A small S3 of our own, for what is slow or impossible with others: 100,000 objects, sparse files, hostile names.
+"""A small S3 server for tests that need 100,000 objects, sparse files or hostile names.
 
-It lists (ListObjectsV2), reads whole and in ranges, and honours If-Match and If-None-Match; signatures are not looked
-at, nothing can be written. Buckets may be changed from any thread while it serves.
+It supports ListObjectsV2, ranges, If-Match and If-None-Match, ignores signatures, and is read-only for clients. Any
+thread may change buckets while it serves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.remote.requests import Reply, Request
 PAGE = 1000
 """Names in one page of a listing, as on S3."""
 PIECE = 1 << 20
-# What XML would read as something else or cannot hold. S3 writes references to forbidden characters, too.
+# Characters that XML cannot hold as they are. Like S3, also write references to forbidden ones.
 _SPECIAL = re.compile(r'[\x00-\x1f&<>"\x7f-\x9f\ufffe\uffff]')
 
 
@@ -64,7 +64,7 @@ class Bucket:
         return made
 
     def put_folder(self, folder: Path, prefix: str = "") -> None:
-        """Every file below a folder, by its path there."""
+        """Add every file below a folder under its relative path."""
         for path in folder.rglob("*"):
             if path.is_file():
                 self.put(prefix + path.relative_to(folder).as_posix(), path, path.stat().st_mtime)
@@ -78,14 +78,14 @@ class Bucket:
 
     @property
     def keys(self) -> list[bytes]:
-        """In the order of S3, that of their bytes."""
+        """All keys, ordered by their bytes as on S3."""
         keys = self._keys
         if keys is None:
             keys = self._keys = sorted(map(as_bytes, tuple(self._objects)))
         return keys
 
     def page(self, prefix: bytes, delimiter: bytes, after: bytes, most: int) -> tuple[list[bytes], bytes | None]:
-        """So many keys and common prefixes beyond ``after``, and the last one if there are more."""
+        """Return up to ``most`` keys and common prefixes after ``after``, and the last one if there are more."""
         keys, found = self.keys, []
         at = bisect_left(keys, max(prefix, after))
         while at < len(keys) and keys[at].startswith(prefix):
@@ -144,7 +144,7 @@ class S3Server(HttpServer):
 
 
 def answer_object(made: Object, request: Request) -> Reply:
-    """What a request for an object is answered with: 200, 206, 304, 412 or 416."""
+    """Answer a request for an object with 200, 206, 304, 412 or 416."""
     headers = [
         ("ETag", made.etag), ("Last-Modified", formatdate(made.modified, usegmt=True)), ("Accept-Ranges", "bytes"),
         ("Content-Type", "application/octet-stream"),
@@ -171,7 +171,7 @@ def listing(
     bucket: str, found: Iterable[tuple[str, Object | None]], prefix: str = "", following: str | None = None,
     is_quoted: bool = False,
 ) -> Reply:
-    """A page of names as they stand in XML: objects, or None for a common prefix; and the token of the next page."""
+    """Return a page of names, encoded for XML: objects, or None for a common prefix; and the next page's token."""
     contents, folders = [], []
     for name, made in found:
         if made is None:
@@ -199,12 +199,12 @@ def failure(status: int, code: str, *headers: tuple[str, str]) -> Reply:
 
 
 def escaped(key: bytes) -> str:
-    """A key as text of XML."""
+    """Encode a key for XML."""
     return _SPECIAL.sub(lambda match: f"&#{ord(match.group())};", as_text(key))
 
 
 def quoted(key: bytes) -> str:
-    """A key as ``encoding-type=url`` has it."""
+    """Encode a key for ``encoding-type=url``."""
     return quote(key, safe="/~")
 
 

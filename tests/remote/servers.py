@@ -1,8 +1,7 @@
 """Real servers for tests, each on a free port of loopback: moto (S3), rclone and sshd.
 
-Each is a context manager that is entered once the server answers, and leaves no process behind. Where a program is
-missing the test is skipped, or fails if GLASSFS_REQUIRE_SERVERS=1 says that all of them have to be there. Their output
-is in a log in the folder that they are given.
+Each is a context manager that is entered once the server answers, and leaves no process behind. If a program is
+missing, the test is skipped, or fails with GLASSFS_REQUIRE_SERVERS=1. Servers log to the folder that they are given.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,24 +23,24 @@ import pytest
 
 from tests.optional import without
 from tests.remote.ports import LOCALHOST, free_port
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
-PATIENCE = 60.0
 ATTEMPTS = 5
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "glass", "AWS_SECRET_ACCESS_KEY": "see-through", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 def missing(reason: str) -> NoReturn:
-    """Skips the test, or fails it if GLASSFS_REQUIRE_SERVERS=1."""
+    """Skip the test, or fail it with GLASSFS_REQUIRE_SERVERS=1."""
     if os.environ.get("GLASSFS_REQUIRE_SERVERS") == "1":
         pytest.fail(f"{reason}, and GLASSFS_REQUIRE_SERVERS=1")
     pytest.skip(reason)
 
 
 def program(name: str) -> str:
-    """The path of a program: of this Python's environment, or of the system, of which root's programs are part."""
+    """Return the path of a program, of this Python's environment or of the system, root's included."""
     places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     found = shutil.which(name, path=os.pathsep.join(places))
     if found is None:
@@ -51,7 +49,7 @@ def program(name: str) -> str:
 
 
 def begins_with(start: bytes, question: bytes = b"") -> Callable[[int], bool]:
-    """Whether what a server says on its port, to this question, begins so."""
+    """Return a function of a port: whether the server's answer to ``question`` begins so."""
 
     def answers(port: int) -> bool:
         try:
@@ -70,7 +68,7 @@ speaks_ssh = begins_with(b"SSH-2.0-")
 
 
 def descendants(process: int) -> list[int]:
-    """The processes that a process has started, and those that they have started."""
+    """Return the processes that a process has started, directly or indirectly."""
     found, numbers = [], [process]
     for number in numbers:
         try:
@@ -91,7 +89,7 @@ def is_alive(process: int) -> bool:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a server and the processes that it has for single connections."""
+    """End a server and the processes that it started for connections."""
     found = descendants(process.pid)
     process.terminate()
     try:
@@ -102,13 +100,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
     for number in found:
         with suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
-    until = time.monotonic() + PATIENCE
-    while any(map(is_alive, found)) and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(is_alive, found)))
 
 
 def bound_to_this(words: Sequence[str | Path]) -> Sequence[str | Path]:
-    """The command, that it may end with the tests also where they are killed."""
+    """Return the command, changed so that the server ends even if the tests are killed."""
     setpriv = shutil.which("setpriv")
     return words if setpriv is None else [setpriv, "--pdeathsig", "TERM", "--", *words]
 
@@ -118,7 +114,7 @@ def running(
     command: Callable[[int], Sequence[str | Path]], answers: Callable[[int], bool], folder: Path,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[int]:
-    """A server, given by its command for a port; yields the port on which it answers."""
+    """Run a server, given by its command for a port; yield the port once it answers."""
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, ATTEMPTS + 1):
         port = free_port()
@@ -130,24 +126,15 @@ def running(
                 env={**os.environ, **(environment or {})},
             )
         try:
-            if wait_until(lambda port=port: answers(port), process):
+            wait_until(lambda port=port, process=process: process.poll() is not None or answers(port))
+            if process.poll() is None:
                 yield port
                 return
         finally:
             end(process)
-        # Somebody else may have taken the port.
+        # Another process may have taken the port.
         if attempt == ATTEMPTS:
             raise AssertionError(f"{words[0]} does not answer:\n{log.read_text(errors='replace')[-4000:]}")
-
-
-def wait_until(is_true: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
-    """Whether it became true while the process lived."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until and process.poll() is None:
-        if is_true():
-            return process.poll() is None
-        time.sleep(0.02)
-    return False
 
 
 # S3
@@ -155,7 +142,7 @@ def wait_until(is_true: Callable[[], bool], process: subprocess.Popen[bytes]) ->
 
 @dataclass(frozen=True)
 class S3:
-    """A server that speaks S3, with the credentials in CREDENTIALS."""
+    """An S3 server that accepts CREDENTIALS."""
 
     port: int
 
@@ -165,7 +152,7 @@ class S3:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For a program that shall find it."""
+        """The variables that direct a client to it."""
         return {**CREDENTIALS, "AWS_ENDPOINT_URL": self.url}
 
     def client(self) -> BaseClient:
@@ -179,22 +166,9 @@ class S3:
             config=Config(s3={"addressing_style": "path"}),
         )
 
-    def make_bucket(self, bucket: str, contents: Mapping[str, bytes | Path] | None = None) -> None:
-        self.client().create_bucket(Bucket=bucket)
-        self.put(bucket, contents or {})
-
-    def put(self, bucket: str, contents: Mapping[str, bytes | Path]) -> None:
-        client = self.client()
-        for key, content in contents.items():
-            if isinstance(content, Path):
-                client.upload_file(str(content), bucket, key)
-            else:
-                client.put_object(Bucket=bucket, Key=key, Body=content)
-
-
 @contextmanager
 def moto(folder: Path) -> Iterator[S3]:
-    """moto's server. All is in its memory; it takes seconds to start."""
+    """Run moto's server, which stores everything in memory and takes seconds to start."""
     command = program("moto_server")
     with running(lambda port: [command, "-H", LOCALHOST, "-p", str(port)], speaks_http, folder) as port:
         yield S3(port)
@@ -204,15 +178,14 @@ def moto(folder: Path) -> Iterator[S3]:
 
 
 @contextmanager
-def rclone(kind: Literal["s3", "http", "webdav", "sftp", "ftp"], served: Path, folder: Path) -> Iterator[int]:
-    """``rclone serve`` over a folder; of ``s3`` the folders in it are the buckets. Yields its port.
+def rclone(kind: Literal["webdav", "sftp", "ftp"], served: Path, folder: Path) -> Iterator[int]:
+    """Run ``rclone serve`` for a folder and yield its port.
 
-    ``s3``, ``sftp`` and ``ftp`` want the key (as the user's name) and the secret (as the password) of CREDENTIALS.
+    SFTP takes the key of CREDENTIALS as user and its secret as password; FTP takes any.
     """
     command = program("rclone")
     key, secret = CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
-    password = ["--user", key, "--pass", secret]
-    words = {"s3": ["--auth-key", f"{key},{secret}"], "sftp": password, "ftp": password}.get(kind, [])
+    words = ["--user", key, "--pass", secret] if kind == "sftp" else []
     own = {"RCLONE_CONFIG": str(folder / "none.conf"), "RCLONE_CACHE_DIR": str(folder / "cache")}
     with running(
         lambda port: [
@@ -225,7 +198,7 @@ def rclone(kind: Literal["s3", "http", "webdav", "sftp", "ftp"], served: Path, f
 
 
 def make_certificate(folder: Path) -> Path:
-    """A certificate for 127.0.0.1 and localhost that nobody but itself has signed, in one file with its key."""
+    """Make a self-signed certificate for 127.0.0.1 and localhost, in one file with its key."""
     folder.mkdir(parents=True, exist_ok=True)
     key, certificate, both = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
     subprocess.run([
@@ -245,9 +218,9 @@ class Ssh:
     port: int
     user: str
     key: Path
-    """The private key that opens it."""
+    """The file of the user's private key."""
     known_hosts: Path
-    """The public key of the server, as ssh wants it."""
+    """The file with the public key of the server."""
 
 
 SSHD = """
@@ -272,9 +245,9 @@ ForceCommand internal-sftp
 
 @contextmanager
 def sshd(folder: Path) -> Iterator[Ssh]:
-    """OpenSSH's server, which gives whoever has the key the whole file system over sftp, as the user of the test."""
+    """Run OpenSSH's server, which serves the whole file system over SFTP as the user of the test."""
     command = program("sshd")
-    # Only root can see whether an account is locked; for others it is, unless PAM is asked.
+    # Only root can see whether an account is locked; to other users it seems so without PAM.
     pam = "no" if os.getuid() == 0 else "yes"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("host_key", "user_key"):
@@ -282,7 +255,7 @@ def sshd(folder: Path) -> Iterator[Ssh]:
         words = ["-q", "-t", "ed25519", "-N", "", "-f", folder / name]
         subprocess.run([program("ssh-keygen"), *words], check=True, capture_output=True)
     if os.getuid() == 0:
-        # The system makes it when it starts the service, which does not run.
+        # The service would make it, but it does not run.
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
 
     def configured(port: int) -> Sequence[str | Path]:

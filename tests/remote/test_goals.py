@@ -1,4 +1,4 @@
-"""What reading from afar costs, in requests and bytes: in this process and through real mounts."""
+"""What reading remote containers costs, in requests and bytes: in this process and through mounts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tests.mount.conftest import Mounted
 from tests.remote import servers
 from tests.remote.conftest import Serving
 from tests.remote.containers import FRAME, write_each_format, write_sparse_episode
-from tests.remote.proxy import Proxy
 from tests.remote.s3 import PAGE, Bucket, S3Server
 
 BLOCK = 512 << 10
@@ -41,13 +40,13 @@ def each(containers: dict[str, Path], serving: Serving) -> Iterator[S3Server]:
 
 
 def listed(folder: Path | str) -> list[str]:
-    """The lines of ``ls -l``, but for the sum and for our own folder."""
+    """Return the lines of ``ls -l``, without the total and .glassfs."""
     done = subprocess.run(["ls", "-l", str(folder)], capture_output=True, text=True, check=True)
     return [line for line in done.stdout.splitlines()[1:] if not line.endswith(" .glassfs")]
 
 
 @pytest.mark.parametrize("name", MOST_REQUESTS)
-def test_opening_and_listing_a_container(name: str, containers: dict[str, Path], each: S3Server) -> None:
+def test_listing_a_container_costs_few_requests(name: str, containers: dict[str, Path], each: S3Server) -> None:
     path = containers[name]
     assert path.stat().st_size > BLOCK
     tree = open_tree(f"s3://bucket/{path.name}")
@@ -60,7 +59,7 @@ def test_opening_and_listing_a_container(name: str, containers: dict[str, Path],
 @pytest.mark.parametrize("name", [
     "idv", *(pytest.param(name, marks=pytest.mark.slow) for name in MOST_REQUESTS if name != "idv"),
 ])
-def test_mounting_and_listing_a_container(
+def test_mounting_a_container_costs_few_requests(
     name: str, containers: dict[str, Path], each: S3Server, mounted: Mounted,
 ) -> None:
     with mounted(f"s3://bucket/{containers[name].name}", options=[LONG_POLL]) as mount:
@@ -69,7 +68,9 @@ def test_mounting_and_listing_a_container(
 
 
 @pytest.mark.slow
-def test_the_first_picture_of_a_long_episode(tmp_path: Path, serving: Serving, mounted: Mounted, fuse: str) -> None:
+def test_first_image_of_a_long_episode_costs_few_requests(
+    tmp_path: Path, serving: Serving, mounted: Mounted, fuse: str,
+) -> None:
     path = tmp_path / "long.kdb"
     count = write_sparse_episode(path, 10 * 10**9)
     assert path.stat().st_size > 9.9e9
@@ -87,7 +88,7 @@ def test_the_first_picture_of_a_long_episode(tmp_path: Path, serving: Serving, m
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with an array of a quarter of a gigabyte, most of it holes."""
+    """A store with an array of 256 MiB."""
     path = tmp_path_factory.mktemp("large") / "large.kas"
     with KastoreWriter(path) as store:
         store.add_chunks("data", "uint8", 256 << 20, (np.full(1 << 20, number, np.uint8) for number in range(256)))
@@ -95,12 +96,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected(offset: int, size: int) -> bytes:
-    """What an array like that has there."""
+    """Return the bytes of such an array."""
     return bytes((position >> 20) & 0xFF for position in range(offset, offset + size))
 
 
 @pytest.mark.slow
-def test_reading_all_of_a_large_array(large: Path, serving: Serving, mounted: Mounted) -> None:
+def test_sequential_reads_fetch_each_byte_once(large: Path, serving: Serving, mounted: Mounted) -> None:
     with serving(Bucket({"large.kas": large})) as server, mounted("s3://bucket/large.kas") as mount:
         file = mount.path / "data.npy"
         size = file.stat().st_size
@@ -134,7 +135,7 @@ def test_random_reads_fetch_a_block_each(large: Path, serving: Serving) -> None:
 
 @pytest.mark.slow
 def test_random_reads_through_a_mount(large: Path, serving: Serving, mounted: Mounted) -> None:
-    """The kernel reads ahead on its own, so that more is asked for than was."""
+    """The kernel may read ahead, so requests may be larger."""
     with serving(Bucket({"large.kas": large})) as server, mounted("s3://bucket/large.kas") as mount:
         number = os.open(mount.path / "data.npy", os.O_RDONLY)
         first = os.fstat(number).st_size - (256 << 20)
@@ -149,7 +150,7 @@ def test_random_reads_through_a_mount(large: Path, serving: Serving, mounted: Mo
         assert all(request.sent <= BLOCK for request in server.requests)
 
 
-def test_a_folder_of_many_objects_costs_its_pages(serving: Serving, mounted: Mounted, scale: Scale) -> None:
+def test_large_folder_costs_one_request_a_page(serving: Serving, mounted: Mounted, scale: Scale) -> None:
     pages = scale(2, 10)
     with serving(Bucket({f"data/{number:05d}.kdb": b"x" for number in range(pages * PAGE)})) as server:
         with mounted("s3://bucket/data", options=[LONG_POLL]) as mount:
@@ -159,26 +160,25 @@ def test_a_folder_of_many_objects_costs_its_pages(serving: Serving, mounted: Mou
 
 
 @pytest.mark.slow
-def test_a_folder_of_many_objects_on_another_server(
-    moto: servers.S3, bucket: str, mounted: Mounted, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_large_folder_of_moto_is_mounted(tmp_path: Path, mounted: Mounted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto is an implementation of S3 that is not ours."""
     names = [f"{number:04d}.kas" for number in range(PAGE + 100)]
-    with ThreadPoolExecutor(4) as threads:
-        clients = [moto.client() for _ in range(4)]
-        list(threads.map(
-            lambda number: clients[number % 4].put_object(Bucket=bucket, Key=f"data/{names[number]}", Body=b"x"),
-            range(len(names)),
-        ))
-    with Proxy(moto.port) as proxy:
-        for name, value in {**servers.CREDENTIALS, "AWS_ENDPOINT_URL": proxy.url}.items():
+    with servers.moto(tmp_path / "moto") as moto:
+        moto.client().create_bucket(Bucket="glass")
+        with ThreadPoolExecutor(4) as threads:
+            clients = [moto.client() for _ in range(4)]
+            list(threads.map(
+                lambda number: clients[number % 4].put_object(Bucket="glass", Key=f"data/{names[number]}", Body=b"x"),
+                range(len(names)),
+            ))
+        for name, value in moto.environment.items():
             monkeypatch.setenv(name, value)
-        with mounted(f"s3://{bucket}/data", options=[LONG_POLL]) as mount:
+        with mounted("s3://glass/data", options=[LONG_POLL]) as mount:
             assert [line.split()[-1] for line in listed(mount.path)] == names
-        assert proxy.count() == proxy.count("GET", lambda request: request.is_listing) == 2
+            assert (mount.path / names[-1]).read_bytes() == b"x"
 
 
-def test_nothing_is_asked_twice(each: S3Server, containers: dict[str, Path]) -> None:
-    """Once the root was listed, another look at it asks nobody."""
+def test_second_listing_makes_no_request(each: S3Server, containers: dict[str, Path]) -> None:
     tree = open_tree(f"s3://bucket/{containers['wshard'].name}", connection=Connection(poll=3600))
     tree.root.listing()
     each.reset()

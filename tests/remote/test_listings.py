@@ -1,4 +1,4 @@
-"""What listings of strangers say of objects, and how much of it."""
+"""Untrusted listings: impossible facts, odd names, and listings without end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, listing
 
 ODD = ("\n", "1", '"0"')
-"""With this name obstore does not list the folder."""
+"""obstore does not list a folder with this name."""
 Listing = Callable[[Request], Reply]
 
 
@@ -56,11 +56,11 @@ def said(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> Callable[[Listing
     "-5", str((1 << 62) + 1),
     *(pytest.param(each, marks=pytest.mark.slow) for each in ("18446744073709551615", "99999999999999999999999999")),
 ])
-def test_a_size_that_nothing_has_costs_the_name(size: str, said: Callable[[Listing], dict[str, object]]) -> None:
+def test_name_with_an_impossible_size_is_skipped(size: str, said: Callable[[Listing], dict[str, object]]) -> None:
     assert set(said(lambda request: page(("good", "5", '"0"'), ("bad", size, '"0"')))) == {"good"}
 
 
-def test_a_long_etag_is_none(said: Callable[[Listing], dict[str, tuple[int, int, str]]]) -> None:
+def test_long_etag_is_ignored(said: Callable[[Listing], dict[str, tuple[int, int, str]]]) -> None:
     long = "e" * 1100
     for others in ((), (ODD,)):
         found = said(lambda request, others=others: page(("x", "5", f'"{long}"'), ("y", "5", '"eee"'), *others))  # type: ignore[misc]
@@ -68,10 +68,10 @@ def test_a_long_etag_is_none(said: Callable[[Listing], dict[str, tuple[int, int,
 
 
 @pytest.mark.parametrize("etag", ['"0"', "0", "", "W/&quot;0&quot;"])
-def test_both_ways_to_list_say_the_same(
+def test_obstore_and_botocore_list_the_same_facts(
     etag: str, said: Callable[[Listing], dict[str, tuple[int, int, str]]],
 ) -> None:
-    """A listing that takes long is read in the other way, and what it lists is not another version then."""
+    """So a listing that changes the way does not change versions."""
     when = "2026-01-01T00:00:00.345678Z"
     first = said(lambda request: page(("x", "5", etag), when=when))
     second = said(lambda request: page(("x", "5", etag), ODD, when=when))
@@ -79,7 +79,7 @@ def test_both_ways_to_list_say_the_same(
     assert first["x"] == second["x"]
 
 
-def test_a_listing_of_long_words_without_end_is_bounded(
+def test_endless_listing_of_long_etags_is_bounded(
     said: Callable[[Listing], object], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(objects, "LONG_LISTING_SECONDS", 0.1)
@@ -98,8 +98,8 @@ def test_a_listing_of_long_words_without_end_is_bounded(
 
 
 @pytest.mark.parametrize("scheme", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("gs", "az")), "http"])
-def test_a_listing_without_end_has_a_part_of_the_time(scheme: str) -> None:
-    """Where nobody counts what comes. ``timeout`` is what reads have."""
+def test_endless_listing_times_out_early(scheme: str) -> None:
+    """obstore does not count names, so the time is limited to a part of the timeout."""
     numbers = count()
 
     def answer(request: Request) -> Reply:

@@ -1,4 +1,4 @@
-"""Servers on the web: what they say, and leave out, of the versions of what they have."""
+"""Web servers: versions of objects with few or no headers that tell them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store_of(name: str, **options: object) -> Store:
 
 
 def answer(made: Object, request: Request) -> Reply:
-    """As of S3; without the headers that have nothing to say."""
+    """Answer as S3 does, but without empty headers."""
     reply = answer_object(made, request)
     if not made.etag:
         reply.change("ETag", None)
@@ -40,7 +40,7 @@ def answer(made: Object, request: Request) -> Reply:
 
 
 def webdav(objects: Mapping[str, tuple[Object, str]], request: Request) -> Reply:
-    """A folder ``/data/``, which has objects and lists them with other ETags than they are answered with."""
+    """Serve the folder ``/data/``; its listing may have other ETags than answers."""
     if request.method == "PROPFIND":
         listed = "".join(
             f"<D:response><D:href>/data/{name}</D:href><D:propstat><D:prop><D:resourcetype/>"
@@ -56,7 +56,7 @@ def webdav(objects: Mapping[str, tuple[Object, str]], request: Request) -> Reply
 
 
 @pytest.mark.parametrize("etag", ['W/"1"', ""])
-def test_where_etags_tell_nothing_times_do(etag: str) -> None:
+def test_times_tell_versions_without_strong_etags(etag: str) -> None:
     made = [Object(CONTENT, etag, THEN)]
     with HttpServer(lambda request: answer(made[0], request)) as server:
         store = store_of(f"{server.url}/data")
@@ -70,13 +70,13 @@ def test_where_etags_tell_nothing_times_do(etag: str) -> None:
 
 
 @pytest.mark.parametrize("listed", ["", 'W/"1"', '"1"'])
-def test_a_listing_may_say_less_of_versions_than_answers(listed: str) -> None:
+def test_listing_may_omit_or_weaken_etags(listed: str) -> None:
     objects = {"a": (Object(CONTENT, '"1"', THEN), listed)}
     with HttpServer(lambda request: webdav(objects, request)) as server:
         assert store_of(f"{server.url}/data/").open(("a",)).read(0, SIZE) == CONTENT
 
 
-def test_an_object_that_was_listed_without_an_etag_and_replaced_is_changed() -> None:
+def test_object_listed_without_etag_can_be_changed() -> None:
     objects = {"a": (Object(CONTENT, '"1"', THEN), "")}
     with HttpServer(lambda request: webdav(objects, request)) as server:
         source = store_of(f"{server.url}/data/").open(("a",))
@@ -86,7 +86,7 @@ def test_an_object_that_was_listed_without_an_etag_and_replaced_is_changed() -> 
             source.read(SIZE - 10, 10)
 
 
-def test_a_folder_that_rclone_serves_over_webdav(tmp_path: Path) -> None:
+def test_webdav_folder_of_rclone_is_read(tmp_path: Path) -> None:
     served = tmp_path / "served"
     (served / "data").mkdir(parents=True)
     (served / "data" / "a").write_bytes(CONTENT)
@@ -97,8 +97,7 @@ def test_a_folder_that_rclone_serves_over_webdav(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("etag", ['"1"', 'W/"1"', ""])
-def test_another_query_is_another_object(etag: str) -> None:
-    """However much the two have in common."""
+def test_query_is_part_of_the_identity(etag: str) -> None:
     objects = {number: Object(bytes([number]) * 500_000, etag, 0.0) for number in (1, 2)}
     with HttpServer(lambda request: answer(objects[int(request.query["id"])], request)) as server:
         names = [f"{server.url}/data?id={number}" for number in objects]
@@ -109,7 +108,7 @@ def test_another_query_is_another_object(etag: str) -> None:
         assert {found.store.open(found.path).read(400_000, 1) for found in (one, other)} == {b"\1", b"\2"}
 
 
-def test_containers_under_one_path_are_each_their_own(tmp_path: Path) -> None:
+def test_queries_make_separate_containers(tmp_path: Path) -> None:
     objects = [
         bytes(written(tmp_path, {"state": floats(4, 2), "action": floats(4, 3), "task": f"task {number}"}))
         for number in (1, 2)
@@ -127,7 +126,7 @@ def test_containers_under_one_path_are_each_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("etag", ['"1"', ""])
-def test_another_query_is_another_object_on_disk_too(etag: str, tmp_path: Path) -> None:
+def test_query_is_part_of_the_identity_on_disk(etag: str, tmp_path: Path) -> None:
     objects = {number: Object(bytes([number]) * 500_000, etag, 0.0) for number in (1, 2)}
     with HttpServer(lambda request: answer(objects[int(request.query["id"])], request)) as server:
         for number in (1, 2, 1, 2):

@@ -60,11 +60,6 @@ class Daemon:
         assert isinstance(found, dict)
         return found
 
-    def cpu_seconds(self) -> float:
-        """Return the processor time of all its threads so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     def memory(self, name: str = "VmRSS") -> int:
         """Return a field of /proc/PID/status in bytes; VmHWM is the peak."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
@@ -98,16 +93,3 @@ def force_away(path: Path) -> None:
         _LIBC.umount2(os.fsencode(path), MNT_FORCE | UMOUNT_NOFOLLOW)
         if _LIBC.umount2(os.fsencode(path), MNT_DETACH | UMOUNT_NOFOLLOW) != 0:
             return
-
-
-def run_within(seconds: float, *words: str | Path) -> str | None:
-    """Return what a command prints, or None if it does not end in time; it is killed then, but not reaped."""
-    process = subprocess.Popen(
-        list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="surrogateescape",
-    )
-    try:
-        return process.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return None

@@ -105,10 +105,11 @@ def test_links_open_nothing_that_is_closed_without_them(shared: Shared, place: P
 
 def test_closed_folder_is_closed_on_every_path(shared: Shared, source: Path) -> None:
     """Paths include the containers' own files and their views."""
+    (source / "way").symlink_to("private")
     daemon = shared(source)
     own = daemon.path / ".glassfs/source"
     assert (own / "private/store.kas").read_bytes() == (source / "private/store.kas").read_bytes()
-    paths = [f"{daemon.path}/private", *(f"{daemon.path}/{way}private/{name}" for way in
+    paths = [f"{daemon.path}/private", f"{own}/way/store.kas", *(f"{daemon.path}/{way}private/{name}" for way in
              ("", ".glassfs/source/", ".glassfs/views/", ".glassfs/source/incoming/../", "incoming/../")
              for name in ("", "text", "store.kas", "store.kas/word.npy"))]
     assert as_user(lambda: [path for path in paths if can_open(path)]) == []

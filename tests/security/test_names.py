@@ -1,4 +1,4 @@
-"""D3, D8, D11: names that collide, names in errors, and inode numbers that every program can represent."""
+"""D3, D8: names that collide, and names in errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import xxhash
 from writers.wshard import WShardWriter
 
-from tests.mount.gallery import make_gallery
 from tests.security.conftest import Shared
 from tests.security.places import make_folder, read_or_refusal, write_file, write_store
 from tests.security.users import as_user
@@ -70,19 +69,3 @@ def test_errors_name_the_folder_of_a_file(shared: Shared, place: Path) -> None:
     for folder in ("left", "right"):
         for name in ("header.kas", "block.wshard"):
             assert [line for line in lines if re.search(rf"\b{folder}/{name}\b", line)], (folder, name, lines)
-
-
-def test_inode_numbers_have_63_bits(shared: Shared, place: Path) -> None:
-    """Programs that read them as signed numbers would show larger ones as negative."""
-    gallery = make_gallery(make_folder(place / "source"))
-    shown = shared(gallery.folder).path
-    numbers = {}
-    for folder, folders, files in os.walk(shown):
-        with os.scandir(folder) as entries:
-            listed = {entry.name: entry.inode() for entry in entries}
-        for name in [*folders, *files]:
-            numbers[f"{folder}/{name}"] = os.lstat(f"{folder}/{name}").st_ino
-            assert listed[name] == numbers[f"{folder}/{name}"]
-    assert len(numbers) > 60
-    assert min(numbers.values()) > 0 and max(numbers.values()) < 1 << 63
-    assert len(set(numbers.values())) == len(numbers)

@@ -62,17 +62,6 @@ def test_file_of_a_manifest_has_its_own_mode(shared: Shared, place: Path) -> Non
     assert not as_user(can_open, shown / parts[0].name)
 
 
-def test_closed_folder_closes_the_files_in_it(shared: Shared, place: Path) -> None:
-    source = make_folder(place / "source")
-    make_folder(source / "closed", 0o700)
-    write_store(source / "closed/store.kas")
-    (source / "way").symlink_to("closed")
-    shown = shared(source).path / ".glassfs/source"
-    assert (shown / "closed/store.kas").read_bytes() == (source / "closed/store.kas").read_bytes()
-    assert not as_user(can_open, shown / "closed/store.kas")
-    assert not as_user(can_open, shown / "way/store.kas")
-
-
 def test_tskit_loads_the_file(shared: Shared, place: Path) -> None:
     tskit = package("tskit")
     tables = tskit.TableCollection(1.0)

@@ -41,7 +41,7 @@ class Progress:
         return self._memory[0]
 
     def swap(self, one: Path, other: Path) -> None:
-        """Swap until told to stop, and end with both names where they were.
+        """Swap until the flag is set, and end with both names where they were.
 
         Some races are won by many swaps and some by long ones, so fast and slow periods alternate.
         """

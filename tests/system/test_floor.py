@@ -1,12 +1,13 @@
-"""The floor of the benchmark, a FUSE server in C, shows the tree that it was given, and ends when it is unmounted."""
+"""The floor of the benchmark: a FUSE server in C that shows a given tree and ends when it is unmounted."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from benchmarks.data import Container, Dataset
@@ -29,7 +30,7 @@ def side() -> Side:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """More files than are kept open, listings of more than one request, and whatever names and sizes may be."""
+    """More files than are kept open, listings of more than one request, and awkward names and sizes."""
     root = tmp_path / "data/tree"
     many = root / "many"
     many.mkdir(parents=True)
@@ -38,7 +39,7 @@ def tree(tmp_path: Path) -> Path:
     (root / "empty").mkdir()
     deep = root.joinpath(*["below" * 20] * 12)
     deep.mkdir(parents=True)
-    (deep / ("n" * 255)).write_bytes(b"far down")
+    (deep / ("n" * 255)).write_bytes(b"deep")
     (root / os.fsdecode(b"two words, \xff")).touch()
     (root / "large").write_bytes(os.urandom(LARGE))
     (root / "large").chmod(0o640)
@@ -47,22 +48,16 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def place(side: Side, tree: Path) -> Iterator[Place]:
-    with side.opened(Dataset(Container("none", 1, 1, _nothing, _all), tree.parent, 1)) as place:
-        yield place
+def opened(side: Side, tree: Path) -> AbstractContextManager[Place]:
+    return side.opened(Dataset(Container("none", 1, 1, _never_called, _never_called), tree.parent, 1))
 
 
-def _nothing(_path: Path, _size: int) -> None:
-    raise AssertionError("the tree is there already")
-
-
-def _all(_size: int) -> list[str]:
-    return []
+def _never_called(*_: object) -> NoReturn:
+    raise AssertionError("the tree exists already")
 
 
 def _below(root: Path) -> dict[str, tuple[int, int, int, bytes]]:
-    """Mode, mtime, size and bytes of everything there, by its path; a directory has no size of its own."""
+    """Return mode, mtime, size and bytes of each entry by its path. The sizes of directories are left out."""
     found = {}
     for path in (root, *root.rglob("*")):
         status = path.stat()
@@ -73,38 +68,35 @@ def _below(root: Path) -> dict[str, tuple[int, int, int, bytes]]:
 
 
 @pytest.mark.slow
-def test_floor_shows_the_tree_as_it_is(place: Place, tree: Path) -> None:
-    expected = _below(tree)
-    assert len(expected) > MOST_OPEN
-    assert _below(place.root) == expected
-    assert place.daemon is not None and place.descriptors() < MOST_OPEN + 20
-    assert _below(place.root) == expected
-    listed = subprocess.run(["ls", "-a", place.root], stdout=subprocess.PIPE, check=True).stdout
-    assert listed == subprocess.run(["ls", "-a", tree], stdout=subprocess.PIPE, check=True).stdout
-
-
-@pytest.mark.slow
-def test_floor_reads_what_is_asked_for(place: Place, tree: Path) -> None:
-    content = (tree / "large").read_bytes()
-    with open(place.root / "large", "rb", buffering=0) as file:
-        for offset in (LARGE - 1, 0, 4095, 1 << 20, LARGE, LARGE + 5000):
-            assert os.pread(file.fileno(), 5000, offset) == content[offset : offset + 5000]
-    for name in ("large/below", "nothing", "many/nothing", "below", "n" * 256):
+def test_floor_shows_the_tree_unchanged(side: Side, tree: Path) -> None:
+    with opened(side, tree) as place:
+        expected = _below(tree)
+        assert len(expected) > MOST_OPEN
+        assert _below(place.root) == expected
+        assert place.daemon is not None and place.descriptors() < MOST_OPEN + 20
+        assert _below(place.root) == expected
+        listed = subprocess.run(["ls", "-a", place.root], stdout=subprocess.PIPE, check=True).stdout
+        assert listed == subprocess.run(["ls", "-a", tree], stdout=subprocess.PIPE, check=True).stdout
+        content = (tree / "large").read_bytes()
+        with open(place.root / "large", "rb", buffering=0) as file:
+            for offset in (LARGE - 1, 0, 4095, 1 << 20, LARGE, LARGE + 5000):
+                assert os.pread(file.fileno(), 5000, offset) == content[offset : offset + 5000]
+        for name in ("large/below", "nothing", "many/nothing", "below", "n" * 256):
+            with pytest.raises(OSError):
+                os.stat(place.root / name)
         with pytest.raises(OSError):
-            os.stat(place.root / name)
-    with pytest.raises(OSError):
-        (place.root / "new").touch()
-    assert os.statvfs(place.root).f_files > MOST_OPEN
+            (place.root / "new").touch()
+        assert os.statvfs(place.root).f_files > MOST_OPEN
 
 
 def test_floor_ends_with_its_mount(side: Side, tree: Path) -> None:
-    with side.opened(Dataset(Container("none", 1, 1, _nothing, _all), tree.parent, 1)) as place:
+    with opened(side, tree) as place:
         point, daemon = place.root, place.daemon
         assert is_mounted(point) and daemon is not None and is_running(daemon)
     assert not point.exists() and not is_running(daemon)
 
 
-def test_floor_says_why_it_does_not_mount(side: Side, tree: Path, tmp_path: Path) -> None:
+def test_floor_reports_why_it_does_not_mount(side: Side, tree: Path, tmp_path: Path) -> None:
     assert isinstance(side, Compiled)
     for image, point, word in ((tmp_path / "none", tree, "none: No such"), (tree, tmp_path / "none", "none: No such")):
         done = subprocess.run([side.program, image, point], capture_output=True, text=True, check=False)
@@ -115,8 +107,8 @@ def test_floor_says_why_it_does_not_mount(side: Side, tree: Path, tmp_path: Path
     assert not is_mounted(tree / "empty")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="something else would be missing")
-def test_a_side_that_cannot_be_compiled_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="another reason would come first")
+def test_side_that_cannot_be_compiled_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "broken.c"
     broken.write_text("#include <linux/no-such-header.h>\n")
     compiler = tmp_path / "cc"

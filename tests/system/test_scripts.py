@@ -16,17 +16,14 @@ import fuzzing
 import fuzzing_live
 import fuzzing_reading
 import mutants
-import numpy as np
 import pytest
 import tskit
-from benchmarks import contents, counting, markdown
+from benchmarks import counting, markdown
 from benchmarks.report import Report, row_text
 from benchmarks.sides import SIDES
 from benchmarks.workloads import WORKLOADS, Samples
 from PIL import Image
-from writers.kinodb import KinoWriter
 
-from glassfs.library import open_tree
 from tests.conftest import ROOT
 from tests.mount.mounts import missing, require
 
@@ -117,41 +114,6 @@ def test_benchmark_measures_remote_containers(tmp_path: Path) -> None:
         assert found["cat"]["requests"][side] >= 1
 
 
-def test_rates_are_shown_in_megabytes_per_second() -> None:
-    cat = _report("remote-cat", {"glassfs": {"seconds": [1 / 90, 1 / 80, 1 / 20]}, "curl": {"seconds": [1 / 95]}})
-    text = row_text(cat.rows[0])
-    assert "80.0 MB/s" in text and "20.0 MB/s … 90.0 MB/s" in text
-    assert "met: 80.0 MB/s of 70.0 MB/s wanted" in text
-
-
-def test_sparse_frames_equal_those_written_in_full(tmp_path: Path) -> None:
-    contents.write_sparse_frames(tmp_path / "sparse.kdb", 3 << 20)
-    with KinoWriter(tmp_path / "full.kdb", created=1) as writer:
-        zeros = np.zeros((3, 1), np.float32)
-        writer.add_episode(
-            zeros, zeros, images=[{"front": np.zeros(contents.LARGE_FRAME, np.uint8)}] * 3, task="film",
-        )
-    sparse, full = (bytearray((tmp_path / name).read_bytes()) for name in ("sparse.kdb", "full.kdb"))
-    sparse[40:48] = full[40:48]  # when they were made
-    assert sparse == full
-    assert (tmp_path / "sparse.kdb").stat().st_blocks * 512 < len(full) // 4
-
-
-def test_dataset_of_the_benchmark_has_its_samples(tmp_path: Path) -> None:
-    contents.write_dataset(tmp_path / "data", 24)
-    names = contents.dataset_names(24)
-    written = {path.relative_to(tmp_path / "data").as_posix(): path for path in (tmp_path / "data").rglob("*.kdb")}
-    assert sorted(written) == sorted(names)
-    assert len({path.read_bytes() for path in written.values()}) == 24
-    assert {name.partition("/")[0] for name in names} == {f"part_{number}" for number in range(10)}
-    assert [name.startswith(f"{contents.FIRST_PART}/") for name in names] == [True] * 4 + [False] * 20
-    with open_tree(tmp_path / "data") as tree:
-        for episode, frame, camera in contents.samples(names, 50):
-            state, action = (tree.lookup(f"{episode}/{name}.npy").size for name in ("state", "action"))
-            assert (state, action) == (128 + 4 * 14 * 30, 128 + 4 * 7 * 30)
-            assert tree.lookup(f"{episode}/images/{camera}/{frame:06d}.jpg").size > 2000
-
-
 def test_requests_exclude_those_of_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Counter({"LOOKUP": 7})
 
@@ -167,12 +129,6 @@ def test_requests_exclude_those_of_counting(monkeypatch: pytest.MonkeyPatch) -> 
     found = {"requests": 3.0, "LOOKUP": 2.0, "READ": 1.0}
     expected = {f"{key} {name}": count for key in ("first", "again") for name, count in found.items()}
     assert counting.passes("status", work, 10, "first", "again") == {"first": 0.5, "again": 0.5} | expected
-
-
-def test_no_requests_of_mounts_that_do_not_count(tmp_path: Path) -> None:
-    (tmp_path / "status.json").write_text('{"errors": 0}')
-    for status in (None, tmp_path / "status.json"):
-        assert counting.passes(status, lambda: 0.5, 10, "first") == {"first": 0.5}
 
 
 def _report(name: str, samples: Samples) -> Report:
@@ -200,6 +156,8 @@ def test_goals_of_rates_and_of_other_measures() -> None:
     })
     assert [row.is_met(row.measure.goals[0]) for row in walk.rows] == [False, True]
     assert [row.part(row.measure.goals[0]) for row in walk.rows] == [1.5, 0.45]
+    cat = row_text(_report("remote-cat", {"glassfs": {"seconds": [1 / 90, 1 / 80, 1 / 20]}}).rows[0])
+    assert "20.0 MB/s … 90.0 MB/s" in cat and "met: 80.0 MB/s of 70.0 MB/s wanted" in cat
 
 
 def test_tables_name_missing_and_failed_sides(tmp_path: Path) -> None:
@@ -283,18 +241,14 @@ def test_live_fuzzer_finds_no_difference(tmp_path: Path, fuse: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
-@pytest.mark.parametrize("fuse", ["3", "2"])
-def test_live_fuzzing_for_an_hour(tmp_path: Path, fuse: str) -> None:
-    require(fuse)
-    words = ("--live", "--seconds", "3600", "--fuse", fuse, "--keep", str(tmp_path / "crashes"))
-    done = run(ROOT / "scripts/fuzzing.py", *words, timeout=2 * 3600)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-
-
-@pytest.mark.long
-@pytest.mark.timeout(4 * 3600)
-def test_fuzzing_for_two_hours(tmp_path: Path) -> None:
-    done = run(ROOT / "scripts/fuzzing.py", "--seconds", "7200", "--keep", tmp_path / "crashes", timeout=3 * 3600)
+@pytest.mark.parametrize("words", [
+    ("--seconds", "3600", "--live", "--fuse", "3"), ("--seconds", "3600", "--live", "--fuse", "2"),
+    ("--seconds", "7200"),
+])
+def test_fuzzing_for_hours(tmp_path: Path, words: tuple[str, ...]) -> None:
+    if "--live" in words:
+        require(words[-1])
+    done = run(ROOT / "scripts/fuzzing.py", *words, "--keep", tmp_path / "crashes", timeout=3 * 3600)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
@@ -342,18 +296,6 @@ def test_live_fuzzer_notices_differences(
     assert expected in report
     assert len(list((tmp_path / "crashes/live0001").iterdir())) == 2
     assert " 0 findings" not in capsys.readouterr().out
-
-
-def test_coverage_counts_each_line_once() -> None:
-    coverage = fuzzing._Coverage()
-    from glassfs import names
-
-    for text, grows in ((b"plain", True), (b"plain", False), (b"\xff" * 300, True)):
-        before = coverage.count
-        sys.settrace(coverage.watch)
-        names.component(text)
-        sys.settrace(None)
-        assert (coverage.count > before) == grows
 
 
 def test_picture_of_the_readme_is_drawn(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from glassfs.mount.options import DESCRIPTIONS
 from tests.conftest import ROOT
 from tests.mount.mounts import COMMAND, glassfs, is_mounted
 from tests.system.conftest import in_foreground, pid_of
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import SECONDS
 
 WRONG_USE, MOUNT_FAILURE = 1, 32
 HELPER = (sys.executable, "-c", "from glassfs.mount.helper import main; main()")
@@ -39,17 +39,7 @@ def test_service_manager_is_notified(store: Path, mountpoint: Path, tmp_path: Pa
     assert not is_mounted(mountpoint)
 
 
-def test_journal_gets_levels(store: Path, mountpoint: Path, tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    with journal.open("wb") as stream:
-        status = os.fstat(stream.fileno())
-        variables = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
-        with in_foreground(store, mountpoint, stderr=stream, variables=variables):
-            wait_until(lambda: "is mounted at" in journal.read_text())
-    assert all(line.startswith("<6>") for line in journal.read_text().splitlines())
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to give up")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to drop")
 def test_daemon_keeps_only_the_capabilities_it_needs(store: Path, mountpoint: Path) -> None:
     assert glassfs("mount", store, mountpoint).returncode == 0
     for task in Path(f"/proc/{pid_of(mountpoint)}/task").iterdir():
@@ -92,7 +82,7 @@ def test_helper_explains_its_usage(arguments: list[str]) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_helper_exit_status_tells_failure_from_wrong_use(tmp_path: Path, mountpoint: Path) -> None:
+def test_helper_exit_status_distinguishes_failure_from_wrong_use(tmp_path: Path, mountpoint: Path) -> None:
     """The exit statuses are those of mount(8). The message is one line, whatever the name contains."""
     done = helper(tmp_path / "none\n\x1b[31m.kas", mountpoint)
     assert done.returncode == MOUNT_FAILURE
@@ -140,22 +130,6 @@ def test_completion_knows_commands_and_leaves_paths_to_the_shell() -> None:
     assert completed("glassfs", "ex") == "plain,export\n"
     for command in ("mount", "umount"):
         assert completed("glassfs", command, "some") == "file,some\n"
-
-
-@pytest.mark.parametrize(("typed", "expected"), [
-    ("max", ["max_open="]),
-    ("allow_other,a", ["allow_other,allow_root", "allow_other,auto_unmount", "allow_other,anonymous"]),
-    ("uid=0,", None),
-    ("nothing", []),
-])
-def test_completion_knows_the_options(typed: str, expected: list[str] | None) -> None:
-    """The word after the last comma is completed. Options that are given are not offered again."""
-    found = [line.removeprefix("plain,") for line in completed("glassfs", "mount", "-o", typed).splitlines() if line]
-    if expected is None:
-        names = {option.partition("=")[0] for described in DESCRIPTIONS for option in described.split(", ")}
-        assert {option.removeprefix(typed).rstrip("=") for option in found} == names - {"uid"}
-    else:
-        assert found == expected
 
 
 def test_manual_page_has_every_command_and_option() -> None:

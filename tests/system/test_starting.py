@@ -1,4 +1,4 @@
-"""Start of a daemon: its first log records, its limits, and what it can do without."""
+"""Start of a daemon: its first log records, its limits, closed descriptors and read-only folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, store: Path) -> Path:
     return place
 
 
-def assert_tells_of_the_bad_one(lines: list[str], shown: str = SHOWN) -> None:
+def assert_bad_one_is_logged(lines: list[str], shown: str = SHOWN) -> None:
     """Check that each line is a record, and that the file name does not forge one."""
     assert all(line.isprintable() for line in lines)
     assert any(shown in line for line in lines)
@@ -47,7 +47,7 @@ def test_hostile_names_in_a_log_file(folder: Path, mountpoint: Path, tmp_path: P
         wait_until(lambda: b".kas" in log.read_bytes())
     finally:
         assert glassfs("umount", mountpoint).returncode == 0
-    assert_tells_of_the_bad_one(log.read_bytes().decode("utf-8").removesuffix("\n").split("\n"))
+    assert_bad_one_is_logged(log.read_bytes().decode("utf-8").removesuffix("\n").split("\n"))
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["terminal", "journal"])
@@ -63,7 +63,7 @@ def test_hostile_names_on_stderr(folder: Path, mountpoint: Path, tmp_path: Path,
             wait_until(lambda: is_mounted(mountpoint) and len(os.listdir(mountpoint)) >= 2)
             wait_until(lambda: b"is mounted at" in said.read_bytes())
     lines = said.read_bytes().decode("ascii").removesuffix("\n").split("\n")
-    assert_tells_of_the_bad_one(lines, SHOWN_IN_ASCII)
+    assert_bad_one_is_logged(lines, SHOWN_IN_ASCII)
     assert all(line.startswith("<") for line in lines) is journal
 
 
@@ -73,7 +73,7 @@ def test_log_records_before_readiness_are_not_lost(store: Path, mountpoint: Path
     with said.open("wb") as stream, in_foreground("-o", "read_ahead=99999999999T", store, mountpoint, stderr=stream):
         wait_until(lambda: "is mounted at" in said.read_text())
     before, _, _ = said.read_text().partition("is mounted at")
-    assert "the read-ahead of" in before
+    assert "read-ahead stays at" in before
 
 
 @pytest.mark.parametrize("foreground", [False, True], ids=["daemon", "foreground"])
@@ -108,7 +108,7 @@ def test_closed_standard_descriptors_are_not_reused(store: Path, mountpoint: Pat
         assert glassfs("umount", mountpoint).returncode == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="takes root and unshare(1)")
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare(1)")
 def test_mounting_needs_no_folder_for_temporary_files(store: Path, mountpoint: Path) -> None:
     """In a mount namespace where every folder is read-only."""
     script = (

@@ -15,7 +15,7 @@ from glassfs.tree import Directory
 from glassfs.tree.build import LISTING_COST, MEMBER_COST, NODE_COST, container_root
 from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Settled
-from tests.tree.trees import origin, tree_of
+from tests.tree.trees import origin
 
 
 def nulls(count: int) -> list[Member]:
@@ -39,49 +39,6 @@ def test_they_are_made_once_by_many_threads() -> None:
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(look, range(8))) == [200] * 8
     assert len(asked) == 1
-
-
-def test_those_used_last_are_kept() -> None:
-    asked: list[int] = []
-
-    def group(number: int) -> Group:
-        def members() -> list[Member]:
-            asked.append(number)
-            return nulls(9)
-
-        return Group(b"g", members)
-
-    room = LISTING_COST + 20 * NODE_COST + 3 * (LISTING_COST + 9 * NODE_COST)
-    tree = tree_of([Member((b"%d" % number,), group(number)) for number in range(20)], limit=room)
-    for number in (0, 1, 0, 2, 0, 3):
-        tree.directory(f"/{number}").listing()
-    assert asked == [0, 1, 2, 3]
-    tree.directory("/0").listing()
-    assert asked == [0, 1, 2, 3]
-    tree.directory("/1").listing()
-    assert asked[-1] == 1
-
-
-def test_forgetting_one_container_leaves_the_others() -> None:
-    listings = Listings()
-    asked: list[str] = []
-
-    def root(name: str) -> Directory:
-        def members() -> list[Member]:
-            asked.append(name)
-            return []
-
-        return container_root(Group(b"", members), origin(name, listings))
-
-    first, second = root("first"), root("second")
-    for _ in range(2):
-        first.listing()
-        second.listing()
-    assert asked == ["first", "second"]
-    listings.forget(first.origin.lease)
-    first.listing()
-    second.listing()
-    assert asked == ["first", "second", "first"]
 
 
 def test_nothing_is_kept_of_what_was_retired() -> None:

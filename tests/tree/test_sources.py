@@ -268,15 +268,6 @@ def test_a_deleted_source_keeps_its_attributes() -> None:
     assert sources.tree.file("/a.bin").read(0, 9) == b"again"
 
 
-def test_a_source_deleted_before_first_use_is_lost() -> None:
-    store = MemoryStore({"some": made(a=b"a")})
-    sources = sources_of(store, "some")
-    store.remove("some")
-    assert sources.tree.root.mode == 0o040444 | 0o111
-    with pytest.raises(Changed):
-        sources.tree.root.listing()
-
-
 @pytest.mark.parametrize("data", [b"plain text", made(version=2), b""])
 def test_a_named_container_replaced_by_another_file_says_so(data: bytes) -> None:
     store = MemoryStore({"some": made(a=b"a"), "other": made(b=b"b")})

@@ -50,7 +50,7 @@ class Search:
             self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
 
     def all(self) -> Iterator[SearchHit | Unlisted]:
-        """Walk everything; each call starts anew."""
+        """Walk everything; each call starts over."""
         is_single = len(self._named) == 1
         for name, named, label in self._named:
             try:
@@ -97,7 +97,8 @@ class Search:
             listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""))
         else:
             listed.sort(key=lambda one: (one[2].kind is Kind.FOLDER, raw(one[0])))
-        return listed
+        listed.reverse()
+        return (listed.pop() for _ in range(len(listed)))  # free each entry of a large folder once it is used
 
 
 def _labels(named: Sequence[Named]) -> list[str]:

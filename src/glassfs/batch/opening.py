@@ -19,8 +19,8 @@ from glassfs.tree.containers.lease import Location
 class Opener:
     """The store of the last source, and the ``cache`` for what is read from it.
 
-    ``is_several`` tells whether the container opened last consists of several files, or was refused because of one of
-    them: its main file's version does not cover those.
+    ``is_several`` is set if the container opened last consists of several files, or was refused because of one of them:
+    its main file's version does not cover those.
     """
 
     def __init__(self, settings: Settings) -> None:

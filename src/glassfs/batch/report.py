@@ -1,11 +1,11 @@
-"""A report: a file with one line of JSON per container, in order of completion.
+"""Read and write a report: a file with one line of JSON per container, in order of completion.
 
 A line is ``{"path", "version", "ok", "faults"}``, with ``"command"`` unless that is ``verify``: a report belongs to one
-command. If the container has table rows, ``{"container", "rows"}`` tell how the rows name it and how many there are. A
-container is recognized by its path, however typed, and its version.
+command. If the container has table rows, ``"container"`` is its name in them and ``"rows"`` their number. A container
+is recognized by its path, however typed, and its version.
 
-Each line is appended at once. A killed program leaves whole lines and at most one torn line, which the next run cuts
-off. A lock on the file ensures a single writer. Each known line takes a few words of memory. One thread.
+Each line is appended at once. A killed program leaves complete lines and at most one incomplete line, which the next
+run removes. A lock on the file ensures a single writer. Each known line takes a few words of memory. One thread.
 """
 
 from __future__ import annotations
@@ -27,18 +27,6 @@ from glassfs.source import is_url
 
 VERIFY = "verify"
 _BEGIN = b'{"path": "'
-
-
-class Line(NamedTuple):
-    """A line: the result for one version of a container."""
-
-    path: str
-    version: str
-    ok: bool
-    faults: Sequence[str]
-    command: str
-    container: str = ""
-    rows: int = 0
 
 
 class Known(NamedTuple):
@@ -97,12 +85,12 @@ class Report:
         self, path: str, version: str, faults: Sequence[str], container: str = "", rows: int | None = None,
     ) -> None:
         """Append a line."""
-        said: dict[str, Any] = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
+        line: dict[str, Any] = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
         if self._command != VERIFY:
-            said["command"] = self._command
+            line["command"] = self._command
         if rows is not None:
-            said |= {"container": container, "rows": rows}
-        rest = memoryview(f"{json.dumps(said)}\n".encode())
+            line |= {"container": container, "rows": rows}
+        rest = memoryview(f"{json.dumps(line)}\n".encode())
         with self._writing():
             while rest:
                 rest = rest[os.write(self._file.fileno(), rest) :]
@@ -125,9 +113,10 @@ class Report:
                 line = _parsed(raw)
                 if line is None:
                     continue
-                if line.command != self._command:
-                    raise BatchError(f"is a report of {line.command!r}, not of {self._command!r}", self._name)
-                self._known[_key(line.path, line.version)] = Known(len(line.faults), line.rows, _hash(line.container))
+                command, key, known = line
+                if command != self._command:
+                    raise BatchError(f"is a report of {command!r}, not of {self._command!r}", self._name)
+                self._known[key] = known
         if whole < size:
             with self._writing():
                 os.ftruncate(self._file.fileno(), whole)
@@ -149,20 +138,22 @@ class Report:
             raise BatchError(f"cannot write the report: {error.strerror}", self._name) from error
 
 
-def _parsed(raw: bytes) -> Line | None:
-    said: Any = None
+def _parsed(raw: bytes) -> tuple[str, bytes, Known] | None:
+    """Return the command, key and contents of a line; None if it is not a line of a report."""
+    line: Any = None
     with suppress(ValueError, RecursionError):
-        said = json.loads(raw)
-    if not isinstance(said, dict):
+        line = json.loads(raw)
+    if not isinstance(line, dict):
         return None
-    path, version, ok, faults = (said.get(name) for name in Line._fields[:4])
-    command = said.get("command", VERIFY)
-    container, rows = said.get("container", ""), said.get("rows", 0)
+    path, version, is_ok, faults = (line.get(name) for name in ("path", "version", "ok", "faults"))
+    command, container, rows = line.get("command", VERIFY), line.get("container", ""), line.get("rows", 0)
     if not (isinstance(path, str) and isinstance(version, str) and isinstance(command, str)):
         return None
-    if not (isinstance(ok, bool) and isinstance(faults, list) and isinstance(container, str) and isinstance(rows, int)):
+    if not (isinstance(is_ok, bool) and isinstance(faults, list) and isinstance(container, str)):
         return None
-    return Line(path, version, ok, [str(fault) for fault in faults], command, container, rows)
+    if not isinstance(rows, int):
+        return None
+    return command, _key(path, version), Known(len(faults), rows, _hash(container))
 
 
 def _hash(text: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from glassfs.batch.contract import Fault, Item, SearchHit, Work
@@ -43,42 +43,31 @@ class Plan:
             return 0
         return 1 if self.scheduler else max(1, cores() // (self.jobs or cores()))
 
-    @contextmanager
-    def workers(self) -> Iterator[Workers | None]:
-        """Start the workers; None if this process does the work."""
+    def workers(self) -> AbstractContextManager[Workers | None]:
+        """Start the workers for a ``with``; None if this process does the work."""
         if self.is_here:
-            yield None
-            return
-        with Cluster(self.scheduler) if self.scheduler else Processes(self.jobs or cores()) as workers:
-            yield workers
+            return nullcontext()
+        return Cluster(self.scheduler) if self.scheduler else Processes(self.jobs or cores())
 
-    @contextmanager
-    def opened_report(self) -> Iterator[Report | None]:
-        if not self.report:
-            yield None
-            return
-        with Report(self.report, self.command, self.is_resumed) as report:
-            yield report
+    def opened_report(self) -> AbstractContextManager[Report | None]:
+        return Report(self.report, self.command, self.is_resumed) if self.report else nullcontext()
 
 
+@dataclass
 class Run:
-    """The counts of a run, including what the ``report`` knew: ``containers`` and ``faults``.
+    """A run of a command. ``containers`` and ``faults`` count its results and those that the ``report`` knew.
 
-    ``unlisted`` is called with folders that cannot be listed. They have no line in a report and are tried again each
-    time. ``skipped`` is called with what the report knows already.
+    ``on_unlisted`` is called with folders that cannot be listed. They have no line in a report and are tried again each
+    time. ``on_skipped`` is called with what the report knows already.
     """
 
-    def __init__(
-        self, plan: Plan, workers: Workers | None, report: Report | None, unlisted: Callable[[Unlisted], None],
-        skipped: Callable[[SearchHit], None],
-    ) -> None:
-        self.containers = 0
-        self.faults = 0
-        self._plan = plan
-        self._workers = workers
-        self._report = report
-        self._unlisted_is = unlisted
-        self._skipped_is = skipped
+    plan: Plan
+    workers: Workers | None
+    report: Report | None
+    on_unlisted: Callable[[Unlisted], None]
+    on_skipped: Callable[[SearchHit], None]
+    containers: int = 0
+    faults: int = 0
 
     def outcomes(
         self, found: Iterable[SearchHit | Unlisted], work: Work, is_ordered: bool = False,
@@ -90,7 +79,7 @@ class Run:
         examined now: ``--resume`` tries those again. Earlier lines of the report count only if ``is_still`` agrees.
         """
         items = self._items(found, is_still)
-        workers = self._workers
+        workers = self.workers
         faults: list[Fault] = []
         is_several, rows = False, None
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
@@ -107,22 +96,22 @@ class Run:
                 faults, is_several, rows = [], False, None
 
     def _note(self, found: SearchHit, faults: list[Fault], is_several: bool, rows: int | None) -> None:
-        if self._report is not None:
+        if self.report is not None:
             # Several files have no version that a listing shows: without one in its line, the container is read again.
             version = "" if is_several else found.version
-            self._report.write(found.name, version, [str(fault) for fault in faults], found.path, rows)
+            self.report.write(found.name, version, [str(fault) for fault in faults], found.path, rows)
 
     def _items(self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool]) -> Iterator[Item]:
-        is_remote = self._workers is not None and self._workers.is_remote
+        is_remote = self.workers is not None and self.workers.is_remote
         for one in found:
             if isinstance(one, Unlisted):
                 self.faults += 1
-                self._unlisted_is(one)
-            elif self._plan.shard.has(one.key):
-                known = None if self._report is None else self._report.known(one.name, one.version)
+                self.on_unlisted(one)
+            elif self.plan.shard.has(one.key):
+                known = None if self.report is None else self.report.known(one.name, one.version)
                 if known is None or not is_still(one):
                     yield Item(one._replace(source=absolute(one.source)) if is_remote else one)
                 else:
                     self.containers += 1
                     self.faults += known.faults
-                    self._skipped_is(one)
+                    self.on_skipped(one)

@@ -105,7 +105,8 @@ class BlockCache:
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:
         """Reserve so many bytes for work outside of recipes."""
-        self._reserve(size, Ticket())
+        if not self.memory.reserve_now(size):
+            self._wait_for_memory(size, Ticket())
         try:
             with self.memory.nested():
                 yield
@@ -250,10 +251,6 @@ class BlockCache:
             if not pending.readers:
                 del self._pending[pending.recipe.key]
             return not pending.readers
-
-    def _reserve(self, size: int, ticket: Ticket) -> None:
-        if not self.memory.reserve_now(size):
-            self._wait_for_memory(size, ticket)
 
     def _wait_for_memory(self, size: int, ticket: Ticket) -> None:
         with cores().released():

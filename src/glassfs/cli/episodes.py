@@ -104,12 +104,12 @@ def _run(plan: Plan, search: Search, settings: Settings, bar: Progress, form: st
         with bar.aside():
             complain(f"{name}: {reason}")
 
-    def unlisted_is(folder: Unlisted) -> None:
+    def show_unlisted(folder: Unlisted) -> None:
         show(folder.name, reason_of(folder.error, folder.name))
 
     with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
         table, is_still, writing = stack.enter_context(_opened(plan, search, report, form, output))
-        run = Run(plan, workers, report, unlisted_is, lambda hit: bar.advance(hit.size))
+        run = Run(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
         for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True, is_still=is_still):
             if done.outcome.data:
                 with writing():

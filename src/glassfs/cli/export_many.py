@@ -58,14 +58,14 @@ def export_many(
         report_node = report_failure(name, folder, bar.aside)
         here = Export(tree, source, target, existing, Progress(), report_node)
 
-        def unlisted_is(one: Unlisted) -> None:
+        def show_unlisted(folder: Unlisted) -> None:
             with bar.aside():
-                report(one.name, one.error)
+                report(folder.name, folder.error)
 
         def is_still(found: SearchHit) -> bool:
             return target.has_anything(_path(found)) or _path(found) == "/"
 
-        run = Run(plan, workers, lines, unlisted_is, lambda hit: bar.advance(hit.size))
+        run = Run(plan, workers, lines, show_unlisted, lambda hit: bar.advance(hit.size))
         walk = _Walk(plan, search, tree, source, here)
         work = Exporting(settings, name, absolute(source), folder, os.path.abspath(folder), existing)
         for done in run.outcomes(walk.files(starts), work, is_still=is_still):

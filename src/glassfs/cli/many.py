@@ -1,4 +1,4 @@
-"""Shared by commands over many containers: options, search, progress bar."""
+"""Options, search and progress bar of the commands over many containers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def many_options(resume: str) -> Callable[[Command], Command]:
     """Add the options; ``resume`` describes ``--resume`` for this command."""
     options = [
         click.option(
-            "--jobs", metavar="N", default="1", callback=lambda context, parameter, said: _jobs(said),
+            "--jobs", metavar="N", default="1", callback=lambda context, parameter, text: _jobs(text),
             help="Number of processes; 0 or auto: one per core. Default: 1, this process.",
         ),
         click.option("--scheduler", metavar="ADDRESS", default="", help="Use the workers of this Dask scheduler."),
         click.option(
-            "--shard", metavar="I/N", default="0/1", callback=lambda context, parameter, said: _shard(said),
+            "--shard", metavar="I/N", default="0/1", callback=lambda context, parameter, text: _shard(text),
             help="Process only part I of N, counted from 0; a container's path decides its part.",
         ),
         click.option(
@@ -91,16 +91,16 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _jobs(said: str) -> int:
-    if said == "auto":
+def _jobs(text: str) -> int:
+    if text == "auto":
         return 0
-    if not (said.isascii() and said.isdigit() and len(said) <= DIGITS and int(said) <= MOST_JOBS):
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text) <= MOST_JOBS):
         raise click.BadParameter(f"must be a number up to {MOST_JOBS}, or auto")
-    return int(said)
+    return int(text)
 
 
-def _shard(said: str) -> Shard:
+def _shard(text: str) -> Shard:
     try:
-        return Shard.parsed(said)
+        return Shard.parsed(text)
     except ValueError as error:
-        raise click.BadParameter(f"'{said}' {error}") from None
+        raise click.BadParameter(f"'{text}' {error}") from None

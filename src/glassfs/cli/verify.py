@@ -77,14 +77,15 @@ def command(
 
 def _run(plan: Plan, search: Search, connection: Connection, bar: Progress, as_json: bool) -> Run:
     def show(name: str, fault: Fault) -> None:
+        fields = {"source": name, "place": fault.place, "reason": fault.reason}
         with bar.aside():
-            _show(name, fault, as_json)
+            click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
 
-    def unlisted_is(folder: Unlisted) -> None:
+    def show_unlisted(folder: Unlisted) -> None:
         show(folder.name, Fault("", reason_of(folder.error, folder.name)))
 
     with plan.opened_report() as report, plan.workers() as workers:
-        run = Run(plan, workers, report, unlisted_is, lambda hit: bar.advance(hit.size))
+        run = Run(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
         work = Verification(Settings(connection=connection, threads=plan.threads), show if workers is None else None)
         for done in run.outcomes(search.all(), work):
             found = done.item.found
@@ -159,11 +160,8 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
     unlisted: list[_Finding] = []
     is_over = threading.Event()
 
-    def unlisted_is(path: str, error: GlassfsError) -> None:
-        unlisted.append(_Finding.of(path, error, source))
-
     def files() -> Iterator[tuple[str, File]]:
-        for path, node in tree.walk(on_error=unlisted_is):
+        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(_Finding.of(path, error, source))):
             if isinstance(node, File):
                 yield path, node
             elif reason := node.xattrs().get("user.glassfs.error"):
@@ -205,8 +203,3 @@ def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _
         reason = f"is not valid JSON: {error}"
         return _Finding(path, reason, reason)
     return None
-
-
-def _show(name: str, fault: Fault, as_json: bool) -> None:
-    said = {"source": name, "place": fault.place, "reason": fault.reason}
-    click.echo(json.dumps(said) if as_json else printable(f"{name}: {fault}"))

@@ -69,7 +69,7 @@ def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterato
     Raises Damaged at the piece that fails, or at the end if the sizes differ.
     """
     left = size
-    for piece in _STREAM[codec](pieces, size):
+    for piece in _STREAM[codec](pieces):
         if len(piece) > left:
             if codec != DEFLATE:
                 raise Damaged(f"{codec} data give more than the declared {size} bytes")
@@ -81,14 +81,6 @@ def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterato
             return
     if left:
         raise Damaged(f"{codec} data give {size - left} bytes, but {size} are declared")
-
-
-def _copy(data: Stored, size: int) -> bytes:
-    return bytes(data)
-
-
-def _copies(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    yield from pieces
 
 
 def _unzstd(data: Stored, size: int) -> bytes:
@@ -105,7 +97,7 @@ def _unzstd(data: Stored, size: int) -> bytes:
         raise Damaged(f"zstd data cannot be decoded: {error}") from error
 
 
-def _unzstd_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+def _unzstd_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     import zstandard
 
     # A reader, not a decompressobj: it bounds what one step produces, whatever the input expands to.
@@ -141,7 +133,7 @@ def _inflate(data: Stored, size: int) -> bytes:
         return deflate.inflater().decompress(data, size)
 
 
-def _inflate_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+def _inflate_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     decoder = deflate.inflater()
     for piece in pieces:
         while piece and not decoder.eof:
@@ -167,11 +159,9 @@ def _unlz4(data: Stored, size: int) -> bytes:
         return b"".join(decompress_stream(LZ4, [bytes(data)], size))
 
 
-def _unlz4_stream(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    return lz4_block.decompress_stream(pieces)
-
-
-_WHOLE: dict[str, Callable[[Stored, int], bytes]] = {NONE: _copy, ZSTD: _unzstd, LZ4: _unlz4, DEFLATE: _inflate}
-_STREAM: dict[str, Callable[[Iterable[bytes], int], Iterator[bytes]]] = {
-    NONE: _copies, ZSTD: _unzstd_stream, LZ4: _unlz4_stream, DEFLATE: _inflate_stream,
+_WHOLE: dict[str, Callable[[Stored, int], bytes]] = {
+    NONE: lambda data, size: bytes(data), ZSTD: _unzstd, LZ4: _unlz4, DEFLATE: _inflate,
+}
+_STREAM: dict[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
+    NONE: iter, ZSTD: _unzstd_stream, LZ4: lz4_block.decompress_stream, DEFLATE: _inflate_stream,
 }

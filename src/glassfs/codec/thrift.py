@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from glassfs.codec import leb128
 
-TRUE, FALSE, I8, I16, I32, I64, BINARY, LIST, STRUCT = 1, 2, 3, 4, 5, 6, 8, 9, 12
+TRUE, FALSE, I8, I32, I64, BINARY, LIST, STRUCT = 1, 2, 3, 5, 6, 8, 9, 12
 _LONGEST_SHORT_LIST = 14
 _LARGEST_STEP = 15
 

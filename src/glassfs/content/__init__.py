@@ -45,8 +45,7 @@ from glassfs.content.parts import (
     Regular,
     booleans,
 )
-from glassfs.content.recording import Recording
-from glassfs.content.table import Cells, Column, Documents, Ragged, Table
+from glassfs.content.table import Cells, Column, Documents, Ragged, Recording, Table
 
 # Former names, for formats and views of other packages.
 Film = Video

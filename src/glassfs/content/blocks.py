@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from glassfs.cache import BlockCache
 from glassfs.codec import checksum, compression
 from glassfs.codec.checksum import Crc32c
-from glassfs.content.data import PIECE, Data, Extent, Location
+from glassfs.content.data import PIECE, Data, Extent, Location, SizedData
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.source import total
 
@@ -65,7 +65,7 @@ class Rendered(Data):
             self._cache.read_into(self, buffer, offset)
 
 
-class Decoded(Data):
+class Decoded(SizedData):
     """One stored block of a source, decoded and checked: ``size`` raw bytes from the stored bytes of ``extent``.
 
     ``part`` names the block in messages. The cache keeps the raw bytes of a compressed block. If a block is too large
@@ -73,23 +73,19 @@ class Decoded(Data):
     passed the check.
     """
 
-    __slots__ = ("_cache", "_check", "_crc", "_extent", "_size", "codec", "key", "part")
+    __slots__ = ("_cache", "_check", "_crc", "_extent", "codec", "key", "part")
 
     def __init__(
         self, cache: BlockCache, extent: Extent, codec: str, size: int, part: str, crc: Crc32c | None = None,
     ) -> None:
+        super().__init__(size)
         self._cache = cache
         self._extent = extent
-        self._size = size
         self._crc = crc
         self._check = None if codec != compression.NONE or crc is None else _Check(self._is_right)
         self.codec = codec
         self.part = part
         self.key: tuple[Hashable, ...] = (extent.source.version, extent.offset, extent.size, codec, size, crc)
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     @property
     def cost(self) -> int:
@@ -128,9 +124,9 @@ class Decoded(Data):
         """Raise Damaged if the bytes up to ``end`` of an uncompressed block must not be returned."""
         if self._extent.size != self._size:
             raise self._damage(f"has {self._extent.size} stored bytes, but {self._size} are declared")
-        if self._check is not None and not self._check.is_passed:
+        if self._check is not None and not self._check.found:
             is_early = self._size > CHECKED_AT_ONCE and end <= self._size - HELD_BACK
-            if is_early and not self._check.is_failed:
+            if is_early and self._check.found is None:
                 self._check.begin(self._cache)
             elif not self._check.result():
                 raise self._damage("its checksum does not match")
@@ -173,18 +169,14 @@ class Decoded(Data):
     def _is_right(self) -> bool:
         """Check the block, and note the result for the next opening of the container."""
         key = (*self.key, "right")
-        if self._cache.notes.get(key) is not None:
-            return True
-        is_right = self._matches()
-        if is_right:
+        if self._cache.notes.get(key) is None:
+            crc = 0
+            for piece in self._extent.pieces():
+                crc = checksum.crc32c(piece, crc)
+            if self._crc is None or not self._crc.matches(crc, crc):
+                return False
             self._cache.notes.put(key, ())
-        return is_right
-
-    def _matches(self) -> bool:
-        crc = 0
-        for piece in self._extent.pieces():
-            crc = checksum.crc32c(piece, crc)
-        return self._crc is not None and self._crc.matches(crc, crc)
+        return True
 
     def _damage(self, reason: str) -> Damaged:
         return self._extent.source.damage(reason, self.part)
@@ -211,21 +203,16 @@ class _Stored:
 
 
 class _Check:
-    """A check that runs once, when first needed, on one thread; a failed read is not remembered."""
+    """A check that runs once, when first needed, on one thread. ``found`` is its result, None until it is known.
+
+    A read that raises leaves the result unknown.
+    """
 
     def __init__(self, check: Callable[[], bool]) -> None:
         self._run = check
         self._lock = threading.Lock()
         self._is_begun = False
-        self._found: bool | None = None
-
-    @property
-    def is_passed(self) -> bool:
-        return self._found is True
-
-    @property
-    def is_failed(self) -> bool:
-        return self._found is False
+        self.found: bool | None = None
 
     def begin(self, cache: BlockCache) -> None:
         """Start the check on another thread. Raises nothing, whatever the result."""
@@ -235,6 +222,6 @@ class _Check:
 
     def result(self) -> bool:
         with self._lock:
-            if self._found is None:
-                self._found = self._run()
-            return self._found
+            if self.found is None:
+                self.found = self._run()
+            return self.found

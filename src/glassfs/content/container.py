@@ -18,14 +18,6 @@ class Fault(NamedTuple):
     reason: str
 
 
-def no_faults() -> Iterator[Fault]:
-    return iter(())
-
-
-def no_episodes() -> None:
-    return None
-
-
 @dataclass(slots=True)
 class Container:
     """An open container.
@@ -41,8 +33,8 @@ class Container:
     root: Collection
     sources: list[Source]
     facts: dict[str, Any] = field(default_factory=dict)
-    check: Callable[[], Iterator[Fault]] = no_faults
-    episodes: Callable[[], Table | None] = no_episodes
+    check: Callable[[], Iterator[Fault]] = lambda: iter(())
+    episodes: Callable[[], Table | None] = lambda: None
 
     def keep(self) -> None:
         """Keep descriptors open once they are needed."""

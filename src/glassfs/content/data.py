@@ -69,6 +69,19 @@ class Data(ABC):
             yield self.read(offset, min(PIECE, self.size - offset))
 
 
+class SizedData(Data):
+    """Base of data whose size is known when they are made."""
+
+    __slots__ = ("_size",)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+
 class Memory(Data):
     """Bytes in memory."""
 
@@ -85,22 +98,18 @@ class Memory(Data):
         buffer[:] = self._bytes[offset : offset + len(buffer)]
 
 
-class Extent(Data):
+class Extent(SizedData):
     """The bytes ``[offset, offset + size)`` of a source, unchanged.
 
     Reading an extent that exceeds the source raises Damaged; making one does not.
     """
 
-    __slots__ = ("_size", "offset", "source")
+    __slots__ = ("offset", "source")
 
     def __init__(self, source: Source, offset: int, size: int) -> None:
+        super().__init__(size)
         self.source = source
         self.offset = offset
-        self._size = size
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.source.read_into(buffer, self.offset + offset)
@@ -115,17 +124,10 @@ class Extent(Data):
         return Location(self.offset, self._size)
 
 
-class Zeros(Data):
+class Zeros(SizedData):
     """``size`` zero bytes."""
 
-    __slots__ = ("_size",)
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    @property
-    def size(self) -> int:
-        return self._size
+    __slots__ = ()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         for start in range(0, len(buffer), PIECE):
@@ -133,34 +135,27 @@ class Zeros(Data):
             piece[:] = bytes(len(piece))
 
 
-class Unreadable(Data):
+class Unreadable(SizedData):
     """``size`` bytes that are missing or cannot be trusted: every read raises ``fault``."""
 
-    __slots__ = ("_fault", "_size")
+    __slots__ = ("_fault",)
 
     def __init__(self, size: int, fault: Damaged) -> None:
-        self._size = size
+        super().__init__(size)
         self._fault = fault
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         raise self._fault.at()
 
 
-class Slice(Data):
+class Slice(SizedData):
     """The bytes ``[offset, offset + size)`` of other data."""
 
-    __slots__ = ("_data", "_offset", "_size")
+    __slots__ = ("_data", "_offset")
 
     def __init__(self, data: Data, offset: int, size: int) -> None:
-        self._data, self._offset, self._size = data, offset, size
-
-    @property
-    def size(self) -> int:
-        return self._size
+        super().__init__(size)
+        self._data, self._offset = data, offset
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._data.read_into(buffer, self._offset + offset)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassfs.cache import BlockCache, Recipe
-from glassfs.content.data import PIECE, Data, Location
+from glassfs.content.data import PIECE, Data, Location, SizedData
 from glassfs.errors import Damaged
 
 
@@ -35,21 +35,23 @@ class Parted(Data):
     def size(self) -> int:
         return self.bounds[-1]
 
-    def part_at(self, offset: int) -> int:
-        """Return the number of the part that has the byte at ``offset``."""
-        return bisect_right(self.bounds, offset) - 1
+    def part_at(self, offset: int) -> tuple[int, int, int]:
+        """Return the number of the part that has the byte at ``offset``, where it begins, and where it ends."""
+        bounds = self.bounds
+        if isinstance(bounds, Regular):
+            number = offset // bounds.step
+        else:
+            number = min(bisect_right(bounds, offset), len(bounds) - 1) - 1
+        return number, bounds[number], bounds[number + 1]
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        bounds = self.bounds
-        number = self.part_at(offset)
         while buffer:
-            start, end = bounds[number], bounds[number + 1]
-            taken = min(len(buffer), end - offset)
-            if taken < 0:
+            number, start, end = self.part_at(offset)
+            if not start <= offset < end:
                 raise Damaged("the offsets of its parts do not rise")
-            if taken:
-                self.read_part(number, buffer[:taken], offset - start)
-            buffer, offset, number = buffer[taken:], offset + taken, number + 1
+            taken = min(len(buffer), end - offset)
+            self.read_part(number, buffer[:taken], offset - start)
+            buffer, offset = buffer[taken:], offset + taken
 
 
 class Made(Data):
@@ -83,43 +85,36 @@ class Made(Data):
             buffer, first, inside = buffer[taken:], first + count, 0
 
 
-class Computed(Made):
+class Computed(SizedData):
     """``size`` bytes that ``compute`` returns, called for each read: for few bytes that are cheap to make."""
 
-    __slots__ = ("_compute", "_size")
+    __slots__ = ("_compute",)
 
     def __init__(self, size: int, compute: Callable[[], bytes]) -> None:
-        self._size, self._compute = size, compute
+        super().__init__(size)
+        self._compute = compute
 
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def unit(self) -> int:
-        return self._size
-
-    def make(self, first: int, count: int) -> bytes:
-        return self._compute()
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        buffer[:] = self._compute()[offset : offset + len(buffer)]
 
 
 class Regular(Sequence[int]):
     """Bounds of parts of one size, the last of which may be shorter: 0, ``step``, 2 ``step`` … ``end``."""
 
-    __slots__ = ("_end", "_step")
+    __slots__ = ("end", "step")
 
     def __init__(self, step: int, end: int) -> None:
-        self._step, self._end = step, end
+        self.step, self.end = step, end
 
     def __len__(self) -> int:
-        return -(-self._end // self._step) + 1
+        return -(-self.end // self.step) + 1
 
     def __getitem__(self, index: Any) -> Any:
         if index == -1:
-            return self._end
-        if not 0 <= index < len(self):
+            return self.end
+        if index < 0 or (index - 1) * self.step >= self.end:
             raise IndexError(index)
-        return min(index * self._step, self._end)
+        return min(index * self.step, self.end)
 
 
 class Concatenated(Parted):
@@ -201,23 +196,20 @@ class Counted(Made):
         return struct.pack(f"<{last - first}q", *range(first, last))
 
 
-class Converted(Made):
+class Converted(SizedData, Made):
     """Data converted unit by unit: each ``stored`` bytes of ``data`` become ``shown`` bytes.
 
     ``convert`` takes any whole number of units and keeps their number. The last unit of the data may be incomplete,
     which is why ``size`` is given.
     """
 
-    __slots__ = ("_convert", "_data", "_shown", "_size", "_stored")
+    __slots__ = ("_convert", "_data", "_shown", "_stored")
 
     def __init__(self, data: Data, stored: int, shown: int, size: int, convert: Callable[[bytes], bytes]) -> None:
+        super().__init__(size)
         self._data = data
-        self._stored, self._shown, self._size = stored, shown, size
+        self._stored, self._shown = stored, shown
         self._convert = convert
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     @property
     def unit(self) -> int:

@@ -1,4 +1,4 @@
-"""Tables: columns of one length, such as IDV columns, tables of tskit and per-step vectors.
+"""Tables: columns of one length, such as IDV columns, tables of tskit and per-step vectors; episodes, made of them.
 
 A table refers to contents that exist by themselves as well. It adds their names, their order and that row i of one
 belongs to row i of the others. Cheap to make; any thread.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from glassfs.content.data import Data
-from glassfs.content.model import Array, Content, RaggedText, Records
+from glassfs.content.model import Array, Content, Member, RaggedText, Records
 from glassfs.errors import Damaged, TooLarge
 
 WIDEST = 10_000
@@ -79,6 +79,21 @@ class Table(Content):
     records: Records | None = None
     directory: bytes = b""
     width: int | None = None
+
+
+@dataclass(slots=True)
+class Recording(Content):
+    """An episode, for views that show it as a whole. Its parts are contents of their own as well.
+
+    ``record`` returns what is known of the episode, JSON values by name. ``steps`` has a row for each recorded step.
+    ``cameras`` returns videos, and arrays that views may take for videos, named by the path from the episode's
+    directory to the directory that has a file for each frame. Both functions are called when needed and may raise
+    Damaged.
+    """
+
+    record: Callable[[], dict[str, Any]]
+    steps: Table
+    cameras: Callable[[], Sequence[Member]]
 
 
 def demand_columns(table: Table) -> None:

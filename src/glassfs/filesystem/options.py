@@ -46,9 +46,7 @@ def _named(fo: object) -> str:
     if not isinstance(fo, str):
         raise Refused(f"fo has to be the name of a container, not {type(fo).__name__}")
     if not fo:
-        raise Refused(
-            "no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=",
-        )
+        raise Refused("no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=")
     return fo
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary, finalize
 
@@ -120,14 +121,14 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._opened = _opened(asked, token)
         self._shown = shown(source)
         self._is_remote = is_url(source)
-        asked_for = {
+        asked_for: dict[str, Any] = {
             "fo": os.fspath(fo) if self._is_remote else source, "target_protocol": target_protocol,
             "target_options": target_options, "views": views, "cache_size": cache_size, "spool": spool,
         }
         self._asked_for = {name: value for name, value in asked_for.items() if value not in (None, "", {})}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self._asked_for)
+        return partial(type(self), **self._asked_for), ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._shown}>"
@@ -335,13 +336,11 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _fresh(self, do: Callable[[], Result]) -> Result:
         """Return what ``do`` returns; call it again if a container was replaced meanwhile."""
         try:
-            return do()
-        except Changed:
-            self._paths().expire()
-        except GlassfsError as error:
-            raise self._located(error) from None
-        try:
-            return do()
+            try:
+                return do()
+            except Changed:
+                self._paths().expire()
+                return do()
         except GlassfsError as error:
             raise self._located(error) from None
 
@@ -390,10 +389,6 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     mkdir = makedirs = rmdir = _rm = rm = pipe_file = pipe = touch = _refuse_write(0)
     cp_file = copy = mv = put_file = put = _refuse_write(1)
-
-
-def _restored(kind: type[GlassfsFileSystem], asked_for: dict[str, Any]) -> GlassfsFileSystem:
-    return kind(**asked_for)
 
 
 def _listed(directory: Directory) -> Iterator[tuple[str, Facts, Node]]:

@@ -219,8 +219,7 @@ class Entry:
             if isinstance(content, contents.EncodedImage):
                 return images.decoded(content)
             if isinstance(content, contents.Image):
-                png = None if images.is_direct(content) else documents.bytes_of(file)
-                return images.of_raw(content, png)
+                return images.of_raw(content) or images.of_file(documents.bytes_of(file))
             if file.content is None and file.name.lower().endswith(images.SUFFIXES):
                 return images.of_file(documents.bytes_of(file))
         raise self._unsuited("an image")
@@ -277,7 +276,7 @@ class Entry:
         return hash((self._session.token, self._path))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self._session, self._path, self._identity or version_of(self._found))
+        return type(self), (self._session, self._path, None, self._identity or version_of(self._found))
 
     # The node behind it.
 
@@ -411,10 +410,6 @@ def opened(
     session = LibrarySession(Asked(names, cache_size, spool, views, connection))
     _, node = session.paths.find("/")
     return Library(session, "/", node)
-
-
-def _restored(kind: type[Entry], session: LibrarySession, path: str, identity: str) -> Entry:
-    return kind(session, path, None, identity)
 
 
 def _canonical(file: File) -> contents.Content | None:

@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import EncodedImage, Image
-from glassfs.errors import Damaged, Unavailable, Unsuited
+from glassfs.errors import Damaged, Unavailable
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Decoded
@@ -33,21 +33,14 @@ def of_file(stored: bytes) -> Decoded:
     return _loaded(_opened(stored, FORMATS))
 
 
-def of_raw(image: Image, png: bytes | None) -> Decoded:
-    """Return an image of raw pixels; ``png`` is the same image as a PNG, for pixels without a mode in Pillow."""
+def of_raw(image: Image) -> Decoded | None:
+    """Return an image of raw pixels, or None if Pillow has no mode for them."""
     from PIL import Image as Pillow
 
     mode = _MODES.get((image.channels, image.bits))
     if mode is None or (image.is_planar and image.channels > 1):
-        if png is None:
-            raise Unsuited("is an image without a mode in Pillow")
-        return of_file(png)
+        return None
     return Pillow.frombytes(mode, (image.width, image.height), image.data.whole())
-
-
-def is_direct(image: Image) -> bool:
-    """Whether ``of_raw`` needs no PNG."""
-    return (image.channels, image.bits) in _MODES and not (image.is_planar and image.channels > 1)
 
 
 def pixels(image: Decoded) -> Decoded:

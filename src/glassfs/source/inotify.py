@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 
 from inotify_simple import INotify, flags, parse_events
 
@@ -40,6 +41,7 @@ Notify = Callable[[str, bool], None]
 """Called with the name of what changed in a folder (empty: the folder itself) and whether the watch is over."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Watch:
     """A request to be notified about ``folder``, until ``is_over``.
 
@@ -47,41 +49,36 @@ class Watch:
     that it outlives unused ones.
     """
 
-    __slots__ = ("_release", "folder", "is_over", "is_silent", "notify", "root", "since", "was_used")
-
-    def __init__(
-        self, folder: Folder, root: tuple[int, int], notify: Notify, release: Callable[[Watch], None],
-    ) -> None:
-        self.folder = folder
-        self.root = root
-        self.notify = notify
-        self.since = time.monotonic()
-        self.is_over = self.is_silent = self.was_used = False
-        self._release = release
+    folder: Folder
+    root: tuple[int, int]
+    notify: Notify
+    on_release: Callable[[Watch], None]
+    since: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+    is_silent: bool = False
+    was_used: bool = False
 
     def release(self) -> None:
         """End the watch without notification. May be called at any point, also by the garbage collector."""
         self.is_over = self.is_silent = True
-        self._release(self)
+        self.on_release(self)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Folder:
     """A folder that is watched or on the way to one; ``wd`` is its watch descriptor.
 
     It exists as long as it has ``watches``, folders ``below`` or ``pins``.
     """
 
-    __slots__ = ("above", "below", "device", "is_over", "name", "pins", "watches", "wd")
-
-    def __init__(self, above: Folder | None, name: str, wd: int, device: int) -> None:
-        self.above = above
-        self.name = name
-        self.wd = wd
-        self.device = device
-        self.below: dict[str, Folder] = {}
-        self.watches: set[Watch] = set()
-        self.pins = 0
-        self.is_over = False
+    above: Folder | None
+    name: str
+    wd: int
+    device: int
+    below: dict[str, Folder] = field(default_factory=dict)
+    watches: set[Watch] = field(default_factory=set)
+    pins: int = 0
+    is_over: bool = False
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -43,6 +43,10 @@ _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind
 _MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 _FAILING = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ETIMEDOUT, errno.EREMOTEIO)
+_ERRORS: tuple[tuple[tuple[int, ...], type[GlassfsError]], ...] = (
+    (_MISSING, NotFound), ((errno.ENOTDIR,), NotADirectory), (_FORBIDDEN, NotAllowed), (_FAILING, DeviceFailed),
+    (descriptors.EXHAUSTED, Unavailable),
+)
 
 
 class LocalStore(Store):
@@ -286,18 +290,8 @@ def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSErr
 
 def translated(error: OSError, name: str) -> GlassfsError:
     """Return the error of glassfs for what the system reported about the file called ``name``."""
-    reason = error.strerror or str(error)
-    if error.errno in _MISSING:
-        return NotFound(reason, name)
-    if error.errno == errno.ENOTDIR:
-        return NotADirectory(reason, name)
-    if error.errno in _FORBIDDEN:
-        return NotAllowed(reason, name)
-    if error.errno in _FAILING:
-        return DeviceFailed(reason, name)
-    if error.errno in descriptors.EXHAUSTED:
-        return Unavailable(reason, name)
-    return Changed(reason, name)
+    kind = next((kind for numbers, kind in _ERRORS if error.errno in numbers), Changed)
+    return kind(error.strerror or str(error), name)
 
 
 class LocalSource(Source):

@@ -32,7 +32,7 @@ class Watched:
     def watch(
         self, path: Path, notify: Callable[[Path, str], None], has_root: Callable[[tuple[int, int]], bool],
     ) -> bool:
-        """Implement ``Store.watch``. ``has_root`` tells whether the store's root is the folder found at its path.
+        """Implement ``Store.watch``. ``has_root`` returns whether the store's root is the folder found at its path.
 
         The folder watched is the one there now, while the store might still read from a replaced one.
         """

@@ -25,9 +25,6 @@ class PathCache(Generic[Value]):
         self.generation = 0
         """Changes with each ``forget``."""
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def get(self, path: str) -> Value | None:
         return self._values.get(path)
 

@@ -1,4 +1,4 @@
-"""A server without a network: it counts what it is asked for, and is as slow, broken or changed as a test wants it."""
+"""A server without a network that counts requests, and is slow, faulty or changed on demand."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CountingServer(Server):
 
 
 class Gate:
-    """Answers nothing before it is ``open``, and then all, in the order of the requests."""
+    """Holds back all answers until ``open``, then gives them in the order of the requests."""
 
     def __init__(self, server: CountingServer) -> None:
         self.waiting: list[tuple[Future[bytes], bytes]] = []
@@ -120,7 +120,7 @@ def read(paged: PagedObject, offset: int, size: int) -> bytes:
 
 
 def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> PagedObject:
-    """As somebody has it who has just asked what it is."""
+    """Return an object as after the request for its facts, which brought its head."""
     paged = PageCache(budget).object(server, PATH, facts)
     paged.put_head(content(facts, 0, min(PAGE, facts.size)))
     return paged

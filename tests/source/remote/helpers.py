@@ -1,4 +1,4 @@
-"""What the tests of all protocols ask for."""
+"""Helpers of the tests of protocols."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def listing(found: list[Listed]) -> dict[str, Facts | None]:
 
 
 def check_reads(server: FsspecServer, path: tuple[str, ...], data: bytes, count: int) -> None:
-    """Many reads at once, of all kinds of ranges."""
+    """Check the head and many concurrent reads of random ranges."""
     begun = server.begin(path, 1000)
     assert begun is not None and begun[1] == data[:1000]
     facts = begun[0]

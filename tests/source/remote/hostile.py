@@ -1,4 +1,4 @@
-"""A file system for fsspec that does whatever a test has it do: it lies, fails, hangs and changes."""
+"""A file system for fsspec that lies, fails, hangs and changes on demand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Hostile(AbstractFileSystem):
         cls.asked.clear()
 
     def meets(self, question: str) -> str:
-        """What happens at a question; raises what is raised there."""
+        """Carry out the next fault: raise it, or return its name."""
         self.asked.append(question)
         if self.hangs is not None:
             self.hangs.wait(60)

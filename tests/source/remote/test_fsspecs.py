@@ -1,4 +1,4 @@
-"""Protocols that fsspec speaks, against real servers and one file system that lies."""
+"""Protocols through fsspec: its file system in memory, and one that lies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 DATA = random.Random(5).randbytes(300_000)
 
 
-# What is in the memory of this process
+# Memory
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def memory() -> Iterator[fsspec.AbstractFileSystem]:
         system.rm("/glass", recursive=True)
 
 
-def test_memory(memory: fsspec.AbstractFileSystem, scale: Scale) -> None:
+def test_memory_lists_and_reads(memory: fsspec.AbstractFileSystem, scale: Scale) -> None:
     memory.pipe_file("/glass/runs/a.kdb", DATA)
     memory.pipe_file("/glass/b.kdb", b"b")
     memory.mkdir("/glass/empty")
@@ -56,7 +56,7 @@ def test_memory(memory: fsspec.AbstractFileSystem, scale: Scale) -> None:
         check_reads(found, (*above, "runs", "a.kdb"), DATA, scale(50, 500))
 
 
-def test_what_is_not_there(memory: fsspec.AbstractFileSystem) -> None:
+def test_missing_objects_are_not_found(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe_file("/glass/a.kdb", DATA)
     found = server("memory://glass")
     with pytest.raises(NotFound, match=r"^memory://glass/nothing: does not exist$"):
@@ -69,7 +69,7 @@ def test_what_is_not_there(memory: fsspec.AbstractFileSystem) -> None:
         server("memory://").begin(("glass",), 10)
 
 
-def test_another_version_is_none_of_the_one_that_is_meant(memory: fsspec.AbstractFileSystem) -> None:
+def test_replaced_object_is_changed(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe_file("/glass/a.kdb", DATA)
     found = server("memory://glass")
     begun = found.begin(("a.kdb",), 10)
@@ -81,7 +81,7 @@ def test_another_version_is_none_of_the_one_that_is_meant(memory: fsspec.Abstrac
     assert again is not None and again[1] == DATA[::-1][:10]
 
 
-# What cannot be a server
+# Refused URLs
 
 
 @pytest.mark.parametrize(("url", "reason"), [
@@ -95,7 +95,7 @@ def test_another_version_is_none_of_the_one_that_is_meant(memory: fsspec.Abstrac
     ("sftp://host -oProxyCommand=x/a", "names no host"),
     ("sftp://host:port/a", "is not a URL"),
 ])
-def test_refusals(url: str, reason: str) -> None:
+def test_unusable_urls_are_refused(url: str, reason: str) -> None:
     with pytest.raises(Refused, match=reason) as caught:
         server(url)
     assert "hush" not in str(caught.value)
@@ -107,7 +107,7 @@ def test_refusals(url: str, reason: str) -> None:
     ("huggingface_hub", "hf://datasets/a/b", "the package huggingface_hub"),
     ("smbprotocol", "smb://host/a", "the package smbprotocol"),
 ])
-def test_what_is_not_installed(package: str, url: str, needed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(package: str, url: str, needed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(_registry, parsed(url).scheme, raising=False)
     imported = ("fsspec.implementations", "glassfs.source.remote.ssh")
     for name in [name for name in sys.modules if name.startswith(imported)]:
@@ -122,8 +122,8 @@ def test_github_is_named_by_owner_and_repository() -> None:
     assert found.name == "github://owner:repository@main"
 
 
-def test_what_tells_servers_apart() -> None:
-    """Users of one host may see different things; passwords and tokens are no part of it."""
+def test_identity_distinguishes_users_without_secrets() -> None:
+    """Users of one host may see different objects."""
     secret = Connection(key="hush", secret="hush", token="hush", extra={"password": "hush"})
     urls = ("sftp://host", "sftp://me@host", "sftp://you@host", "sftp://host:23", "ftp://me@host", "memory://host")
     found = [server(url, secret) for url in urls]
@@ -133,7 +133,7 @@ def test_what_tells_servers_apart() -> None:
     assert not any(each.has_lasting_versions for each in found)
 
 
-# A file system that lies
+# Hostile file systems
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hostile]]:
     faults=st.lists(st.sampled_from(FAULTS), max_size=30), data=st.binary(min_size=0, max_size=50),
     ranges=st.lists(st.tuples(st.integers(0, 49), st.integers(0, 50)), max_size=5),
 )
-def test_right_bytes_or_an_error(
+def test_hostile_file_system_gives_right_bytes_or_errors(
     hostile: type[Hostile], faults: list[str], data: bytes, ranges: list[tuple[int, int]],
 ) -> None:
     hostile.reset(data)
@@ -182,7 +182,7 @@ def test_right_bytes_or_an_error(
 
 
 @pytest.mark.parametrize("fault", ["error", "end", "odd error", "nothing", "long", "text", "none"])
-def test_what_passes_is_tried_again_on_a_new_connection(hostile: type[Hostile], fault: str) -> None:
+def test_passing_errors_are_retried_on_a_new_connection(hostile: type[Hostile], fault: str) -> None:
     found = server("hostile://host")
     facts, _ = found.begin(("x",), 10) or pytest.fail()
     hostile.faults = iter([fault])
@@ -190,7 +190,7 @@ def test_what_passes_is_tried_again_on_a_new_connection(hostile: type[Hostile], 
     assert len(hostile.connections) == 2
 
 
-def test_the_rest_of_a_short_answer_is_asked_for(hostile: type[Hostile]) -> None:
+def test_short_answer_is_completed(hostile: type[Hostile]) -> None:
     found = server("hostile://host")
     facts, _ = found.begin(("x",), 10) or pytest.fail()
     hostile.faults = iter(["short", "short"])
@@ -201,7 +201,7 @@ def test_the_rest_of_a_short_answer_is_asked_for(hostile: type[Hostile]) -> None
 @pytest.mark.parametrize(("fault", "raised"), [
     ("gone", NotFound), ("not allowed", NotAllowed), ("wrong size", DeviceFailed),
 ])
-def test_what_does_not_pass_is_not_tried_again(
+def test_lasting_errors_are_not_retried(
     hostile: type[Hostile], fault: str, raised: type[GlassfsError],
 ) -> None:
     hostile.faults = iter([fault])
@@ -210,14 +210,14 @@ def test_what_does_not_pass_is_not_tried_again(
     assert hostile.asked == ["info"]
 
 
-def test_tries_are_counted(hostile: type[Hostile]) -> None:
+def test_number_of_attempts_is_limited(hostile: type[Hostile]) -> None:
     hostile.faults = iter(["error"] * 100)
     with pytest.raises(DeviceFailed, match=r"^hostile://host/x: OSError: reset by somebody$"):
         server("hostile://host").begin(("x",), 10)
     assert hostile.asked == ["info"] * ATTEMPTS
 
 
-def test_what_is_the_same_is_not_read(hostile: type[Hostile]) -> None:
+def test_unchanged_object_is_not_read(hostile: type[Hostile]) -> None:
     found = server("hostile://host")
     facts, _ = found.begin(("x",), 10) or pytest.fail()
     hostile.asked.clear()
@@ -262,7 +262,7 @@ def test_canceled_requests_are_not_made(hostile: type[Hostile]) -> None:
     assert hostile.asked.count("read") == 1
 
 
-def test_names_in_listings(hostile: type[Hostile]) -> None:
+def test_invalid_names_in_listings_are_skipped(hostile: type[Hostile]) -> None:
     def file(name: object, **told: object) -> dict[str, object]:
         return {"name": name, "size": 3, "type": "file", "etag": "e", **told}
 
@@ -286,20 +286,20 @@ def test_names_in_listings(hostile: type[Hostile]) -> None:
 
 
 @pytest.mark.parametrize("listing", [7, None])
-def test_listings_that_are_none(hostile: type[Hostile], listing: object) -> None:
+def test_invalid_listing_is_an_error(hostile: type[Hostile], listing: object) -> None:
     hostile.listing = listing
     with pytest.raises(DeviceFailed):
         server("hostile://host").list(())
 
 
-def test_a_listing_that_does_not_end(hostile: type[Hostile], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_listing_is_an_error(hostile: type[Hostile], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsspecs, "MOST_NAMES", 1000)
     hostile.listing = iter(lambda: {"name": "/host/same", "size": 1, "type": "file"}, None)
     with pytest.raises(DeviceFailed, match="does not end"):
         server("hostile://host").list(())
 
 
-def test_credentials_are_not_told(hostile: type[Hostile], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_contain_no_credentials(hostile: type[Hostile], monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = ["USER", "KEY+1", "SECRET", "TOKEN", "NESTED"]
 
     def fail(self: Hostile, question: str) -> str:

@@ -1,4 +1,4 @@
-"""Hugging Face, of which a small server says as much as is asked for here."""
+"""Hugging Face, against a small server that imitates its API."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def patient(hub: Hub, **options: object) -> Connection:
     return Connection(timeout=60, endpoint=hub.url, **options)  # type: ignore[arg-type]
 
 
-def test_a_dataset(hub: Hub) -> None:
+def test_dataset_is_listed_and_read(hub: Hub) -> None:
     found = server("hf://datasets/org/name", patient(hub))
     assert found.shown(("org", "name", "runs")) == "hf://datasets/org/name/runs"
     names = listing(found.list(("org", "name")))
@@ -149,8 +149,8 @@ def test_a_dataset(hub: Hub) -> None:
     found.close()
 
 
-def test_a_read_is_one_request(hub: Hub) -> None:
-    """What is at a commit is there for good, so that nothing has to be asked about it again."""
+def test_read_costs_one_request(hub: Hub) -> None:
+    """A commit never changes, so its facts are not requested again."""
     found = server("hf://datasets/org/name", patient(hub))
     path = ("org", "name", "runs", "a.kdb")
     facts, _ = found.begin(path, 10) or pytest.fail()
@@ -161,14 +161,14 @@ def test_a_read_is_one_request(hub: Hub) -> None:
     found.close()
 
 
-def test_another_commit(hub: Hub) -> None:
+def test_new_commit_is_a_new_version(hub: Hub) -> None:
     found = server("hf://datasets/org/name", patient(hub, poll=0.0))
     path = ("org", "name", "runs", "a.kdb")
     facts, _ = found.begin(path, 10) or pytest.fail()
     hub.commits.append({**hub.commits[-1], "runs/more/b.kdb": b"other"})
     assert found.begin(path, 10, facts) is None
     hub.commits.append({**hub.commits[-1], "runs/a.kdb": DATA[::-1]})
-    # It is still open as it was.
+    # The open object stays readable in its version.
     assert found.fetch(path, 5, 10, facts).result() == DATA[5:15]
     other, first = found.begin(path, 10, facts) or pytest.fail()
     assert first == DATA[::-1][:10]
@@ -178,7 +178,7 @@ def test_another_commit(hub: Hub) -> None:
     found.close()
 
 
-def test_a_commit_in_the_name(hub: Hub) -> None:
+def test_commit_can_be_part_of_the_path(hub: Hub) -> None:
     hub.commits.append({"runs/a.kdb": DATA[::-1]})
     found = server("hf://datasets/org", patient(hub))
     for number, data in enumerate((DATA, DATA[::-1])):
@@ -188,7 +188,7 @@ def test_a_commit_in_the_name(hub: Hub) -> None:
     found.close()
 
 
-def test_who_may_read(hub: Hub) -> None:
+def test_private_dataset_needs_the_token(hub: Hub) -> None:
     hub.is_private = True
     with pytest.raises((NotAllowed, NotFound)) as caught:
         server("hf://datasets/org/name", patient(hub, token="hf_wrongwrong")).begin(("org", "name", "README.md"), 10)

@@ -1,4 +1,4 @@
-"""Whatever a server does, and whoever reads at the same time: right bytes or an error."""
+"""Random faults and concurrent readers: right bytes or an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READERS = 8
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that an object has many."""
+    """Make pages small, so that an object has many."""
     monkeypatch.setattr(paging, "PAGE", PAGE)
     monkeypatch.setattr(pages_module, "PAGE", PAGE)
     monkeypatch.setattr(pages_module, "READ_BYTES", PAGE // 8)
@@ -89,7 +89,7 @@ walks = st.builds(
     lambda start, step, count: [Read(start, -step)] * count,
     st.floats(0, 1), st.integers(100, 3 * PAGE), st.integers(1, 60),
 )
-"""Reads that go on, each where the last one ended."""
+"""Sequential reads."""
 
 
 @settings(max_examples=300)
@@ -98,7 +98,7 @@ walks = st.builds(
     work=st.lists(st.one_of(reads, walks), min_size=READERS, max_size=READERS),
     faults=st.lists(st.sampled_from(("", "", "", *Wild.FAULTS)), max_size=40), seed=st.integers(0, 1 << 16),
 )
-def test_bytes_are_right_or_there_is_an_error(
+def test_reads_return_right_bytes_or_raise(
     size: int, budget: int, work: list[list[Read]], faults: list[str], seed: int,
 ) -> None:
     server = Wild(faults, seed)
@@ -137,7 +137,7 @@ def test_bytes_are_right_or_there_is_an_error(
     server.threads.shutdown()
     for future in server.silent:
         future.cancel()
-    # Nobody waits any more, and nothing is underway.
+    # No reader waits, and no request is under way.
     assert pages.used <= budget
     server.answer = None
     facts = server.change(size)
@@ -149,8 +149,8 @@ def test_bytes_are_right_or_there_is_an_error(
     assert pages.used == 0
 
 
-def test_who_asks_again_at_once_after_a_long_silence_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the kernel does. Later, and for another version, the server is asked."""
+def test_reads_after_a_timeout_fail_fast_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel retries at once. Later reads make requests again."""
     monkeypatch.setattr(paging, "GRACE_SECONDS", 0.0)
     monkeypatch.setattr(paging, "FAIL_FAST_SECONDS", 1000.0)
     server = Wild(["silent"], 1)

@@ -7,18 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.source.remote.counting import (
-    BLOCK,
-    PAGE,
-    CountingServer,
-    Gate,
-    K,
-    M,
-    content,
-    opened,
-    read,
-    read_all,
-)
+from tests.source.remote.counting import BLOCK, PAGE, CountingServer, Gate, K, M, content, opened, read, read_all
 from tests.waiting import wait_until
 
 
@@ -28,7 +17,7 @@ def server() -> CountingServer:
 
 
 @pytest.mark.parametrize(("step", "size"), [(128 * K, 60 * M), (M, 60 * M), (4 * K, 12 * M), (20_000, 12 * M)])
-def test_who_reads_on_gets_each_byte_once_and_in_large_requests(server: CountingServer, step: int, size: int) -> None:
+def test_sequential_reads_make_few_large_requests(server: CountingServer, step: int, size: int) -> None:
     facts = server.put(size + 12345)
     read_all(opened(server, facts), facts, step)
     assert server.fetched == facts.size - PAGE
@@ -36,7 +25,7 @@ def test_who_reads_on_gets_each_byte_once_and_in_large_requests(server: Counting
     assert max(size for _, size in server.requests) == 2 * M
 
 
-def test_what_is_ahead_doubles_up_to_sixteen_mebibytes(server: CountingServer) -> None:
+def test_read_ahead_doubles_up_to_16_mib(server: CountingServer) -> None:
     facts = server.put(100 * M)
     paged = opened(server, facts)
     before = 0
@@ -49,7 +38,7 @@ def test_what_is_ahead_doubles_up_to_sixteen_mebibytes(server: CountingServer) -
 
 
 @pytest.mark.parametrize("budget", [M, 4 * M, 10 * M])
-def test_a_small_budget_makes_the_window_smaller(server: CountingServer, budget: int) -> None:
+def test_small_budget_limits_the_read_ahead(server: CountingServer, budget: int) -> None:
     facts = server.put(24 * M)
     paged = opened(server, facts, budget)
     for offset in range(0, facts.size, 64 * K):
@@ -58,7 +47,7 @@ def test_a_small_budget_makes_the_window_smaller(server: CountingServer, budget:
     assert server.fetched == facts.size - PAGE
 
 
-def test_what_several_threads_read_out_of_order_is_one_read(server: CountingServer) -> None:
+def test_shuffled_sequential_reads_are_one_reader(server: CountingServer) -> None:
     facts = server.put(60 * M)
     paged, chance = opened(server, facts), random.Random(2)
     for start in range(0, facts.size, M):
@@ -70,7 +59,7 @@ def test_what_several_threads_read_out_of_order_is_one_read(server: CountingServ
     assert len(server.requests) <= 60
 
 
-def test_readers_at_several_places_are_told_apart(server: CountingServer) -> None:
+def test_readers_at_several_offsets_are_distinguished(server: CountingServer) -> None:
     facts = server.put(400 * M)
     paged = opened(server, facts, 128 * M)
     for step in range(0, 10 * M, 128 * K):
@@ -80,7 +69,7 @@ def test_readers_at_several_places_are_told_apart(server: CountingServer) -> Non
     assert server.fetched <= 4 * (25 * M + 2 * BLOCK)
 
 
-def test_who_reads_on_is_not_disturbed_by_who_looks_around(server: CountingServer) -> None:
+def test_random_reads_do_not_disturb_a_sequential_reader(server: CountingServer) -> None:
     facts = server.put(300 * M)
     paged, chance = opened(server, facts), random.Random(3)
     others = 0
@@ -94,7 +83,7 @@ def test_who_reads_on_is_not_disturbed_by_who_looks_around(server: CountingServe
     assert server.fetched <= 30 * M + 16 * M + 50 * BLOCK
 
 
-def test_a_single_read_ahead_of_somebody_costs_a_block(server: CountingServer) -> None:
+def test_single_read_ahead_of_a_reader_costs_a_block(server: CountingServer) -> None:
     facts = server.put(300 * M)
     paged = opened(server, facts, 16 * M)
     read_all(paged, facts, 128 * K, 0, 40 * M)
@@ -103,7 +92,7 @@ def test_a_single_read_ahead_of_somebody_costs_a_block(server: CountingServer) -
     assert server.fetched - before == BLOCK
 
 
-def test_who_reads_on_is_remembered_among_many_who_do_not(server: CountingServer) -> None:
+def test_sequential_reader_is_remembered_among_many(server: CountingServer) -> None:
     facts = server.put(40 << 30)
     paged = opened(server, facts)
     places = iter(range(100 * M, facts.size, 20 * M))
@@ -117,7 +106,7 @@ def test_who_reads_on_is_remembered_among_many_who_do_not(server: CountingServer
     assert len(server.requests) - others <= 40
 
 
-def test_small_reads_anywhere_cost_a_block_each(server: CountingServer) -> None:
+def test_small_random_reads_cost_a_block_each(server: CountingServer) -> None:
     facts = server.put(256 * M)
     paged, chance = opened(server, facts), random.Random(1)
     for _ in range(100):
@@ -127,7 +116,7 @@ def test_small_reads_anywhere_cost_a_block_each(server: CountingServer) -> None:
     assert {size for _, size in server.requests} <= {BLOCK, PAGE}
 
 
-def test_a_small_read_over_the_end_of_a_block_costs_one_request_of_a_block(server: CountingServer) -> None:
+def test_read_across_two_blocks_costs_one_request(server: CountingServer) -> None:
     facts = server.put(100 * M)
     paged = opened(server, facts)
     border = PAGE + 20 * BLOCK
@@ -135,7 +124,7 @@ def test_a_small_read_over_the_end_of_a_block_costs_one_request_of_a_block(serve
     assert server.requests == [(border - PAGE, BLOCK)]
 
 
-def test_large_reads_anywhere_cost_what_they_need(server: CountingServer) -> None:
+def test_large_random_reads_fetch_little_more(server: CountingServer) -> None:
     facts = server.put(800 * M)
     paged, chance = opened(server, facts), random.Random(1)
     for _ in range(60):
@@ -145,7 +134,7 @@ def test_large_reads_anywhere_cost_what_they_need(server: CountingServer) -> Non
         assert server.fetched <= M + 2 * PAGE
 
 
-def test_opening_costs_no_more_than_it_needs(server: CountingServer) -> None:
+def test_opening_a_container_costs_two_requests(server: CountingServer) -> None:
     """The head, then what is at the end, then what that points to."""
     facts = server.put(100 * M + 100 * K)
     paged = opened(server, facts)
@@ -160,7 +149,7 @@ def test_opening_costs_no_more_than_it_needs(server: CountingServer) -> None:
     assert len(server.requests) == 2
 
 
-def test_a_large_read_is_in_requests_of_two_mebibytes_at_once(server: CountingServer) -> None:
+def test_large_read_makes_concurrent_requests_of_2_mib(server: CountingServer) -> None:
     facts = server.put(64 * M)
     paged = opened(server, facts, 256 * M)
     gate = Gate(server)
@@ -174,7 +163,7 @@ def test_a_large_read_is_in_requests_of_two_mebibytes_at_once(server: CountingSe
     assert server.fetched == 32 * M
 
 
-def test_a_read_larger_than_the_budget_is_done_by_parts(server: CountingServer) -> None:
+def test_read_larger_than_the_budget_is_split(server: CountingServer) -> None:
     facts = server.put(64 * M)
     paged = opened(server, facts, 4 * M)
     buffer = memoryview(bytearray(facts.size))
@@ -193,7 +182,7 @@ def test_a_read_larger_than_the_budget_is_done_by_parts(server: CountingServer) 
 
 
 @pytest.mark.parametrize("seek", [16 * M - 128 * K, 5 * M, -M])
-def test_who_seeks_a_little_still_reads_on(server: CountingServer, seek: int) -> None:
+def test_short_seek_keeps_the_read_ahead(server: CountingServer, seek: int) -> None:
     facts = server.put(200 * M)
     paged = opened(server, facts)
     read_all(paged, facts, 128 * K, 0, 40 * M)
@@ -203,7 +192,7 @@ def test_who_seeks_a_little_still_reads_on(server: CountingServer, seek: int) ->
     assert len(server.requests) - before <= (20 * M + 16 * M) // (2 * M) + 2
 
 
-def test_frames_here_and_there_are_not_reading_on(server: CountingServer) -> None:
+def test_strided_reads_are_not_sequential(server: CountingServer) -> None:
     facts = server.put(300 * M)
     paged = opened(server, facts)
     for offset in range(10 * M, 300 * M, 3 * M):
@@ -211,7 +200,7 @@ def test_frames_here_and_there_are_not_reading_on(server: CountingServer) -> Non
     assert {size for _, size in server.requests} == {BLOCK}
 
 
-def test_looking_at_the_same_place_again_and_again_is_not_reading_on(server: CountingServer) -> None:
+def test_repeated_reads_are_not_sequential(server: CountingServer) -> None:
     facts = server.put(100 * M)
     paged = opened(server, facts)
     for _ in range(300):
@@ -220,7 +209,7 @@ def test_looking_at_the_same_place_again_and_again_is_not_reading_on(server: Cou
     assert server.fetched == BLOCK
 
 
-def test_what_is_there_is_not_asked_for(server: CountingServer) -> None:
+def test_cached_pages_cost_no_request(server: CountingServer) -> None:
     facts = server.put(10 * M)
     paged = opened(server, facts)
     read_all(paged, facts, 128 * K)

@@ -35,7 +35,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Ssh]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The ~/.ssh of a user who has no keys and knows no hosts."""
+    """An empty ~/.ssh: no keys, no known hosts."""
     folder = tmp_path / "home/.ssh"
     folder.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(folder.parent))
@@ -63,7 +63,7 @@ def configure(home: Path, sshd: servers.Ssh, *lines: str) -> None:
     )))
 
 
-def test_ssh(sshd: servers.Ssh, home: Path, files: Path, scale: Scale) -> None:
+def test_ssh_lists_and_reads(sshd: servers.Ssh, home: Path, files: Path, scale: Scale) -> None:
     configure(home, sshd)
     found = server("sftp://glass")
     path = files.parts[1:]
@@ -92,7 +92,7 @@ def test_ssh_user_and_port_in_the_url(sshd: servers.Ssh, home: Path, files: Path
     assert (found.begin((*files.parts[1:], "a.kdb"), 9) or pytest.fail())[1] == DATA[:9]
 
 
-def test_ssh_through_a_command(sshd: servers.Ssh, home: Path, files: Path) -> None:
+def test_ssh_uses_the_proxy_command(sshd: servers.Ssh, home: Path, files: Path) -> None:
     relay = home / "relay.py"
     relay.write_text(
         "import socket, sys, threading, os\n"
@@ -113,7 +113,7 @@ def test_ssh_through_a_command(sshd: servers.Ssh, home: Path, files: Path) -> No
 
 
 @pytest.mark.parametrize("known", ["", "another"])
-def test_ssh_speaks_to_known_hosts_only(sshd: servers.Ssh, home: Path, files: Path, known: str) -> None:
+def test_ssh_refuses_unknown_hosts(sshd: servers.Ssh, home: Path, files: Path, known: str) -> None:
     configure(home, sshd)
     another = sshd.key.with_suffix(".pub").read_text()
     (home / "known_hosts").write_text(f"[127.0.0.1]:{sshd.port} {another}" if known else "")
@@ -122,14 +122,14 @@ def test_ssh_speaks_to_known_hosts_only(sshd: servers.Ssh, home: Path, files: Pa
         found.begin(("x",), 1)
 
 
-def test_ssh_without_a_key(sshd: servers.Ssh, home: Path) -> None:
+def test_ssh_without_a_key_is_denied(sshd: servers.Ssh, home: Path) -> None:
     configure(home, sshd)
     (home / "config").unlink()
     with pytest.raises(NotAllowed, match="No authentication methods"):
         server(f"sftp://127.0.0.1:{sshd.port}").begin(("x",), 1)
 
 
-def test_ssh_that_nobody_listens_to(home: Path) -> None:
+def test_ssh_without_a_server_fails(home: Path) -> None:
     with pytest.raises(DeviceFailed, match="NoValidConnectionsError"):
         server(f"sftp://127.0.0.1:{servers.free_port()}", Connection(timeout=1)).begin(("x",), 1)
 
@@ -151,7 +151,7 @@ def test_ssh_replaced_file_is_changed(sshd: servers.Ssh, home: Path, files: Path
         found.fetch(path, 5, 10, other).result()
 
 
-def test_ssh_and_a_connection_that_ends(sshd: servers.Ssh, home: Path, files: Path) -> None:
+def test_ssh_reconnects_after_a_lost_connection(sshd: servers.Ssh, home: Path, files: Path) -> None:
     configure(home, sshd)
     found = server("sftp://glass")
     path = (*files.parts[1:], "a.kdb")
@@ -161,7 +161,7 @@ def test_ssh_and_a_connection_that_ends(sshd: servers.Ssh, home: Path, files: Pa
 
 
 @pytest.mark.parametrize("url", ["sftp", "ftp"])
-def test_what_takes_connections_and_says_nothing(home: Path, url: str) -> None:
+def test_silent_server_times_out(home: Path, url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = server(f"{url}://127.0.0.1:{silent.getsockname()[1]}", Connection(timeout=0.3))
         answers = [found.fetch(("x",), 0, 1, Facts(1, "", 1)) for _ in range(6)]
@@ -171,7 +171,7 @@ def test_what_takes_connections_and_says_nothing(home: Path, url: str) -> None:
 
 
 class Stingy(paramiko.SFTPServerInterface):  # type: ignore[misc]
-    """Gives a file of DATA, less than it is asked for each time, and after a while nothing."""
+    """Serves DATA in answers that are shorter than requested, and eventually empty."""
 
     def __init__(self, server: Login) -> None:
         super().__init__(server)
@@ -196,7 +196,7 @@ class Stingy(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
 
 class Login(paramiko.ServerInterface):  # type: ignore[misc]
-    """Lets everybody in. ``mosts`` are how many bytes it gives in its next answers."""
+    """Accepts every login. ``mosts`` are the sizes of its next answers."""
 
     def __init__(self, mosts: Iterator[int]) -> None:
         self.mosts = mosts
@@ -221,8 +221,8 @@ def serve_ssh(listening: socket.socket, key: paramiko.PKey, mosts: Iterator[int]
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_ssh_that_gives_less_than_is_asked_for(home: Path, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The right bytes if it gives all in the end; an error if it says that the file ends before it does."""
+def test_ssh_short_answers_are_completed(home: Path, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error if the server reports an early end of the file."""
     monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.001)
     choose = random.Random(3)
     mosts = iter(lambda: choose.randrange(1, 40_000), 0)
@@ -249,8 +249,8 @@ def test_ssh_that_gives_less_than_is_asked_for(home: Path, ends: bool, monkeypat
         listening.shutdown(socket.SHUT_RDWR)
 
 
-def test_ssh_with_a_password(home: Path, files: Path, tmp_path: Path) -> None:
-    """rclone's server, which knows passwords; they come from a program."""
+def test_ssh_accepts_a_password_from_programs(home: Path, files: Path, tmp_path: Path) -> None:
+    """Against rclone's server, which has passwords."""
     user, password = servers.CREDENTIALS["AWS_ACCESS_KEY_ID"], servers.CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
     (files / "fifo").unlink()
     with servers.rclone("sftp", files, tmp_path / "rclone") as port:
@@ -267,16 +267,9 @@ def test_ssh_with_a_password(home: Path, files: Path, tmp_path: Path) -> None:
         assert "wrong" not in str(caught.value)
 
 
-def test_ftp(files: Path, tmp_path: Path) -> None:
-    command = servers.program("rclone")
+def test_ftp_lists_and_reads(files: Path, tmp_path: Path) -> None:
     (files / "fifo").unlink()
-    own = {"RCLONE_CONFIG": str(tmp_path / "none.conf"), "RCLONE_CACHE_DIR": str(tmp_path / "cache")}
-    with servers.running(
-        lambda port: [
-            command, "serve", "ftp", files, "--addr", f"127.0.0.1:{port}", "--read-only", "--dir-cache-time", "0s",
-        ],
-        servers.begins_with(b"220"), tmp_path / "rclone", own,
-    ) as port:
+    with servers.rclone("ftp", files, tmp_path / "rclone") as port:
         found = server(f"ftp://anonymous@127.0.0.1:{port}")
         names = listing(found.list(()))
         assert names["sub"] is None and names["a.kdb"] is not None and names["a.kdb"].size == len(DATA)

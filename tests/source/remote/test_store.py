@@ -1,4 +1,4 @@
-"""Stores of what is elsewhere, over a server in memory: how often it is asked, and what is shown meanwhile."""
+"""Remote stores over a server in memory: the number of requests, and the answers meanwhile."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ class RemoteLab(Lab):
         self._changed(path)
 
     def link(self, path: str, target: str) -> None:
-        """There are none."""
+        """Servers have no links."""
 
     def set_permissions(self, path: str, permissions: int) -> None:
-        """Nor these."""
+        """Servers have no permissions."""
 
     def _changed(self, path: str) -> None:
-        self.remote.close()  # it knows nothing any more
+        self.remote.close()  # drops its caches
 
 
 class TestRemoteStore(StoreSuite):
-    """What it promises as any store does, but for links, permissions, and files that stay although they are gone."""
+    """The contract of stores, except links, permissions, and deleted files that stay readable."""
 
     @pytest.fixture
     def lab(self) -> RemoteLab:
         return RemoteLab()
 
-    def test_entries_say_what_is_there(self, lab: Lab) -> None:
+    def test_entries_describe_files_folders_and_links(self, lab: Lab) -> None:
         lab.put("folder/inner/file.bin", CONTENT)
         file = lab.store.entry(parts("folder/inner/file.bin"))
         assert (file.kind, file.size, file.permissions) == (Kind.FILE, len(CONTENT), 0o400)
         assert lab.store.entry(()).kind is lab.store.entry(parts("folder/inner")).kind is Kind.FOLDER
         assert lab.store.entry(("folder",)).permissions == 0o500
 
-    def test_listings_are_sorted_as_bytes_and_have_the_same_facts(self, lab: Lab) -> None:
+    def test_listings_are_sorted_by_bytes_with_equal_entries(self, lab: Lab) -> None:
         names = ["\U0001f600", "é", "e\u0301", "A", "b", " ", "0"]
         for name in names:
             lab.put(f"many/{name}", b"x")
@@ -72,32 +72,32 @@ class TestRemoteStore(StoreSuite):
         assert [name for name, _ in found] == sorted([*names, "inner"], key=str.encode)
         assert all(entry == lab.store.entry(("many", name)) for name, entry in found)
 
-    def test_an_open_source_stays_what_was_opened(self, lab: Lab, store: object) -> None:
-        """Where it is gone that is an error, and never other bytes."""
+    def test_an_open_source_survives_replacement_and_removal(self, lab: Lab, store: object) -> None:
+        """A deleted object raises; other bytes are never returned."""
         source = lab.store.open(parts("folder/b"))
         lab.put("folder/b", b"other")
         with pytest.raises(Changed):
             source.read(0, 1)
 
-    def test_a_source_in_a_version_is_opened_by_its_first_read(self, lab: Lab, store: object) -> None:
+    def test_a_source_is_opened_by_its_first_read(self, lab: Lab, store: object) -> None:
         entry = lab.store.entry(parts("folder/b"))
         source = lab.store.source(parts("folder/b"), entry)
         lab.remove("folder/b")
         with pytest.raises(Changed):
             source.read(0, 1)
 
-    def test_a_file_that_is_rewritten_in_place_is_changed(self, lab: Lab, store: object) -> None:
-        """There is no such thing: it is another object."""
+    def test_a_rewritten_file_has_changed(self, lab: Lab, store: object) -> None:
+        """Objects are never rewritten in place: it is another object."""
         before = lab.store.entry(parts("folder/b"))
         lab.put("folder/b", b"c")
         after = lab.store.entry(parts("folder/b"))
         assert before.file_id != after.file_id
 
     test_no_link_is_followed = None
-    test_attributes_change_the_stamp_alone = None
+    test_attributes_change_only_the_stamp = None
 
 
-def test_a_folder_is_listed_once_and_no_object_asked(server: FakeServer) -> None:
+def test_folder_costs_one_listing(server: FakeServer) -> None:
     for number in range(100):
         server.put(f"folder/{number}.kdb", b"x")
     store = folder(server)
@@ -157,7 +157,7 @@ def test_lookup_waits_a_little_for_a_very_old_listing(
     wait_until(lambda: store.entry(("a",)).size == 3)
 
 
-def test_an_object_in_doubt_costs_its_neighbours_nothing(server: FakeServer) -> None:
+def test_doubt_about_an_object_spares_its_neighbors(server: FakeServer) -> None:
     server.put("a", b"old")
     server.put("b", b"x")
     store = folder(server)
@@ -233,7 +233,7 @@ def test_refresh_without_threads_happens_later(
     assert [entry.size for _, entry in store.list(())] == [2]
 
 
-def test_whoever_lists_sees_nothing_old(server: FakeServer) -> None:
+def test_listings_are_fresh(server: FakeServer) -> None:
     server.put("a", b"x")
     store = folder(server, poll=0.0)
     assert [name for name, _ in store.list(())] == ["a"]
@@ -241,7 +241,7 @@ def test_whoever_lists_sees_nothing_old(server: FakeServer) -> None:
     assert [name for name, _ in store.list(())] == ["a", "b"]
 
 
-def test_silence_leaves_what_was_known(server: FakeServer) -> None:
+def test_lookups_work_while_the_server_is_silent(server: FakeServer) -> None:
     server.put("a", b"x")
     store = folder(server, poll=0.0)
     store.entry(("a",))
@@ -266,7 +266,7 @@ def test_concurrent_lookups_share_one_request(server: FakeServer) -> None:
     assert server.lists == 1
 
 
-def test_an_object_that_was_replaced_is_looked_at_anew(server: FakeServer) -> None:
+def test_replaced_object_is_looked_up_again(server: FakeServer) -> None:
     server.put("a", b"old")
     store = folder(server)
     source = store.open(("a",))
@@ -276,7 +276,7 @@ def test_an_object_that_was_replaced_is_looked_at_anew(server: FakeServer) -> No
     assert store.open(("a",)).read(0, 5) == b"newer"
 
 
-def test_the_folder_of_what_changes_has_another_time(server: FakeServer, clock: Clock) -> None:
+def test_folder_has_the_time_of_its_last_change(server: FakeServer, clock: Clock) -> None:
     server.put("a", b"x")
     store = folder(server)
     store.list(())
@@ -290,7 +290,7 @@ def test_the_folder_of_what_changes_has_another_time(server: FakeServer, clock: 
     assert store.entry(()).mtime_ns > before
 
 
-def test_what_is_in_a_folder_of_the_same_name_as_an_object_can_be_reached(server: FakeServer) -> None:
+def test_folder_hides_an_object_of_its_name(server: FakeServer) -> None:
     server.put("same", b"object")
     server.put("same/inner", b"x")
     store = folder(server)
@@ -298,7 +298,7 @@ def test_what_is_in_a_folder_of_the_same_name_as_an_object_can_be_reached(server
     assert [name for name, _ in store.list(("same",))] == ["inner"]
 
 
-def test_a_folder_of_too_many_is_an_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_names_are_an_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_NAMES", 10)
     for number in range(11):
         server.put(f"many/{number}", b"x")
@@ -309,7 +309,7 @@ def test_a_folder_of_too_many_is_an_error(server: FakeServer, monkeypatch: pytes
     assert len(list(store.list(("few",)))) == 1
 
 
-def test_what_was_listed_is_forgotten_where_it_is_very_much(
+def test_number_of_remembered_names_is_bounded(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "REMEMBERED_NAMES", 20)
@@ -327,7 +327,7 @@ def test_what_was_listed_is_forgotten_where_it_is_very_much(
 
 
 class TestObjectsByThemselves:
-    """What was named without a folder: nothing is listed, and one request tells what it is."""
+    """Objects named without a folder: one request each, and no listing."""
 
     @pytest.fixture
     def store(self, server: FakeServer) -> RemoteStore:
@@ -335,12 +335,12 @@ class TestObjectsByThemselves:
         server.put("part.0", b"part")
         return RemoteStore(server, (), Connection(poll=0.0), PageCache(8 << 20), False)
 
-    def test_one_request_brings_what_it_is_and_its_head(self, server: FakeServer, store: RemoteStore) -> None:
+    def test_one_request_returns_facts_and_head(self, server: FakeServer, store: RemoteStore) -> None:
         assert store.entry(("run.kdb",)).size == FIRST_BYTES + 5
         assert store.open(("run.kdb",)).read(0, FIRST_BYTES) == bytes(FIRST_BYTES)
         assert (server.lists, server.fetches) == (0, 0)
 
-    def test_it_is_asked_whether_it_is_the_same(self, server: FakeServer, store: RemoteStore) -> None:
+    def test_object_is_revalidated(self, server: FakeServer, store: RemoteStore) -> None:
         store.entry(("run.kdb",))
         store.entry(("run.kdb",))
         wait_until(lambda: server.same)
@@ -365,7 +365,7 @@ class TestObjectsByThemselves:
             store.list(())
 
 
-def test_permissions_and_owner_are_what_was_said(server: FakeServer) -> None:
+def test_permissions_and_owner_follow_the_connection(server: FakeServer) -> None:
     server.put("a/b", b"x")
     store = folder(server, owner=(7, 8), permissions=0o440)
     entry, inner = store.entry(("a",)), store.entry(("a", "b"))

@@ -19,11 +19,11 @@ from glassfs.names import raw
 from glassfs.source.contract import Path
 from glassfs.source.remote.answers import Secrets, Unbelievable, facts, reason
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.server import Facts, Listed
+from glassfs.source.remote.server import Listed
 from glassfs.source.remote.url import ALIASES, Url
 
 OWN = ("az", "gs", "http", "https", "s3")
-# What fsspec has besides servers: files of this machine, and wrappers around other file systems.
+# Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
 NO_SERVERS = frozenset((
     "abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data",
     "dir", "dvc", "file", "filecache", "generic", "git", "glassfs", "libarchive", "local", "pyscript", "reference",
@@ -34,11 +34,11 @@ PACKAGES = {
     "ssh": "paramiko", "webhdfs": "requests",
 }
 LOGINS = ("ftp", "sftp", "smb", "ssh")
-"""Protocols where each connection is a login; servers limit how many come at once."""
+"""Protocols where each connection is a login; servers limit their number."""
 FEW_CONNECTIONS, MANY_CONNECTIONS = 4, 8
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
-"""A host that is a single word in a command of ``~/.ssh/config``, and no option."""
+"""A host that cannot be an option or several words in a command of ``~/.ssh/config``."""
 
 
 class Reader(Protocol):
@@ -120,12 +120,8 @@ class Adapter:
         listing: Iterable[Any] = system.ls(key, detail=True)
         return listing
 
-    def facts(self, system: Any, key: str) -> Facts | None:
-        """Return an object's current facts; None for a folder. Raises Unbelievable."""
-        return facts(self.info(system, key))
-
     def entries(self, system: Any, path: Path) -> Iterator[Listed | None]:
-        """Yield what is in a folder; None for what has no valid name or size, and for links and devices.
+        """Yield the entries of a folder; None for links, devices, and entries without a valid name or size.
 
         Raises NotFound for a file.
         """
@@ -214,7 +210,7 @@ class SshAdapter(Adapter):
 
 
 class FtpAdapter(Adapter):
-    """FTP without ABOR: fsspec aborts each transfer, after which some servers (rclone's) never answer again."""
+    """FTP without ABOR. fsspec aborts each transfer, and then some servers (rclone's) never answer again."""
 
     def disconnect(self, system: Any) -> None:
         system.ftp.close()
@@ -224,7 +220,7 @@ class FtpAdapter(Adapter):
 
 
 class _RangeReader:
-    """An object that is not opened: each read names it."""
+    """An object read by name, without opening it."""
 
     def __init__(self, adapter: Adapter, system: Any, key: str) -> None:
         self._adapter = adapter

@@ -13,12 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
-from glassfs.source.remote.server import Facts
+from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, Facts
 from glassfs.source.remote.url import shown as shown_url
 from glassfs.terminal import printable
 
-LARGEST_SIZE = 1 << 62
-LONGEST_REASON = 200
 _LONGEST_ETAG = 256
 
 # Keys of ``info`` that tell versions apart, best first.
@@ -61,7 +59,7 @@ def facts(info: Any) -> Facts | None:
 
 
 def are_same(one: Facts, other: Facts) -> bool:
-    """Return whether two answers are about the same version, as far as they tell."""
+    """Return whether two answers describe the same version, by all that they report."""
     if one.size != other.size or one.etag != other.etag:
         return False
     return bool(one.etag) or one.mtime_ns == other.mtime_ns
@@ -84,7 +82,7 @@ def _mtime_ns(info: Mapping[Any, Any]) -> int:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return the seconds since 1970 that a value means, if it is a time after that."""
+    """Return a value as seconds since 1970; None if it is no time after that."""
     if isinstance(value, str):
         value = _parsed_time(value)
     if isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""How to reach the server of a URL: what the user says beside the URL."""
+"""The options and credentials to reach the server of a URL."""
 
 from __future__ import annotations
 

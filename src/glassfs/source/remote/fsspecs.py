@@ -1,16 +1,15 @@
-"""Servers of protocols that fsspec knows and glassfs does not speak itself: SFTP, Hugging Face, FTP and others.
+"""Read through fsspec the protocols that glassfs does not speak itself: SFTP, Hugging Face, FTP and others.
 
-fsspec file systems block, hang, raise anything and return anything. Each connection is therefore used by one call at a
-time, on a daemon thread that is abandoned when the time is up (``retrying.BlockingCalls``), and replaced after an
-error. Types and lengths of answers are checked. As a read does not say which version it is of, the object's facts are
-compared after it. Any thread, in the process that made the server.
+fsspec file systems may block, hang, raise anything and return anything. Each connection is therefore used by one call
+at a time, on a daemon thread that is abandoned after the timeout (``retrying.BlockingCalls``), and replaced after an
+error. Types and lengths of answers are checked. A read does not report its version, so the object's facts are compared
+after it. Any thread, in the process that made the server.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.hub import HubAdapter
 from glassfs.source.remote.retrying import BlockingCalls, Call, Retryable, RetryingServer
-from glassfs.source.remote.server import Facts, Listed
+from glassfs.source.remote.server import MOST_NAMES, Facts, Listed
 from glassfs.source.remote.url import Url
 
 Result = TypeVar("Result")
@@ -32,12 +31,11 @@ MOST_OPEN = 4
 """Objects that one connection has open."""
 MOST_CHANGES = 3
 """How often an object may change while its first bytes are read."""
-MOST_NAMES = 1_000_000
 ADAPTERS: dict[str, type[Adapter]] = {
     "ftp": FtpAdapter, "hf": HubAdapter, "memory": MemoryAdapter, "sftp": SshAdapter, "ssh": SshAdapter,
 }
 IDLE_SECONDS = 30.0
-"""Connections that were not used for so long are replaced, as a router may have dropped them silently."""
+"""Connections idle for so long are replaced, as a router may have dropped them silently."""
 
 
 class _FileSystem:
@@ -45,7 +43,7 @@ class _FileSystem:
 
     def __init__(self, adapter: Adapter) -> None:
         self.used_at = 0.0
-        self.readers: OrderedDict[tuple[str, Facts], Reader] = OrderedDict()
+        self.readers: dict[tuple[str, Facts], Reader] = {}
         self._adapter = adapter
         self._system: Any = None
 
@@ -116,7 +114,7 @@ class FsspecServer(RetryingServer):
 
         def work(connected: _FileSystem, call: Call) -> tuple[Facts, bytes] | None:
             for _ in range(MOST_CHANGES):
-                facts = self._adapter.facts(connected.system, key)
+                facts = facts_of(self._adapter.info(connected.system, key))
                 if facts is None:
                     raise NotFound("is a folder")
                 if known is not None and are_same(facts, known):
@@ -164,7 +162,7 @@ class FsspecServer(RetryingServer):
             raise error.at(shown) from None
 
     def _take(self, key: str) -> _FileSystem:
-        """Return an idle connection, best one that has the object open, or a new one."""
+        """Return an idle connection, preferably one that has the object open, or a new one."""
         with self._lock:
             near = [one for one in self._idle if any(opened == key for opened, _ in one.readers)]
             connected = (near or self._idle or [_FileSystem(self._adapter)])[-1]
@@ -199,7 +197,7 @@ def _range(
 
 
 def _read_all(reader: Reader, offset: int, size: int, call: Call) -> bytes:
-    """Return what an object has of a range, which may be too little."""
+    """Return the bytes of a range that the object has; they may be too few."""
     pieces: list[bytes] = []
     rest = size
     while rest and not call.is_abandoned:

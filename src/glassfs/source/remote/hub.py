@@ -1,4 +1,4 @@
-"""Hugging Face through its fsspec file system, with few requests: a commit never changes, so its facts are remembered.
+"""Read Hugging Face through its fsspec file system, remembering the facts of each commit, which never change.
 
 Paths are pinned to the commit that their branch points to, which is looked up again after ``poll`` seconds, or after
 LONGEST_PIN_SECONDS if that is less.
@@ -33,7 +33,7 @@ class HubAdapter(Adapter):
         self._infos: LRU[str, dict[str, Any]] = LRU(MOST_REMEMBERED)
 
     def drop_caches(self, system: Any) -> None:
-        # Not what it knows of repositories, which costs a request each time.
+        # Facts about repositories stay cached, as each costs a request.
         system.dircache.clear()
 
     def ls(self, system: Any, key: str) -> Iterable[Any]:

@@ -17,20 +17,18 @@ from typing import Any, TypeVar
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import Retryable, RetryingServer
-from glassfs.source.remote.server import SECOND, Facts, Listed
+from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
 
 SILENCE_PARTS = 3
 """An attempt fails after this part of the timeout without a byte, so that there is time for another one."""
-LONGEST_REASON = 200
 LONG_LISTING_SECONDS = 2.0
 """A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
 
 On other services it fails after the part of the timeout that is allowed for silence.
 """
-LARGEST_SIZE = 1 << 62
 LONGEST_ETAG = 1024
 LATEST_NS = 1 << 63
 _RETRYABLE = ("408", "425", "429", "500", "502", "503", "504")
@@ -53,7 +51,7 @@ Result = TypeVar("Result")
 
 
 def believable_facts(size: int, etag: str, modified: datetime) -> Facts | None:
-    """Return what a server reports of an object, without what cannot be true; None for an impossible size."""
+    """Return the facts that a server reports, without impossible values; None for an impossible size."""
     if not 0 <= size <= LARGEST_SIZE:
         return None
     if len(etag) > LONGEST_ETAG:
@@ -188,7 +186,7 @@ class ObjectServer(RetryingServer):
             raise Retryable(DeviceFailed("the server ignores the Range header and sends whole files")) from None
 
     async def _body(self, result: Any, size: int) -> bytes:
-        """Return exactly ``size`` bytes; no more is read of a body that goes on."""
+        """Return exactly ``size`` bytes. Of a longer body little more is read."""
         pieces, rest = [], size
         stream = result.stream(min_chunk_size=max(1, min(size, 1 << 20))).__aiter__()
         while rest >= 0:
@@ -245,7 +243,7 @@ class ObjectServer(RetryingServer):
 
 
 class WebServer(ObjectServer):
-    """A web server. It lists folders only if it speaks WebDAV, as few do."""
+    """A web server. It lists folders only if it speaks WebDAV."""
 
     def list(self, path: Path) -> Sequence[Listed]:
         try:

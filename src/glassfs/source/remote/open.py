@@ -155,41 +155,41 @@ def _allow_http(endpoint: str, options: dict[str, Any]) -> None:
     options["client_options"]["allow_http"] = endpoint.startswith("http://")
 
 
-def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
-    from obstore.store import GCSStore
-
+def _credentials(connection: Connection, options: dict[str, Any], endpoint: str, secret: str = "") -> dict[str, Any]:
+    """Return the credentials and the endpoint as obstore takes them, under its names for endpoint and secret."""
     credentials: dict[str, Any] = {}
     if connection.anonymous:
         credentials["skip_signature"] = True
+    elif secret and connection.secret:
+        credentials[secret] = connection.secret
     elif connection.token:
         credentials["bearer_token"] = connection.token
     if connection.endpoint:
-        credentials["base_url"] = connection.endpoint
+        credentials[endpoint] = connection.endpoint
         _allow_http(connection.endpoint, options)
+    return credentials
+
+
+def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
+    from obstore.store import GCSStore
+
+    credentials = _credentials(connection, options, "base_url")
     return _Bucket(lambda: GCSStore(url.host, **credentials, **options), connection.endpoint)
 
 
 def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     from obstore.store import AzureStore
 
-    credentials: dict[str, Any] = {}
-    if connection.anonymous:
-        credentials["skip_signature"] = True
-    elif connection.secret:
-        credentials["account_key"] = connection.secret
-    elif connection.token:
-        credentials["bearer_token"] = connection.token
     # abfss://container@account.dfs.core.windows.net/path has both in its host.
     container, account = url.host, connection.key or os.environ.get(ACCOUNT, "")
     if url.userinfo:
         container, account = url.userinfo, url.host.partition(".")[0]
     if not account:
         raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}", url.shown)
-    credentials["account_name"] = account
-    if connection.endpoint:
-        credentials["endpoint"] = connection.endpoint
-        _allow_http(connection.endpoint, options)
-    return _Bucket(lambda: AzureStore(container, **credentials, **options), connection.endpoint or account)
+    credentials = _credentials(connection, options, "endpoint", "account_key")
+    return _Bucket(
+        lambda: AzureStore(container, account_name=account, **credentials, **options), connection.endpoint or account,
+    )
 
 
 def _web(url: Url, connection: Connection) -> ObjectServer:

@@ -68,7 +68,7 @@ def close_to(name: str, known: Collection[str]) -> str:
 
 
 def with_option(connection: Connection, option: str) -> Connection | None:
-    """Return the connection with an option as typed; None if it is not one of a connection. Raises WrongValue."""
+    """Return the connection with a typed option applied; None if it is no option of connections. Raises WrongValue."""
     name, has_value, value = option.partition("=")
     if name == "anonymous":
         if has_value:
@@ -115,7 +115,7 @@ def demand_plain(name: str) -> None:
 
 
 def meant_by(name: str) -> str:
-    """Return ``; did you mean …?`` with the URL that a name which does not exist may stand for, or ""."""
+    """Return ``; did you mean …?`` with the URL that a missing name may stand for, or ""."""
     if is_url(name.strip()):
         return f"; did you mean '{shown(name.strip())}'?"
     found = _ONE_SLASH.fullmatch(name.strip())

@@ -1,14 +1,13 @@
-"""Pages of remote objects: which are cached or being fetched, how much memory they take, which are evicted first.
+"""Track the pages of remote objects: which are cached or being fetched, and which are evicted first.
 
-Pages in use are never evicted. Of the others, those that were read go first; those that were fetched ahead for a
-reader that has not come yet go last. Not thread-safe: the caller holds a lock. Nothing here blocks or copies.
+Pages in use are never evicted. Of the others, pages that were read go first, and pages fetched ahead that no reader
+has reached yet go last. Not thread-safe: the caller holds a lock. Nothing here blocks or copies.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from weakref import WeakValueDictionary
@@ -20,7 +19,7 @@ from glassfs.source.remote.server import Facts, Server
 
 PAGE = 256 << 10
 READ_BYTES = 32 << 10
-"""Bytes read of a page from which on it counts as read; less may be a search for something."""
+"""A page counts as read once so many of its bytes were read; less may be a search for something."""
 UNREAD_SECONDS = 30.0
 """How long a page that was fetched ahead is kept for its reader."""
 
@@ -92,7 +91,7 @@ class Request:
 
 
 class PagePool:
-    """The pages of all objects; those that are not in use take what others leave of ``budget`` bytes."""
+    """The pages of all objects. Pages without users are evicted to stay within ``budget`` bytes."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -100,8 +99,8 @@ class PagePool:
         """Bytes of pages that are cached or being fetched."""
         self._objects: WeakValueDictionary[Key, ObjectPages] = WeakValueDictionary()
         # Each cached page without users is in one of these, the one used last at the end.
-        self._read: OrderedDict[Page, None] = OrderedDict()
-        self._ahead: OrderedDict[Page, None] = OrderedDict()
+        self._read: dict[Page, None] = {}
+        self._ahead: dict[Page, None] = {}
         self._read_bytes = 0
 
     def object(self, key: Key) -> ObjectPages:
@@ -146,10 +145,10 @@ class PagePool:
     def touch(self, page: Page) -> None:
         """Mark a page as used last."""
         if page in self._read:
-            self._read.move_to_end(page)
+            self._read[page] = self._read.pop(page)
 
     def acquire(self, page: Page) -> None:
-        """Add a user, who must release the page."""
+        """Add a user; it must release the page."""
         if page.data is not None and not page.users:
             self._take_idle(page)
         page.users += 1
@@ -160,7 +159,7 @@ class PagePool:
             self._make_idle(page)
 
     def abandon(self, of: ObjectPages, numbers: Iterable[int]) -> None:
-        """Treat pages that were fetched ahead like read ones, as their reader has moved on."""
+        """Treat pages fetched ahead as read, because their reader has moved on."""
         for number in numbers:
             page = of.pages.get(number)
             if page is not None and page.is_ahead:

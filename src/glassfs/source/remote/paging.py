@@ -1,13 +1,13 @@
-"""Read remote objects through cached pages: what to request, and when; readers get copies of pages.
+"""Read remote objects through cached pages, and decide which pages to request when.
 
-A page is fetched once however many readers wait for it. A reader that misses one page gets its block, two pages, as a
-request takes about as long for both; one that misses more gets exactly these, neighbors in one request. Sequential
-readers get pages fetched ahead (``readahead``) if evicting read pages makes room (``pages``). Pages that a reader waits
-for are fetched in any case. The disk cache is asked before the server.
+A page is fetched once however many readers wait for it. If one page is missing, its block of two pages is fetched, as
+a request takes about as long for both; if more are missing, exactly these are, neighbors in one request. For
+sequential readers pages are fetched ahead (``readahead``) if evicting read pages frees enough memory (``pages``).
+Pages that a reader waits for are fetched in any case. The disk cache is searched before the server is asked.
 
-Every function may be called from any thread. The one lock is held for bookkeeping only, never while waiting, copying or
-asking a server or disk. A failed request fails all reads that wait for it, each with an exception of its own; nothing
-is remembered of it, except for a moment after a timeout. If an object has changed, all its pages are dropped. No reader
+Every function may be called from any thread. The one lock is held for bookkeeping only, never while waiting, copying
+or asking a server or disk. A failed request fails all reads that wait for it, each with its own exception; errors are
+not remembered, except for a moment after a timeout. If an object has changed, all its pages are dropped. No reader
 waits much longer than the server's ``timeout`` for its next bytes.
 """
 
@@ -79,7 +79,7 @@ class PageCache:
             self._pool.clear()
 
     def leave(self, of: ObjectPages) -> None:
-        """Take note that a reader has closed the object."""
+        """Note that a reader has closed the object."""
         with self._lock:
             of.readers -= 1
             if not of.readers:
@@ -99,7 +99,7 @@ class PageCache:
             self._writer.submit(int).result(FINISH_SECONDS)
 
     def hit(self, of: ObjectPages, number: int, size: int) -> bytes | None:
-        """Return a page of which ``size`` bytes will be read, if it is cached and there is nothing else to do."""
+        """Return a cached page of which ``size`` bytes will be read; None if it may have to fetch ahead."""
         with self._lock:
             page = of.pages.get(number)
             if page is None or page.is_ahead or page.data is None:
@@ -181,7 +181,7 @@ class PageCache:
         certain = -(-reading.end // PAGE)
         until = min(max(first + count, min(certain, first + window)), of.count)
         wanted = [number for number in range(first, until) if number not in of.pages]
-        # Not page by page: what is being fetched lasts until there are enough for a request.
+        # Requests of many pages are better; until then the reader has pages that are being fetched.
         is_early = len(wanted) < min(MOST_PAGES, max(BLOCK, count // 2)) and until < of.count
         if not wanted or (is_early and wanted[0] >= certain):
             return []
@@ -236,7 +236,7 @@ class PageCache:
         return missing
 
     def _answered(self, request: Request, future: Future[bytes]) -> None:
-        """Take the server's answer, or its error. Runs on a thread of the server, mostly."""
+        """Settle pages with the server's answer or error. Mostly runs on a thread of the server."""
         pages = request.pages
         try:
             data = future.result()
@@ -252,7 +252,7 @@ class PageCache:
             self._settle(list(zip(pages, parts, strict=True)), is_new=True)
 
     def _settle(self, found: Sequence[tuple[Page, bytes]], is_new: bool = False) -> None:
-        """Take the data of pages; ``is_new`` if it is to be written to disk."""
+        """Settle pages with their data; ``is_new`` if it is to be written to disk."""
         to_write = []
         with self._lock:
             for page, data in found:
@@ -268,7 +268,7 @@ class PageCache:
             _run(self._writer, partial(self._write, page, data))
 
     def _can_write(self, page: Page) -> bool:
-        """Return whether to write a page to disk: not if the disk lags behind too much; that costs a request later."""
+        """Return whether to write a page to disk: not if the disk lags behind too far."""
         has_disk = self._disk is not None and page.object.facts.has_strong_etag
         return has_disk and self._unwritten + page.size <= self._pool.budget // 2
 
@@ -314,7 +314,7 @@ class PagedObject:
         self._is_closed = False
 
     def put_head(self, data: bytes) -> None:
-        """Take the first bytes, which came with another answer in this version; no use unless they fill a page."""
+        """Cache the first bytes, which came with another answer in this version, if they fill a page."""
         size = self._pages.size_of(0)
         if 0 < size <= len(data):
             self._cache.put(self._pages, 0, data if len(data) == size else data[:size])

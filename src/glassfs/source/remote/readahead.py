@@ -1,7 +1,7 @@
-"""Recognize sequential readers of an object, and how far ahead to fetch for each: page numbers, no bytes.
+"""Recognize sequential readers of an object, and how many pages to fetch ahead for each.
 
-A page is reported once, when a good part of it was read. What counts is therefore how much is read, not in how many
-calls or in which order. Not thread-safe: the caller holds a lock.
+A page is reported once, when a good part of it was read, so the size and order of reads do not matter. Not
+thread-safe: the caller holds a lock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 WINDOW = 64
 """Pages fetched ahead of a reader at most. A seek over as many is still the same reader."""
 SHORT = 3
-"""Pages read in sequence that are no reason to fetch ahead: the reader may be after something small, as an image."""
+"""Pages read in sequence before pages are fetched ahead: the reader may want something small, such as an image."""
 BACK = 4
 """Pages before the next one that still belong to the same reader: several threads read out of order."""
 MOST_STREAMS = 16
@@ -50,7 +50,7 @@ class ReadAhead:
         self._clock = 0
 
     def follow(self, pages: Sequence[int]) -> tuple[int, int, Iterable[int]]:
-        """Take note that ``pages``, ascending and close together, were read.
+        """Note that ``pages``, ascending and close together, were read.
 
         Returns the page to fetch ahead from, how many pages, and the pages that were fetched ahead and will hardly be
         read. After a first read the number of pages is 0, however large the read was.

@@ -1,8 +1,8 @@
-"""List folders of S3 page by page through botocore, where obstore cannot, or not in bounded memory.
+"""List folders of S3 page by page through botocore, if obstore cannot list them in bounded memory.
 
-obstore returns a whole listing or none: one key with an empty part (``a//b``) or a control character costs it the
-folder, and it collects names as long as the server sends any. Here the number of names is limited, and a key that no
-file can have is left out. Runs on threads of its own; any thread may call it.
+obstore fails to list a folder if one key has an empty part (``a//b``) or a control character, and it collects names
+without a limit. Here the number of names is limited, and keys that no file can have are left out. Runs on threads of
+its own; any thread may call it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from glassfs.source.contract import Path
 from glassfs.source.remote.objects import believable_facts
 from glassfs.source.remote.obstore_module import NOT_INSTALLED
 from glassfs.source.remote.retrying import BlockingCalls, Call
-from glassfs.source.remote.server import Listed
+from glassfs.source.remote.server import MOST_NAMES, Listed
 
-MOST_NAMES = 1_000_000
 MOST_BYTES = 64 << 20
-"""Of names and ETags in one folder."""
+"""Total length of the names and ETags in one folder."""
 MOST_AT_ONCE = 4
 _MISSING = ("404", "NoSuchBucket", "NoSuchKey")
 _DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")

@@ -1,4 +1,4 @@
-"""The contract of a remote server: lists folders and reads objects, whatever protocol it speaks.
+"""The contract of a remote server, which lists folders and reads objects by any protocol.
 
 Every method may be called from any thread and ends within ``timeout`` seconds, retries included. Implementations check
 answers before they return them: the length of the bytes and the version of the object.
@@ -17,6 +17,11 @@ from typing import NamedTuple
 from glassfs.source.contract import Path
 
 SECOND = 10**9
+"""In nanoseconds."""
+LARGEST_SIZE = 1 << 62
+LONGEST_REASON = 200
+MOST_NAMES = 1_000_000
+"""Names that one folder may have. A name takes some 400 bytes."""
 
 
 class Facts(NamedTuple):
@@ -72,13 +77,14 @@ class Server(ABC):
 
     @abstractmethod
     def list(self, path: Path) -> Sequence[Listed]:
-        """Return the contents of a folder in any order; none for a folder that does not exist, if the server cannot
-        tell. Raises NotFound if it can.
+        """Return the contents of a folder in any order.
+
+        Raises NotFound for a missing folder, or returns nothing if the server cannot tell it from an empty one.
         """
 
     @abstractmethod
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
-        """Return an object's facts and up to ``size`` of its first bytes, in one request; None if it is as ``known``.
+        """Return an object's facts and up to ``size`` of its first bytes, in one request; None if they equal ``known``.
         """
 
     @abstractmethod

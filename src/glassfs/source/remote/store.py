@@ -1,8 +1,8 @@
 """Stores on servers: folders of objects, and single objects with their siblings.
 
-A folder is listed, and its entries follow from that; no object is asked what it is. A listing older than the
-connection's ``poll`` is refreshed in the background, so that lookups never wait for a silent server. An object that was
-named by its own URL is asked for its first bytes, and no folder is listed for it. Any thread.
+Entries come from the listing of their folder, without a request for each object. A listing older than the connection's
+``poll`` is refreshed in the background, so lookups never wait for a silent server. For an object named by its own URL
+no folder is listed: one request returns its facts and first bytes. Any thread.
 
 ETags tell versions apart; without them, size and time do. An object that is replaced while it is read fails with
 Changed, and never returns a mix.
@@ -27,13 +27,11 @@ from glassfs.source.remote.cached import CachedValue, Loads, Value
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.paging import PageCache, PagedObject
-from glassfs.source.remote.server import Facts, Server
+from glassfs.source.remote.server import MOST_NAMES, Facts, Server
 from glassfs.source.scattered import total
 
 FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
-MOST_NAMES = 1_000_000
-"""Names that one folder may have. A name takes some 400 bytes."""
 REMEMBERED_NAMES = 250_000
 """Names in all folders that are remembered."""
 MOST_DOUBTED = 10_000
@@ -47,7 +45,7 @@ class _Listing(NamedTuple):
 
 
 class RemoteStore(Store):
-    """What is below ``root`` on a server; unless it ``has_folders``, only objects that are asked for one by one.
+    """The objects below ``root`` on a server. Unless it ``has_folders``, objects are requested one by one.
 
     ``pages`` caches their bytes. ``disk`` remembers facts of objects, if there is one.
     """
@@ -72,7 +70,7 @@ class RemoteStore(Store):
         self._listings: LRU[Path, CachedValue[_Listing]] = LRU(REMEMBERED_NAMES)
         self._objects: dict[Path, CachedValue[Facts]] = {}
         self._doubts: dict[Path, float] = {}
-        """When objects were found to differ from what is known of them."""
+        """When reads found other versions of objects."""
         self._loads = Loads()
 
     def shown(self, path: Path) -> str:
@@ -118,7 +116,7 @@ class RemoteStore(Store):
         return self._pages.object(self._server, (*self._root, *path), facts)
 
     def doubt(self, path: Path) -> None:
-        """Make the next lookup of an object wait for news, as it was found to differ from what is known."""
+        """Make the next lookup of an object wait for a refresh, as a read found another version."""
         if len(self._doubts) >= MOST_DOUBTED:
             self._doubts.clear()
         self._doubts[path] = time.monotonic()
@@ -260,5 +258,5 @@ class RemoteSource(Source):
 
 
 def _version_of(facts: Facts) -> Facts:
-    """Return what tells versions apart: not the time beside a strong ETag, as servers round it differently."""
+    """Return the facts that tell versions apart: without the time if the ETag is strong, as servers round it."""
     return facts._replace(mtime_ns=0) if facts.has_strong_etag else facts

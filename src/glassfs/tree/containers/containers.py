@@ -22,12 +22,13 @@ from glassfs.content import Container
 from glassfs.errors import Changed, Refused, Unrecognised
 from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
+from glassfs.lru import LRU
 from glassfs.source import Entry, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
 from glassfs.tree.containers.leases import Leases
 from glassfs.tree.containers.opener import Parts, format_errors, open_version, parse, parse_or_close, used_parts
 from glassfs.tree.containers.parsed import ParsedContainers
-from glassfs.tree.containers.verdicts import Finding, Verdict, Verdicts
+from glassfs.tree.containers.verdicts import Finding, Verdict
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPEN_CONTAINERS = 10_000
+REMEMBERED_FILES = 100_000
+"""Files on which remembered verdicts rest."""
 PARSED_BYTES = 6 << 20
 """Memory budget for parsed containers, beside the cache of decoded blocks."""
 
@@ -77,7 +80,7 @@ class Containers:
         self._on_drop = on_drop
         self._parsing = KeyedLock()
         self._parsed = ParsedContainers(settings.budget, settings.limit, self._forget_nodes)
-        self._verdicts = Verdicts()
+        self._findings: LRU[Location, Finding] = LRU(REMEMBERED_FILES)
         self._named: set[Location] = set()
         """Files that a user named as containers, whatever their suffixes."""
         self._leases = Leases()
@@ -128,18 +131,18 @@ class Containers:
             if opened is not None:
                 yield opened.container, lease.entries
                 return
-        known = self._verdicts.get(location)
+        known = self._findings.get(location)
         if known is not None and known.version == version and known.refusal == "":
             raise Unrecognised("is not a container of a known format", location.store.shown(location.path))
         opening = open_version(location, version, self.services.cache)
         try:
             container, parts = parse_or_close(opening)
         except Unrecognised:
-            self._verdicts.put(location, Finding(version, ""))
+            self._remember(location, Finding(version, ""))
             raise
         try:
             if lease is None or not lease.is_presumed:
-                self._verdicts.put(location, _finding(opening.source, container.format, parts))
+                self._remember(location, _finding(opening.source, container.format, parts))
             with format_errors(opening.source.name):
                 yield container, [source.entry for source in container.sources]
         finally:
@@ -189,7 +192,7 @@ class Containers:
 
     def _known(self, location: Location, entry: Entry, at: str) -> Verdict | None:
         """Return the remembered verdict if its files are unchanged, or in a remote store that of the file name."""
-        found = self._verdicts.get(location)
+        found = self._findings.get(location)
         others = None
         if found is not None and found.version == entry.version:
             others = found.others_now(location.store)
@@ -222,22 +225,25 @@ class Containers:
         """Remember why a file is not shown as a container, and return it; "" if it does not look like one."""
         version = opening.source.version
         if isinstance(error, Unrecognised):
-            self._verdicts.put(location, Finding(version, ""))
+            self._remember(location, Finding(version, ""))
             return ""
         reason = error.without_source
-        before = self._verdicts.get(location)
+        before = self._findings.get(location)
         if before is None or before.refusal != reason:
             log.warning("%s", error)
         asked = [(path, "" if source is None else source.entry.stamp) for path, source in opening.asked]
-        self._verdicts.put(location, Finding(version, reason, asked=asked))
+        self._remember(location, Finding(version, reason, asked=asked))
         return reason
+
+    def _remember(self, location: Location, finding: Finding) -> None:
+        self._findings.put(location, finding, 1 + len(finding.others) + len(finding.asked))
 
     def _parse(self, opening: Opening, location: Location, at: str) -> OpenContainer:
         """Parse a new version and lease it. Raises Refused if the file is not shown as a container."""
         container, parts = parse_or_close(opening)
         lease = ContainerLease(location, at, container.format, [(location.path, opening.source), *parts])
         previous = self._leases.replace(lease)
-        self._verdicts.put(location, _finding(opening.source, container.format, parts))
+        self._remember(location, _finding(opening.source, container.format, parts))
         if previous is not None:
             self.watcher.note(previous.at)
             self._drop(previous)
@@ -255,7 +261,7 @@ class Containers:
                 self._settle(lease, container.format, used_parts(opening, container))
             elif opening.asked:
                 opening.close_asked()
-                self._verdicts.drop(lease.location)
+                self._findings.pop(lease.location)
                 self.watcher.retire(lease, is_replaced=True)
                 raise Changed("is made of other files than before", opening.source.name)
             return self._parsed.put(container, lease, self._open_container)
@@ -271,7 +277,7 @@ class Containers:
     def _settle(self, lease: ContainerLease, format_name: str, parts: Parts) -> None:
         """Record that a presumed container is one."""
         self._leases.settle(lease, format_name, parts)
-        self._verdicts.put(lease.location, _finding(lease.sources[0], format_name, parts))
+        self._remember(lease.location, _finding(lease.sources[0], format_name, parts))
         if parts:  # their attributes and versions count, too
             self.watcher.note(lease.at)
             self._on_change()

@@ -54,10 +54,6 @@ class ParsedContainers:
         self._to_weigh: list[ContainerLease] = []
         self._next_round = 0.0
 
-    @property
-    def weight(self) -> int:
-        return self._cached.weight
-
     def all(self) -> list[OpenContainer]:
         return [cached.opened for _, cached in self._cached.items()]
 

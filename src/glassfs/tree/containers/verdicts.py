@@ -1,4 +1,4 @@
-"""Verdicts on files: a container or not, remembered while the files that they rest on are unchanged. Any thread."""
+"""Verdicts on files: a container or not, remembered while the files that they rest on are unchanged."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from glassfs.errors import GlassfsError, Unavailable
-from glassfs.lru import LRU
 from glassfs.source import Entry, Path, Store, Version
-from glassfs.tree.containers.lease import ContainerLease, Location
-
-REMEMBERED_FILES = 100_000
+from glassfs.tree.containers.lease import ContainerLease
 
 
 class Verdict(NamedTuple):
@@ -38,10 +35,6 @@ class Finding(NamedTuple):
     others: Sequence[tuple[Path, Entry]] = ()
     asked: Sequence[tuple[Path, str]] = ()
 
-    @property
-    def weight(self) -> int:
-        return 1 + len(self.others) + len(self.asked)
-
     def others_now(self, store: Store) -> Sequence[Entry] | None:
         """Return current entries of the further files, or None if the finding no longer holds."""
         now = []
@@ -56,22 +49,6 @@ class Finding(NamedTuple):
                 return None
             now.append(current)
         return now if all(_stamp(store, path) == stamp for path, stamp in self.asked) else None
-
-
-class Verdicts:
-    """The latest findings by location, up to a total number of files that they rest on."""
-
-    def __init__(self, limit: int = REMEMBERED_FILES) -> None:
-        self._found: LRU[Location, Finding] = LRU(limit)
-
-    def get(self, location: Location) -> Finding | None:
-        return self._found.get(location)
-
-    def put(self, location: Location, finding: Finding) -> None:
-        self._found.put(location, finding, finding.weight)
-
-    def drop(self, location: Location) -> None:
-        self._found.pop(location)
 
 
 def _stamp(store: Store, path: Path) -> str:

@@ -33,9 +33,7 @@ def weight_of(thing: object, limit: int) -> int:
         kind = type(one)
         if id(one) in seen:
             continue
-        below = _known.get(kind, _unknown)
-        if below is _unknown:
-            below = _below(kind)
+        below = _known[kind] if kind in _known else _below(kind)
         if below is None:
             continue
         seen.add(id(one))
@@ -62,11 +60,6 @@ def _of_method(one: Any) -> Iterable[object]:
 def _of_array(one: Any) -> Iterable[object]:
     """Add the owner of the bytes, which NumPy arrays do not report to the garbage collector."""
     return *gc.get_referents(one), one.base
-
-
-def _unknown(one: object) -> Iterable[object]:
-    """Mark types not seen yet."""
-    raise NotImplementedError
 
 
 _PLAIN: dict[type, _Below | None] = dict.fromkeys((str, bytes, int, float, bool, bytearray, type(None)), _nothing)

@@ -94,7 +94,8 @@ class Snapshot:
         self._directories: dict[str, str] = {}
         self._shown: dict[int, ContentDirectory] = {}
         self._lease = Lease(())
-        self._is_whole = not any(isinstance(fault.error, Passing) for fault in walked.faults)
+        self.is_whole = not any(isinstance(fault.error, Passing) for fault in walked.faults)
+        """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
         self.is_public = walked.is_public
         words = [f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walked.files]
@@ -102,11 +103,6 @@ class Snapshot:
         self.state = _hashed(words)
         self.identity = f"joined:{next(_numbers)}"
         self.table = Joined(self.found, self._directories.get)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is left out for a passing reason."""
-        return self._is_whole
 
     def found(self) -> JoinedRows:
         """Return its rows. The first caller reads the containers."""
@@ -123,9 +119,8 @@ class Snapshot:
         return self._found
 
     def _find(self, until: float) -> JoinedRows:
-        omitted = 0
         faults = [(fault.path, fault.error) for fault in self._folders if fault.is_public or not self._is_shared]
-        omitted += len(self._folders) - len(faults)
+        omitted = len(self._folders) - len(faults)
         block = _Block()
         sizes = array("Q")
 
@@ -146,7 +141,7 @@ class Snapshot:
             if self._clock() > until:
                 reason = f"it and others are left out: reading containers took longer than {PASS_SECONDS:g} seconds"
                 faults.insert(0, (file.path if is_shown else "", Unavailable(reason)))
-                self._is_whole = False
+                self.is_whole = False
                 break
             try:
                 for episodes in pieces:
@@ -166,7 +161,7 @@ class Snapshot:
             except GlassfsError as error:
                 if is_shown:
                     faults.append((file.path, error))
-                self._is_whole = self._is_whole and not isinstance(error, Passing)
+                self.is_whole = self.is_whole and not isinstance(error, Passing)
             rows += first if is_shown else 0
         if block.parts:
             close()
@@ -221,7 +216,7 @@ class _Block:
         self.rows = self.size = 0
 
     def has_room(self, piece: Piece) -> bool:
-        """Whether the piece fits in, too."""
+        """Whether the piece still fits; an empty block accepts any piece."""
         fits = self.rows + piece.rows <= PIECE_ROWS and self.size + len(piece.data) <= BLOCK_BYTES
         return fits or not self.parts
 
@@ -402,7 +397,7 @@ def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:
 
 
 def _renamed(node: Node, is_taken: Callable[[str], bool], parent: int) -> Node:
-    """The node under a name that is free."""
+    """Return the node under a name that is free."""
     stem, point, suffix = node.name.partition(".")
     name = free_name(node.name, is_taken, lambda number: f"{stem}{number}{point}{suffix}")
     if name != node.name:

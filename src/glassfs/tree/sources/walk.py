@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from glassfs.errors import GlassfsError, Unavailable
+from glassfs.names import raw
 from glassfs.source import Entry, Kind, Version
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import shown_entries
@@ -149,7 +150,7 @@ class FileSnapshot:
         for start in starts:
             if not self._take_below(start):
                 break
-        self.files.sort(key=lambda file: file.path.encode("utf-8", "surrogateescape"))
+        self.files.sort(key=lambda file: raw(file.path))
 
     def _take_below(self, start: Start) -> bool:
         """Take a start and everything below it; return whether there is time and space for more."""

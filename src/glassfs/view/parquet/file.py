@@ -90,7 +90,8 @@ _KNOWN: WeakKeyDictionary[BlockCache, LRU[int, _Columns]] = WeakKeyDictionary()
 
 def known_columns(cache: BlockCache) -> LRU[int, _Columns]:
     """Return the columns known of the files that share a cache, by the ids of the files."""
-    return _KNOWN.get(cache) or _KNOWN.setdefault(cache, LRU(min(MOST_BYTES, cache.budget // SHARE)))
+    known = _KNOWN.get(cache)
+    return _KNOWN.setdefault(cache, LRU(min(MOST_BYTES, cache.budget // SHARE))) if known is None else known
 
 
 class _Columns:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from glassfs.codec import thrift
 from glassfs.codec.thrift import i32, varint
 from glassfs.content import Computed, Concatenated, Data, Made, Parted, Regular, Slice
-from glassfs.content.data import PIECE
+from glassfs.content.data import PIECE, SizedData
 from glassfs.errors import TooLarge
 from glassfs.view.parquet.kinds import Kind
 
@@ -76,10 +76,11 @@ def rows_for(width: float, most: int) -> int:
 class EvenPages(Pages):
     """Pages whose sizes follow from their numbers of rows, with one value for each row."""
 
-    __slots__ = ("rows", "rows_a_page")
+    __slots__ = ("_bounds", "rows", "rows_a_page")
 
     def __init__(self, rows: int, rows_a_page: int) -> None:
         self.rows, self.rows_a_page = rows, rows_a_page
+        self._bounds = Regular(self.page_size(rows_a_page), self.start(rows))
 
     @abstractmethod
     def page_size(self, rows: int) -> int:
@@ -87,7 +88,7 @@ class EvenPages(Pages):
 
     @property
     def bounds(self) -> Sequence[int]:
-        return Regular(self.page_size(self.rows_a_page), self.start(self.rows))
+        return self._bounds
 
     def start(self, row: int) -> int:
         full, rest = divmod(row, self.rows_a_page)
@@ -117,30 +118,30 @@ class FlatPages(EvenPages):
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         first, rows = self.rows_of(number)
-        size = self._body(rows)
-        page(rows, size, [Slice(self._values, self._body(first), size)]).read_into(buffer, offset)
+        start, size = self._body(first), self._body(rows)
+        if offset < HEADER:
+            page(rows, size, [Slice(self._values, start, size)]).read_into(buffer, offset)
+        else:
+            self._values.read_into(buffer, start + offset - HEADER)
 
     def _body(self, rows: int) -> int:
         return rows * self._width or -(-rows // 8)
 
 
-class Bits(Made):
+class Bits(SizedData, Made):
     """``size`` bytes of bits: first those of ``count`` bytes of 0 and 1 from ``begin`` on in ``data``, then zeros.
 
     The first bit is the lowest of its byte.
     """
 
-    __slots__ = ("_begin", "_count", "_data", "_size")
+    __slots__ = ("_begin", "_count", "_data")
 
     unit = 1
     at_once = PIECE // 8
 
     def __init__(self, data: Data, begin: int, count: int, size: int) -> None:
-        self._data, self._begin, self._count, self._size = data, begin, count, size
-
-    @property
-    def size(self) -> int:
-        return self._size
+        super().__init__(size)
+        self._data, self._begin, self._count = data, begin, count
 
     def make(self, first: int, count: int) -> bytes:
         import numpy as np

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Computed, Concatenated, Data, Made, Memory, Parted, Slice
-from glassfs.content.data import PIECE
+from glassfs.content.data import PIECE, SizedData
 from glassfs.errors import Damaged
 from glassfs.view.parquet.kinds import Kind
 from glassfs.view.parquet.pages import (
@@ -132,12 +132,13 @@ class RaggedPages(Pages):
     def start(self, row: int) -> int:
         return self._position(row, self._offsets.at(row)) if row else 0
 
-    def part_at(self, offset: int) -> int:
-        number, start, end = self._last
+    def part_at(self, offset: int) -> tuple[int, int, int]:
+        number, start, end = last = self._last
         if not start <= offset < end:
-            number = number + 1 if start < offset == end else super().part_at(offset)
-            self._last = number, self.bounds[number], self.bounds[number + 1]
-        return number
+            is_next = start < offset == end
+            last = (number + 1, end, self.bounds[number + 2]) if is_next else super().part_at(offset)
+            self._last = last
+        return last
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         row = number * self.rows_a_page
@@ -335,18 +336,15 @@ class ListPages(RaggedPages):
         ]
 
 
-class _Levels(Made):
+class _Levels(SizedData, Made):
     """``size`` bytes of levels of one bit: 1 for each of ``entries`` but those at ``zeros``, which rise; then 0."""
 
     unit = 1
     at_once = PIECE // 8
 
     def __init__(self, size: int, entries: int, zeros: NDArray[Any]) -> None:
-        self._size, self._entries, self._zeros = size, entries, zeros
-
-    @property
-    def size(self) -> int:
-        return self._size
+        super().__init__(size)
+        self._entries, self._zeros = entries, zeros
 
     def make(self, first: int, count: int) -> bytes:
         import numpy as np

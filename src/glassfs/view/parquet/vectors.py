@@ -44,15 +44,15 @@ class Tiles:
 class Element(Parted):
     """One element of every vector."""
 
-    __slots__ = ("_number", "_tiles")
+    __slots__ = ("_bounds", "_number", "_tiles")
 
     def __init__(self, tiles: Tiles, number: int) -> None:
         self._tiles, self._number = tiles, number
+        self._bounds = Regular(tiles.rows_a_tile * tiles.width, tiles.rows * tiles.width)
 
     @property
     def bounds(self) -> Sequence[int]:
-        tiles = self._tiles
-        return Regular(tiles.rows_a_tile * tiles.width, tiles.rows * tiles.width)
+        return self._bounds
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         self._tiles.read_into(buffer, number, self._number, offset)
