@@ -85,7 +85,7 @@ def served(
     store: MemoryStore, *names: str, options: tuple[str, ...] = (), limit: int = 64,
     on_change: Callable[[], None] = lambda: None,
 ) -> tuple[Sources, Kernel]:
-    """Return the sources of these names in a store, and a kernel that looks at them."""
+    """Return the sources of these names in a store, and a kernel that uses them."""
     served_by: list[Operations] = []
 
     def drop(lease: Lease) -> None:
@@ -97,7 +97,7 @@ def served(
     return sources, Kernel(served_by[0])
 
 
-def told(sources: Sources, kernel: Kernel) -> None:
-    """What the watch does: it sees what has changed, and has the kernel forget it."""
+def notify_kernel(sources: Sources, kernel: Kernel) -> None:
+    """Check the sources, and have the kernel forget what changed, as the watch does."""
     for place in sources.refresh():
         kernel.operations.stale(place)

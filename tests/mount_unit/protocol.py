@@ -1,4 +1,4 @@
-"""The protocol written down once more, for tests: who asks and takes the answers apart, and trees to ask about."""
+"""The protocol, written independently for tests: a caller that parses the replies, and trees to ask about."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def attr_of(raw: bytes) -> Attr:
 
 
 class Caller:
-    """Asks and takes what is answered; ``held`` are the references it has, by what it was told."""
+    """Sends requests and collects the replies; ``held`` counts the references that it was given, by id."""
 
     def __init__(self, operations: Operations) -> None:
         self.operations = operations
@@ -174,7 +174,7 @@ class Caller:
             after = some[-1].after
 
     def check(self) -> None:
-        """What the kernel was told it holds is what the table counts."""
+        """Check that the table counts the references that the kernel was given."""
         assert self.operations.inodes.held == sum(self.held.values())
 
     def forget_all(self) -> None:

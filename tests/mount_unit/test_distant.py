@@ -13,7 +13,7 @@ from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
 from glassfs.tree import Directory, File
 from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import served, told
+from tests.mount_unit.kernel import notify_kernel, served
 from tests.mount_unit.protocol import GETATTR, GETXATTR, OPENDIR, Caller, attr_of
 from tests.tree.made import FORMAT, made
 
@@ -96,7 +96,7 @@ def test_ids_of_a_file_that_is_no_container_are_stale() -> None:
     for ask in (kernel.list, kernel.operations.enter, kernel.operations.attributes):
         with pytest.raises(Changed):
             ask(before)
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     after = kernel.list(ROOT)["b.made"]
     assert after == kernel.find("/b.made") != before
     assert kernel.read(after) == b"text"
@@ -113,14 +113,14 @@ def test_entered_manifest_gets_another_id_and_both_work() -> None:
     sources, kernel = served(store)
     before = kernel.find("/m.made")
     file = kernel.operations.look_up(kernel.list(before)["parts"], "one.bin").ident
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     after = kernel.find("/m.made")
     assert after != before
     assert [kernel.operations.attributes(ident)[0].mode & 0o777 for ident in (before, after)] == [0o555, 0o500]
     assert kernel.list(before).keys() == kernel.list(after).keys() == {"parts"}
     assert kernel.read(file) == b"1"
     store.put("one", b"other")
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     for ident in (before, after, file):
         with pytest.raises(Changed):
             kernel.operations.node(ident)
@@ -154,7 +154,7 @@ def test_presumed_container_that_is_replaced() -> None:
     store.put("a.made", made(b=b"2"))
     with pytest.raises(Changed):
         kernel.list(before)
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     node = kernel.operations.node(kernel.find("/a.made"))
     assert isinstance(node, Directory) and node.is_presumed
     assert kernel.read(kernel.find("/a.made/b.bin")) == b"2"

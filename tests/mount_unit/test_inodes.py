@@ -19,7 +19,7 @@ from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Origin, Symlink
 from tests.conftest import Scale
 from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import Kernel, operations_over, served, told
+from tests.mount_unit.kernel import Kernel, notify_kernel, operations_over, served
 from tests.tree.made import made
 from tests.tree.trees import origin
 
@@ -80,7 +80,7 @@ def test_threads_at_once_leave_nothing(scale: Scale) -> None:
             thread.join()
     finally:
         sys.setswitchinterval(before)
-    # Whoever gives back a directory before what is below it may find that nobody knows it any more.
+    # A directory released before its children may already be unknown.
     assert [error for error in faults if not isinstance(error, Changed)] == []
     inodes = operations.inodes
     assert (len(inodes), inodes.held, inodes._holdings, inodes._settled, inodes._named) == (0, 0, {}, {}, {})
@@ -196,7 +196,7 @@ def test_replaced_part_makes_ids_stale(name: str) -> None:
     ident = kernel.find(f"/c/{name}")
     kernel.operations.inodes.drop_nodes()
     store.put("part", b"newer")
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     with pytest.raises(Changed):
         kernel.operations.node(ident)
     assert kernel.find(f"/c/{name}") != ident
@@ -257,7 +257,7 @@ def test_forgetting_an_old_version_keeps_the_new_one(
     old = kernel.find(path)
     for name, raw in (("c", made(a=b"newer")), ("plain", b"newer")):
         store.put(name, raw)
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     new = kernel.find(path)
     assert new != old
     kernel.operations.forget(old, kernel.held.pop(old))
@@ -294,7 +294,7 @@ def test_node_released_while_it_is_made_is_not_cached() -> None:
 
 
 def test_releasing_a_lease_blocks_no_other_request() -> None:
-    """Closing a file may wait for somebody who is just opening it, on a source that hangs."""
+    """Closing a file may wait for a reader that is opening it on a source that hangs."""
     is_closing, may_close = threading.Event(), threading.Event()
 
     class Hanging(Lease):
@@ -346,7 +346,7 @@ def test_lease_is_held_while_any_id_is_referenced() -> None:
     a, b = kernel.find("/c/a.bin"), kernel.find("/c/d/b.bin")
     assert (kernel.read(a), kernel.read(b)) == (b"a", b"b")
     store.remove("c")
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     operations = kernel.operations
     for ident, references in kernel.held.items():
         if ident not in (a, b):
@@ -362,13 +362,13 @@ def test_lease_is_held_while_any_id_is_referenced() -> None:
 
 
 def test_listed_file_is_readable_after_deletion() -> None:
-    """Although nobody had asked for its node before: opening a file that was listed is not told to anybody."""
+    """Its node was never looked up before: the daemon gets no OPEN for a listed file."""
     store = MemoryStore({"c": made(a=b"a", b=b"b")})
     sources, kernel = served(store)
     found = kernel.list(kernel.find("/c"))
     assert kernel.read(found["a.bin"]) == b"a"
     store.remove("c")
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     kernel.operations.inodes.drop_nodes()
     assert kernel.read(found["b.bin"]) == b"b"
 
@@ -393,7 +393,7 @@ def test_unknown_ids_raise_changed() -> None:
 
 
 def test_directory_that_was_given_back_leaves_no_run_behind() -> None:
-    """It was listed before, and somebody goes on with the listing."""
+    """It was listed before, and a reader continues the listing."""
     root = folder_of(2)
     operations = operations_over(lambda: root)
     ident = operations.look_up(ROOT, "dir0").ident

@@ -141,7 +141,7 @@ class KernelAtWork(RuleBasedStateMachine):
 
     def put(self, path: str, data: st.DataObject) -> None:
         files = {name: self.stamp() for name in sorted(data.draw(st.sets(st.sampled_from(INNER))))}
-        # Far away nobody knows of a part that changes before somebody has looked inside.
+        # In a remote store a part is not known, nor its changes, before the container is entered.
         has_part = not self.is_remote and "/" not in path and data.draw(st.booleans())
         shown = {f"{name}.bin": raw for name, raw in files.items()}
         if has_part:
@@ -373,13 +373,13 @@ class KernelAtWork(RuleBasedStateMachine):
             self.patch.undo()
 
 
-class KernelFarAway(KernelAtWork):
+class RemoteKernelAtWork(KernelAtWork):
     """Names decide what is a container."""
 
     is_remote = True
 
 
-@pytest.mark.parametrize("kernel", [KernelAtWork, KernelFarAway])
+@pytest.mark.parametrize("kernel", [KernelAtWork, RemoteKernelAtWork])
 def test_requests_in_any_order(kernel: type[KernelAtWork], scale: Scale) -> None:
     run_state_machine_as_test(
         kernel,

@@ -78,11 +78,11 @@ def test_listings_in_buffers_of_every_size(is_plus: bool, is_settled: bool) -> N
 @settings(max_examples=100)
 @given(st.booleans(), st.booleans(), st.data())
 def test_listing_continues_from_any_cookie(is_plus: bool, is_settled: bool, data: st.DataObject) -> None:
-    """In any order, as who has noted where it was may come back to it."""
+    """In any order: a reader may seek back to a position that it noted."""
     named = [Member((b"%d" % number,), Blob(b"x", Memory(b""))) for number in range(15)]
     root = container_root(Group(b"", lambda: named), origin()) if is_settled else folder(links(15))
     kernel = kernel_over(root)
-    # The last one is left out: whoever comes to the end has no more need of what a folder was.
+    # The last one is left out: at the end the snapshot of a folder is dropped.
     first = kernel.list(ROOT, 0, 1 << 20, is_plus)
     assert isinstance(first, list)
     for _ in range(data.draw(st.integers(1, 6))):

@@ -11,7 +11,7 @@ import pytest
 from glassfs.mount.messages import Messages
 
 
-def test_what_is_said_meanwhile_is_caught(capfd: pytest.CaptureFixture[str]) -> None:
+def test_stderr_is_captured_as_one_printable_line(capfd: pytest.CaptureFixture[str]) -> None:
     messages = Messages()
     os.write(2, b"fuse: mountpoint is not empty\n\n  \xff\x1b[31m\n")
     subprocess.run(["sh", "-c", "echo of a child >&2"], check=True)
@@ -32,8 +32,8 @@ def test_restoring_twice_changes_nothing(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == ""
 
 
-def test_child_that_lives_on_may_go_on_talking(capfd: pytest.CaptureFixture[str]) -> None:
-    """As fusermount does that waits to unmount: it must not be killed by a pipe that nobody reads."""
+def test_child_that_outlives_the_capture_may_write(capfd: pytest.CaptureFixture[str]) -> None:
+    """As fusermount does that waits to unmount: a pipe without a reader would kill it."""
     messages = Messages()
     child = subprocess.Popen(["sh", "-c", "read line; echo late >&2; exit 7"], stdin=subprocess.PIPE)
     messages.restore()

@@ -18,7 +18,7 @@ from glassfs.tree import Directory, Node, Symlink
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import FixedDirectory
 from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import Kernel, operations_of, operations_over, served, told
+from tests.mount_unit.kernel import Kernel, notify_kernel, operations_of, operations_over, served
 from tests.mount_unit.protocol import members
 from tests.tree.made import made
 from tests.tree.trees import origin, sources_of
@@ -66,7 +66,6 @@ def test_directory_that_fails_has_attributes() -> None:
 
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_timeouts_in_containers_and_folders(is_watched: bool) -> None:
-    """And what is in the folder itself, if changes in it are told."""
     store = MemoryStore({"c": made(a=b"a"), "plain": b"text"})
     store.can_watch = is_watched
     _, kernel = served(store)
@@ -96,7 +95,7 @@ def test_timeouts_are_limited_without_notifications() -> None:
 
 
 def test_names_at_the_root_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or whoever asks for more and more of them fills the memory of a daemon that belongs to somebody else."""
+    """Otherwise a user could fill the memory of another user's daemon with names."""
     monkeypatch.setattr(operations_module, "MAX_NAMES", 100)
     _, kernel = served(MemoryStore({"c": made(a=b"a")}), "c")
     operations = kernel.operations
@@ -107,7 +106,7 @@ def test_names_at_the_root_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     stale = operations.stale("")
     assert {(ROOT, "a.bin"), (ROOT, "missing0")} <= set(stale.entries)
     assert len(stale.entries) == 100
-    # What is above that cannot be told of, and is asked for again soon.
+    # Names beyond the limit cannot be invalidated, so their timeout is short.
     assert operations.look_up(ROOT, "a.bin").entry_timeout == SHORT_SECONDS
 
 
@@ -155,7 +154,7 @@ def test_replaced_version_is_stale() -> None:
     listing, _ = operations.listing(directory, 0)
     assert kernel.read(file) == b"old"
     store.put("c", made(**{"d/a": b"newer", "b": b"b"}))
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     for ask in (
         lambda: kernel.read(file), lambda: operations.attributes(file), lambda: operations.attributes(directory),
         lambda: operations.look_up(directory, "a.bin"), lambda: operations.look_up(directory, "none"),
@@ -171,7 +170,7 @@ def test_replaced_version_is_stale() -> None:
 
 
 def test_name_found_during_a_replacement_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel has been told to forget it by then, and would believe it for a day."""
+    """The kernel was notified before, and would cache the old entry for a day."""
     store = MemoryStore({"c": made(a=b"old")})
     sources, kernel = served(store)
     operations = kernel.operations
@@ -180,7 +179,7 @@ def test_name_found_during_a_replacement_is_refused(monkeypatch: pytest.MonkeyPa
 
     def slow(node: Node) -> object:
         store.put("c", made(a=b"newer"))
-        told(sources, kernel)
+        notify_kernel(sources, kernel)
         return attributes_of(node)
 
     monkeypatch.setattr(operations, "attributes_of", slow)
@@ -198,7 +197,7 @@ def test_deleted_files_stay_readable_until_forgotten() -> None:
     sources.tree.close()
     for name in ("c", "plain"):
         store.remove(name)
-    told(sources, kernel)
+    notify_kernel(sources, kernel)
     assert [kernel.read(ident) for ident in idents] == [b"old", b"text"]
     assert [kernel.operations.attributes(ident)[0].size for ident in idents] == [3, 4]
     for path in ("/c", "/plain"):
@@ -306,7 +305,7 @@ def test_status_is_complete_whatever_its_length(length: int) -> None:
 
 
 def test_open_status_outlives_the_container() -> None:
-    """Which is replaced while somebody reads the status, and another has looked at it since."""
+    """The container is replaced while the status is open, and looked up again since."""
     store = MemoryStore({"c": made(a=b"old")})
     _, kernel = served(store, "c")
     first, contents = kernel.find("/.glassfs/status.json"), kernel.find("/a.bin")

@@ -41,7 +41,7 @@ def test_options_of_mount_are_passed_over(option: str) -> None:
     assert MountOptions.parse((option,)) == MountOptions()
 
 
-def test_what_is_said_of_urls() -> None:
+def test_options_for_urls_are_parsed() -> None:
     options = MountOptions.parse((
         "endpoint=http://localhost:9000/,region=eu-north-1,anonymous,profile=lab", "timeout=2.5,poll=.5",
         "disk_cache=some/where,disk_cache_size=2G",
@@ -84,7 +84,7 @@ def test_wrong_options_of_urls(option: str, reason: str) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_option_of_a_mount_says_nothing_of_a_url() -> None:
+def test_mount_options_are_unknown_for_urls() -> None:
     for option in ("uid=5", "colour", "allow_other"):
         with pytest.raises(WrongValue, match="unknown option"):
             connection_from([option])
@@ -117,7 +117,7 @@ def test_spool_folder_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_lenient_parser_ignores_unknown_options_only() -> None:
-    """mount(8) hands down whatever stands in fstab with ``-s``."""
+    """mount(8) passes all options of a line in fstab with ``-s``."""
     assert MountOptions.parse(("colour,uid=3",), is_lenient=True).uid == 3
     with pytest.raises(WrongOption):
         MountOptions.parse(("uid=x",), is_lenient=True)
@@ -132,7 +132,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "M", "1.5M", "-1", "1P", "1 M", "0x10", "1MM", "١"])
-def test_what_is_no_size(text: str) -> None:
+def test_malformed_sizes_are_refused(text: str) -> None:
     if text == "١":
         assert parse_size(text) == 1  # a digit in another script
         return

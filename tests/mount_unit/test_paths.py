@@ -33,7 +33,7 @@ SHOWN = "str%FF nge"
 
 
 class Clock:
-    """Stands still unless it is told to go on, so that no test depends on how long it takes."""
+    """Advances only when a test sets it, so that no test depends on elapsed time."""
 
     now = 0.0
 
@@ -181,7 +181,6 @@ def test_cached_directories_expire(house: House, clock: Clock) -> None:
 
 
 def test_cached_folder_that_changed_is_looked_up_again(house: House) -> None:
-    """Although it was remembered: somebody asks for what it had not before."""
     assert house.size("/folder/other/a.bin") == 5
     house.store.remove("folder/other")
     house.store.put("folder/other/deep/a", b"1234567")
@@ -268,7 +267,7 @@ def test_open_listings_do_not_change(house: House) -> None:
 
 
 def test_open_file_is_readable_after_deletion(house: House) -> None:
-    """Also if nobody has read from it before, and nothing else holds it."""
+    """Also if it was never read before and nothing else holds it."""
     handles = [house.open(path) for path in ("/folder/plain", "/some/a.bin", "/folder/other/a.bin")]
     house.sources.tree.close()
     for name in ("folder/plain", "some", "folder/other"):
@@ -321,7 +320,7 @@ def test_open_is_stale_if_the_kernel_has_an_old_size(house: House) -> None:
 def test_old_file_of_a_closed_container_is_not_read_as_new(
     store: MemoryStore, clock: Clock,
 ) -> None:
-    """Nobody watches a container that was closed for others; the newer handle under the same path tells."""
+    """A container that was closed for others is not watched; the newer handle under the same path shows the change."""
     house = House(store, limit=1)
     old = house.open("/some/a.bin")
     assert house.size("/folder/other/a.bin") == 5
@@ -371,7 +370,7 @@ def test_threads_on_the_same_paths_leak_no_reference(house: House) -> None:
             try:
                 house.size(path)
             except GlassfsError as error:
-                # A container that is exchanged while it is opened is a plain file for that look.
+                # A container that is exchanged while it is opened is a plain file for that look-up.
                 assert isinstance(error, (Changed, NotADirectory, NotFound))
         house.handles.releasedir(house.handles.opendir("/folder"))
         return found

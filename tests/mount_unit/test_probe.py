@@ -1,4 +1,4 @@
-"""Questions that may never be answered, put to nobody in particular; nothing is mounted here."""
+"""Questions that may never be answered; nothing is mounted here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_long_answers_and_empty_ones(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_hangs_costs_its_time_and_nothing_else() -> None:
+def test_hanging_question_costs_only_its_timeout() -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     answers = ask([_hang, lambda: b"here", _hang], 3)
     assert (answers[0], answers[2]) == (None, None)
@@ -43,8 +43,8 @@ def test_one_that_hangs_costs_its_time_and_nothing_else() -> None:
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_whoever_reads_the_output_does_not_wait_for_one_that_hangs() -> None:
-    """A child that cannot be killed, as in a kernel that waits: here it is one that nobody kills."""
+def test_hanging_child_does_not_hold_the_output_open() -> None:
+    """The child stands for one that hangs in the kernel and cannot be killed."""
     script = (
         "import os, time; from glassfs.mount import probe\n"
         "def spare(pid, number): print(pid, flush=True)\n"
@@ -58,7 +58,7 @@ def test_whoever_reads_the_output_does_not_wait_for_one_that_hangs() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000, b"null"])
-def test_status_that_makes_no_sense(tmp_path: Path, said: bytes) -> None:
+def test_malformed_status_is_reported(tmp_path: Path, said: bytes) -> None:
     (tmp_path / ".glassfs").mkdir()
     (tmp_path / ".glassfs/status.json").write_bytes(said)
     assert statuses([str(tmp_path)]) == [{"unreadable": FOREIGN}]

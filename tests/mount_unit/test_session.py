@@ -1,4 +1,4 @@
-"""What a session does without a kernel: its watch goes on whatever the sources do, and tells of what changed."""
+"""What a session does without a kernel: its watch survives errors and notifies the kernel of changes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_watch_survives_exceptions(
 
 
 def test_changes_are_notified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second time for whoever was looking at it just then, and got the old attributes."""
+    """The second one is for requests in progress, which may bring back old attributes."""
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
     now = 1000.0
     monkeypatch.setattr(session_module.time, "monotonic", lambda: now)
@@ -109,12 +109,12 @@ def test_changes_are_notified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     session._notify(again)
     assert (engine.entries, engine.nodes) == ([], [])
     store.set_permissions("c", 0o600)
-    for seconds, is_told in ((0, True), (WATCH_SECONDS / 2, False), (WATCH_SECONDS, True), (9, False)):
+    for seconds, is_notified in ((0, True), (WATCH_SECONDS / 2, False), (WATCH_SECONDS, True), (9, False)):
         now = 1000.0 + seconds
         engine.entries, engine.nodes = [], []
         session._changed = set(sources.refresh())
         session._notify(again)
-        assert ((ROOT, "c") in engine.entries) == is_told
-        assert (idents <= set(engine.nodes)) == is_told
+        assert ((ROOT, "c") in engine.entries) == is_notified
+        assert (idents <= set(engine.nodes)) == is_notified
         assert other not in engine.nodes
     assert again == {}

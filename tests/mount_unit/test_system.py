@@ -41,11 +41,11 @@ def test_only_glassfs_mounts_are_unmounted(table: Path) -> None:
         unmount("/mnt/none")
 
 
-def test_last_component_of_a_path_is_not_looked_at(tmp_path: Path) -> None:
+def test_last_component_of_a_path_is_not_resolved(tmp_path: Path) -> None:
     """A dead mount point cannot be resolved; what leads to it can."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    (tmp_path / "real" / "end").symlink_to("elsewhere")
+    (tmp_path / "real" / "end").symlink_to("outside")
     assert real_path(str(tmp_path / "link" / "end")) == str(tmp_path / "real" / "end")
     assert real_path(f"{tmp_path}/link/end/") == str(tmp_path / "real" / "end")
     assert real_path("/") == "/"
@@ -57,5 +57,5 @@ def test_folder_is_no_dead_mount(tmp_path: Path) -> None:
     assert not is_dead(str(tmp_path / "missing"))
 
 
-def test_read_ahead_that_cannot_be_set_is_told() -> None:
+def test_read_ahead_failure_is_reported() -> None:
     assert raise_read_ahead("99999:1", 1 << 20) is False

@@ -1,4 +1,4 @@
-"""What the kernel is told when something in a folder changes, and what nobody tells."""
+"""Changes in folders reach the kernel; names that cannot be watched have short timeouts."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def test_changes_reported_by_a_store_reach_the_kernel() -> None:
 
 
 def test_file_with_a_hard_link_has_a_short_timeout(tmp_path: Path) -> None:
-    """What happens to it under that name nobody tells who watches this folder."""
-    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    """Changes made under its other name are not reported to a watch of this folder."""
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
     folder.mkdir()
-    elsewhere.mkdir()
+    outside.mkdir()
     for name in ("alone", "shared"):
         (folder / name).write_bytes(made(a=b"a"))
-    os.link(folder / "shared", elsewhere / "other")
+    os.link(folder / "shared", outside / "other")
     sources = open_sources([str(folder)])
     with sources.tree:
         operations = operations_of(sources)
         if operations.look_up(ROOT, "alone").entry_timeout != LONG_SECONDS:
             pytest.skip("folders cannot be watched here")
         assert operations.look_up(ROOT, "shared").entry_timeout == SHORT_SECONDS
-        os.link(folder / "alone", elsewhere / "another")
+        os.link(folder / "alone", outside / "another")
         assert operations.look_up(ROOT, "alone").entry_timeout == SHORT_SECONDS

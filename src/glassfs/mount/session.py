@@ -1,4 +1,4 @@
-"""One mount, from opening its sources to the end: serving, watching the sources, telling the kernel what to forget.
+"""Serve one mount: open its sources, answer requests, watch the sources and notify the kernel of changes.
 
 ``MountSession`` belongs to the thread that makes it and calls ``run``. Three more threads run beside the engine's:
 ``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered,
@@ -37,7 +37,7 @@ WATCH_SECONDS = 0.2
 
 
 class MountSession:
-    """One mount, from opening its sources to the end of the daemon."""
+    """Serves one mount, from opening its sources to the end of the daemon."""
 
     def __init__(
         self, sources: Sequence[str], mountpoint: str, options: MountOptions, shown: Sequence[str] | None = None,

@@ -107,16 +107,15 @@ class Answers:
         self._reply(unique, payload.pages[:count])
 
     def _readdirplus(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
-        self._list(unique, ident, cookie, size, is_plus=True)
+        self._list(unique, ident, message, is_plus=True)
 
     def _readdir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
-        self._list(unique, ident, cookie, size, is_plus=False)
+        self._list(unique, ident, message, is_plus=False)
 
-    def _list(self, unique: int, ident: int, cookie: int, size: int, is_plus: bool) -> None:
-        """Reply with as many entries as fit into ``size`` bytes; each that has attributes carries a reference."""
+    def _list(self, unique: int, ident: int, message: bytes, is_plus: bool) -> None:
+        """Reply with as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
+        _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
         if (ident, cookie) in self._ends:
             self._ends.discard((ident, cookie))
             operations.listed(ident, cookie)
@@ -172,7 +171,7 @@ class Answers:
     def _fill_plus(
         self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
     ) -> bool:
-        """Do the same with attributes; ``given`` gets the ids that carry references, and how many."""
+        """Append entries with attributes; ``given`` gets the ids that carry references, and how many."""
         operations = self._operations
         for child, node in listing.held_from(position - 2):
             if child:
@@ -199,21 +198,21 @@ class Answers:
         self, body: bytearray, listing: Listing, origin: Origin, position: int, size: int,
         given: list[tuple[int, int]],
     ) -> bool:
-        """Do the same for entries of a container. Optimized: listings are long, and few fields differ."""
+        """Append entries of a container with attributes. Optimized: listings are long, and few fields differ."""
         operations, seconds, nanoseconds = self._operations, *wire.times(listing.timeout)
         start = position - 2
         held = left = len(listing) - start
         first, found = listing.held_inside(start)
         ahead = listing.cookie + position + 1 - first
         tails: dict[int, bytes] = {}
-        room, length, entry = size - len(body), 0, wire.direntplus(0)
+        remaining, length, entry = size - len(body), 0, wire.direntplus(0)
         try:
             for ident, (name, ino, mode, file_size) in enumerate(found, first):
                 if len(name) != length:
                     length = len(name)
                     entry = wire.direntplus(length)
-                room -= entry.size
-                if room < 0:
+                remaining -= entry.size
+                if remaining < 0:
                     return True
                 if file_size is None:
                     if mode & TYPE != DIRECTORY:

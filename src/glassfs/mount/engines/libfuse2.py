@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from glassfs import threads
 from glassfs.mount.engines.contract import SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.paths import Handles, Paths
 from glassfs.mount.errors import Answer, Failures, MountError
@@ -59,7 +60,7 @@ class Libfuse2(Engine):
         def begin() -> None:
             nonlocal device
             device = mountpoint.device()
-            threading.Thread(target=_start_when_answering, args=(mountpoint.path, started), daemon=True).start()
+            threads.start("ready", _start_when_answering, mountpoint.path, started)
 
         self._callbacks = Callbacks(self._binding, operations, self._failures, begin)
         table = self._callbacks.table()
