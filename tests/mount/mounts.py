@@ -10,7 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,16 @@ def glassfs(
         [*before, *COMMAND, *map(str, arguments)], capture_output=True, text=True, errors="surrogateescape",
         timeout=2 * PATIENCE, check=False, env=environment(generation), cwd=cwd,
     )
+
+
+@contextmanager
+def opened(path: Path, flags: int = 0) -> Iterator[int]:
+    """Open a file for reading, and close it at the end of the block."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def mountinfo(path: Path) -> list[list[str]]:

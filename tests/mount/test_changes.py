@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,10 @@ from tests.mount.changing import (
     write_in_folder,
 )
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import Mount, is_running
+from tests.mount.mounts import Mount, is_running, opened
 from tests.waiting import wait_until
+
+DATA = "signal/data.npy"
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -38,7 +39,7 @@ def test_replaced_container_shows_within_a_second(
     path = tmp_path / "changing"
     write(path, 1, kind)
     with mounted(path) as mount:
-        data = mount.path / "signal/data.npy"
+        data = mount.path / DATA
 
         def change(version: int) -> Callable[[], bool]:
             assert shows(data, version - 1)()
@@ -53,15 +54,6 @@ def test_replaced_container_shows_within_a_second(
         assert is_running(mount.pid)
         assert mount.status()["pid"] == mount.pid
         wait_until(lambda: mount.path.stat().st_mtime_ns == path.stat().st_mtime_ns)
-
-
-@contextmanager
-def held_open(mount: Mount, direct: bool = True) -> Iterator[int]:
-    descriptor = os.open(mount.path / "signal/data.npy", os.O_RDONLY | (os.O_DIRECT if direct else 0))
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def has_noticed(mount: Mount) -> bool:
@@ -87,7 +79,7 @@ def assert_old_or_refused(descriptor: int, version: int) -> None:
 def test_open_file_keeps_its_bytes_or_is_refused(mounted: Mounted, tmp_path: Path, change: str) -> None:
     path = tmp_path / "changing"
     write(path, 1)
-    with mounted(path) as mount, held_open(mount) as early, held_open(mount, direct=False) as late:
+    with mounted(path) as mount, opened(mount.path / DATA, os.O_DIRECT) as early, opened(mount.path / DATA) as late:
         assert set(os.pread(early, 1000, HEADER)) == {1}
         assert set(os.pread(late, 1000, HEADER)) == {1}
         if change == "replaced":
@@ -109,8 +101,7 @@ def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, ag
     path = write_in_folder(tmp_path)
     with mounted(path.parent) as mount:
         shown = mount.path / "changing/signal/data.npy"
-        old = os.open(shown, os.O_RDONLY)
-        try:
+        with opened(shown) as old:
             assert set(os.pread(old, 1000, HEADER)) == {1}
             if not again:
                 path.unlink()
@@ -121,8 +112,6 @@ def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, ag
             with shown.open("rb") as new:
                 assert versions(new.read()) == {2}
                 assert_old_or_refused(old, 1)
-        finally:
-            os.close(old)
         assert shows(shown, 2)()
         assert set(np.load(shown, mmap_mode="r").tobytes()) == {2}
 
@@ -133,7 +122,7 @@ def test_replacement_of_the_same_size_and_time(mounted: Mounted, tmp_path: Path,
     path = write_in_folder(tmp_path)
     os.utime(path, ns=(0, 10**18))
     with mounted(path.parent if in_folder else path) as mount:
-        shown = mount.path / ("changing/signal/data.npy" if in_folder else "signal/data.npy")
+        shown = mount.path / (f"changing/{DATA}" if in_folder else DATA)
         for version in (2, 3):
             assert shows(shown, version - 1)()
             beside = tmp_path / "beside"
@@ -148,7 +137,7 @@ def test_rewritten_container_shows_within_a_second(mounted: Mounted, tmp_path: P
     path = tmp_path / "changing"
     write(path, 1)
     with mounted(path) as mount:
-        data = mount.path / "signal/data.npy"
+        data = mount.path / DATA
 
         def change(version: int) -> Callable[[], bool]:
             assert shows(data, version - 1)()
@@ -183,7 +172,7 @@ def test_truncated_container_comes_back(mounted: Mounted, tmp_path: Path) -> Non
     path = tmp_path / "changing"
     write(path, 1)
     with mounted(path) as mount:
-        assert shows(mount.path / "signal/data.npy", 1)()
+        assert shows(mount.path / DATA, 1)()
         os.truncate(path, 30)
 
         def is_refused() -> bool:
@@ -197,27 +186,27 @@ def test_truncated_container_comes_back(mounted: Mounted, tmp_path: Path) -> Non
         assert is_running(mount.pid)
         assert mount.status()["pid"] == mount.pid
         replace(path, 5)
-        wait_until(shows(mount.path / "signal/data.npy", 5))
+        wait_until(shows(mount.path / DATA, 5))
 
 
 def test_only_source_deleted_and_made_again(mounted: Mounted, tmp_path: Path) -> None:
     path = tmp_path / "changing"
     write(path, 1)
     with mounted(path) as mount:
-        with held_open(mount) as descriptor:
+        with opened(mount.path / DATA, os.O_DIRECT) as descriptor:
             path.unlink()
             wait_until(lambda: has_noticed(mount))
             assert set(os.pread(descriptor, LENGTH, HEADER)) == {1}
         assert is_running(mount.pid)
         write(path, 2)
-        wait_until(shows(mount.path / "signal/data.npy", 2))
+        wait_until(shows(mount.path / DATA, 2))
 
 
 def test_truncating_under_a_memory_map(mounted: Mounted, tmp_path: Path) -> None:
     """A daemon that maps the container would die of SIGBUS."""
     path = tmp_path / "changing"
     write(path, 1)
-    with mounted(path) as mount, held_open(mount, direct=False) as descriptor:
+    with mounted(path) as mount, opened(mount.path / DATA) as descriptor:
         with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
             assert mapped[HEADER] == 1
             for _ in range(20):
@@ -225,7 +214,7 @@ def test_truncating_under_a_memory_map(mounted: Mounted, tmp_path: Path) -> None
                 assert_old_or_refused(descriptor, 1)
                 write(path, 1)
             assert is_running(mount.pid)
-        wait_until(shows(mount.path / "signal/data.npy", 1))
+        wait_until(shows(mount.path / DATA, 1))
 
 
 def test_plain_files_of_a_folder_change_too(mounted: Mounted, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.formats.kinodb_files import patched
 from tests.formats.wshard_files import entry_of, with_entry, with_flipped
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import npy
+from tests.mount.mounts import opened
 
 STEPS = 20
 CODECS = ("none", "zstd", "lz4")
@@ -50,13 +51,9 @@ def test_flipped_bit_costs_one_file_and_one_line_in_the_log(mounted: Mounted, da
             bad = container / "signal/bad.npy"
             assert bad.stat().st_size == len(npy(BAD))
             for _ in range(5):
-                descriptor = os.open(bad, os.O_RDONLY)
-                try:
-                    with pytest.raises(OSError) as caught:
-                        os.pread(descriptor, 1 << 20, 0)
-                    assert caught.value.errno == errno.EIO
-                finally:
-                    os.close(descriptor)
+                with opened(bad) as descriptor, pytest.raises(OSError) as caught:
+                    os.pread(descriptor, 1 << 20, 0)
+                assert caught.value.errno == errno.EIO
             assert (container / "signal/good.npy").read_bytes() == npy(GOOD)
             assert (container / "reward.npy").read_bytes() == npy(REWARD)
             assert (container / "meta/wshard.json").read_bytes()
@@ -77,8 +74,8 @@ def test_container_cut_short_while_mounted(mounted: Mounted, tmp_path: Path) -> 
         store.add("early", np.arange(1000.0))
         store.add("late", np.arange(1 << 18, dtype=np.float64))
     with mounted(path) as mount:
-        early, late = (os.open(mount.path / f"{name}.npy", os.O_RDONLY | os.O_DIRECT) for name in ("early", "late"))
-        try:
+        early_path, late_path = mount.path / "early.npy", mount.path / "late.npy"
+        with opened(early_path, os.O_DIRECT) as early, opened(late_path, os.O_DIRECT) as late:
             os.truncate(path, path.stat().st_size - 1000)
             size = len(npy(np.arange(1 << 18, dtype=np.float64)))
             for offset, length in ((size - 100, 100), (size - 2000, 2000), (size - (1 << 20), 1 << 20)):
@@ -90,9 +87,6 @@ def test_container_cut_short_while_mounted(mounted: Mounted, tmp_path: Path) -> 
                 assert os.pread(early, 8000, 128) == np.arange(1000.0).tobytes()
             except OSError as error:
                 assert error.errno in (errno.EIO, errno.ESTALE)
-        finally:
-            os.close(early)
-            os.close(late)
 
 
 def test_bad_section_costs_its_files_only(mounted: Mounted, tmp_path: Path) -> None:

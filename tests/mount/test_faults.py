@@ -21,7 +21,7 @@ from writers.wshard import WShardWriter
 from tests.conftest import Scale
 from tests.mount.changing import HEADER, LENGTH, WRITERS, Readers, replace, shows, write, write_in_folder
 from tests.mount.conftest import Faults, Mounted
-from tests.mount.mounts import is_mounted, is_running
+from tests.mount.mounts import is_mounted, is_running, opened
 from tests.waiting import wait_until
 
 GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENODEV)
@@ -86,14 +86,11 @@ def test_deleted_while_open(mounted: Mounted, faults: Faults, scale: Scale, tmp_
         for number in range(1, deletions + 1):
             write(path, number)
             wait_until(shows(shown, number))
-            descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT)
-            try:
+            with opened(shown, os.O_DIRECT) as descriptor:
                 os.pread(descriptor, 1000, 0)
                 path.unlink()
                 assert os.pread(descriptor, LENGTH, HEADER) == bytes([number]) * LENGTH
                 seen["whole files of the deleted one, as it was open"] += 1
-            finally:
-                os.close(descriptor)
             wait_until(lambda: not shown.exists())
             seen["ENOENT"] += 1
         assert is_running(mount.pid)
@@ -157,8 +154,7 @@ def test_daemon_ends_under_readers(mounted: Mounted, faults: Faults, scale: Scal
         with mounted(path, at=point) as mount:
             shown = point / "signal/data.npy"
             assert shows(shown, 7)()
-            descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT)
-            try:
+            with opened(shown, os.O_DIRECT) as descriptor:
                 os.pread(descriptor, LENGTH, HEADER)
                 os.kill(mount.pid, signal.SIGKILL if fault == "kill -9" else signal.SIGTERM)
                 wait_until(lambda pid=mount.pid: not is_running(pid))  # type: ignore[misc]
@@ -166,8 +162,6 @@ def test_daemon_ends_under_readers(mounted: Mounted, faults: Faults, scale: Scal
                     os.pread(descriptor, LENGTH, HEADER)
                 assert raised.value.errno in GONE
                 seen[errno.errorcode[raised.value.errno or 0]] += 1
-            finally:
-                os.close(descriptor)
             assert is_mounted(point) == (fault == "kill -9")
             with mounted(path, at=point) as again:
                 assert shows(shown, 7)()

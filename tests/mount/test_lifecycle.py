@@ -16,7 +16,7 @@ from writers.kastore import KastoreWriter
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, is_running
+from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, is_running, opened
 from tests.waiting import wait_until
 
 DATA = np.arange(1 << 20, dtype="<u4")
@@ -92,23 +92,19 @@ def test_mount_point_that_is_a_link(mounted: Mounted, store: Path, tmp_path: Pat
 def test_signal_ends_the_mount_with_a_file_open(
     mounted: Mounted, store: Path, number: signal.Signals, foreground: bool,
 ) -> None:
-    with mounted(store, foreground=foreground) as mount:
-        descriptor = os.open(mount.path / "data.npy", os.O_RDONLY | os.O_DIRECT)
-        try:
-            assert os.pread(descriptor, 6, 0) == b"\x93NUMPY"
-            os.kill(mount.pid, number)
-            if mount.process is not None:
-                assert mount.process.pid == mount.pid
-                output, errors = mount.process.communicate(timeout=PATIENCE)
-                assert (mount.process.returncode, output) == (0, "")
-                assert "Traceback" not in errors
-            wait_until(lambda: not is_running(mount.pid))
-            wait_until(lambda: not is_mounted(mount.path))
-            with pytest.raises(OSError) as caught:
-                os.pread(descriptor, 6, 1 << 20)
-            assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
-        finally:
-            os.close(descriptor)
+    with mounted(store, foreground=foreground) as mount, opened(mount.path / "data.npy", os.O_DIRECT) as descriptor:
+        assert os.pread(descriptor, 6, 0) == b"\x93NUMPY"
+        os.kill(mount.pid, number)
+        if mount.process is not None:
+            assert mount.process.pid == mount.pid
+            output, errors = mount.process.communicate(timeout=PATIENCE)
+            assert (mount.process.returncode, output) == (0, "")
+            assert "Traceback" not in errors
+        wait_until(lambda: not is_running(mount.pid))
+        wait_until(lambda: not is_mounted(mount.path))
+        with pytest.raises(OSError) as caught:
+            os.pread(descriptor, 6, 1 << 20)
+        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
 
 
 def test_foreground_ends_when_it_is_unmounted(mounted: Mounted, store: Path) -> None:

@@ -10,14 +10,13 @@ import random
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
-from tests.mount.mounts import Mount
+from tests.mount.mounts import Mount, opened
 
 # A slice of the container; blocks decoded into the cache and into a spool file; values gathered from records; rows.
 KINDS = (
@@ -26,15 +25,6 @@ KINDS = (
     "table.idv/columns/Features.npy", "table.idv/columns/Text.jsonl",
 )
 ROUNDS = 150
-
-
-@contextmanager
-def opened(path: Path, flags: int = 0) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | flags)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def ranges(size: int, seed: int = 0) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import Mount
+from tests.mount.mounts import Mount, opened
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
@@ -38,23 +38,16 @@ def with_descriptor(call: Callable[[int], object]) -> Call:
     """The call on a descriptor that is open for reading."""
 
     def calling(path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
+        with opened(Path(path)) as descriptor:
             call(descriptor)
-        finally:
-            os.close(descriptor)
 
     return calling
 
 
 def make_socket(path: str) -> None:
     """Bind a socket under a short path: those of sockets have at most 107 bytes."""
-    descriptor = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(f"/proc/self/fd/{descriptor}/{os.path.basename(path)}")
-    finally:
-        os.close(descriptor)
+    with opened(Path(path).parent) as descriptor, socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"/proc/self/fd/{descriptor}/{os.path.basename(path)}")
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +162,7 @@ def test_refused(nodes: dict[str, Path], kind: str, name: str, call: Call) -> No
 
 def test_descriptors_cannot_be_written_to(nodes: dict[str, Path]) -> None:
     for kind in FILES:
-        descriptor = os.open(nodes[kind], os.O_RDONLY)
-        try:
+        with opened(nodes[kind]) as descriptor:
             for call in (
                 lambda fd: os.write(fd, b"x"), lambda fd: os.pwrite(fd, b"x", 0), lambda fd: os.ftruncate(fd, 0),
                 lambda fd: os.posix_fallocate(fd, 0, 10), lambda fd: mmap.mmap(fd, 1, prot=mmap.PROT_WRITE),
@@ -178,8 +170,6 @@ def test_descriptors_cannot_be_written_to(nodes: dict[str, Path]) -> None:
                 with pytest.raises(OSError) as caught:
                     call(descriptor)
                 assert caught.value.errno in (errno.EBADF, errno.EINVAL, errno.EACCES, errno.EROFS)
-        finally:
-            os.close(descriptor)
 
 
 def test_private_map_can_be_changed_in_memory_only(nodes: dict[str, Path]) -> None:

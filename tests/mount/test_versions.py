@@ -6,8 +6,7 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from tests.conftest import Scale
 from tests.mount.changing import HEADER, LENGTH, shows, versions, write
 from tests.mount.conftest import Faults, Mounted
 from tests.mount.connections import forget
-from tests.mount.mounts import PATIENCE, Mount, is_running
+from tests.mount.mounts import PATIENCE, Mount, is_running, opened
 from tests.waiting import wait_until
 
 PART = 50_000
@@ -165,15 +164,6 @@ def assert_version_or_stale(descriptor: int, version: int, may_end_early: bool) 
         else:
             assert may_end_early or len(data) == min(PART, size - offset)
             assert set(data) <= {version}
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def whole(descriptor: int) -> bytes:
