@@ -21,7 +21,7 @@ from glassfs.formats.registry import Opening, open_container
 from glassfs.view import data_of, folder_of
 from tests.helpers import walk
 from tests.memory_store import MemoryStore
-from tests.view.views import KEY, PLACE
+from tests.view.views import KEY
 
 
 class KeyedCache(BlockCache):
