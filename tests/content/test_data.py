@@ -1,4 +1,4 @@
-"""The kinds of data against plain bytes: any range of any of them is that slice of a model."""
+"""Data of all kinds: any range equals the slice of a model in plain bytes."""
 
 from __future__ import annotations
 
@@ -251,6 +251,12 @@ def test_concatenation_fails_only_in_its_failing_part() -> None:
         data.read(2, 2)
 
 
+def test_range_beyond_the_parts_is_damage() -> None:
+    """The source may change after its size was read."""
+    with pytest.raises(Damaged):
+        Concatenated([Memory(b"abc")]).read(2, 2)
+
+
 def test_only_blocks_of_a_range_are_made() -> None:
     made: list[int] = []
 
@@ -368,7 +374,7 @@ def test_checksum_of_other_bytes_does_not_pass(stored: Callable[[bytes], Extent]
 
 @pytest.mark.parametrize("is_right", [True, False])
 def test_passed_checksum_is_not_computed_again(tmp_path: Path, is_right: bool) -> None:
-    """Not by whoever opens the container again, either, unless all that is known of it was forgotten."""
+    """It is remembered for the next opening of the container, until the cache forgets the version."""
     (tmp_path / "block.bin").write_bytes(RAW)
     cache, check = BlockCache(), Crc32c(crc32c(RAW) ^ (not is_right))
     costs = []

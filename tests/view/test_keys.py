@@ -21,7 +21,7 @@ from glassfs.formats.registry import Opening, open_container
 from glassfs.view import data_of, folder_of
 from tests.helpers import walk
 from tests.memory_store import MemoryStore
-from tests.view.views import KEY, PLACE
+from tests.view.views import KEY
 
 
 class KeyedCache(BlockCache):
@@ -44,37 +44,10 @@ class KeyedCache(BlockCache):
         return super().prefetch(recipe)
 
 
-class CountedPixels(Memory):
-    """Pixels, and how many bytes of them were asked for."""
-
-    def __init__(self, pixels: bytes) -> None:
-        super().__init__(pixels)
-        self.bytes_read = 0
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.bytes_read += len(buffer)
-        super().read_into(buffer, offset)
-
-
 def parts_of(shown: Callable[[], Data], part: int = 64 << 10) -> bytes:
-    """Return all bytes, read in parts from a newly made file each."""
+    """Return all bytes, each part read from a newly made file."""
     size = shown().size
     return b"".join(shown().read(start, min(part, size - start)) for start in range(0, size, part))
-
-
-def test_png_read_in_parts_reads_pixels_once() -> None:
-    """No pixel is cached, and yet checksums read none again."""
-    pixels = CountedPixels(bytes(range(256)) * 4096)
-    cache = BlockCache(8 << 20)
-
-    def shown() -> Data:
-        return data_of(Image(KEY, pixels, 1024, 1024, 1), cache, PLACE)
-
-    whole = parts_of(shown)
-    assert whole.startswith(b"\x89PNG") and len(whole) > pixels.size
-    assert pixels.bytes_read == pixels.size
-    assert cache.used == 0
-    assert shown().read(0, len(whole)) == whole
 
 
 def test_images_with_different_keys_stay_separate() -> None:
@@ -135,7 +108,7 @@ def test_cached_blocks_keep_no_container_alive(store: MemoryStore) -> None:
 
 
 def read_all(root: Any, cache: BlockCache, version: str) -> int:
-    """Reads each file in two parts, films frame by frame as well; the number of files that could be read."""
+    """Read each file in two parts, and videos frame by frame as well; return the number of files."""
     count = 0
     for name, content in walk(root):
         shown = [(name, content)]

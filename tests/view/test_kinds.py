@@ -41,7 +41,7 @@ ONE_OF_EACH: list[Content] = [
 
 
 def derived(content: Content, depth: int) -> Content:
-    """The same content, of a kind that somebody derived from its kind, ``depth`` times over."""
+    """Return the same content, of a kind derived from its kind ``depth`` times."""
     kind = type(content)
     for _ in range(depth):
         kind = dataclass(slots=True)(type(f"My{kind.__name__}", (kind,), {"__annotations__": {}}))

@@ -57,7 +57,7 @@ def test_one_long_row_among_short_ones() -> None:
 @pytest.mark.parametrize("offsets", [
     [1, 2, 3, 6], [0, 4, 3, 6], [0, 2, 3, 5], [0, 2, 3, 7], [0, 2, 9, 6], [0, 2**32 - 1, 3, 6],
 ])
-def test_offsets_that_lie_are_damage(offsets: list[int]) -> None:
+def test_false_offsets_are_damage(offsets: list[int]) -> None:
     for is_json in (False, True):
         content = RaggedText(KEY, Memory(b"abcdef"), Memory(struct.pack("<4I", *offsets)), "<u4", 3, is_json)
         data = file_of(content, BlockCache(), PLACE).data

@@ -1,4 +1,4 @@
-"""Films as MP4, played by ffmpeg: it warns of nothing, counts the frames, and gives back every sample."""
+"""Videos as MP4 in ffmpeg: it warns of nothing, counts the frames, and returns every sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUIET = ("-hide_banner", "-nostdin", "-v", "warning")
 
 
 def run(*words: str) -> bytes:
-    """What a program says; it must not warn of anything."""
+    """Run a program that must not warn, and return its output."""
     done = subprocess.run(words, capture_output=True, check=False, timeout=120)
     # Of its own format for full range, when it turns that into RGB.
     lines = [line for line in done.stderr.splitlines() if b"deprecated pixel format used" not in line]

@@ -109,7 +109,7 @@ def test_damaged_column_leaves_other_columns_readable() -> None:
     [0, 11, 3, 3, 4, 10], [0, 9, 1, 9, 1, 9, 1, 9, 1, 10],
 ])
 @pytest.mark.parametrize(("page", "group"), [(1 << 20, 1 << 20), (1, 1 << 20), (1, 8)])
-def test_offsets_that_lie_are_damage(column: Any, offsets: list[int], page: int, group: int) -> None:
+def test_false_offsets_are_damage(column: Any, offsets: list[int], page: int, group: int) -> None:
     with small_pages(page, group):
         data = parquet_data([column(offsets)], len(offsets) - 1)
         with pytest.raises(Damaged, match="do not rise"):
@@ -122,7 +122,7 @@ def test_negative_offsets_are_damage() -> None:
         data.read(0, data.size)
 
 
-def test_lengths_that_lie_are_damage() -> None:
+def test_false_lengths_are_damage() -> None:
     for column in (
         Column(b"a", Array(b"a", Memory(bytes(40)), "<f4", (11,))),
         Column(b"a", Array(b"a", Memory(bytes(40)), "<f4", (5, 3))),
@@ -146,7 +146,7 @@ def test_records_of_another_type_are_damage() -> None:
 
 
 def test_records_that_change_are_damage() -> None:
-    """What was measured is not what is there when it is read."""
+    """The rows differ from those that were measured."""
     rows = ["abc"]
     data = parquet_data([Column(b"text", Records(b"text", 1, lambda _: rows))], 1)
     assert data.size
@@ -172,7 +172,7 @@ def test_records_take_one_pass_when_size_is_needed() -> None:
 
 
 def test_a_billion_rows_take_little_memory() -> None:
-    """Neither the footer nor any range needs memory for each page, nor reads much more than what is asked for."""
+    """Neither the footer nor any range takes memory for each page or reads much more than requested."""
     numbers, vectors = Counted(4 * ROWS), Counted(8 * ROWS)
     texts, ends, runs = Counted(3 * ROWS), Rising(8 * (ROWS + 1)), Counted(6 * ROWS)
     columns = [

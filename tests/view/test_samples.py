@@ -18,14 +18,14 @@ from tests.formats.derived import LARGEST
 
 BUDGET = 16 << 20
 AT_EACH_END = 40
-"""Of a directory so many children are looked at, the first and the last."""
+"""Number of children checked at each end of a directory."""
 BY_PASS = ("by-task", "by-success")
-"""What takes a pass to be listed."""
+"""Directories whose listing takes a pass."""
 OTHER_FILES = (".json", ".md")
 
 
 def containers(folder: Path) -> dict[str, Path]:
-    """All that are meant to be read; what others make of the malformed ones is tests/mount/test_views_damage.py."""
+    """Return all valid containers; tests/mount/test_views_damage.py has the malformed ones."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in OTHER_FILES)
     return {str(path.relative_to(folder)): path for path in paths if "malformed" not in path.parts}
 
@@ -95,7 +95,7 @@ def test_tree_is_unchanged_by_views(container: Path) -> None:
 
 
 def outcome(file: File) -> object:
-    """What a whole file reads as, or why not; of a large one its beginning and its end."""
+    """Return the bytes of a file, of a large one its two ends, or the error."""
     try:
         size = file.size
         parts = [(0, size)] if size <= LARGEST else [(0, 1 << 16), (size - (1 << 16), 1 << 16)]
@@ -114,7 +114,7 @@ def test_listing_and_sizes_decode_nothing(container: Path) -> None:
 
 
 def test_sizes_and_ranges_agree_with_the_whole(container: Path) -> None:
-    """And of two openings, one gives in ranges what the other one gives as a whole."""
+    """Ranges of a second opening equal the whole of the first."""
     chance = random.Random(container.name)
     with open_tree(container, views="all", cache_size=BUDGET) as other:
         for place, file in derived(container):

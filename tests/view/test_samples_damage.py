@@ -17,11 +17,11 @@ from tests.view.test_samples import nodes_of, outcome
 CORPORA = ("malformed", "odd", "ambiguous", "upstream-v1")
 LONG_TO_READ = "zstd_bomb_1GiB"
 SHORT = 10
-"""Short runs read one of so many."""
+"""Short runs read one container of this many."""
 
 
 def broken() -> Iterator[Path]:
-    """Containers that others, and our own tests, made to be wrong."""
+    """Yield the invalid containers among the samples."""
     for path in sorted(SAMPLES.rglob("*")):
         if path.is_file() and path.suffix not in (".json", ".md") and set(CORPORA) & set(path.parts):
             yield path
@@ -35,7 +35,7 @@ def broken() -> Iterator[Path]:
     for number, path in enumerate(broken())
 ])
 def test_damaged_containers_are_unchanged_by_views(path: Path) -> None:
-    """Views are read in ranges; what cannot be read costs an error of glassfs, and that file only."""
+    """What cannot be read raises a GlassfsError, in that file only."""
     try:
         plain = open_tree(path, cache_size=BUDGET)
     except GlassfsError as refused:

@@ -27,7 +27,7 @@ ALWAYS = (
     "wshard/py_all_dtypes_zstd.wshard", "kastore/all_dtypes.kas", "kastore/ragged.trees", "idv/datatypes.idv",
     "idv/vectors_sparse.idv", "kinodb/special_floats.kdb", "ikv/arrays_v1.ikv", "wshard/py_hostile_names.wshard",
 )
-"""What is read in short runs, too: every dtype that there is."""
+"""Containers that short runs read as well: together they have every dtype."""
 PARAMETERS = [
     pytest.param(path, id=name, marks=[pytest.mark.slow] * (name not in ALWAYS))
     for name, path in {**SMALL, **OTHERS}.items()
@@ -48,7 +48,7 @@ def opened(path: Path) -> Tree:
 
 
 def bytes_of(file: File) -> bytes | None:
-    """None for what is damaged, or very large."""
+    """Return the bytes of a file, or None if it is damaged or very large."""
     try:
         return file.read(0, file.size) if file.size <= LARGEST else None
     except GlassfsError:
@@ -128,7 +128,7 @@ class Compared:
 
 
 def plain(value: Any) -> Any:
-    """With NaN as a text, and what is a list for one of them as that."""
+    """Return a value with NaN as text and tuples as lists."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
@@ -174,7 +174,7 @@ def test_xarray_opens_each_directory(container: Path, tmp_path: Path) -> None:
 
 
 def written(node: Node, folder: Path) -> bool:
-    """What is below a node, as files; False where some of it is damaged or very large."""
+    """Write what is below a node as files; return False if some of it is damaged or very large."""
     if not isinstance(node, Directory):
         return False
     folder.mkdir()

@@ -53,9 +53,11 @@ def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[
         records, number = table.records, 0
         for block in range(records.blocks if records else 0):
             for record in records.block(block) if records else ():
-                name, link = b"%0*d" % (DIGITS, number), Link(b"%d" % number, (*_UP, table.directory, b"%d" % number))
                 if isinstance(table, Joined):
                     name, link = _from_folder(table, record)
+                else:
+                    name = b"%0*d" % (DIGITS, number)
+                    link = Link(b"%d" % number, (*_UP, table.directory, b"%d" % number))
                 yield Member((word(record), name), link)
                 number += 1
 

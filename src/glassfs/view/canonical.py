@@ -1,7 +1,7 @@
 """The views that every tree has: for each content one file and, for videos, a directory of frames.
 
-Each is a module with a function ``content, cache, key → suffix, data`` and a line in the table below. Contents without
-a file, such as tables, only describe others: derived views show them, if at all.
+Each is a function ``content, cache, key → suffix, data`` in the table below. Contents without a file, such as tables,
+only describe others: derived views show them, if at all.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from glassfs.content import (
     EncodedImage,
     Image,
     Json,
+    Memory,
     Null,
     Part,
     RaggedText,
@@ -27,24 +28,34 @@ from glassfs.content import (
     Series,
     Text,
 )
-from glassfs.view import json, lines, npy, png, stored, text, video
+from glassfs.view import json, lines, npy, png, video
 from glassfs.view.contract import File, Key
 
 _View = Callable[[Any, BlockCache, Key], tuple[str, Data]]
 
+_EXTENSIONS = {"jpeg": ".jpg", "png": ".png"}
+
+
+def _scalar(content: Scalar, cache: BlockCache, key: Key) -> tuple[str, Data]:
+    """Show integers in full, and doubles with the fewest digits that identify them, always with a point or exponent."""
+    value = content.value
+    text = ("true" if value else "false") if isinstance(value, bool) else repr(value)
+    return ".txt", Memory(text.encode() + b"\n")
+
+
 _VIEWS: dict[type[Content], _View] = {
     Array: npy.view,
-    Blob: stored.blob,
+    Blob: lambda content, cache, key: (".bin", content.data),
     Document: json.view,
     Image: png.view,
-    Json: stored.json,
-    Null: stored.null,
-    Part: stored.part,
-    EncodedImage: stored.image,
+    Json: lambda content, cache, key: (".json", content.data),
+    Null: lambda content, cache, key: (".null", Memory(b"")),
+    Part: lambda content, cache, key: ("", content.data),
+    EncodedImage: lambda content, cache, key: (_EXTENSIONS[content.media], content.data),
     RaggedText: lines.ragged_text,
     Records: lines.records,
-    Scalar: text.scalar,
-    Text: stored.text,
+    Scalar: _scalar,
+    Text: lambda content, cache, key: (".txt", content.data),
 }
 
 
@@ -54,23 +65,18 @@ def has_file(content: Content) -> bool:
 
 
 def file_of(content: Content, cache: BlockCache, key: Key) -> File:
-    """Return the file of a content."""
-    return File(*_view(type(content))(content, cache, key))
+    """Return the file of a content, shown like the nearest kind from which its kind derives."""
+    for base in type(content).__mro__:
+        if base in _VIEWS:
+            return File(*_VIEWS[base](content, cache, key))
+    raise TypeError(f"there is no file for a content of type {type(content).__name__}")
 
 
 def data_of(content: Content, cache: BlockCache, key: Key) -> Data:
     """Return the bytes of a content's file."""
-    return _view(type(content))(content, cache, key)[1]
+    return file_of(content, cache, key).data
 
 
 def folder_of(content: Content) -> Series | None:
     """Return the further contents in a directory named like the content: the frames of a video."""
     return video.frames(content) if isinstance(content, Array) else None
-
-
-def _view(kind: type[Content]) -> _View:
-    """Return the view of a kind of content, or of the nearest kind from which it derives."""
-    for base in kind.__mro__:
-        if base in _VIEWS:
-            return _VIEWS[base]
-    raise TypeError(f"there is no file for a content of type {kind.__name__}")

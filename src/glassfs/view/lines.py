@@ -18,8 +18,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, RaggedText, Records, Slice
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import json
-
-Key = tuple[Hashable, ...]
+from glassfs.view.contract import Key
 
 ROWS_AT_ONCE = 4096
 READ_AT_ONCE = 4 << 20

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Content, Data, EncodedImage, Image, images
+from glassfs.content import Content, EncodedImage, Image, images
 from glassfs.errors import Damaged, TooLarge
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]
     if data.size > images.MOST_BYTES:
         raise TooLarge(f"an image of {data.size} stored bytes is too large for a video")
     with cache.reserved(images.COPIES * data.size):
-        stored = _read(data, cache)
+        with cache.waiting():
+            stored = data.read(0, data.size)
         if not images.is_quick(stored, media):
             raise TooLarge("an image of so many scans takes too long to decode for a video")
         with images.opened(stored, media) as decoded:
@@ -122,11 +123,6 @@ def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]
                     decoded.draft("YCbCr", None)
                 images.decode(decoded)
                 yield decoded
-
-
-def _read(data: Data, cache: BlockCache) -> bytes:
-    with cache.waiting():
-        return data.read(0, data.size)
 
 
 def _is_ycbcr(decoded: Any) -> bool:

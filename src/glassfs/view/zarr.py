@@ -57,7 +57,8 @@ def show(content: Array | Beside, cache: BlockCache, key: Key) -> Iterator[Shown
         return
     arrays = [member for member in content.members if isinstance(member.content, Array)]
     if next(_directories(arrays), None) is not None:
-        yield Shown(Group(b"", lambda: chain([_file(METADATA, _group())], _directories(arrays))), name=GROUP)
+        metadata = _file(METADATA, {"zarr_format": 3, "node_type": "group", "attributes": {}})
+        yield Shown(Group(b"", lambda: chain([metadata], _directories(arrays))), name=GROUP)
 
 
 def _directories(arrays: Iterable[Member]) -> Iterator[Member]:
@@ -129,10 +130,6 @@ def _described(layout: _Layout) -> dict[str, Any]:
 
 def _file(name: bytes, described: Any) -> Member:
     return Member((name,), Part(name, Memory(json.dumps(described, indent=2).encode() + b"\n")))
-
-
-def _group() -> dict[str, Any]:
-    return {"zarr_format": 3, "node_type": "group", "attributes": {}}
 
 
 def _chunks(data: Data, size: int, inner: int) -> Series:

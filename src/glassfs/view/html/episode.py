@@ -19,8 +19,7 @@ from glassfs.errors import Damaged, TooLarge
 from glassfs.view import json
 from glassfs.view.canonical import file_of
 from glassfs.view.contract import Key, Shown
-from glassfs.view.html import escape, page
-from glassfs.view.html.plots import Plots
+from glassfs.view.html import escape, page, plots
 from glassfs.view.mp4 import FASTEST, SLOWEST, USUAL_RATE
 from glassfs.view.video import DIGITS, video_of
 
@@ -52,45 +51,35 @@ _LABELS = {
 
 def shown(recording: Recording, cache: BlockCache, key: Key) -> Iterator[Shown]:
     """Yield the page, its data and the poster."""
-    yield Shown(_Page(recording).data(cache, (*key, "page")), page.SUFFIX, page.NAME)
-    yield Shown(Plots(recording.steps).data(cache, (*key, "data")), page.DATA_SUFFIX, page.DATA_NAME)
+    made = Rendered(cache, (*key, "page"), partial(_page, recording, cache), cost=PAGE_COST)
+    yield Shown(made, page.SUFFIX, page.NAME)
+    yield Shown(plots.data_of(recording.steps, cache, (*key, "data")), page.DATA_SUFFIX, page.DATA_NAME)
     yield Shown(_Poster(recording, cache, (*key, "poster")), "", POSTER)
 
 
-class _Page:
-    """The page, rendered as a whole."""
-
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-
-    def data(self, cache: BlockCache, key: Key) -> Data:
-        return Rendered(cache, key, partial(self._made, cache), cost=PAGE_COST)
-
-    def _made(self, cache: BlockCache) -> bytes:
-        notes: list[str] = []
-        record: dict[str, Any] = {}
-        try:
-            record = self._recording.record()
-        except (Damaged, TooLarge) as error:
-            notes.append(f"The metadata cannot be read: {error.without_source}")
-        cameras: list[dict[str, Any]] = []
-        try:
-            cameras = _cameras(self._recording.cameras(), cache, notes)
-        except (Damaged, TooLarge) as error:
-            notes.append(f"The cameras cannot be shown: {error.without_source}")
-        try:
-            self._recording.steps.columns()
-        except (Damaged, TooLarge) as error:
-            notes.append(f"The steps cannot be plotted: {error.without_source}")
-        rates = [_rate(value) for value in (record.get(RATE), *(camera.pop("fps") for camera in cameras))]
-        rate = next((value for value in rates if value), None)
-        if rate is None and cameras:
-            notes.append(f"The frame rate is unknown; {USUAL_RATE} frames a second are assumed.")
-        facts = {
-            "fps": rate or float(USUAL_RATE), "rows": self._recording.steps.rows, "cameras": cameras,
-        }
-        title = _title(record)
-        return page.document(title, _body(title, record, notes), SCRIPT, facts)
+def _page(recording: Recording, cache: BlockCache) -> bytes:
+    notes: list[str] = []
+    record: dict[str, Any] = {}
+    try:
+        record = recording.record()
+    except (Damaged, TooLarge) as error:
+        notes.append(f"The metadata cannot be read: {error.without_source}")
+    cameras: list[dict[str, Any]] = []
+    try:
+        cameras = _cameras(recording.cameras(), cache, notes)
+    except (Damaged, TooLarge) as error:
+        notes.append(f"The cameras cannot be shown: {error.without_source}")
+    try:
+        recording.steps.columns()
+    except (Damaged, TooLarge) as error:
+        notes.append(f"The steps cannot be plotted: {error.without_source}")
+    rates = [_rate(value) for value in (record.get(RATE), *(camera.pop("fps") for camera in cameras))]
+    rate = next((value for value in rates if value), None)
+    if rate is None and cameras:
+        notes.append(f"The frame rate is unknown; {USUAL_RATE} frames a second are assumed.")
+    facts = {"fps": rate or float(USUAL_RATE), "rows": recording.steps.rows, "cameras": cameras}
+    title = _title(record)
+    return page.document(title, _body(title, record, notes), SCRIPT, facts)
 
 
 class _Poster(Data):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -57,9 +58,8 @@ def brief(value: Any, longest: int, depth: int = 0) -> Any:
     if isinstance(value, dict):
         if depth >= DEEPEST:
             return ELLIPSIS
-        found = {
-            brief(name, longest): brief(item, longest, depth + 1) for name, item in _first(value.items())
-        }
+        some = islice(value.items(), MOST_ITEMS)
+        found = {brief(name, longest): brief(item, longest, depth + 1) for name, item in some}
         return found if len(value) <= MOST_ITEMS else found | {ELLIPSIS: f"{len(value) - MOST_ITEMS} more"}
     if isinstance(value, (list, tuple)):
         if depth >= DEEPEST:
@@ -67,10 +67,6 @@ def brief(value: Any, longest: int, depth: int = 0) -> Any:
         items = [brief(item, longest, depth + 1) for item in value[:MOST_ITEMS]]
         return items if len(value) <= MOST_ITEMS else [*items, ELLIPSIS]
     return value
-
-
-def _first(items: Iterable[Any]) -> list[Any]:
-    return [item for item, _ in zip(items, range(MOST_ITEMS), strict=False)]
 
 
 def _reference(match: re.Match[str]) -> str:

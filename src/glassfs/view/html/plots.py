@@ -77,52 +77,45 @@ class _Column(NamedTuple):
         return self.sampling.points * self.channels * (4 if self.is_exact else 8)
 
 
-class Plots:
-    """The values of the steps of an episode."""
+def data_of(steps: Table, cache: BlockCache, key: Key) -> Data:
+    """Return the bytes of the file for the steps of an episode: a block for its head and one for each column."""
+    heads: list[bytes] = []
+    columns: list[_Column] = []
 
-    def __init__(self, steps: Table) -> None:
-        self._steps = steps
+    def find_bounds() -> Sequence[int]:
+        columns[:], left_out = _columns(steps)
+        heads[:] = [_head(steps.rows, columns, left_out)]
+        sizes = [len(heads[0])] + [_size(number, column) for number, column in enumerate(columns)]
+        return list(accumulate(sizes, initial=0))
 
-    def data(self, cache: BlockCache, key: Key) -> Data:
-        """Return the bytes of the file: a block for its head and one for each column."""
-        heads: list[bytes] = []
-        columns: list[_Column] = []
+    def block(number: int) -> Rendered:
+        if not number:
+            return Rendered(cache, (*key, number), lambda: heads[0], len(heads[0]))
+        column = columns[number - 1]
+        size = _size(number - 1, column)
+        made = partial(_made, number - 1, column)
+        return Rendered(cache, (*key, number), made, size, READING_COST + 4 * size)
 
-        def find_bounds() -> Sequence[int]:
-            found, left_out = self._columns()
-            columns[:] = found
-            heads[:] = [_head(self._steps.rows, found, left_out)]
-            sizes = [len(heads[0])] + [_size(number, column) for number, column in enumerate(found)]
-            return list(accumulate(sizes, initial=0))
+    return Blocked(cache, find_bounds, block)
 
-        def block(number: int) -> Rendered:
-            if not number:
-                return Rendered(cache, (*key, number), lambda: heads[0], len(heads[0]))
-            column = columns[number - 1]
-            size = _size(number - 1, column)
-            made = partial(_made, number - 1, column)
-            return Rendered(cache, (*key, number), made, size, READING_COST + 4 * size)
 
-        return Blocked(cache, find_bounds, block)
-
-    def _columns(self) -> tuple[list[_Column], int]:
-        """Return the plotted columns, and the number of channels left out because there are too many."""
-        found: list[_Column] = []
-        left_out = 0
-        left = MOST_CHANNELS
-        columns = self._steps.columns()
-        plotted = [(name, array) for name, array, _ in columns if _is_plotted(array, self._steps.rows)]
-        read = MOST_READ // max(1, min(len(plotted), MOST_COLUMNS))
-        for name, content in plotted:
-            shape = content.shape if isinstance(content.shape, tuple) else ()
-            items = math.prod(shape[1:])
-            channels = min(items, left, MOST_OF_A_COLUMN) if len(found) < MOST_COLUMNS else 0
-            left -= channels
-            left_out += items - channels
-            if channels:
-                item = int(content.dtype[2:])
-                found.append(_Column(name, content, items, channels, sampling_of(self._steps.rows, items * item, read)))
-        return found, left_out
+def _columns(steps: Table) -> tuple[list[_Column], int]:
+    """Return the plotted columns, and the number of channels left out because there are too many."""
+    found: list[_Column] = []
+    left_out = 0
+    left = MOST_CHANNELS
+    plotted = [(name, array) for name, array, _ in steps.columns() if _is_plotted(array, steps.rows)]
+    read = MOST_READ // max(1, min(len(plotted), MOST_COLUMNS))
+    for name, content in plotted:
+        shape = content.shape if isinstance(content.shape, tuple) else ()
+        items = math.prod(shape[1:])
+        channels = min(items, left, MOST_OF_A_COLUMN) if len(found) < MOST_COLUMNS else 0
+        left -= channels
+        left_out += items - channels
+        if channels:
+            item = int(content.dtype[2:])
+            found.append(_Column(name, content, items, channels, sampling_of(steps.rows, items * item, read)))
+    return found, left_out
 
 
 def sampling_of(steps: int, width: int, most: int = MOST_READ) -> Sampling:

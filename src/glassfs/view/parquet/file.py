@@ -20,8 +20,9 @@ from glassfs.content import Parted, Table
 from glassfs.content.table import is_sized
 from glassfs.errors import Damaged, TooLarge
 from glassfs.lru import LRU
+from glassfs.view.contract import Key
 from glassfs.view.parquet.footer import Chunk, Field, footer, group, length
-from glassfs.view.parquet.leaves import Key, leaves_of
+from glassfs.view.parquet.leaves import leaves_of
 
 MAGIC = b"PAR1"
 LARGEST_FILE = 1 << 61

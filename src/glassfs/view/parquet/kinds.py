@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ class Kind:
     convert: Callable[[bytes], Any] | None = None
     logical: Value | None = None
     converted: int | None = None
-    dtype: str = field(default="")
+    dtype: str = ""
 
     @property
     def is_bits(self) -> bool:

@@ -6,15 +6,16 @@ A column of vectors becomes a column for each element if they are few, otherwise
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Table
 from glassfs.errors import Damaged
 from glassfs.names import free_name
+from glassfs.view.contract import Key
 from glassfs.view.parquet.footer import Field
 from glassfs.view.parquet.kinds import BYTES, TEXT, Kind, kind_of
 from glassfs.view.parquet.pages import LARGEST_PAGE, FlatPages, Pages
@@ -33,8 +34,6 @@ FEWEST_ROWS = 8
 MOST_CHUNKS = 4096
 _BYTES = "|V1"
 
-Key: TypeAlias = tuple[Hashable, ...]
-
 
 class Leaf(NamedTuple):
     """A column of the file."""
@@ -43,15 +42,11 @@ class Leaf(NamedTuple):
     pages: Pages
 
 
-class Leaves(NamedTuple):
-    """All columns of a file."""
+def leaves_of(table: Table, cache: BlockCache, key: Key) -> tuple[Sequence[Leaf], int]:
+    """Return all columns of a file, and the number of rows in a group.
 
-    leaves: Sequence[Leaf]
-    rows_a_group: int
-
-
-def leaves_of(table: Table, cache: BlockCache, key: Key) -> Leaves:
-    """Return all columns, finding sizes that need a pass. Raises Damaged if a column has not the rows of the table."""
+    Finds sizes that need a pass. Raises Damaged if a column has not the rows of the table.
+    """
     columns = [(column, found) for column in table.columns() if (found := _described(column, table.rows)) is not None]
     slots = sum(found.slots or 1 for _, found in columns)
     if slots > MOST_LEAVES:
@@ -61,7 +56,7 @@ def leaves_of(table: Table, cache: BlockCache, key: Key) -> Leaves:
     names = Names()
     for number, (column, found) in enumerate(columns):
         leaves += _made(column, found, table.rows, rows_a_group, names, cache, (*key, number))
-    return Leaves(leaves, rows_a_group)
+    return leaves, rows_a_group
 
 
 class Names:
@@ -130,12 +125,10 @@ def _made(
 ) -> Iterator[Leaf]:
     content, kind = column.content, found.kind
     name = column.name
-    if isinstance(content, RaggedText):
-        text = _offsets(content, content.text.size)
-        yield Leaf(Field.single(names.new(name), kind), TextPages(content.text, text, rows_a_group, is_text=True))
-    elif isinstance(content, Ragged) and kind is BYTES:
-        bytes_ = _offsets(content, content.values.size)
-        yield Leaf(Field.single(names.new(name), kind), TextPages(content.values, bytes_, rows_a_group, is_text=False))
+    if isinstance(content, RaggedText) or (isinstance(content, Ragged) and kind is BYTES):
+        data = content.text if isinstance(content, RaggedText) else content.values
+        pages: Pages = TextPages(data, _offsets(content, data.size), rows_a_group, kind is TEXT)
+        yield Leaf(Field.single(names.new(name), kind), pages)
     elif isinstance(content, Ragged):
         offsets = _offsets(content, content.values.size // kind.stored)
         lists = ListPages(kind.shown(content.values), kind, offsets, rows_a_group)
