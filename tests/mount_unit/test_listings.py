@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from glassfs.content import Blob, Group, Member, Memory
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import Operations
+from glassfs.mount.operations import MAX_SNAPSHOTS, POSITION_BITS, Operations
 from glassfs.tree import Directory, Node
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Symlink
@@ -127,15 +128,15 @@ def test_folder_that_changes_while_it_is_listed(size: int, is_plus: bool, data: 
     assert max(counts.values()) == 1
     assert stays <= set(seen)
     kernel.check()
-    assert not kernel.operations._snapshots
+    again, _ = kernel.operations.listing(ROOT, after)
+    assert again.cookie >> POSITION_BITS != after >> POSITION_BITS  # the snapshot was dropped at the end
     kernel.forget_all()
 
 
 def test_unfinished_listings_are_bounded() -> None:
     kernel = kernel_over(folder(links(30)))
-    for _ in range(500):
-        kernel.list(ROOT, 0, 400)
-    assert len(kernel.operations._snapshots) <= 64
+    listings = [weakref.ref(kernel.operations.listing(ROOT, 0)[0]) for _ in range(500)]
+    assert sum(listing() is not None for listing in listings) == MAX_SNAPSHOTS
     listed = kernel.list_all(ROOT, 400)
     assert isinstance(listed, list)
     assert len(listed) == 33
