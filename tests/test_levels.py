@@ -39,5 +39,5 @@ def test_levels_deselect_slow_tests(level: str, marks: str) -> None:
         [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, check=True, cwd=ROOT,
     )
     assert ("test_benchmark_measures_all_sides" in done.stdout) == ("slow" in marks)
-    assert ("test_an_hour_of_live_mutants" in done.stdout) == ("long" in marks)
+    assert ("test_fuzzing_for_hours" in done.stdout) == ("long" in marks)
     assert "test_containers_of_the_demo_are_sound" in done.stdout
