@@ -6,8 +6,6 @@ import math
 import random
 import struct
 import zlib
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,21 +17,6 @@ from tests.helpers import contents_of, read_in_parts
 EPOCH = 621_355_968_000_000_000
 NAT = -(1 << 63)
 MIB = 1 << 20
-
-Fill = Callable[[IdvWriter], None]
-
-
-def made_in(folder: Path) -> Callable[..., Path]:
-    """Writes a file in a folder: what `fill` adds to a writer with these options."""
-
-    def write(fill: Fill, name: str = "made.idv", **options: Any) -> Path:
-        path = folder / name
-        with IdvWriter(path, **options) as view:
-            fill(view)
-        return path
-
-    return write
-
 
 def only(container: Container, name: str, label: str = "") -> Any:
     """The content of that name, of which there is one."""

@@ -43,11 +43,6 @@ from tests.formats.ikv_files import (
 from tests.helpers import local, open_bytes, open_path, opening
 
 
-def test_a_wide_array_is_one_document() -> None:
-    container = opened_v1(bytes((OBJECT, 1)) + b"\4wide" + b"\6\0" + varint(300_000) + bytes(300_000))
-    assert document_of(container) == {"wide": [None] * 300_000}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("node", [
     b"\6\0" + varint(10_000_000) + bytes(10_000_000),
