@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import sub
 from typing import Any, NamedTuple
 
 from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Member
@@ -18,7 +19,6 @@ from glassfs.formats.registry import Opening
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
 from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
-from glassfs.formats.wshard.steps import with_recording
 from glassfs.formats.wshard.table import EpisodeRecord, members
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
@@ -45,28 +45,6 @@ class PartRecord(NamedTuple):
         return f"part {self.number}, {self.uri!r}"
 
 
-class Left(NamedTuple):
-    """The limits left for the parts still to be opened."""
-
-    entries: int
-    name_bytes: int
-    channels: int
-
-    def without(self, episode: Episode) -> Left:
-        index, metadata = episode.index, episode.metadata
-        return Left(
-            self.entries - len(index), self.name_bytes - index.name_bytes, self.channels - metadata.channel_count,
-        )
-
-    def check(self, episode: Episode) -> None:
-        """Raise Refused if a part exceeds them."""
-        if min(self.without(episode)) < 0:
-            raise Refused(
-                f"the parts have more than {MOST_ENTRIES} blocks, {MOST_CHANNELS} channels or {MOST_NAME_BYTES} bytes "
-                "of names together"
-            )
-
-
 class Part(NamedTuple):
     record: PartRecord
     source: SealedSource
@@ -79,14 +57,15 @@ def open_manifest(opening: Opening, index: Index) -> Container:
     records, facts_of_manifest = _records(own)
     parts: list[Part] = []
     try:
-        left = Left(MOST_ENTRIES, MOST_NAME_BYTES, MOST_CHANNELS)
+        left = [MOST_ENTRIES, MOST_NAME_BYTES, MOST_CHANNELS]
         for record in records:
-            part = _open_part(opening, record, left)
-            parts.append(part)
-            left = left.without(part.episode)
+            parts.append(_open_part(opening, record, left))
         if sum(part.source.size for part in parts) <= HASHED_AT_OPENING:
             for part in parts:
-                _verify(part, index.source.name)
+                with _blamed_on(part.record, index.source.name):
+                    part.source.verify()
+                part.source.park()
+                part.source.keep()
         for part in parts:
             part.source.seal()
         whole = _Whole(own, parts)
@@ -174,7 +153,8 @@ def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str
     return None
 
 
-def _open_part(opening: Opening, record: PartRecord, left: Left) -> Part:
+def _open_part(opening: Opening, record: PartRecord, left: list[int]) -> Part:
+    """Open a part, and subtract its blocks, bytes of names and channels from those ``left`` for all parts."""
     file = _open_file(opening, record)
     try:
         with _blamed_on(record, opening.source.name):
@@ -183,7 +163,12 @@ def _open_part(opening: Opening, record: PartRecord, left: Left) -> Part:
             if index.header.role != WSHARD_ROLE:
                 raise Refused(f"is a Shard container of {index.header.role_name}, not an episode")
             episode = Episode(index, opening.cache)
-            left.check(episode)
+            left[:] = map(sub, left, (len(index), index.name_bytes, episode.metadata.channel_count))
+            if min(left) < 0:
+                raise Refused(
+                    f"the parts have more than {MOST_ENTRIES} blocks, {MOST_CHANNELS} channels or {MOST_NAME_BYTES} "
+                    "bytes of names together"
+                )
             if episode.metadata.length not in (None, record.length):
                 raise Refused(f"has {episode.metadata.length} timesteps, but the manifest declares {record.length}")
     except BaseException:
@@ -227,13 +212,6 @@ def _is_link(opening: Opening, name: str) -> bool:
         return False
 
 
-def _verify(part: Part, manifest: str) -> None:
-    with _blamed_on(part.record, manifest):
-        part.source.verify()
-    part.source.park()
-    part.source.keep()
-
-
 class _Whole:
     """The blocks of all parts joined along T, and the parts themselves."""
 
@@ -254,7 +232,7 @@ class _Whole:
     def members(self) -> Iterator[Member]:
         yield from self._own.blocks()
         joined = (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
-        yield from with_recording(joined, self._steps, lambda: self._joined, self.record().record)
+        yield from self.record().members(joined, lambda: self._joined)
         for part in self._parts:
             uri = raw(part.record.uri)
             group = Group(uri, partial(members, part.episode), error=part.episode.error)
@@ -273,7 +251,7 @@ class _Whole:
         return sum(part.record.length for part in self._parts)
 
     def _rate(self) -> float:
-        return self._parts[0].episode.rate() if self._parts else 0.0
+        return self._parts[0].episode.rate if self._parts else 0.0
 
     def faults(self) -> Iterator[Fault]:
         yield from faults(self._own)

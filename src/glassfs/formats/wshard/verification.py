@@ -124,22 +124,17 @@ def _extent_faults(episode: Episode) -> Iterator[Fault]:
     if overlaps.repaired or any(index.impossible(entry) for entry in entries):
         return  # the bytes of these blocks would count as gaps
     end = entries[0].end if entries else 0
-    for start, reached in [(entry.offset, entry.end) for entry in entries] + [(_end_of_data(episode, end), 0)]:
+    header = index.header
+    last = (header.schema_offset or min(header.total_size, index.source.size)) if entries else 0
+    for start, reached in [(entry.offset, entry.end) for entry in entries] + [(last, 0)]:
         if start - end > LARGEST_GAP:
             yield Fault("data", f"bytes {end} to {start} belong to no block")
         end = max(end, reached)
 
 
-def _end_of_data(episode: Episode, start: int) -> int:
-    """Return where the data end; ``start`` if there are none."""
-    header = episode.index.header
-    return (header.schema_offset or min(header.total_size, episode.index.source.size)) if start else 0
-
-
 def _metadata_faults(episode: Episode) -> Iterator[Fault]:
     found, length = episode.metadata, episode.metadata.length
-    for place, reason in found.faults:
-        yield Fault(place, reason)
+    yield from found.faults
     present = {entry.name for entry in episode.index}
     for name, descriptions in found.blocks.items():
         action = name.replace(b"signal/", b"action/", 1)
@@ -161,7 +156,7 @@ def _block_faults(episode: Episode) -> Iterator[Fault]:
                 continue
             try:
                 with metadata.room_for(episode.cache, entry.size):
-                    metadata.parse(episode.raw(entry), is_strict=True)
+                    metadata.parse(episode.data(entry, entry.size), is_strict=True)
             except Damaged as error:
                 yield Fault(entry.label, error.reason)
             continue
@@ -213,7 +208,7 @@ def _identity_faults(episode: Episode) -> Iterator[Fault]:
             continue
         digest = hashlib.sha256()
         try:
-            for piece in episode.raw(entry).pieces():
+            for piece in episode.data(entry, entry.size).pieces():
                 digest.update(piece)
         except Passing:
             raise
