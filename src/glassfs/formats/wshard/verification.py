@@ -170,36 +170,27 @@ def _block_faults(episode: Episode) -> Iterator[Fault]:
             yield Fault(entry.label, reason)
 
 
-def _identity(episode: Episode) -> tuple[dict[bytes, str], list[bytes]] | None:
-    """Return the SHA-256 by block that later writers store (§16), and the listed names without a block.
-
-    Returns None if there is no list.
-    """
-    present = {entry.name for entry in episode.index if entry.name is not None}
+def _identity_faults(episode: Episode) -> Iterator[Fault]:
+    """Yield blocks that differ from the SHA-256 by name that later writers store (§16), and names without a block."""
+    if not episode.index.find(IDENTITY):
+        return
+    present = set(episode.names())
     digests: dict[bytes, str] = {}
     missing: list[bytes] = []
     with episode.json(IDENTITY) as value:
-        listed = value.get("entries") if isinstance(value, dict) else None
-        if not isinstance(listed, dict):
-            return None
-        for text, digest in listed.items():
+        listed: Any = value.get("entries") if isinstance(value, dict) else None
+        has_list = isinstance(listed, dict)
+        for text, digest in listed.items() if has_list else ():
             name = text.encode("utf-8", "surrogatepass")
             if name in present:
                 digests[name] = str(digest)[:65]
             elif len(missing) < MOST_MISSING:
                 missing.append(name)
-    return digests, missing
-
-
-def _identity_faults(episode: Episode) -> Iterator[Fault]:
-    if not episode.index.find(IDENTITY):
-        return
-    identity = _identity(episode)
-    if identity is None:
+        value = listed = None  # its memory is not reserved any longer
+    if not has_list:
         if IDENTITY not in episode.damaged_metadata:
             yield Fault(label(IDENTITY), "lists no entries")
         return
-    digests, missing = identity
     for entry in episode.index:
         if entry.name is None or entry.name == IDENTITY:
             continue
