@@ -131,11 +131,3 @@ def test_damaged_files_are_refused_or_partly_readable(shown: Shown, name: str) -
                 shown.read(path)
             except OSError as error:
                 assert verdict != "accept", f"{path}: {error}"
-
-
-def test_the_collection_is_small() -> None:
-    """It is part of every checkout."""
-    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 2 << 20
-    for name in FORMATS:
-        assert len(containers(name)) > 10
-        assert len(VERDICTS[name]) > 15

@@ -18,7 +18,6 @@ from tests.batch.many import (
     cut_short,
     lines_of,
     many_links,
-    most_memory,
     robot,
     same_lines,
     sound,
@@ -134,13 +133,6 @@ def test_export_is_that_of_one_process(two_workers: str, tmp_path: Path) -> None
     )]
     assert files[0] == files[1]
     assert len(files[0]) > 50
-
-
-def test_memory_is_independent_of_the_number_of_containers(two_workers: str, tmp_path: Path) -> None:
-    folder = many_links(sound(tmp_path / "sound"), tmp_path / "data", 3000)
-    program = subprocess.Popen(command("verify", folder, "--scheduler", two_workers), stderr=subprocess.DEVNULL)
-    assert 0 < most_memory(program) < 200 << 10
-    assert program.returncode == 0
 
 
 def test_a_scheduler_that_ends_is_reported_in_one_line(tmp_path: Path) -> None:

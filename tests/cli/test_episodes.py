@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-import pyarrow.parquet
 import pytest
 
 from glassfs.cli.stopping import Stopped
@@ -73,23 +72,6 @@ def test_output_file_equals_the_file_in_a_mount(folder: Path, form: str, jobs: s
     assert (done.status, done.output, done.errors) == (0, b"", ["7 containers, 0 faults"])
     assert (tmp_path / f"all.{form}").read_bytes() == shown(folder, form)
     assert sorted(tmp_path.iterdir()) == sorted([folder, tmp_path / f"all.{form}"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_damaged_containers_are_left_out_as_in_a_mount(form: str) -> None:
-    done = glassfs("episodes", DATA, "--format", form, "--jobs", 2)
-    assert done.status == 1
-    assert done.output == shown(DATA, form)
-    assert any("malformed" in line for line in done.errors)
-
-
-def test_rows_are_printed_sorted_by_path(folder: Path) -> None:
-    done = glassfs("episodes", folder)
-    assert (done.status, done.errors) == (0, [])
-    assert done.output == shown(folder, "jsonl")
-    keys = [(row["container"].encode(), row["position"]) for row in map(json.loads, done.output.splitlines())]
-    assert keys == sorted(keys)
 
 
 def test_csv_follows_rfc_4180(folder: Path, tmp_path: Path) -> None:
@@ -220,18 +202,6 @@ def test_resume_refuses_foreign_rows_and_adds_missing_ones(table: Table) -> None
     assert not part.exists()
 
 
-def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None:
-    folder = many_links(robot(tmp_path / "robot", 50), tmp_path / "data", 500, ".kdb")
-    output = tmp_path / "all.jsonl"
-    program = subprocess.Popen(command("episodes", folder, "--output", output), stderr=subprocess.PIPE)
-    part = tmp_path / "all.jsonl.part"
-    wait_until(lambda: (part.exists() and part.stat().st_size) or program.poll() is not None)
-    program.terminate()
-    program.communicate()
-    assert not part.exists()
-    assert program.returncode == 0 or not output.exists()
-
-
 def test_a_signal_as_the_part_is_created_leaves_none(folder: Path, tmp_path: Path) -> None:
     def create_and_stop(name: str, *words: int, **more: int) -> int:
         descriptor = create(name, *words, **more)
@@ -271,14 +241,6 @@ def test_parquet_is_not_written_to_a_terminal(folder: Path) -> None:
         os.close(other)
     assert done.returncode == 1
     assert b"Parquet cannot be written to a terminal" in done.stderr
-
-
-def test_pyarrow_reads_the_parquet_files_of_shards(folder: Path, tmp_path: Path) -> None:
-    glassfs("episodes", folder, "--output", tmp_path / "all.parquet", "--shard", "0/2")
-    glassfs("episodes", folder, "--output", tmp_path / "rest.parquet", "--shard", "1/2")
-    tables = [pyarrow.parquet.read_table(tmp_path / name) for name in ("all.parquet", "rest.parquet")]
-    assert sum(table.num_rows for table in tables) == 21
-    assert tables[0].column_names == list(COLUMNS)
 
 
 def test_only_one_program_writes_a_file(tmp_path: Path) -> None:

@@ -73,22 +73,6 @@ def test_a_damaged_file_is_left_out_with_status_1(damaged: Path, tmp_path: Path)
     assert {path for path, _ in open_tree(damaged).walk()} == found.keys() | {"/signal/bad.npy"}
 
 
-def test_a_file_as_target_is_refused(store: Path, tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    target.write_text("keep me")
-    done = glassfs("export", store, target)
-    assert done.status == 1
-    assert target.read_text() == "keep me"
-    assert all(line.startswith("glassfs: ") for line in done.errors)
-
-
-def test_progress_shows_a_bar(store: Path, tmp_path: Path) -> None:
-    assert glassfs("export", store, tmp_path / "quiet").errors == []
-    loud = glassfs("export", "--progress", store, tmp_path / "loud")
-    assert loud.status == 0
-    assert "B/s" in "".join(loud.errors)
-
-
 def test_a_folder_is_exported_with_its_links(store: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

@@ -75,11 +75,6 @@ def test_a_password_is_refused_by_every_command(tmp_path: Path) -> None:
         fails(glassfs(*words), f"https://host/run.kdb: {CREDENTIALS}")
 
 
-@pytest.mark.parametrize("url", ["sftp://me@host/data", "abfss://container@account.dfs.core.windows.net/data"])
-def test_a_user_name_in_a_url_is_accepted(url: str) -> None:
-    assert located(url).path == "/"
-
-
 @pytest.mark.parametrize(("typed", "meant"), [
     ("s3:/bucket/run.kdb", "s3://bucket/run.kdb"), ("s3:bucket/run.kdb", "s3://bucket/run.kdb"),
     ("https:/host/run.kdb?X=hunter2", "https://host/run.kdb"), (" s3://bucket/run.kdb", "s3://bucket/run.kdb"),

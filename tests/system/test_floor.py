@@ -13,8 +13,6 @@ import pytest
 from benchmarks.data import Container, Dataset
 from benchmarks.sides import FLOOR, SIDES, Compiled, Place, Side
 
-from tests.mount.mounts import is_mounted, is_running
-
 MOST_OPEN = 512
 LARGE = (2 << 20) + 777  # more than one request, and no whole number of pages
 
@@ -87,24 +85,6 @@ def test_floor_shows_the_tree_unchanged(side: Side, tree: Path) -> None:
         with pytest.raises(OSError):
             (place.root / "new").touch()
         assert os.statvfs(place.root).f_files > MOST_OPEN
-
-
-def test_floor_ends_with_its_mount(side: Side, tree: Path) -> None:
-    with opened(side, tree) as place:
-        point, daemon = place.root, place.daemon
-        assert is_mounted(point) and daemon is not None and is_running(daemon)
-    assert not point.exists() and not is_running(daemon)
-
-
-def test_floor_reports_why_it_does_not_mount(side: Side, tree: Path, tmp_path: Path) -> None:
-    assert isinstance(side, Compiled)
-    for image, point, word in ((tmp_path / "none", tree, "none: No such"), (tree, tmp_path / "none", "none: No such")):
-        done = subprocess.run([side.program, image, point], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (1, "") and word in done.stderr
-    (tree / "link").symlink_to("large")
-    done = subprocess.run([side.program, tree, tree / "empty"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "floor: link: neither a file nor a directory\n")
-    assert not is_mounted(tree / "empty")
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="another reason would come first")
