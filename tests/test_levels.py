@@ -6,27 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.conftest import FEWEST_EXAMPLES, ROOT, adapt_settings
-
-
-@pytest.mark.parametrize(("level", "examples"), [("short", 20), ("all", 200), ("long", 4000)])
-def test_level_sets_the_number_of_examples(level: str, examples: int) -> None:
-    @settings(max_examples=200, deadline=1)
-    @given(st.integers())
-    def says_much(number: int) -> None: ...
-
-    @settings(max_examples=5)
-    @given(st.integers())
-    def says_little(number: int) -> None: ...
-
-    for test, expected in ((says_much, examples), (says_little, max(5, examples // 40))):
-        adapt_settings(test, level)
-        found = test._hypothesis_internal_use_settings  # type: ignore[attr-defined]
-        assert (found.max_examples, found.deadline) == (expected, None)
-    assert FEWEST_EXAMPLES <= 20
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize(("level", "marks"), [

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -135,22 +134,6 @@ def test_resume_after_a_signal_completes_the_report(faulty: Path, number: signal
     assert 1 <= len(lines_of(report)) < 1000
     resumed = glassfs("verify", faulty, "--report", report, "--resume", "--jobs", 2)
     assert resumed.errors == ["1,000 containers, 1,000 faults"]
-
-
-@pytest.mark.slow
-def test_work_of_a_killed_worker_is_repeated_once(faulty: Path, tmp_path: Path) -> None:
-    report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
-    with stuck(report, "verify", faulty, "--jobs", 2) as program:
-        before = len(lines_of(report))
-        for worker in children_of(program.pid):
-            if b"spawn_main" in Path(f"/proc/{worker}/cmdline").read_bytes():
-                os.kill(worker, signal.SIGKILL)
-        output, errors = program.communicate()
-    assert before < 1000
-    assert errors == b"1,000 containers, 1,000 faults\n"
-    assert set(Counter(output.splitlines()).values()) == {1}
-    glassfs("verify", faulty, "--report", whole)
-    assert same_lines(report, whole)
 
 
 def test_sigterm_ends_verify_of_a_large_container(tmp_path: Path) -> None:

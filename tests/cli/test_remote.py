@@ -26,7 +26,7 @@ SECRET = "hunter2"
 def bucket(store: Path, robot: Path) -> Bucket:
     return Bucket({
         "data/store.kas": store.read_bytes(), "data/sub/robot.kdb": robot.read_bytes(), "data/text.txt": b"text",
-        "lone.kas": store.read_bytes(),
+        "lone.kas": store.read_bytes(), "odd/plain": store.read_bytes(), "odd/wrong.kas": b"text",
     })
 
 
@@ -45,7 +45,7 @@ def web(bucket: Bucket) -> Iterator[HttpServer]:
 
 def test_commands_print_the_same_as_for_files(s3: S3Server, store: Path, robot: Path) -> None:
     options = ["-o", f"endpoint={s3.url}", "-o", "region=us-east-1"]
-    assert glassfs("ls", *options, "s3://bucket").lines == ["data/", "lone.kas/"]
+    assert glassfs("ls", *options, "s3://bucket").lines == ["data/", "lone.kas/", "odd/"]
     assert glassfs("ls", *options, "s3://bucket/data/").lines == ["store.kas/", "sub/", "text.txt"]
     assert glassfs("ls", *options, "s3://bucket/data/store.kas/nodes").lines == ["flags.npy", "time.npy"]
     assert glassfs("tree", *options, "s3://bucket/lone.kas").lines[1:] == glassfs("tree", store).lines[1:]
@@ -55,6 +55,21 @@ def test_commands_print_the_same_as_for_files(s3: S3Server, store: Path, robot: 
     episode = "episodes/0/meta/episode.json"
     both = glassfs("cat", *options, f"s3://bucket/data/sub/robot.kdb/{episode}", "s3://bucket/lone.kas/nodes/flags.npy")
     assert both.output == glassfs("cat", robot, episode).output + glassfs("cat", store, "nodes/flags.npy").output
+
+
+def test_names_decide_what_is_listed_as_a_container(s3: S3Server, store: Path, tmp_path: Path) -> None:
+    """A file with a container's name is a file to all commands that read it."""
+    options = ["-o", f"endpoint={s3.url}"]
+    assert glassfs("ls", *options, "s3://bucket/odd").lines == ["plain", "wrong.kas/"]
+    for words in (["ls", "-R"], ["tree"], ["export"]):
+        done = glassfs(*words, *options, "s3://bucket/odd", *[tmp_path / "out"][: words == ["export"]])
+        assert (done.status, done.errors) == (0, [])
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {
+        "plain": store.read_bytes(), "wrong.kas": b"text",
+    }
+    assert glassfs("cat", *options, "s3://bucket/odd", "wrong.kas").output == b"text"
+    assert glassfs("ls", *options, "s3://bucket/odd", "wrong.kas").lines == ["wrong.kas"]
+    assert glassfs("ls", *options, "s3://bucket/odd/plain").lines == glassfs("ls", store).lines
 
 
 def test_info_of_a_bucket(s3: S3Server, bucket: Bucket, store: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from glassfs import __version__
-from tests.cli.conftest import FRAMES, VALUES
+from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
 
 
@@ -169,11 +169,3 @@ def test_every_command_has_help() -> None:
         assert (done.status, done.errors) == (0, [])
         assert done.lines[0].startswith(f"Usage: glassfs {name}")
     assert glassfs("--version").lines == [f"glassfs {__version__}"]
-
-
-def test_frames_are_png_images(robot: Path) -> None:
-    from PIL import Image
-
-    for number in range(3):
-        raw = glassfs("cat", robot, f"episodes/0/images/cam/00000{number}.png").output
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(raw))), FRAMES[number])

@@ -51,7 +51,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """Where the classes below write their containers, once each; and how often these are damaged."""
     if request.cls is not None:
         request.cls.folder = tmp_path_factory.mktemp("containers")
-        request.cls.damaged_copies = scale(3, FormatTests.damaged_copies, 1000)
+        request.cls.damaged_copies = scale(3, 30, 1000)
         request.cls.most_seconds = MOST_SECONDS
 
 
@@ -326,7 +326,7 @@ def test_a_format_that_takes_the_magic_of_another_fails() -> None:
             yield b"\x89KAS\r\n\x1a\n" + bytes(56)
 
     with pytest.raises(AssertionError, match="also recognised by kastore"):
-        Imitator().test_is_recognised_by_no_built_in_format_besides()
+        Imitator().test_is_recognised_by_its_first_bytes()
 
 
 def test_a_format_that_opens_nothing_fails() -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from writers.idv import Codec, IdvWriter, Sparse, vector
+from writers.idv import Codec, IdvWriter, vector
 
 from glassfs.cache import BlockCache, Recipe
 from glassfs.content import Array, Document, Records
 from glassfs.errors import Damaged, GlassfsError, Refused
 from glassfs.formats.idv import columns
 from glassfs.formats.idv.blocks import MOST_DECODED
+from glassfs.formats.idv.table import IdvFile, read_header
 from glassfs.formats.registry import Opening, open_container
 from glassfs.view import data_of
 from glassfs.view.json import line
@@ -194,28 +195,13 @@ def test_short_texts_are_decoded_once(make: Callable[..., Path]) -> None:
 
 def test_few_opened_blocks_stay_in_memory(make: Callable[..., Path]) -> None:
     path = make(lambda view: view.add("t", ["text"] * 100), rows_per_block=1)
-    blocks = only(open_path(path), "columns/t").block.__self__._blocks
+    source = CountingSource(path)
+    opened = IdvFile(source, BlockCache(MIB), read_header(source))
+    blocks = opened.blocks(next(opened.columns()))
     runs = [blocks.run(number, blocks.codec.item) for number in range(MOST_DECODED)]
     assert all(blocks.run(number, blocks.codec.item) is run for number, run in enumerate(runs))
     blocks.run(MOST_DECODED, blocks.codec.item)
     assert blocks.run(0, blocks.codec.item) is not runs[0]
-
-
-@pytest.mark.parametrize("rows", [
-    [["a", "b"], Sparse(5, [1, 3], ["x", "y"]), [], Sparse(3, [], []), ["c"]],
-    [Sparse(4, [0, 3], ["x", "y"])] * 3,
-    [["a", "b"]] * 4,
-])
-def test_stored_elements_are_counted_like_one_by_one(make: Callable[..., Path], rows: list[object]) -> None:
-    path = make(lambda view: view.add("t", rows, vector("TextSpan")))
-    texts = only(open_path(path), "columns/t").block.__self__
-    vectors = texts._blocks.vectors(0)
-    stored = [0]
-    for row in rows:
-        length = row.length if isinstance(row, Sparse) else len(row)  # type: ignore[arg-type]
-        for slot in range(length):
-            stored.append(stored[-1] + (slot in row.indices if isinstance(row, Sparse) else 1))
-    assert [vectors.stored_at(element) for element in range(len(stored))] == stored
 
 
 def test_a_codec_of_too_many_dimensions_has_no_file(make: Callable[..., Path]) -> None:

@@ -19,8 +19,8 @@ from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.content import Data, Decoded, Extent, Location
 from glassfs.errors import Damaged, GlassfsError, TooLarge
-from glassfs.formats.idv.codecs import Codec, Item
-from glassfs.formats.idv.runs import Block, Run, run_of
+from glassfs.formats.idv.codecs import Codec
+from glassfs.formats.idv.runs import Block, Item, Run
 from glassfs.formats.idv.vectors import Vectors
 from glassfs.lru import LRU
 from glassfs.source import Source
@@ -132,7 +132,7 @@ class Blocks:
         """Return the values of a block of single values."""
         def open_run() -> Run:
             block = self.block(number)
-            return run_of(item, block, 0, block.rows)
+            return item.form(item, block, 0, block.rows)
 
         return self._decoded((self._key, number, item.label), open_run)
 

@@ -30,15 +30,13 @@ TAIL_SIZE = 8
 def faults(opened: IdvFile) -> Iterator[Fault]:
     """Yield every error except those that reading the contents reports."""
     yield from _table_faults(opened)
-    names = {column.number: name for column, _, name, _ in opened.shown()}
+    names = {column.number: name for column, name, _ in opened.shown()}
     for column in opened.columns():
         place = f"columns/{_text(names.get(column.number, column.name))}"
-        reason = opened.unreadable(column)
-        if reason:
-            yield Fault(place, reason)
+        if column.fault:
+            yield Fault(place, column.fault)
         else:
-            blocks = opened.blocks(column, opened.describe(column.codec_name, column.parameters))
-            yield from islice(_column_faults(blocks, place), MOST_FAULTS)
+            yield from islice(_column_faults(opened.blocks(column), place), MOST_FAULTS)
         yield from islice(_metadata_faults(opened, column, f"meta/{place}"), MOST_FAULTS)
     yield from islice(_layout_faults(opened), MOST_FAULTS)
 
@@ -139,16 +137,14 @@ def _metadata_faults(opened: IdvFile, column: Column, place: str) -> Iterator[Fa
 
 
 def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) -> Iterator[Fault]:
-    reason = opened.unknown_codec(entry)
-    if reason:
-        yield Fault(place, reason)
+    if entry.fault:
+        yield Fault(place, entry.fault)
         return
     blocks = opened.value(column, entry)
     with suppress(Damaged):
         yield from _block_faults(blocks, 0, place)
-    if opened.unreadable(column) is None:
-        codec = opened.describe(column.codec_name, column.parameters)
-        yield from _length_faults(codec, entry.kind, blocks.codec, place)
+    if column.fault is None:
+        yield from _length_faults(column.codec, entry.kind, entry.codec, place)
 
 
 def _length_faults(codec: Codec, kind: bytes, value: Codec, place: str) -> Iterator[Fault]:

@@ -14,11 +14,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from glassfs.cache.cores import CORES
-from glassfs.content import Location, Made, Parted, Regular
+from glassfs.content import Location, Made, Parted, Records, Regular
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks
-from glassfs.formats.idv.codecs import Item
-from glassfs.formats.idv.runs import Block, Texts
+from glassfs.formats.idv.runs import Block, Item, Texts
 from glassfs.formats.idv.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -166,13 +165,16 @@ class Indices(StoredValues):
 
 
 class RowEnds(Made):
-    """Offsets of rows among all (or all stored) elements, and the end: rows + 1 values of int64."""
+    """Offsets of rows among all elements (the stored ones if vectors have a known size), and the end.
+
+    These are rows + 1 values of int64.
+    """
 
     unit = 8
 
-    def __init__(self, blocks: Blocks, is_stored: bool) -> None:
+    def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._is_stored = is_stored
+        self._is_stored = blocks.codec.size > 0
 
     @property
     def rows(self) -> int:
@@ -202,19 +204,25 @@ class RowEnds(Made):
 
 
 class _Texts(NamedTuple):
-    """Texts ``[first, first + total)`` of block ``number``: single values, or elements of vectors."""
+    """Texts ``[first, first + total)`` of block ``number``: single values, or elements of vectors.
+
+    ``starts`` are where each list of them begins among the block's elements, and the end; without, they are no lists.
+    """
 
     blocks: Blocks
     number: int
     first: int
     total: int
+    starts: list[int] | None = None
 
     def read(self) -> list[Any]:
         if self.blocks.codec.dimensions is None:
             return list(self._run().values(self.first, self.total))
         vectors = self._vectors()
         texts: list[Any] = vectors.spread(vectors.run(self.blocks.codec.item), self.first, self.total).tolist()
-        return texts
+        if self.starts is None:
+            return texts
+        return [texts[start - self.first : end - self.first] for start, end in pairwise(self.starts)]
 
     def cost(self) -> int:
         """Return the peak memory of ``read``."""
@@ -236,60 +244,44 @@ class _Texts(NamedTuple):
         return vectors
 
 
-class TextRows:
-    """Texts, or vectors of texts as lists, in small groups of rows of one block."""
+def text_rows(key: bytes, blocks: Blocks) -> Records:
+    """Return the texts of a column, or its vectors of texts as lists, in small groups of rows of one block."""
+    # ML.NET puts fewer rows into a block the larger they are.
+    rows = max(1, min(TEXT_ROWS, blocks.rows_per_block // 8, TEXT_SLOTS // max(1, blocks.codec.size)))
+    groups = -(-blocks.rows_per_block // rows)
+    rest = blocks.rows_in(blocks.count - 1) if blocks.count else 0
 
-    def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
-        size = blocks.codec.size
-        # ML.NET puts fewer rows into a block the larger they are.
-        rows = max(1, min(TEXT_ROWS, blocks.rows_per_block // 8, TEXT_SLOTS // size if size else TEXT_ROWS))
-        self._rows = rows
-        self._groups = -(-blocks.rows_per_block // rows)
-        rest = blocks.rows_in(blocks.count - 1) if blocks.count else 0
-        self.count = max(0, blocks.count - 1) * self._groups + -(-rest // rows)
+    def texts(group: int) -> _Texts:
+        number, inside = divmod(group, groups)
+        first = inside * rows
+        end = min(first + rows, blocks.rows_in(number))
+        if blocks.codec.dimensions is None:
+            return _Texts(blocks, number, first, end - first)
+        vectors = blocks.vectors(number)
+        starts = [*vectors.elements_before(first, end - first).tolist(), vectors.elements]
+        if end < blocks.rows_in(number):
+            starts[-1] = int(vectors.elements_before(end, 1)[0])
+        return _Texts(blocks, number, starts[0], starts[-1] - starts[0], starts)
 
-    def group(self, group: int) -> list[Any]:
-        elements, starts = self._elements(group)
-        texts = elements.read()
-        return texts if starts is None else [texts[a - starts[0] : b - starts[0]] for a, b in pairwise(starts)]
-
-    def cost(self, group: int) -> int:
-        """Return the peak memory of ``group``."""
-        return self._elements(group)[0].cost()
-
-    def _elements(self, group: int) -> tuple[_Texts, list[int] | None]:
-        """Return the texts of a group; of vectors also where each row begins among the block's elements, and ends."""
-        number, inside = divmod(group, self._groups)
-        first = inside * self._rows
-        count = min(self._rows, self._blocks.rows_in(number) - first)
-        if self._blocks.codec.dimensions is None:
-            return _Texts(self._blocks, number, first, count), None
-        vectors = self._blocks.vectors(number)
-        starts = [*vectors.elements_before(first, count).tolist(), vectors.elements]
-        if first + count < self._blocks.rows_in(number):
-            starts[-1] = int(vectors.elements_before(first + count, 1)[0])
-        return _Texts(self._blocks, number, starts[0], starts[-1] - starts[0]), starts
+    return _records(key, blocks, max(0, blocks.count - 1) * groups + -(-rest // rows), texts)
 
 
-class TextSlots:
-    """The texts of a single value or vector, a few thousand at a time."""
+def text_slots(key: bytes, blocks: Blocks) -> Records:
+    """Return the texts of a single value or vector, a few thousand at a time."""
+    size = blocks.codec.size
+    slots = TEXT_SLOTS if size else MOST_TEXT_SLOTS
 
-    def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
-        self._slots = TEXT_SLOTS if blocks.codec.size else MOST_TEXT_SLOTS
-        self.count = -(-blocks.codec.size // self._slots) or 1
+    def texts(group: int) -> _Texts:
+        if blocks.codec.dimensions is None:
+            return _Texts(blocks, 0, 0, 1)
+        first = group * slots
+        left = blocks.vectors(0).elements - first
+        return _Texts(blocks, 0, first, min(left, slots) if size else left)
 
-    def group(self, group: int) -> list[Any]:
-        return self._elements(group).read()
+    return _records(key, blocks, -(-size // slots) or 1, texts)
 
-    def cost(self, group: int) -> int:
-        """Return the peak memory of ``group``."""
-        return self._elements(group).cost()
 
-    def _elements(self, group: int) -> _Texts:
-        if self._blocks.codec.dimensions is None:
-            return _Texts(self._blocks, 0, 0, 1)
-        first = group * self._slots
-        left = self._blocks.vectors(0).elements - first
-        return _Texts(self._blocks, 0, first, min(left, self._slots) if self._blocks.codec.size else left)
+def _records(key: bytes, blocks: Blocks, count: int, texts: Callable[[int], _Texts]) -> Records:
+    return Records(
+        key, count, lambda group: texts(group).read(), blocks.codec.type_name, lambda group: texts(group).cost(),
+    )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Data
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.idv import wire
-from glassfs.formats.idv.codecs import Form, Item
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -353,17 +353,35 @@ def _character_border(piece: bytearray) -> int:
     return len(piece)
 
 
-_RUNS: dict[Form, type[Run]] = {
-    Form.PLAIN: Run, Form.BITS: Bits, Form.OLD_BITS: OldBits, Form.TIMES: Times, Form.ZONED_TIMES: ZonedTimes,
-    Form.OFFSETS: Offsets, Form.TEXTS: Texts,
-}
+@dataclass(frozen=True)
+class Item:
+    """A primitive type: its ML.NET name, NumPy dtype (``""`` for text), and the runs that it is stored in.
 
+    A value is ``width`` bytes: an array of shape ``tail`` of the dtype. ``parts`` are the items that show it where one
+    array cannot, each with its ``label``. ``count`` is the number of values of a key.
+    """
 
-def run_of(item: Item, block: Block, base: int, total: int) -> Run:
-    """Return ``total`` values of ``item`` at offset ``base`` of a block."""
-    return _RUNS[item.form](item, block, base, total)
+    type_name: str
+    dtype: str
+    width: int
+    form: type[Run] = Run
+    tail: tuple[int, ...] = ()
+    label: str = ""
+    parts: tuple[Item, ...] = ()
+    count: int | None = None
 
+    @property
+    def is_text(self) -> bool:
+        return self.form is Texts
 
-def stored_size(item: Item, count: int) -> int:
-    """Return the bytes of a run of ``count`` values, or the least it can have."""
-    return _RUNS[item.form].stored_size(item, count)
+    @property
+    def unit(self) -> str:
+        """The dtype for moving values unchanged."""
+        if self.is_text:
+            return "O"
+        return "V16" if self.width == 16 else f"<i{self.width}"
+
+    @property
+    def arrays(self) -> tuple[Item, ...]:
+        """The items to show, one array each."""
+        return self.parts or (self,)
