@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,7 @@ import pytest
 import tskit
 
 from glassfs.errors import Damaged
-from glassfs.formats.kastore import FORMAT
 from glassfs.library import open_tree
-from glassfs.testing import FormatTests
-from tests.conftest import Scale
 from tests.formats.derived import whole
 from tests.formats.rows import assert_array, assert_runs, look_through, table_file, tables_of
 from tests.formats.test_tskit import rewritten
@@ -131,20 +128,6 @@ def test_appended_stores_have_tables_of_their_own(trees: Path) -> None:
 def test_other_stores_have_none(tmp_path: Path) -> None:
     path = rewritten({"nodes/time": np.zeros(3), "nodes/flags": np.zeros(3, "u4")}, tmp_path / "some.kas")
     assert tables_of(open_path(path)) == {}
-
-
-class TestTrees(FormatTests):
-    """The conformance class with a tree sequence, including its tables."""
-
-    format = FORMAT
-
-    @pytest.fixture(autouse=True)
-    def _written(self, trees: Path, scale: Scale) -> None:
-        self.trees = trees
-        self.damaged_copies = scale(2, 10, 100)
-
-    def containers(self) -> Iterable[Path | bytes]:
-        return [self.trees]
 
 
 def documents_in(path: Path) -> dict[str, list[Any]]:

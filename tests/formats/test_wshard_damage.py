@@ -6,15 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from writers.wshard import WShardWriter
 
 from glassfs.content import Array, Blob
 from glassfs.content.model import Stored
 from glassfs.errors import Damaged, Refused, Unrecognised
 from glassfs.formats.registry import open_container
-from tests.formats.exercise import NUMBERS, exercise, peak_memory
+from tests.formats.exercise import peak_memory
 from tests.formats.test_fuzz import ARRAY, fill
 from tests.formats.test_fuzz import sound as sound_named
 from tests.formats.wshard_files import (
@@ -233,15 +231,3 @@ def test_parsed_metadata_reserve_memory_for_their_values(
     monkeypatch.setattr(given.cache, "reserved", lambda size: (sizes.append(size), reserve(size))[1])
     assert peak_memory(lambda: open_container(given)) < sum(sizes) < 256 << 20
     assert given.cache.used == 0
-
-
-FIELD = st.one_of(st.integers(0, 300), st.integers(0, (1 << 64) - 1), st.sampled_from(NUMBERS))
-
-
-@settings(max_examples=150)
-@given(st.sampled_from(["none", "zstd", "lz4"]), st.sampled_from(["signal/x", "meta/channels", "meta/episode"]),
-       FIELD, FIELD, FIELD, st.integers(0, 15))
-def test_entries_of_any_numbers_raise_only_known_errors(
-    codec: str, name: str, offset: int, stored: int, original: int, flags: int,
-) -> None:
-    exercise(with_entry(sound(codec), name, offset=offset, stored=stored, original=original, flags=flags))
