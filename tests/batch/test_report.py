@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
@@ -19,8 +20,8 @@ from tests.batch.many import lines_of
 HOSTILE = ["a\nb", '"}\n{"path": "x"', "\udcff\udc80", "\u2028\x85\x1b[2K", "\0", "ü" * 300, ""]
 
 
-def written(path: Path, is_resumed: bool = False) -> Report:
-    return Report(str(path), "verify", is_resumed)
+def written(path: Path, is_resumed: bool = False) -> closing[Report]:
+    return closing(Report(str(path), "verify", is_resumed))
 
 
 def faults(report: Report, path: str, version: str = "1") -> int | None:

@@ -32,6 +32,7 @@ def test_paths_in_the_source_are_completed(command: str, store: Path) -> None:
 def test_other_words_are_completed(store: Path) -> None:
     """A single match that is a directory is offered with its contents, so that no shell appends a space."""
     assert offered("um") == ["plain,umount"]
+    assert offered("mount", "some") == offered("umount", "some") == ["file,some"]
     assert offered("ls", store, "no") == ["plain,nodes/flags.npy", "plain,nodes/time.npy"]
     assert offered("cat", store, "zeros.npy", "nodes/t") == ["plain,nodes/time.npy"]
     assert offered("export", store, "zeros.npy", "/tmp/so") == ["dir,/tmp/so"]

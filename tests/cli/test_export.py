@@ -85,15 +85,6 @@ def test_a_folder_is_exported_with_its_links(store: Path, tmp_path: Path) -> Non
     assert (tmp_path / "out" / "s.kas" / "zeros.npy").stat().st_size == 128 + 4_000_000
 
 
-def test_open_tree_bounds_the_cache(damaged: Path, tmp_path: Path) -> None:
-    """A block larger than the budget is spooled to a file in the given folder."""
-    tree = open_tree(damaged, cache_size=1000, spool=str(tmp_path))
-    assert np.frombuffer(tree.file("/signal/good.npy").read(128, 8000), "f4")[-1] == 1999
-    assert tree.root.origin.services.cache.budget == 1000
-    assert any(str(tmp_path) in os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
-               if os.path.lexists(f"/proc/self/fd/{name}"))
-
-
 def test_open_tree_raises_documented_errors(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("text")

@@ -6,8 +6,6 @@ import gc
 import io
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -71,14 +69,13 @@ def test_source_and_path_may_have_escaped_names(store: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["ls", "tree"])
-def test_errors_name_a_missing_path_as_typed(command: str, tmp_path: Path) -> None:
+def test_errors_name_a_missing_path_as_typed(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    for place in ("none.kas", "folder/none.kas", "folder/none/none", "none/none.kas"):
-        fails(glassfs(command, tmp_path / place), f"{tmp_path}/{place}: No such file or directory")
-    done = subprocess.run(
-        [sys.executable, "-m", "glassfs", command, "none.kas/x"], cwd=tmp_path, capture_output=True, check=False,
-    )
-    assert done.stderr == b"glassfs: none.kas/x: No such file or directory\n"
+    for place in (f"{tmp_path}/none.kas", "none.kas", "folder/none.kas", "folder/none/none", "none/none.kas"):
+        fails(glassfs(command, place), f"{place}: No such file or directory")
 
 
 def test_a_missing_path_gets_a_suggestion(store: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,14 @@ import pyarrow.parquet as pq
 
 from glassfs.content import Container, Content, Table, members_of
 from glassfs.library import open_tree
+from tests.formats.derived import whole
 from tests.helpers import file_data
 
 MOST_SLOTS = 64
 def table_file(path: Path, name: str) -> pa.Table:
     """Read a table in the tree of a container; check its size and ranges."""
     with open_tree(path, views="parquet") as tree:
-        file = tree.file(name)
-        size, chance = file.size, random.Random(1)
-        whole = file.read(0, size)
-        assert len(whole) == size
-        for _ in range(10):
-            start = chance.randrange(size)
-            end = min(size, start + chance.choice((1, 50, 5000)))
-            assert file.read(start, end - start) == whole[start:end]
-    return pq.read_table(io.BytesIO(whole))
+        return pq.read_table(io.BytesIO(whole(tree.file(name))))
 
 
 def tables_of(container: Container) -> dict[bytes, Table]:

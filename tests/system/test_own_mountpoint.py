@@ -129,14 +129,17 @@ def test_printed_command_can_be_typed(here: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "name"), [
-    ("a.b.kdb", "a.b"), ("run.wshard.partial", "run"), ("plain", "plain-glassfs"), (".hidden", ".hidden-glassfs"),
-    ("-o.kas", "./-o"),
+    ("else/a.b.kdb", "a.b"), ("run.wshard.partial", "run"), ("else/plain", "plain-glassfs"),
+    ("else/.hidden", ".hidden-glassfs"), ("else/-o.kas", "./-o"), ("s3://bucket/datasets", "datasets-glassfs"),
+    ("s3://bucket", "bucket-glassfs"), ("s3://bucket/run.kdb", "run"), ("s3://bucket/run.kdb/", "run.kdb-glassfs"),
+    ("https://host/run.kdb?X-Amz-Signature=secret", "run"), ("https://host:8000/", "host-glassfs"),
+    ("https://host/a%0A.kas", "a%0A"), ("https://host/-x.kas", "./-x"),
 ])
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, name: str) -> None:
     monkeypatch.chdir(tmp_path)
-    own = make(f"somewhere/else/{source}")
-    assert (own.name, own.path) == (name, str(tmp_path / name))
-    assert own.path == os.path.realpath(own.name)
+    own = make(source)
+    assert (own.name, own.path) == (name, os.path.join(tmp_path, os.path.basename(name)))
+    assert os.listdir(tmp_path) == [os.path.basename(name)]
     own.remove()
     own.remove()
     assert os.listdir(tmp_path) == []

@@ -134,12 +134,12 @@ def opened(source: str, views: str = "", connection: Connection = Connection()) 
         name = name_of(source)
         raise click.ClickException(f"{name}: {reason_of(error, name)}") from error
     except NotFound as error:
-        raise _with_hint(error, source) from None
+        raise with_hint(error, source) from None
     with tree:
         yield tree
 
 
-def _with_hint(error: NotFound, source: str) -> NotFound:
+def with_hint(error: NotFound, source: str) -> NotFound:
     """Add the URL that a missing name may stand for."""
     from glassfs.source.remote.options import meant_by
 
@@ -156,7 +156,7 @@ def opened_sources(source: str, connection: Connection = Connection()) -> Iterat
     try:
         sources = open_sources([source], connection=connection)
     except NotFound as error:
-        raise _with_hint(error, source) from None
+        raise with_hint(error, source) from None
     with sources.tree:
         yield sources
 

@@ -8,21 +8,13 @@ import click
 
 from glassfs.batch.contract import Settings
 from glassfs.batch.shards import Shard
-from glassfs.cli.common import (
-    complain,
-    connection_option,
-    located,
-    lookup,
-    nodes_from,
-    opened,
-    views_option,
-)
+from glassfs.cli.common import connection_option, located, lookup, nodes_from, opened, views_option
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.export_many import export_many, report_failure
 from glassfs.cli.exporting import Export
 from glassfs.cli.many import many_options, planned
 from glassfs.cli.progress import Progress
-from glassfs.cli.stopping import Stopped, stoppable
+from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, names_below, opened_target
 from glassfs.errors import GlassfsError
 from glassfs.source import Connection, is_url
@@ -66,20 +58,17 @@ def command(
         try:
             if plan.is_plain:
                 with (
-                    stoppable(), opened_target(folder, tree.root.mode, existing, source) as target,
+                    stoppable(can_resume=True), opened_target(folder, tree.root.mode, existing, source) as target,
                     Progress(lambda: _sizes(tree, starts), progress) as bar,
                 ):
                     failed = report_failure(name, folder, bar.aside)
                     failures = Export(tree, source, target, existing, bar, failed).run(starts)
             else:
-                with stoppable():
+                with stoppable(can_resume=True):
                     settings = Settings(views, connection)
                     failures = export_many(plan, tree, source, starts, folder, existing, settings, progress)
         except NotWritten as error:
             raise click.ClickException(f"{folder}: {error}") from error
-        except Stopped as stopped:
-            complain(f"{stopped}; continue with --resume")
-            return stopped.status
     if failures:
         raise click.ClickException(f"{name}: {failures} of its files and directories were not written")
     return 0

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,12 +19,11 @@ from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.opening import Opener
 from glassfs.batch.run import Plan, Run
 from glassfs.batch.shards import Shard
-from glassfs.batch.unexpected import as_fault
-from glassfs.cli.common import complain, connection_option, reason_of
-from glassfs.cli.many import counted, found_under, many_options, planned
+from glassfs.cli.common import connection_option, reason_of
+from glassfs.cli.many import counted, fault_of, found_under, many_options, planned
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
-from glassfs.cli.stopping import Stopped, stoppable
+from glassfs.cli.stopping import stoppable
 from glassfs.content import Image, Json
 from glassfs.errors import GlassfsError, Passing, Unrecognised
 from glassfs.source import Connection, Named
@@ -64,12 +64,8 @@ def command(
     """
     plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=True)
     search = found_under(sources, connection)
-    try:
-        with stoppable(), progress_over(search, shard, progress) as bar:
-            run = _run(plan, search, connection, bar, as_json)
-    except Stopped as stopped:
-        complain(f"{stopped}; continue with --resume" if report else str(stopped))
-        return stopped.status
+    with stoppable(can_resume=bool(report)), progress_over(search, shard, progress) as bar:
+        run = _run(plan, search, connection, bar, as_json)
     if not as_json:
         click.echo(f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}", err=True)
     return 1 if run.faults else 0
@@ -104,7 +100,7 @@ class Verification:
     report: Callable[[str, Fault], None] | None = None
 
     def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
-        with Opener(self.settings) as opener:
+        with closing(Opener(self.settings)) as opener:
             for item in items:
                 yield self._outcome(item.found, opener)
 
@@ -136,13 +132,10 @@ def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Fault]
             if not seen & {sentence, f"{place}: {sentence}"}:
                 yield Fault(place, reason, is_passing)
             seen.add(sentence)
-    except GlassfsError as error:
+    except Exception as error:
         if isinstance(error, Unrecognised) and not found.is_named:
             raise
-        yield Fault("", reason_of(error, name), isinstance(error, Passing))
-    except Exception as error:
-        fault = as_fault(error, name)
-        yield Fault("", fault.reason, isinstance(fault, Passing))
+        yield fault_of(error, name)
 
 
 def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Finding]:
