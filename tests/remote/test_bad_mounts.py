@@ -25,7 +25,7 @@ from tests.mount.mounts import Mount, glassfs, is_running
 from tests.remote.conftest import Serving
 from tests.remote.faults import Cut, Fault, Garbage, Length, Redirect, Reset, Stall, Status, Whole, for_each
 from tests.remote.s3 import Bucket, S3Server
-from tests.remote.test_bad_networks import ODD_NAMES, is_part
+from tests.remote.test_bad_networks import is_part
 from tests.security.users import STRANGER, Child
 from tests.waiting import wait_until
 
@@ -63,13 +63,6 @@ def test_lasting_faults_spare_other_files(fault: Fault, serving: Serving, mounte
         server.faults = ()
         wait_until(lambda: errno_of(mount.path / "bad", 1 << 20) == 0)
         assert (mount.path / "bad").read_bytes() == CONTENT
-
-
-@pytest.mark.slow
-def test_denied_object_is_eacces(serving: Serving, mounted: Mounted) -> None:
-    with serving(Bucket({"data/bad": CONTENT})) as server, mounted("s3://bucket/data") as mount:
-        server.faults = for_each(Status(403), is_part)
-        assert errno_of(mount.path / "bad") == errno.EACCES
 
 
 @pytest.mark.slow
@@ -115,21 +108,6 @@ def test_replaced_container_is_estale_then_new(serving: Serving, mounted: Mounte
         wait_until(lambda: "some.kas" not in os.listdir(mount.path))
 
 
-@pytest.mark.slow
-def test_odd_names_are_mounted(serving: Serving, mounted: Mounted) -> None:
-    contents = {f"data/{name}": b"odd" for name in ODD_NAMES} | {"data/good": b"good", "data/" + "l" * 300: b"long"}
-    with serving(Bucket(contents)), mounted("s3://bucket/data") as mount:
-        names = os.listdir(mount.path)
-        assert {"good", "new%0Aline", "tab%09stop", "folder%0A", "bad%FF", "%01", "a", "under"} < set(names)
-        assert not {"", "..", "up", "slash"} & set(names)
-        assert (mount.path / "good").read_bytes() == b"good"
-        assert errno_of(mount.path / "new%0Aline") == errno_of(mount.path / "bad%FF") == errno.EIO
-        assert os.listdir(mount.path / "folder%0A") == ["inside"]
-        assert all(line.isprintable() for line in mount.log_lines())
-        done = subprocess.run(["ls", "-lR", mount.path], capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-
 # Silent servers
 
 
@@ -172,22 +150,6 @@ def test_silent_server_fails_reads_and_nothing_else(many_arrays: Path, serving: 
                 thread.join()
         finally:
             server.release()
-
-
-@pytest.mark.slow
-def test_cached_bytes_are_read_while_the_server_is_away(
-    many_arrays: Path, serving: Serving, mounted: Mounted,
-) -> None:
-    with (
-        serving(Bucket({"data/many.kas": many_arrays})) as server,
-        mounted("s3://bucket/data", options=["timeout=1", "poll=0.1"]) as mount,
-    ):
-        path = mount.path / "many.kas/array03.npy"
-        data = path.read_bytes()
-        with server.away():
-            assert path.read_bytes() == data
-            assert errno_of(mount.path / "many.kas/array30.npy", 800_000) == errno.EIO
-        wait_until(lambda: errno_of(mount.path / "many.kas/array30.npy", 800_000) == 0)
 
 
 # The disk cache

@@ -44,7 +44,7 @@ SHORT = 0.6
 
 FAULTS: dict[str, Fault] = {
     "cut": Cut(1000), "cut at once": Cut(0), "reset": Reset(), "reset in the middle": Reset(1000), "garbage": Garbage(),
-    "503": Status(503), "429": Status(429, retry_after=0), "500": Status(500, body=b"<Code>InternalError</Code>"),
+    "503": Status(503), "429": Status(429), "500": Status(500, body=b"<Code>InternalError</Code>"),
     "whole": Whole(), "longer": Length(10), "shorter": Length(-10), "longer, in chunks": Length(10, "chunks"),
     "shorter, in chunks": Length(-10, "chunks"), "longer than promised": Length(10, "lie"),
     "shorter than promised": Length(-10, "lie"),

@@ -133,23 +133,6 @@ def test_random_reads_fetch_a_block_each(large: Path, serving: Serving) -> None:
         assert all(0 < request.sent <= BLOCK for request in server.requests)
 
 
-@pytest.mark.slow
-def test_random_reads_through_a_mount(large: Path, serving: Serving, mounted: Mounted) -> None:
-    """The kernel may read ahead, so requests may be larger."""
-    with serving(Bucket({"large.kas": large})) as server, mounted("s3://bucket/large.kas") as mount:
-        number = os.open(mount.path / "data.npy", os.O_RDONLY)
-        first = os.fstat(number).st_size - (256 << 20)
-        os.posix_fadvise(number, 0, 0, os.POSIX_FADV_RANDOM)
-        chance = random.Random(2)
-        server.reset()
-        for _ in range(100):
-            offset = chance.randrange((256 << 20) - 4096)
-            assert os.pread(number, 4096, first + offset) == expected(offset, 4096)
-        os.close(number)
-        assert server.count() <= 100
-        assert all(request.sent <= BLOCK for request in server.requests)
-
-
 def test_large_folder_costs_one_request_a_page(serving: Serving, mounted: Mounted, scale: Scale) -> None:
     pages = scale(2, 10)
     with serving(Bucket({f"data/{number:05d}.kdb": b"x" for number in range(pages * PAGE)})) as server:

@@ -74,21 +74,6 @@ def test_equal_versions_share_pages(server: CountingServer) -> None:
 # Memory
 
 
-def test_only_pages_with_waiting_readers_exceed_the_budget(server: CountingServer) -> None:
-    facts = server.put(200 * M)
-    paged = opened(server, facts, 4 * M)
-    read_all(paged, facts, 128 * K, 0, 4 * M)
-    gate = Gate(server)
-    with ThreadPoolExecutor(48) as threads:
-        readers = [threads.submit(read, paged, 10 * M + place * 3 * M, 4 * K) for place in range(48)]
-        wait_until(lambda: len(gate.waiting) >= 48)
-        assert paged._cache.used <= 4 * M + 48 * PAGE
-        gate.open()
-        for place, reader in enumerate(readers):
-            assert reader.result() == content(facts, 10 * M + place * 3 * M, 4 * K)
-    assert paged._cache.used <= 4 * M
-
-
 @pytest.mark.parametrize("budget", [0, PAGE, BLOCK])
 def test_tiny_budgets_are_enough(server: CountingServer, budget: int) -> None:
     facts = server.put(5 * M)
