@@ -130,10 +130,6 @@ def log_of(path: Path, packages: Path) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_warnings_are_logged_with_the_containers_name(installed: Path, wave: Path) -> None:
-    assert log_of(wave, installed) == [f"WARNING:glassfs.formats.registry:{wave}: lyrics.txt: has no words"]
-
-
 def test_built_in_formats_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that recognizes every file gets only those that no built-in format recognizes."""
     greedy = replace(FORMAT, name="greedy", recognises=lambda head: True)
