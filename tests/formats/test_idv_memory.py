@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import struct
 import weakref
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +14,14 @@ import pytest
 from writers.idv import Codec, IdvWriter, vector
 
 from glassfs.cache import BlockCache, Recipe
-from glassfs.content import Array, Document, Records
-from glassfs.errors import Damaged, GlassfsError, Refused
+from glassfs.content import Array
+from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import columns
 from glassfs.formats.idv.blocks import MOST_DECODED
 from glassfs.formats.idv.table import IdvFile, read_header
 from glassfs.formats.registry import Opening, open_container
-from glassfs.view import data_of
 from glassfs.view.json import line
-from tests.formats.exercise import peak_memory
+from tests.formats.exercise import peak_memory, visit
 from tests.formats.idv_files import MIB, only, raw_column, records, schema
 from tests.formats.test_fuzz import idv
 from tests.helpers import CountingSource, contents_of, open_path
@@ -47,20 +44,11 @@ def test_nothing_of_a_closed_container_is_alive(
     try:
         source = CountingSource(path)
         container = open_container(Opening(source, cache))
-        alive = [weakref.ref(source)]
-        for contents in contents_of(container.root).values():
-            for content in contents:
-                try:
-                    if isinstance(content, Array):
-                        alive.append(weakref.ref(content.data))
-                        content.data.whole()
-                    elif isinstance(content, Records):
-                        for number in range(content.blocks):
-                            content.block(number)
-                    elif isinstance(content, Document):
-                        content.value()
-                except GlassfsError:
-                    assert is_damaged
+        contents = [content for found in contents_of(container.root).values() for content in found]
+        alive = [weakref.ref(content.data) for content in contents if isinstance(content, Array)]
+        alive.append(weakref.ref(source))
+        for content in contents:
+            visit(content)
         list(container.check())
         container.close()
         del source, container, contents, content
@@ -142,28 +130,6 @@ def test_refused_prefetches_are_retried_in_order(
 
 
 # -- memory ----------------------------------------------------------------------------------------
-
-def test_long_texts_reserve_memory(make: Callable[..., Path]) -> None:
-    """However many threads measure or read them at the same time."""
-    text = "\U0001f600é" * MIB
-    path = make(lambda view: view.add("t", [text]))
-    cache = BlockCache(256 * MIB)
-    content = only(open_container(Opening(CountingSource(path), cache)), "columns/t")
-    most = []
-    taken = cache.memory.reserve_now
-    cache.memory.reserve_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
-    cost = content.cost(0)
-    assert cost >= 40 * MIB
-    expected = len(json.dumps(text, ensure_ascii=False).encode()) + 1
-    with ThreadPoolExecutor(4) as threads:
-        files = [data_of(content, cache, (number,)) for number in range(4)]
-        assert list(threads.map(lambda file: file.size, files)) == [expected] * 4
-    assert sum(size == cost for size in most) == 4  # to measure them
-    assert files[0].read(0, expected) == json.dumps(text, ensure_ascii=False).encode() + b"\n"
-    assert sum(size >= cost for size in most) == 5  # to make the lines
-    cache.clear()
-    assert cache.used == 0
-
 
 TEXTS = {
     "plain": ["plain text " * 30] * 500, "escapes": ["\1" * (2 * MIB)], "wide": ["\U0001f600é" * MIB],

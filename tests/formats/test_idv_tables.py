@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +12,8 @@ import pytest
 from writers.idv import Codec, IdvWriter, Sparse, key, vector
 
 from glassfs.content import Array, Container, Content, Group, Records, members_of
-from glassfs.content import table as content_table
-from glassfs.errors import Damaged
 from glassfs.formats.registry import open_container
-from glassfs.library import open_tree
-from glassfs.source.local import LocalSource
-from tests.formats.idv_files import EPOCH, entry
+from tests.formats.idv_files import EPOCH
 from tests.formats.rows import assert_array, assert_runs, npy, shown_name, table_file, tables_of
 from tests.helpers import CountingSource, file_data, open_path, opening
 
@@ -126,47 +120,6 @@ def test_a_table_reads_nothing_before_its_columns_are_asked_for(make: Callable[.
     assert source.bytes_read - before < source.size // 4
 
 
-def test_sizes_of_fixed_columns_need_no_blocks(make: Callable[..., Path]) -> None:
-    def fill(view: IdvWriter) -> None:
-        view.add("A", np.random.default_rng(1).normal(size=100_000), compression="none")
-        view.add("B", np.random.default_rng(1).normal(size=(100_000, 3)), compression="none")
-
-    path = make(fill)
-    read: list[int] = []
-    scatter = LocalSource.scatter
-
-    def counting(source: LocalSource, buffers: Any, offset: int) -> None:
-        read.append(sum(map(len, buffers)))
-        scatter(source, buffers, offset)
-
-    with patch.object(LocalSource, "scatter", counting), open_tree(path, views="parquet") as tree:
-        assert tree.file("columns.parquet").size > 3_000_000
-        assert 0 < sum(read) < 200_000
-
-
-def test_without_columns_or_with_very_many_there_is_no_table(make: Callable[..., Path]) -> None:
+def test_without_columns_there_is_no_table(make: Callable[..., Path]) -> None:
     assert tables_of(open_path(make(lambda view: None, rows=3))) == {}
-    path = make(every_type)
-    assert list(tables_of(open_path(path))) == [b"columns"]
-    with patch.object(content_table, "WIDEST", 5), open_tree(path, views="parquet") as tree:
-        assert "columns.parquet" not in {node.name for node in tree.root.listing()}
-        assert b"columns is too wide to be shown, at most 5 are" in tree.root.xattrs()["user.glassfs.error"]
-
-
-def test_a_damaged_block_costs_the_ranges_that_need_it(make: Callable[..., Path]) -> None:
-    def fill(view: IdvWriter) -> None:
-        view.add("A", np.arange(30_000.0))
-        view.add("B", np.arange(30_000.0))
-
-    path = make(fill, rows_per_block=100)
-    sound, stored = table_file(path, "columns.parquet"), bytearray(path.read_bytes())
-    _, offset, _ = entry(bytes(stored), 0, 250)
-    stored[offset : offset + 8] = b"\xff" * 8
-    path.write_bytes(stored)
-    with open_tree(path, views="parquet") as tree:
-        file = tree.file("columns.parquet")
-        assert np.arange(24_900.0).tobytes() in file.read(0, 8 * 25_000)
-        with pytest.raises(Damaged):
-            file.read(8 * 25_000, 8 * 200)
-        behind = 8 * 26_000
-        assert sound["B"].to_numpy().tobytes() in file.read(behind, file.size - behind)
+    assert list(tables_of(open_path(make(every_type)))) == [b"columns"]

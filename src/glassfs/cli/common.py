@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from glassfs.arguments import harmless
 from glassfs.content import Array, Image
-from glassfs.errors import GlassfsError, NotADirectory, NotFound, Refused
+from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.library import open_tree
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
@@ -130,9 +130,6 @@ def opened(source: str, views: str = "", connection: Connection = Connection()) 
     """Open the tree of one source for a ``with``. Errors name it as it was typed."""
     try:
         tree = open_tree(source, views=views, connection=connection)
-    except Refused as error:
-        name = name_of(source)
-        raise click.ClickException(f"{name}: {reason_of(error, name)}") from error
     except NotFound as error:
         raise with_hint(error, source) from None
     with tree:
