@@ -120,7 +120,8 @@ class Blocks:
                     raise TooLarge(reason, self.file.source.name, self._part)
                 elements, stored = array("q", [0]), array("q", [0])
                 for number in range(self.count):
-                    vectors = Vectors(self._header(number), self.codec, is_header=True)
+                    header = self.block(number, 12 + 8 * self.rows_in(number))  # up to the end of its counts
+                    vectors = Vectors(header, self.codec, is_header=True)
                     if max(elements[-1] + vectors.elements, stored[-1] + vectors.stored) > MOST_ELEMENTS:
                         raise self._damage("makes the column larger than the largest file", number)
                     elements.append(elements[-1] + vectors.elements)
@@ -169,15 +170,10 @@ class Blocks:
         stored = self.locate(0)
         return Location(stored.offset, stored.length, self.compression)
 
-    def block(self, number: int) -> Block:
-        return self._block(number, self._data(number, None))
-
-    def _header(self, number: int) -> Block:
-        """Return a block of vectors decompressed only up to the end of its counts."""
-        return self._block(number, self._data(number, 12 + 8 * self.rows_in(number)))
-
-    def _block(self, number: int, data: tuple[Data, int]) -> Block:
-        return Block(*data, self.rows_in(number), self.file.source.name, self._part_of(number))
+    def block(self, number: int, needed: int | None = None) -> Block:
+        """Return a block, of which at most the first ``needed`` bytes may be read."""
+        data, size = self._data(number, needed)
+        return Block(data, size, self.rows_in(number), self.file.source.name, self._part_of(number))
 
     def _data(self, number: int, needed: int | None) -> tuple[Data, int]:
         """Return the block's raw bytes and their number. At most the first ``needed`` bytes may be read."""

@@ -17,7 +17,7 @@ from glassfs.content import Extent, Fault
 from glassfs.errors import Damaged
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks
 from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.columns import StoredValues, Values
+from glassfs.formats.idv.columns import Values
 from glassfs.formats.idv.runs import Texts
 from glassfs.formats.idv.table import Column, IdvFile, Metadata
 from glassfs.formats.idv.wire import shown
@@ -119,8 +119,7 @@ def _keys_above(blocks: Blocks, count: int) -> Iterator[int]:
 
     item = blocks.codec.item
     # Keys that are not stored are missing values, so checking the stored ones is enough.
-    is_scalar = blocks.codec.dimensions is None
-    for piece in (Values(blocks, item) if is_scalar else StoredValues(blocks, item)).pieces():
+    for piece in Values(blocks, item, is_stored=blocks.codec.dimensions is not None).pieces():
         yield int((np.frombuffer(piece, item.dtype) > count).sum())
 
 

@@ -7,7 +7,6 @@ no more than any other. Any thread may use this module.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassfs.formats.idv.codecs import Codec
@@ -84,13 +83,19 @@ class Vectors:
                 return False
         return True
 
-    def elements_before(self, row: int, count: int) -> NDArray[Any]:
-        """Return the number of elements before each of ``count`` rows from ``row`` on."""
-        return self._before(row, count, lambda rows: rows.starts)
+    def starts(self, row: int, count: int, is_stored: bool = False) -> NDArray[Any]:
+        """Return the number of (stored) elements before each of ``count`` rows from ``row`` on."""
+        import numpy as np
 
-    def stored_before(self, row: int, count: int) -> NDArray[Any]:
-        """Return the same for stored elements."""
-        return self._before(row, count, lambda rows: rows.stored_ends - rows.stored)
+        found, end = [], row + count
+        while row < end:
+            number, inside = divmod(row, ROWS_AT_ONCE)
+            taken = min(end - row, ROWS_AT_ONCE - inside)
+            rows = self._rows(number)
+            starts = rows.stored_ends - rows.stored if is_stored else rows.starts
+            found.append(starts[inside : inside + taken])
+            row += taken
+        return np.concatenate(found)
 
     def stored_at(self, element: int) -> int:
         """Return how many of the elements before this one are stored."""
@@ -121,17 +126,6 @@ class Vectors:
             shown[position - first : stop - first] = self._slots(self._rows(number), position, stop)[0]
             position = stop
         return shown
-
-    def _before(self, row: int, count: int, starts: Callable[[_Rows], NDArray[Any]]) -> NDArray[Any]:
-        import numpy as np
-
-        found, end = [], row + count
-        while row < end:
-            number, inside = divmod(row, ROWS_AT_ONCE)
-            taken = min(end - row, ROWS_AT_ONCE - inside)
-            found.append(starts(self._rows(number))[inside : inside + taken])
-            row += taken
-        return np.concatenate(found)
 
     def _rows(self, number: int) -> _Rows:
         last = self._last
