@@ -179,7 +179,7 @@ class RemoteStore(Store):
         facts, head = answer
         if self._disk is not None:
             self._disk.note_facts(key, facts)
-        self._pages.object(self._server, full_path, _version_of(facts)).put_head(head)
+        self._pages.put_head(self._server, full_path, _version_of(facts), head)
         return facts
 
     def _entry_of(self, path: Path, facts: Facts | None) -> Entry:
