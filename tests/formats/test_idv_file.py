@@ -130,7 +130,8 @@ def test_a_metadata_table_that_breaks_off_keeps_what_came_before(make: Callable[
     key("UInt32", 0), key("Byte", 256), key("Int32", 5), key("Foo", 5), old_key("UInt32", -1),
     Codec("Key", Codec("UInt32").described() + struct.pack("<BQi", 0, 0, 5)),  # not contiguous
     Codec("Key", Codec("UInt32").described() + struct.pack("<BQi", 1, 3, 5)),  # not from 0 on
-    Codec("VBuffer", b"\x06Single"), Codec("Key2", b"\xff\xff\xff\xff\xff\xff"), Codec("VBuffer", b""), 2, 7, 255,
+    Codec("VBuffer", b"\x06Single"), Codec("Key2", b"\xff\xff\xff\xff\xff\xff"), Codec("VBuffer", b""),
+    vector("Single", *[1] * 2000), 2, 7, 255,
 ])
 def test_a_column_of_unknown_codec_or_compression_has_no_file(make: Callable[..., Path], codec: Codec | int) -> None:
     def fill(view: IdvWriter) -> None:
