@@ -215,15 +215,6 @@ def test_special_characters_in_names_are_kept(serving: Serving) -> None:
         assert server.count("HEAD") == 0
 
 
-@pytest.mark.slow
-def test_botocore_listing_follows_pages(serving: Serving) -> None:
-    contents = {f"data/{number:05d}": b"x" for number in range(2500)} | {"data/\n": b"", "data/sub/x": b""}
-    with serving(Bucket(contents)) as server:
-        store = store_of("s3://bucket/data/")
-        assert len(list(store.list(()))) == 2502
-        assert server.count(where=lambda request: request.query.get("encoding-type") == "url") == 3
-
-
 def test_odd_name_on_google_storage_is_an_error() -> None:
     with (
         S3Server({"glass": Bucket({"data/good": b"x", "data/\n": b"x"})}) as server,
