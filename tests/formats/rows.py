@@ -18,6 +18,8 @@ from tests.formats.derived import whole
 from tests.helpers import file_data
 
 MOST_SLOTS = 64
+
+
 def table_file(path: Path, name: str) -> pa.Table:
     """Read a table in the tree of a container; check its size and ranges."""
     with open_tree(path, views="parquet") as tree:

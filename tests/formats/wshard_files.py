@@ -30,6 +30,25 @@ def made(fill: Callable[[WShardWriter], None], name: str = "made.wshard", **opti
         return path.read_bytes()
 
 
+def channels_of(arrays: dict[str, Any], **blocks: Any) -> Callable[[WShardWriter], None]:
+    """Return a function that adds channels, then blocks, to a writer."""
+    def fill(writer: WShardWriter) -> None:
+        for name, array in arrays.items():
+            writer.add_channel(name, array)
+        blocks_of(blocks)(writer)
+
+    return fill
+
+
+def blocks_of(blocks: dict[Any, Any]) -> Callable[[WShardWriter], None]:
+    """Return a function that adds blocks, those of ``meta/`` as JSON."""
+    def fill(writer: WShardWriter) -> None:
+        for name, block in blocks.items():
+            (writer.add_json if isinstance(block, dict) else writer.add)(name, block)
+
+    return fill
+
+
 def opened(fill: Callable[[WShardWriter], None], **options: Any) -> Container:
     return open_bytes(made(fill, **options))
 
