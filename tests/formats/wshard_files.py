@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -83,12 +82,6 @@ def with_flipped(data: bytes, name: str, position: int = 0) -> bytes:
     """One bit of a block's stored bytes changed."""
     place = entry_of(data, name)[1]["offset"] + position
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-
-def with_garbage(data: bytes, name: str) -> bytes:
-    _, fields = entry_of(data, name)
-    place, size = fields["offset"], fields["stored"]
-    return data[:place] + os.urandom(size) + data[place + size :]
 
 
 def only(container: Container, name: str) -> Content:

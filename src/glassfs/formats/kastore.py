@@ -67,7 +67,6 @@ class Survey(NamedTuple):
     """
 
     known: dict[bytes, Array]
-    keys_end: int
     array_bytes: int
     all_rise: bool
     first_falling: bytes | None
@@ -141,11 +140,10 @@ class Store:
     @cached_property
     def survey(self) -> Survey:
         known: dict[bytes, Array] = {}
-        keys_size = array_bytes = 0
+        array_bytes = 0
         previous, first_falling, all_rise = b"", None, True
         for stretch in self.stretches():
             keys = stretch.keys
-            keys_size += sum(map(len, keys))
             array_bytes += sum(map(sub, stretch.ends, stretch.starts))
             before = (previous, *keys[:-1])
             if any(map(le, keys, before)):
@@ -156,7 +154,7 @@ class Store:
             if not tskit.KEYS.isdisjoint(keys):
                 arrays = (content for _, content in self._arrays([stretch]) if isinstance(content, Array))
                 known.update({array.key: array for array in arrays if array.key in tskit.KEYS})
-        return Survey(known, self.start + self._first_key + keys_size, array_bytes, all_rise, first_falling)
+        return Survey(known, array_bytes, all_rise, first_falling)
 
     @cached_property
     def tree_sequence(self) -> tskit.TreeSequence | None:
@@ -219,7 +217,8 @@ class Store:
                 return
 
     def _padding_faults(self) -> Iterator[Fault]:
-        reader = Reader(self.source, self.survey.keys_end, self.end, "padding")
+        keys_end = self.start + self._first_key + sum(map(len, self.keys()))
+        reader = Reader(self.source, keys_end, self.end, "padding")
         for stretch in self.stretches():
             for key, start, end in zip(stretch.keys, stretch.starts, stretch.ends, strict=True):
                 if any(reader.take(self.start + start - reader.position)):
