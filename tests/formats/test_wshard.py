@@ -300,15 +300,15 @@ def test_interleaved_blocks_without_proof_are_refused(tmp_path: Path) -> None:
         array_of(open_bytes(with_flipped(path.read_bytes(), "signal/cam/rgb", 5000)), "signal/pos")
 
 
-def test_one_wrong_size_costs_one_block() -> None:
+@pytest.mark.parametrize(("is_streamed", "lost"), [(False, {b"signal/a"}), (True, {b"signal/a", b"signal/b"})])
+def test_one_wrong_size_costs_one_block_unless_streamed(is_streamed: bool, lost: set[bytes]) -> None:
     data = made(blocks_of({f"signal/{name}": ramp("f4", 8) for name in "abc"} | {
-        "meta/channels": channels(*({"id": name, "dtype": "f32", "shape": [8]} for name in "abc")), "meta/wshard": {},
+        "meta/channels": channels(*({"id": name, "dtype": "f32", "shape": [8]} for name in "abc")),
+        "meta/wshard": {"streaming": is_streamed},
     }))
     fields = entry_of(data, "signal/a")[1]
     container = open_bytes(with_entry(data, "signal/a", stored=fields["stored"] + 320, original=fields["stored"] + 320))
-    with pytest.raises(Damaged):
-        raw_of(container, "signal/a")
-    assert np.array_equal(array_of(container, "signal/b"), ramp("f4", 8))
+    assert {name for name, value in state(container).items() if value == "damaged"} == lost
     assert np.array_equal(array_of(container, "signal/c"), ramp("f4", 8))
     assert {"signal/a", "signal/b"} <= set(faults_of(container))
 
