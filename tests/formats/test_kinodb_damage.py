@@ -65,17 +65,13 @@ FAR_AWAY = 2**64 - 8
 
 
 @pytest.mark.parametrize(("fields", "expected"), [
-    ({"images_offset": 1 << 20}, all_of("images/", position=1)),
-    ({"images_offset": FAR_AWAY}, all_of("images/", position=1)),
-    ({"images_length": 0}, all_of("images/", position=1)),
+    *(({f"images_{field}": value}, all_of("images/", position=1))
+      for field, value in (("offset", 1 << 20), ("offset", FAR_AWAY), ("length", 0))),
     ({"images_length": FAR_AWAY}, set()),
-    ({"actions_offset": 1 << 20}, all_of(*ARRAYS, position=1)),
-    ({"actions_offset": FAR_AWAY}, all_of(*ARRAYS, position=1)),
-    ({"actions_length": FAR_AWAY}, all_of(*ARRAYS, position=1)),
-    ({"meta_offset": 1 << 20}, all_of("meta/episode", position=1)),
-    ({"meta_offset": FAR_AWAY}, all_of("meta/episode", position=1)),
-    ({"meta_length": 9}, all_of("meta/episode", position=1)),
-    ({"meta_length": FAR_AWAY}, all_of("meta/episode", position=1)),
+    *(({f"actions_{field}": value}, all_of(*ARRAYS, position=1))
+      for field, value in (("offset", 1 << 20), ("offset", FAR_AWAY), ("length", FAR_AWAY))),
+    *(({f"meta_{field}": value}, all_of("meta/episode", position=1))
+      for field, value in (("offset", 1 << 20), ("offset", FAR_AWAY), ("length", 9), ("length", FAR_AWAY))),
     ({"num_frames": 2**32 - 1}, all_of(*ARRAYS, position=1)),
     ({"state_dim": 5}, all_of(*ARRAYS, position=1)),
     ({"state_dim": 1}, all_of(*ARRAYS, position=1)),

@@ -48,10 +48,9 @@ SIZES = tuple(int(dtype[2:]) for _, dtype in TYPES)
 class Stretch(NamedTuple):
     """Consecutive items of the checked part of an index, as one sequence per field, which is fast for many items.
 
-    ``first`` is the number of the first item; ``starts`` and ``ends`` are offsets of arrays in the store.
+    ``starts`` and ``ends`` are offsets of arrays in the store.
     """
 
-    first: int
     keys: Sequence[bytes]
     kinds: Sequence[int]
     starts: Sequence[int]
@@ -125,7 +124,7 @@ class Store:
             block = self.source.read(self.start + block_start, key_end - block_start)
             borders = list(accumulate(key_lengths, initial=0))
             keys = list(map(block.__getitem__, map(slice, borders, borders[1:])))
-            yield Stretch(first, keys, kinds, starts, ends, lengths)
+            yield Stretch(keys, kinds, starts, ends, lengths)
             last_end = ends[-1]
         if self.count and first_array != _aligned(key_end):
             raise self._damage(f"the first array starts at {first_array}, but {_aligned(key_end)} is expected")
@@ -235,7 +234,7 @@ class Store:
     def _arrays(self, stretches: Iterable[Stretch]) -> Iterator[Member]:
         """Yield the items as contents. There may be millions, so common values are shared objects."""
         source, origin, shape = self.source, self.start, (0,)
-        for _, keys, kinds, starts, ends, lengths in stretches:
+        for keys, kinds, starts, ends, lengths in stretches:
             for key, kind, start, end, length in zip(keys, kinds, starts, ends, lengths, strict=True):
                 type_name, dtype = TYPES[kind]
                 name = tuple(key.split(b"/", DEEPEST - 1)) if b"/" in key else (key,)

@@ -200,7 +200,7 @@ class TreeSequence:
             return
         if column.type_name != kind:
             yield Fault(key, f"is {column.type_name}, but {kind} is expected")
-        rows = self.rows(_table(key)) or 0
+        rows = self.rows(key.partition("/")[0]) or 0
         if "ragged" not in traits:
             if _length(column) != rows:
                 yield Fault(key, f"has {_length(column)} rows, but its table has {rows}")
@@ -274,7 +274,7 @@ class TreeSequence:
         offsets = self._column(f"{key}_offset")
         if offsets is None or offsets.type_name not in ("uint32", "uint64"):
             return None
-        return offsets if _length(offsets) - 1 == self.rows(_table(key)) else None
+        return offsets if _length(offsets) - 1 == self.rows(key.partition("/")[0]) else None
 
     def _sequence_length(self) -> float:
         return next(iter(self._numbers("sequence_length")), math.nan)
@@ -300,10 +300,6 @@ class TreeSequence:
 
 def _length(column: Array) -> int:
     return column.data.size // int(column.dtype[2:])
-
-
-def _table(key: str) -> str:
-    return key.partition("/")[0]
 
 
 def _member(content: Content) -> Member:

@@ -9,7 +9,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import overload
+from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blob, Content, Data, EncodedImage, Extent, Fault, Group, Image, Member, Series, Video
@@ -289,11 +289,7 @@ class _FrameNumbers(Sequence[int]):
     def __len__(self) -> int:
         return len(self._frames)
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+    def __getitem__(self, index: Any) -> Any:
         return self._frames[index]
 
 
