@@ -18,7 +18,6 @@ from glassfs.errors import NotFound
 from glassfs.formats import registry
 from glassfs.formats.registry import Opening
 from tests.memory_store import MemoryStore
-from tests.mount.mounts import Mount, require
 from tests.tree.made import FORMAT
 
 MODULE = '''
@@ -63,40 +62,14 @@ def hint(head):
 FORMAT = Format("wave", lambda head: head.startswith(MAGIC), open_wave, hint)
 '''
 
-PYPROJECT = '''
-[build-system]
-requires = ["setuptools>=61"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "glassfs-wave"
-version = "1.0"
-
-[project.entry-points."glassfs.formats"]
-wave = "glassfs_wave:FORMAT"
-
-[tool.setuptools]
-py-modules = ["glassfs_wave"]
-'''
-
 SAMPLES = struct.pack("<3f", 0.5, -1.0, 2.0)
 WAVE = b"WAVE1D\0\0" + struct.pack("<Q", 3) + SAMPLES
 
 
-@pytest.fixture(scope="module", params=["built", "by hand"])
-def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install a package into a folder, offline: built by setuptools from its pyproject.toml, or written by hand."""
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
-    if request.param == "by hand":
-        write_distribution(target, "glassfs_wave", MODULE, "wave = glassfs_wave:FORMAT")
-        return target
-    pytest.importorskip("setuptools")
-    project = tmp_path_factory.mktemp("project")
-    (project / "pyproject.toml").write_text(PYPROJECT)
-    (project / "glassfs_wave.py").write_text(MODULE)
-    # Without bdist_wheel, which needs a package that may be missing.
-    build = ["-c", "import setuptools; setuptools.setup()", "-q", "build_py", "-d", target, "egg_info", "-e", target]
-    subprocess.run([sys.executable, *build], cwd=project, capture_output=True, check=True)
+    write_distribution(target, "glassfs_wave", MODULE, "wave = glassfs_wave:FORMAT")
     return target
 
 
@@ -270,21 +243,3 @@ def test_unusable_views_are_logged(views: Path, store: Path) -> None:
     ]
     assert "'array.npy'" in done.stdout and "'array.shape'" in done.stdout and "array.zarr" in done.stdout
     assert "made of glass" in done.stdout
-
-
-def test_installed_view_is_mounted(
-    views: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    require("3")
-    monkeypatch.setenv("PYTHONPATH", str(views))
-    mountpoint = tmp_path / "mnt"
-    mountpoint.mkdir()
-    mount = Mount([store], mountpoint, tmp_path / "log", "3", ["views=shape"])
-    try:
-        assert set(os.listdir(mountpoint)) == {".glassfs", "array.npy", "array.shape"}
-        assert (mountpoint / "array.shape").read_bytes() == b"<f8 [2]\n"
-        assert (mountpoint / "array.shape").stat().st_size == 8
-        below = mountpoint / ".glassfs/views"
-        assert (below / "array.shape").read_bytes() == b"<f8 [2]\n" and (below / "array.zarr/zarr.json").exists()
-    finally:
-        mount.end()

@@ -1,11 +1,9 @@
-"""Containers written by the formats' own software show the written values: opened, exported and mounted."""
+"""Containers written by the formats' own software show the written values: opened and mounted."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +21,7 @@ LARGEST = 4 << 20
 
 
 class Shown(ABC):
-    """The tree of tests/data, shown in one of several ways. ``files`` are the paths of all regular files."""
+    """The tree of tests/data, shown by the library or a mount. ``files`` are the paths of all regular files."""
 
     files: set[str]
 
@@ -38,8 +36,6 @@ class Shown(ABC):
 
 
 class InFolder(Shown):
-    """Mounted or exported."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.files = {
@@ -70,7 +66,7 @@ class InLibrary(Shown):
 
 
 @pytest.fixture(scope="module", params=[
-    "library", "libfuse3", *(pytest.param(way, marks=pytest.mark.slow) for way in ("export", "libfuse2")),
+    "library", "libfuse3", pytest.param("libfuse2", marks=pytest.mark.slow),
 ])
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     place = tmp_path_factory.mktemp("real")
@@ -78,11 +74,6 @@ def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         library = InLibrary()
         yield library
         library.close()
-    elif request.param == "export":
-        command = [sys.executable, "-m", "glassfs", "export", str(DATA), str(place / "out")]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        assert "Traceback" not in done.stderr
-        yield InFolder(place / "out")
     else:
         generation = request.param[-1]
         require(generation)
