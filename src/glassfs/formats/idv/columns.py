@@ -91,7 +91,7 @@ class Values(Parted):
     def bounds(self) -> Sequence[int]:
         slots, width = self._blocks.codec.size, self._item.width
         if self._is_stored or slots == 0:
-            return _Scaled(self._blocks.stored if self._is_stored else self._blocks.elements, width)
+            return _Scaled(self._blocks.totals(self._is_stored), width)
         return Regular(self._blocks.rows_per_block * slots * width, self._blocks.rows * slots * width)
 
     def _part(self, number: int) -> tuple[Block, int] | Make:
@@ -155,7 +155,7 @@ def row_ends(blocks: Blocks) -> Data:
     def ends(first: int, count: int) -> NDArray[Any]:
         import numpy as np
 
-        bounds = blocks.stored if is_stored else blocks.elements
+        bounds = blocks.totals(is_stored)
         found, end = [], min(first + count, blocks.rows)
         row = first
         while row < end:

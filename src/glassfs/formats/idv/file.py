@@ -181,7 +181,7 @@ def _arrays(name: Name, key: bytes, blocks: Blocks, shape: tuple[int, ...]) -> I
 
 def _flat_shape(blocks: Blocks, tail: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the stored elements of sparse vectors, or all elements of vectors of unknown size."""
-    return ((blocks.stored if blocks.codec.size else blocks.elements)[-1], *tail)
+    return (blocks.totals(is_stored=blocks.codec.size > 0)[-1], *tail)
 
 
 def _vectors(key: bytes, blocks: Blocks) -> Iterator[Member]:
