@@ -10,7 +10,6 @@ are read through a mount (fuzzing_live.py).
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import random
 import resource
@@ -28,9 +27,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 import mutants
-from fuzzing_live import fuzz_live, is_enough
+from fuzzing_live import Side, fuzz_live, is_enough
 
-FORK = multiprocessing.get_context("fork")
 MEMORY = 2 << 30
 TIMEOUT_SECONDS = 20.0
 """Processor time for one container; a worker that only waits has five times as long."""
@@ -85,44 +83,25 @@ def main() -> int:
     return 1 if counts["crashed"] else 0
 
 
-class _Worker:
-    """A process that opens containers, restarted if one kills or hangs it."""
+class _Worker(Side):
+    """A process that opens containers. Its time limit is one of processor time."""
 
     def __init__(self) -> None:
-        self._start()
-
-    def _start(self) -> None:
-        self._here, there = FORK.Pipe()
-        self._process = FORK.Process(target=_work, args=(there,), daemon=True)
-        self._process.start()
-        there.close()
+        super().__init__(_work)
 
     def look_at(self, data: bytes) -> tuple[str, int]:
         """Return ``opened``, ``refused`` or the error, and how many lines were reached for the first time."""
-        self._here.send_bytes(data)
-        try:
-            if self._answers():
-                outcome, lines = self._here.recv()
-                return str(outcome), int(lines)
-            outcome = f"hangs: no answer after {TIMEOUT_SECONDS:.0f} s of processor time"
-        except EOFError:
-            outcome = "the process died"
-        self.end()
-        self._start()
-        return outcome, 0
+        self.ask(data)
+        answer = self.answer()
+        return (answer, 0) if isinstance(answer, str) else answer
 
-    def _answers(self) -> bool:
-        """Return whether an answer comes in time, measured in processor time."""
-        clock = (~(self._process.pid or 0) << 3) | 2  # clock_getcpuclockid(3)
+    def is_answered(self) -> bool:
+        clock = (~(self.process.pid or 0) << 3) | 2  # clock_getcpuclockid(3)
         end, used = time.monotonic() + 5 * TIMEOUT_SECONDS, time.clock_gettime(clock)
-        while not self._here.poll(0.2):
+        while not self.pipe.poll(0.2):
             if time.monotonic() > end or time.clock_gettime(clock) - used > TIMEOUT_SECONDS:
                 return False
         return True
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.join()
 
 
 class _Coverage:
@@ -155,7 +134,7 @@ def _work(pipe: Connection) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "damaged")
         while True:
-            Path(path).write_bytes(pipe.recv_bytes())
+            Path(path).write_bytes(pipe.recv())
             before = coverage.count
             sys.settrace(coverage.watch)
             try:

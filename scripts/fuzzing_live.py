@@ -20,7 +20,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from fuzzing_reading import Tree, differences, look_at_library, look_at_mount, serve
 from mutants import Seed, damaged
@@ -67,7 +69,8 @@ def fuzz_live(
             daemon = Daemon(place, fuse, views)
         except subprocess.CalledProcessError:
             return 2  # glassfs has printed the reason
-        library, mounted = Side(partial(look_at_library, views=views)), Side(look_at_mount)
+        library = Side(partial(serve, look=partial(look_at_library, views=views)))
+        mounted = Side(partial(serve, look=look_at_mount))
         try:
             while not is_enough(counts["done"], count, seconds, begun):
                 number = BATCH if count is None else min(BATCH, count - counts["done"])
@@ -171,37 +174,40 @@ def difference_of(expected: dict[str, Tree], found: dict[str, Tree]) -> list[str
 
 
 class Side:
-    """A process that reads folders, restarted if it does not answer in time."""
+    """A process that runs ``work`` with a pipe: an answer to each question. It is restarted if it does not answer."""
 
-    def __init__(self, look: Callable[[Path], dict[str, Tree]]) -> None:
-        self._look = look
+    def __init__(self, work: Callable[[Connection], None]) -> None:
+        self._work = work
         self._start()
 
     def _start(self) -> None:
-        self._pipe, there = FORK.Pipe()
-        self._process = FORK.Process(target=serve, args=(there, self._look), daemon=True)
-        self._process.start()
+        self.pipe, there = FORK.Pipe()
+        self.process = FORK.Process(target=self._work, args=(there,), daemon=True)
+        self.process.start()
         there.close()
 
-    def ask(self, folder: Path) -> None:
-        self._pipe.send(folder)
+    def ask(self, question: object) -> None:
+        self.pipe.send(question)
 
-    def answer(self) -> dict[str, Tree] | str:
-        """Return what the process read, or the error."""
+    def answer(self) -> Any:
+        """Return the answer, or why there is none."""
         try:
-            if self._pipe.poll(TIMEOUT_SECONDS):
-                answer: dict[str, Tree] | str = self._pipe.recv()
-                return answer
-            reason = f"no answer after {TIMEOUT_SECONDS:.0f} s"
+            if self.is_answered():
+                return self.pipe.recv()
+            reason = "hangs: no answer in time"
         except EOFError:
             reason = "the process died"
         self.end()
         self._start()
         return reason
 
+    def is_answered(self) -> bool:
+        """Return whether an answer comes in time."""
+        return self.pipe.poll(TIMEOUT_SECONDS)
+
     def end(self) -> None:
-        self._process.kill()
-        self._process.join(STARTING)
+        self.process.kill()
+        self.process.join(STARTING)
 
 
 class Daemon:

@@ -115,18 +115,6 @@ def test_imports_point_downwards(path: Path) -> None:
     assert not wrong
 
 
-def test_rules_cover_imports_in_functions(tmp_path: Path) -> None:
-    """A test of the check: it finds an upward import that is hidden in a function."""
-    path = tmp_path / "hidden.py"
-    path.write_text("def late():\n    from glassfs.tree.nodes import File\n    return File\n")
-    assert [inner_name(imported) for _, imported in imports_of(path)] == ["tree.nodes"]
-    assert not is_allowed("formats.kinodb", "tree.nodes")
-    assert not is_allowed("tree.build", "formats.kinodb")
-    assert not is_allowed("source.local", "cache.blocks")
-    assert is_allowed("tree.containers.containers", "formats.registry")
-    assert is_allowed("source.local", "terminal")
-
-
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path) or "glassfs")
 def test_only_one_engine_imports_a_fuse_binding(path: Path) -> None:
     """fusepy loads libfuse when it is imported, so the engine must choose the library before."""

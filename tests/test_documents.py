@@ -133,23 +133,6 @@ def test_cited_sections_exist() -> None:
     }
 
 
-def test_citations_are_found() -> None:
-    """The check itself."""
-    assert list(citations("as formats/wshard.md §9, §13 say", "")) == [
-        ("formats/wshard.md", ""), ("formats/wshard.md", "9"), ("formats/wshard.md", "13"),
-    ]
-    assert list(citations("runs (§8.1 to §8.3)", "formats/idv.md")) == [
-        ("formats/idv.md", "8.1"), ("formats/idv.md", "8.3"),
-    ]
-    assert not list(citations("inflated (RFC 1951 §3.2.4)", "formats/idv.md"))
-    assert list(python_comments('"""One."""\n# two §1\n# three\nx = "§4"  # four\n'))[1:] == [
-        (0, ""), (2, "two §1 three four"),
-    ]
-    assert error_in("docs/formats/idv.md", "8.4") is None and error_in("formats/idv.md", "8.4") is None
-    assert error_in("formats/idv.md", "8.6") == "formats/idv.md has no §8.6"
-    assert error_in("formats/idv.md", "99") and error_in("tree.md", "") and error_in("", "3")
-
-
 @pytest.mark.parametrize("path", sorted((DOCS / "formats").glob("*.md")), ids=lambda path: path.stem)
 def test_sections_of_format_pages_are_numbered(path: Path) -> None:
     numbers = [int(match[1]) for heading in headings(path) if (match := re.match(r"(\d+)\. ", heading))]

@@ -1,16 +1,16 @@
-"""Containers written by the formats' own software show the written values: opened and mounted."""
+"""Containers written by the formats' own software show the written values: opened, exported and mounted."""
 
 from __future__ import annotations
 
 import json
 import os
-from abc import ABC, abstractmethod
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from glassfs.library import open_tree
 from tests.conftest import DATA
 from tests.mount.mounts import Mount, require
 from tests.real_files import expected_files, expected_of, is_refused
@@ -20,22 +20,9 @@ VERDICTS: dict[str, dict[str, str]] = json.loads((DATA / "malformed.json").read_
 LARGEST = 4 << 20
 
 
-class Shown(ABC):
-    """The tree of tests/data, shown by the library or a mount. ``files`` are the paths of all regular files."""
+class Shown:
+    """The tree of tests/data, mounted or exported to ``folder``. ``files`` are the paths of all regular files."""
 
-    files: set[str]
-
-    @abstractmethod
-    def read(self, path: str, most: int = LARGEST) -> bytes:
-        """Return the first bytes of a file. A damaged file may declare any size."""
-
-    def inside(self, container: Path) -> list[str]:
-        """Return the paths of the files in a container; none if it is shown as a plain file."""
-        place = f"{container.relative_to(DATA)}/"
-        return sorted(path for path in self.files if path.startswith(place))
-
-
-class InFolder(Shown):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.files = {
@@ -43,44 +30,32 @@ class InFolder(Shown):
             for place, _, names in os.walk(folder) for name in names if ".glassfs" not in place
         }
 
-    def read(self, path: str, most: int = LARGEST) -> bytes:
+    def read(self, path: str) -> bytes:
+        """Return the first bytes of a file. A damaged file may declare any size."""
         with (self._folder / path).open("rb") as file:
-            return file.read(most)
+            return file.read(LARGEST)
+
+    def inside(self, container: Path) -> list[str]:
+        """Return the paths of the files in a container; none if it is shown as a plain file."""
+        place = f"{container.relative_to(DATA)}/"
+        return sorted(path for path in self.files if path.startswith(place))
 
 
-class InLibrary(Shown):
-    """Through ``glassfs.open``."""
-
-    def __init__(self) -> None:
-        self._tree = open_tree(DATA)
-        nodes = self._tree.walk(on_error=lambda place, error: None)
-        self._nodes = {path.lstrip("/"): node for path, node in nodes if hasattr(node, "read")}
-        self.files = set(self._nodes)
-
-    def read(self, path: str, most: int = LARGEST) -> bytes:
-        node = self._nodes[path]
-        return bytes(node.read(0, min(node.size, most)))  # type: ignore[attr-defined]
-
-    def close(self) -> None:
-        self._tree.close()
-
-
-@pytest.fixture(scope="module", params=[
-    "library", "libfuse3", pytest.param("libfuse2", marks=pytest.mark.slow),
-])
+@pytest.fixture(scope="module", params=["export", "libfuse3", pytest.param("libfuse2", marks=pytest.mark.slow)])
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     place = tmp_path_factory.mktemp("real")
-    if request.param == "library":
-        library = InLibrary()
-        yield library
-        library.close()
+    if request.param == "export":
+        command = [sys.executable, "-m", "glassfs", "export", str(DATA), str(place / "out")]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        assert "Traceback" not in done.stderr
+        yield Shown(place / "out")
     else:
         generation = request.param[-1]
         require(generation)
         (place / "mnt").mkdir()
         mount = Mount([DATA], place / "mnt", place / "log", generation)
         try:
-            yield InFolder(mount.path)
+            yield Shown(mount.path)
         finally:
             mount.end()
 
@@ -122,11 +97,3 @@ def test_damaged_files_are_refused_or_partly_readable(shown: Shown, name: str) -
                 shown.read(path)
             except OSError as error:
                 assert verdict != "accept", f"{path}: {error}"
-
-
-def test_the_collection_is_small() -> None:
-    """It is part of every checkout."""
-    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 2 << 20
-    for name in FORMATS:
-        assert len(containers(name)) > 10
-        assert len(VERDICTS[name]) > 15

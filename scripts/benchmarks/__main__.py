@@ -35,7 +35,7 @@ def main() -> int:
     try:
         with _folder(options.data) as folder, tempfile.TemporaryDirectory(prefix="glassfs-benchmark-") as caches:
             os.environ[CACHES] = caches
-            runner = Runner(folder, options.runs, options.scale, options.data is not None, options.beside)
+            runner = Runner(folder, options.runs, options.scale, options.data is not None)
             _measure(runner, report, options)
     except KeyboardInterrupt:
         say("")
@@ -100,9 +100,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", action="store_true", help="instead: 100,000 containers by one process and by two")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink all data, such as 0.01 to try it out (1)")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data there; needs 30 GB at scale 1")
-    parser.add_argument(
-        "--beside", metavar="PROGRAM", help="measure another glassfs as well, such as another version",
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write tables such as docs/performance.md has")
     return parser

@@ -78,7 +78,6 @@ CONTAINERS = {
     "many-keys": Container("keys.ikv", 60_000, 200, contents.write_keys, _paths()),
     "objects": Container("objects", 10_000, 20, contents.write_folder, _paths()),
     "takes": Container("takes", 500, 10, contents.write_dataset, _paths()),
-    "few-keys": Container("few-keys.ikv", 2_000, 20, contents.write_keys, _paths("root")),
 }
 
 
@@ -127,7 +126,6 @@ class Dataset:
         export = (GLASSFS, "export", "--no-progress", "--overwrite", self.container)
         for start in range(0, max(1, len(paths)), PATHS_PER_COMMAND):
             _run(*export, *paths[start : start + PATHS_PER_COMMAND], target)
-
 
 
 def _run(*command: str | Path) -> None:

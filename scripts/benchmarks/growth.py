@@ -51,7 +51,6 @@ class Grown:
         return self.exponent <= self.growth.most
 
 
-ROW = recipes.row("positional_row")
 GROWTHS = (
     Growth("ls -l of frames, first time", "frames", "pictures", recipes.LIST_FRAMES, recipes.FIRST),
     Growth("cat of stored pictures, first time", "frames", "pictures", recipes.CAT_FRAMES),
@@ -60,7 +59,7 @@ GROWTHS = (
     Growth("ls -l of episodes, first time", "episodes", "episodes", recipes.ls("episodes")),
     Growth("reading all episode.json", "episodes", "episodes", recipes.read_episodes(1)),
     Growth("mount, process start included", "rows", "long", recipes.nothing, "mount", CONSTANT, 0.25),
-    Growth("one row, cold", "rows", "long", ROW, most=CONSTANT, share=0.25),
+    Growth("one row, cold", "rows", "long", recipes.row, most=CONSTANT, share=0.25),
     Growth("whole column, first read", "rows", "long", recipes.cat_once("columns/Features.npy"), "first", share=0.25),
     Growth("mount, process start included", "keys", "keys", recipes.nothing, "mount"),
     Growth("ls -l of keys, first time", "keys", "keys", recipes.ls("root")),

@@ -298,25 +298,21 @@ def verify(place: Place) -> Results:
     return {"first": command(GLASSFS, "verify", "--json", "--no-progress", place.dataset.container)}
 
 
-def row(task: str) -> Recipe:
+def row(place: Place) -> Results:
     """Read one row of the table, and count the blocks that are decoded.
 
     Then read a row of another block, and count the bytes that are read: the daemon has loaded its modules by then. Both
     rows are the same in each run.
     """
-
-    def recipe(place: Place) -> Results:
-        column = place.root / "columns/Features.npy"
-        count = place.dataset.size
-        chosen = random.Random(7).randrange(count)
-        blocks = place.blocks_decoded()
-        results = child(task, path=column, row=chosen)
-        blocks = place.blocks_decoded() - blocks
-        read = place.bytes_read()
-        child(task, path=column, row=(chosen + count // 2) % count)
-        return results | {"blocks": blocks, "read": place.bytes_read() - read}
-
-    return recipe
+    column = place.root / "columns/Features.npy"
+    count = place.dataset.size
+    chosen = random.Random(7).randrange(count)
+    blocks = place.blocks_decoded()
+    results = child("positional_row", path=column, row=chosen)
+    blocks = place.blocks_decoded() - blocks
+    read = place.bytes_read()
+    child("positional_row", path=column, row=(chosen + count // 2) % count)
+    return results | {"blocks": blocks, "read": place.bytes_read() - read}
 
 
 def stored_block(place: Place) -> Results:

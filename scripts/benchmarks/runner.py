@@ -8,26 +8,18 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.counting import Results
 from benchmarks.data import CONTAINERS, Dataset
-from benchmarks.sides import SIDES, Glassfs, Side, make_ready
+from benchmarks.sides import SIDES, make_ready
 from benchmarks.workloads import SMALL, Participant, Samples, Workload
-
-BESIDE = "beside"
 
 
 class Runner:
-    """Run workloads on data in ``folder``, shrunk by ``scale``; ``beside`` is the program of another glassfs."""
+    """Run workloads on data in ``folder``, shrunk by ``scale``."""
 
-    def __init__(
-        self, folder: Path, runs: int, scale: float, keeps_data: bool, beside: str | None = None,
-    ) -> None:
-        self._sides: dict[str, Side] = dict(SIDES)
-        if beside is not None:
-            self._sides[BESIDE] = Glassfs(BESIDE, beside)
+    def __init__(self, folder: Path, runs: int, scale: float, keeps_data: bool) -> None:
         self.folder = folder
         self.runs = runs
         self.scale = scale
@@ -55,10 +47,10 @@ class Runner:
         self, name: str, dataset: Dataset, participants: Sequence[Participant], memory: int = SMALL, part: str = "",
     ) -> Samples:
         """Return the samples of one workload from ``runs`` rounds. Participants that are not installed are left out."""
-        present = [participant for participant in self._with_others(participants) if self._is_there(participant)]
+        present = [participant for participant in participants if self._is_there(participant)]
         say(f"{name}: preparing")
         for participant in present:
-            self._sides[participant.side].image(dataset)
+            SIDES[participant.side].image(dataset)
         write_back(self.folder)  # writing to the disk would slow down the reads
         samples: dict[str, dict[str, list[float]]] = {p.label: defaultdict(list) for p in present}
         for number in range(self.runs):
@@ -78,25 +70,15 @@ class Runner:
         if not self.keeps_data:
             dataset.remove()
 
-    def _with_others(self, participants: Sequence[Participant]) -> list[Participant]:
-        """Return the participants, with the other glassfs after each that is glassfs."""
-        found = []
-        for participant in participants:
-            found.append(participant)
-            if participant.side == "glassfs" and BESIDE in self._sides:
-                label = BESIDE if participant.label == "glassfs" else f"{participant.label} {BESIDE}"
-                found.append(replace(participant, label=label, side=BESIDE))
-        return found
-
     def _is_there(self, participant: Participant) -> bool:
-        reason = self._sides[participant.side].missing()
+        reason = SIDES[participant.side].missing()
         if reason is not None:
             self.notes[participant.side] = reason
         return reason is None
 
     def _observed(self, participant: Participant, dataset: Dataset, memory: int, part: str) -> Results:
         """Return the results of the daemon, updated with those of the recipe."""
-        with self._sides[participant.side].opened(dataset, part) as place:
+        with SIDES[participant.side].opened(dataset, part) as place:
             make_ready(memory)
             if place.daemon is None:
                 return participant.recipe(place)

@@ -167,8 +167,8 @@ class Mount(Side):
 class Glassfs(Mount):
     """glassfs, by default this version with its preferred libfuse; ``libfuse`` 2 or 3 chooses another."""
 
-    def __init__(self, name: str, program: str = GLASSFS, libfuse: int | None = None) -> None:
-        super().__init__(name, "container", program, "mount", status=STATUS)
+    def __init__(self, name: str, libfuse: int | None = None) -> None:
+        super().__init__(name, "container", GLASSFS, "mount", status=STATUS)
         self.libfuse = libfuse
 
     def missing(self) -> str | None:

@@ -111,15 +111,6 @@ def random_reads(path: str, count: int) -> Results:
     return _quantiles(times)
 
 
-def mapped_row(path: str, row: int) -> Results:
-    """Read one row through ``numpy.load``."""
-    import numpy as np
-
-    start = time.perf_counter()
-    np.load(path, mmap_mode="r")[row].tobytes()
-    return {"seconds": time.perf_counter() - start}
-
-
 def positional_row(path: str, row: int) -> Results:
     """Read one row and nothing else through ``pread``: the header of the array is in another block."""
     start = time.perf_counter()
@@ -241,7 +232,7 @@ def _quantiles(times: list[float]) -> Results:
 TASKS: dict[str, Callable[..., Results]] = {
     task.__name__: task
     for task in (
-        read, read_many, read_parts, read_samples, train, epochs, walk, random_reads, random_readers, mapped_row,
+        read, read_many, read_parts, read_samples, train, epochs, walk, random_reads, random_readers,
         positional_row, stat_while_reading, load_arrays, read_table, query, kastore_column, decompress_block,
         inflate_blocks,
     )

@@ -201,17 +201,13 @@ def _of_tables() -> tuple[Workload, ...]:
         Measure("cpu", "IDV, 50,000 × 100 float32, the daemon's processor time for that",
                 (Goal("≤ 70 ms + inflating", 1.0, label, extra=0.07),)),
     ))
-    rows = []
-    for name, task, words in (("row", "positional_row", "pread"), ("mapped-row", "mapped_row", "numpy.load mapped")):
-        goals = (Goal("one block decoded", extra=1),) if name == "row" else ()  # the header has another block
-        sides = _mounts(recipes.row(task), block_on_disk=recipes.stored_block)
-        rows.append(Workload(name, "long", sides, (
-            Measure("seconds", f"IDV, 1,000,000 rows, one row by {words}"),
-            Measure("blocks", f"the same by {words}, blocks decoded", goals, "count"),
-            Measure("read", f"another row by {words}, bytes the daemon reads",
-                    (Goal("≤ 1.1 × block on disk", 1.1, "block on disk"),) if goals else (), "bytes", "modules loaded"),
-        )))
-    return whole, *rows
+    row = Workload("row", "long", _mounts(recipes.row, block_on_disk=recipes.stored_block), (
+        Measure("seconds", "IDV, 1,000,000 rows, one row by pread"),
+        Measure("blocks", "the same by pread, blocks decoded", (Goal("one block decoded", extra=1),), "count"),
+        Measure("read", "another row by pread, bytes the daemon reads",
+                (Goal("≤ 1.1 × block on disk", 1.1, "block on disk"),), "bytes", "modules loaded"),
+    ))
+    return whole, row
 
 
 def _of_stores() -> tuple[Workload, ...]:
@@ -220,13 +216,10 @@ def _of_stores() -> tuple[Workload, ...]:
         Measure("seconds", "2.7 MB column of a 20 MB store, open to last byte",
                 (at_most(3, "kastore load"),)),
     ))
-    keys = [
-        Workload(name, name, _mounts(recipes.ls("root"), *FAST), (
-            Measure("seconds", f"ls -l of an iKv2 document with {count} keys, first time"),
-        ))
-        for name, count in (("few-keys", "2,000"), ("keys", "20,000"))
-    ]
-    return column, *keys
+    keys = Workload("keys", "keys", _mounts(recipes.ls("root"), *FAST), (
+        Measure("seconds", "ls -l of an iKv2 document with 20,000 keys, first time"),
+    ))
+    return column, keys
 
 
 def _of_episodes() -> tuple[Workload, ...]:

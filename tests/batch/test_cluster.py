@@ -18,7 +18,6 @@ from tests.batch.many import (
     cut_short,
     lines_of,
     many_links,
-    most_memory,
     robot,
     same_lines,
     sound,
@@ -122,25 +121,6 @@ def test_episodes_are_those_of_one_process(two_workers: str, form: str) -> None:
     done = glassfs("episodes", DATA, "--format", form, "--scheduler", two_workers)
     assert done.output == one.output
     assert len(done.errors) == len(one.errors) > 10
-
-
-def test_export_is_that_of_one_process(two_workers: str, tmp_path: Path) -> None:
-    folder = many_links(robot(tmp_path / "robot"), tmp_path / "data", 50, ".kdb")
-    (folder / "notes.txt").write_text("no container")
-    assert glassfs("export", folder, tmp_path / "one").status == 0
-    assert glassfs("export", "--scheduler", two_workers, folder, tmp_path / "two").status == 0
-    files = [{path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()} for place in (
-        tmp_path / "one", tmp_path / "two",
-    )]
-    assert files[0] == files[1]
-    assert len(files[0]) > 50
-
-
-def test_memory_is_independent_of_the_number_of_containers(two_workers: str, tmp_path: Path) -> None:
-    folder = many_links(sound(tmp_path / "sound"), tmp_path / "data", 3000)
-    program = subprocess.Popen(command("verify", folder, "--scheduler", two_workers), stderr=subprocess.DEVNULL)
-    assert 0 < most_memory(program) < 200 << 10
-    assert program.returncode == 0
 
 
 def test_a_scheduler_that_ends_is_reported_in_one_line(tmp_path: Path) -> None:

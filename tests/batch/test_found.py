@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 
@@ -94,12 +92,3 @@ def test_folders_are_listed_lazily(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert len(listed) == 1
     list(everything)
     assert len(listed) == 6
-
-
-def test_equal_names_get_labels_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = mock.Mock(wraps=found.component)
-    monkeypatch.setattr(found, "component", counted)
-    named = [SimpleNamespace(name=name) for name in ["run~2", *["run"] * 500]]
-    labels = found._labels(named)  # type: ignore[arg-type]
-    assert labels[:4] == ["run~2", "run", "run~3", "run~4"] and len(set(labels)) == 501
-    assert counted.call_count < 3 * len(labels)

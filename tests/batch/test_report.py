@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
+from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
@@ -15,21 +15,18 @@ from hypothesis import strategies as st
 from glassfs.batch.contract import BatchError
 from glassfs.batch.report import Report
 from glassfs.errors import NotFound
+from tests.batch.many import lines_of
 
 HOSTILE = ["a\nb", '"}\n{"path": "x"', "\udcff\udc80", "\u2028\x85\x1b[2K", "\0", "ü" * 300, ""]
 
 
-def written(path: Path, is_resumed: bool = False) -> Report:
-    return Report(str(path), "verify", is_resumed)
+def written(path: Path, is_resumed: bool = False) -> closing[Report]:
+    return closing(Report(str(path), "verify", is_resumed))
 
 
 def faults(report: Report, path: str, version: str = "1") -> int | None:
     known = report.known(path, version)
     return None if known is None else known.faults
-
-
-def lines_of(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def test_a_line_is_written_at_once(tmp_path: Path) -> None:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.batch.shards import Shard
 
-PATHS = st.lists(st.text(st.characters(codec=None, exclude_characters="\0"), min_size=1), unique=True)
+PATHS = st.lists(st.binary(min_size=1).map(os.fsdecode), unique=True)
 
 
 @given(PATHS, st.integers(1, 50))
 def test_shards_are_a_partition(paths: list[str], parts: int) -> None:
-    """Surrogates in names stand for bytes that are not UTF-8."""
-    paths = [path for path in paths if is_a_name(path)]
     shards = [Shard(number, parts) for number in range(parts)]
     found = [[path for path in paths if shard.has(path)] for shard in shards]
     assert sorted(path for some in found for path in some) == sorted(paths)
-
-
-def is_a_name(path: str) -> bool:
-    try:
-        path.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def test_a_path_stays_in_its_shard_in_all_versions() -> None:
@@ -34,19 +26,10 @@ def test_a_path_stays_in_its_shard_in_all_versions() -> None:
     assert [next(n for n in range(7) if Shard(n, 7).has(path)) for path in paths] == [4, 4, 5, 0]
 
 
-def test_shards_are_about_equal() -> None:
-    sizes = [sum(Shard(number, 3).has(f"{path // 100}/{path}.kdb") for path in range(3000)) for number in range(3)]
-    assert all(900 < size < 1100 for size in sizes)
-
-
 @pytest.mark.parametrize("text", [
     "", "1", "3/3", "-1/3", "1/0", "0/0", "a/3", "1/3/4", "1/ 3", "+1/3", "1/²", "1/9999999999",
 ])
 def test_invalid_shards_are_refused(text: str) -> None:
+    assert Shard.parsed("11/12") == Shard(11, 12)
     with pytest.raises(ValueError):
         Shard.parsed(text)
-
-
-def test_shards_are_parsed() -> None:
-    assert Shard.parsed("0/1") == Shard()
-    assert Shard.parsed("11/12") == Shard(11, 12)

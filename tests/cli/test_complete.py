@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.shell_completion import BashComplete, CompletionItem
+from click.shell_completion import BashComplete
 from writers.kastore import KastoreWriter
 
 from glassfs import cli
-from glassfs.cli.mount import complete_options
 
 
 def offered(*words: str | Path) -> list[str]:
@@ -33,6 +32,7 @@ def test_paths_in_the_source_are_completed(command: str, store: Path) -> None:
 def test_other_words_are_completed(store: Path) -> None:
     """A single match that is a directory is offered with its contents, so that no shell appends a space."""
     assert offered("um") == ["plain,umount"]
+    assert offered("mount", "some") == offered("umount", "some") == ["file,some"]
     assert offered("ls", store, "no") == ["plain,nodes/flags.npy", "plain,nodes/time.npy"]
     assert offered("cat", store, "zeros.npy", "nodes/t") == ["plain,nodes/time.npy"]
     assert offered("export", store, "zeros.npy", "/tmp/so") == ["dir,/tmp/so"]
@@ -75,15 +75,8 @@ def test_the_printed_script_completes_in_bash(store: Path, tmp_path: Path) -> No
     assert done.stdout == "nodes/time.npy\n"
 
 
-def options(begun: str) -> list[str]:
-    items: list[CompletionItem] = complete_options(None, None, begun)  # type: ignore[arg-type]
-    return [item.value for item in items]
-
-
 def test_mount_options_are_completed() -> None:
-    assert options("allow") == ["allow_other", "allow_root"]
-    assert options("cache") == ["cache_size="]
-    assert options("allow_other,uid=5,um") == ["allow_other,uid=5,umask="]
-    assert "uid=5,gid=" in options("uid=5,")
-    assert "uid=5,uid=" not in options("uid=5,")
-    assert options("zzz") == []
+    assert offered("mount", "-o", "allow") == ["plain,allow_other", "plain,allow_root"]
+    assert offered("mount", "-o", "allow_other,uid=5,um") == ["plain,allow_other,uid=5,umask="]
+    assert "plain,uid=5,uid=" not in offered("mount", "-o", "uid=5,")
+    assert offered("mount", "-o", "zzz") == []

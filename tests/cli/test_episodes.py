@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-import pyarrow.parquet
 import pytest
 
 from glassfs.cli.stopping import Stopped
 from glassfs.content.join import COLUMNS
 from glassfs.library import open_tree
-from tests.batch.many import command, full_soon, many_links, robot, sound
+from tests.batch.many import command, robot, sound
 from tests.cli.glassfs_command import fails, glassfs
 from tests.conftest import DATA, Scale
-from tests.waiting import wait_until
 
 TEXTS = ['a "quoted"\r\ntext, with, commas', "=1+1", "ünïcode \u2028", "nul \0 inside", "\n"]
 
@@ -73,23 +71,6 @@ def test_output_file_equals_the_file_in_a_mount(folder: Path, form: str, jobs: s
     assert (done.status, done.output, done.errors) == (0, b"", ["7 containers, 0 faults"])
     assert (tmp_path / f"all.{form}").read_bytes() == shown(folder, form)
     assert sorted(tmp_path.iterdir()) == sorted([folder, tmp_path / f"all.{form}"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_damaged_containers_are_left_out_as_in_a_mount(form: str) -> None:
-    done = glassfs("episodes", DATA, "--format", form, "--jobs", 2)
-    assert done.status == 1
-    assert done.output == shown(DATA, form)
-    assert any("malformed" in line for line in done.errors)
-
-
-def test_rows_are_printed_sorted_by_path(folder: Path) -> None:
-    done = glassfs("episodes", folder)
-    assert (done.status, done.errors) == (0, [])
-    assert done.output == shown(folder, "jsonl")
-    keys = [(row["container"].encode(), row["position"]) for row in map(json.loads, done.output.splitlines())]
-    assert keys == sorted(keys)
 
 
 def test_csv_follows_rfc_4180(folder: Path, tmp_path: Path) -> None:
@@ -146,35 +127,6 @@ def test_a_long_table_is_processed_in_parts(tmp_path: Path, monkeypatch: pytest.
     assert glassfs("episodes", folder).output == shown(folder, "jsonl")
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_resume_after_kill_completes_the_report(form: str, tmp_path: Path) -> None:
-    """FILE appears when it is complete, with the rows of an uninterrupted run."""
-    folder = many_links(robot(tmp_path / "robot", 3, TEXTS[0]), tmp_path / "data", 200, ".kdb")
-    cut = (tmp_path / "robot").read_bytes()[:200]
-    for number in range(0, 200, 2):
-        path = folder / "000" / f"{number:06}.kdb"
-        path.unlink()
-        path.write_bytes(cut)
-    wanted = glassfs("episodes", folder, "--format", form).output
-    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{form}"
-    with full_soon() as errors:  # faults are reported to a pipe that no process reads
-        program = subprocess.Popen(
-            command("episodes", folder, "--output", output, "--report", report, "--jobs", 2), stderr=errors,
-        )
-        wait_until(lambda: report.exists() and report.stat().st_size > 0)
-        program.kill()
-        program.wait()
-    assert not output.exists()
-    assert 0 < report.read_bytes().count(b"\n") < 200
-    with (tmp_path / f"all.{form}.part").open("ab") as part:
-        part.write(b'{"container": "z", "torn' if form == "jsonl" else b'z,0,"torn\r\n')
-    done = glassfs("episodes", folder, "--output", output, "--report", report, "--resume")
-    assert (done.status, done.errors[-1]) == (1, "200 containers, 100 faults")
-    assert output.read_bytes() == wanted
-    assert not (tmp_path / f"all.{form}.part").exists()
-    assert len(set(report.read_text().splitlines())) == report.read_text().count("\n") == 200
-
-
 def test_resume_reads_changed_containers_again(table: Table, folder: Path) -> None:
     """Their rows are at the end; rows of deleted containers are dropped."""
     robot(folder / "a/run.kdb", 9, "another")
@@ -203,6 +155,7 @@ def test_resume_reads_renamed_containers_again(table: Table, folder: Path) -> No
 
 
 def test_resume_refuses_foreign_rows_and_adds_missing_ones(table: Table) -> None:
+    """A killed program leaves FILE.part, whose last row may be torn."""
     form, output, _, words = table
     whole = output.read_bytes()
     start = whole.index(b"z.kdb,0" if form == "csv" else b'{"container": "z.kdb"')
@@ -212,24 +165,12 @@ def test_resume_refuses_foreign_rows_and_adds_missing_ones(table: Table) -> None
     done = glassfs(*words, "--resume")
     fails(done, f"{part}: cannot resume: line {line} is not a row of episodes as {form}")
     assert part.read_bytes().count(b"damaged") == 1 and not output.exists()
-    part.write_bytes(whole[:start] + whole[end:])
+    part.write_bytes(whole[:start] + whole[end:] + (b'z,0,"torn\r\n' if form == "csv" else b'{"container": "z", "torn'))
     assert glassfs(*words, "--resume").status == 0
     assert sorted(output.read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
     output.unlink()
     fails(glassfs(*words, "--resume"), f"{output}: nothing to resume: neither it nor its .part file exists")
     assert not part.exists()
-
-
-def test_an_interruption_without_a_report_leaves_nothing(tmp_path: Path) -> None:
-    folder = many_links(robot(tmp_path / "robot", 50), tmp_path / "data", 500, ".kdb")
-    output = tmp_path / "all.jsonl"
-    program = subprocess.Popen(command("episodes", folder, "--output", output), stderr=subprocess.PIPE)
-    part = tmp_path / "all.jsonl.part"
-    wait_until(lambda: (part.exists() and part.stat().st_size) or program.poll() is not None)
-    program.terminate()
-    program.communicate()
-    assert not part.exists()
-    assert program.returncode == 0 or not output.exists()
 
 
 def test_a_signal_as_the_part_is_created_leaves_none(folder: Path, tmp_path: Path) -> None:
@@ -271,14 +212,6 @@ def test_parquet_is_not_written_to_a_terminal(folder: Path) -> None:
         os.close(other)
     assert done.returncode == 1
     assert b"Parquet cannot be written to a terminal" in done.stderr
-
-
-def test_pyarrow_reads_the_parquet_files_of_shards(folder: Path, tmp_path: Path) -> None:
-    glassfs("episodes", folder, "--output", tmp_path / "all.parquet", "--shard", "0/2")
-    glassfs("episodes", folder, "--output", tmp_path / "rest.parquet", "--shard", "1/2")
-    tables = [pyarrow.parquet.read_table(tmp_path / name) for name in ("all.parquet", "rest.parquet")]
-    assert sum(table.num_rows for table in tables) == 21
-    assert tables[0].column_names == list(COLUMNS)
 
 
 def test_only_one_program_writes_a_file(tmp_path: Path) -> None:

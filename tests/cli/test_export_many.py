@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.batch.many import children_of, command, full_soon, is_running, lines_of, many_links, robot, same_lines, sound
+from tests.batch.many import lines_of, robot, sound
 from tests.cli.glassfs_command import fails, glassfs
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -133,36 +130,3 @@ def test_resume_with_a_report_skips_written_containers(folder: Path, tmp_path: P
     assert {name: before[name] for name in before.keys() - missing} == written(target)
     assert glassfs("export", folder, target, "--jobs", 2, "--resume").status == 0
     assert written(target) == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_worker_first", [False, True])
-def test_resume_after_kill_completes_the_report(is_worker_first: bool, tmp_path: Path) -> None:
-    folder = many_links(robot(tmp_path / "robot"), tmp_path / "data", 300, ".kdb")
-    for place in sorted(folder.rglob("*.kdb"))[::3]:
-        content = bytearray(place.read_bytes())
-        place.unlink()
-        start = content.index(b"pick")
-        content[start : start + 2] = b"\xff\xff"  # damages a document
-        place.write_bytes(content)
-    report, target = tmp_path / "report.jsonl", tmp_path / "out"
-    arguments = ("export", folder, target, "--jobs", 2, "--report", report)
-    with full_soon() as errors:
-        program = subprocess.Popen(command(*arguments), stderr=errors)
-        wait_until(lambda: len(lines_of(report)) > 2)
-        workers = children_of(program.pid)
-        if is_worker_first:
-            os.kill(workers[-1], signal.SIGKILL)
-        program.kill()
-        program.wait()
-        wait_until(lambda: not any(map(is_running, workers)))
-    assert len(lines_of(report)) < 300
-    half = [path for path in target.rglob("*") if path.is_file() and not path.name.startswith(".glassfs-")]
-    assert half
-    done = glassfs(*arguments, "--resume")
-    assert done.errors[-1] == f"glassfs: {folder}: 100 of its files and directories were not written"
-    whole, other = tmp_path / "whole.jsonl", tmp_path / "whole"
-    assert glassfs("export", folder, other, "--report", whole).status == 1
-    found = {name: content for name, content in written(target).items() if ".glassfs-" not in name}
-    assert found == written(other)
-    assert same_lines(report, whole)

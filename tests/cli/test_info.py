@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from writers.kinodb import KinoWriter
 
-from tests.cli.glassfs_command import fails, glassfs
+from tests.cli.glassfs_command import glassfs
 
 
 @pytest.fixture
@@ -80,11 +80,6 @@ def test_cameras_and_success_are_counted_for_kinodb_only(store: Path, tmp_path: 
     ]
     assert "cameras" not in json.loads(glassfs("info", "--json", "--quick", path).output)
     assert {"cameras", "success"}.isdisjoint(json.loads(glassfs("info", "--json", store).output))
-
-
-def test_an_unknown_format_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("text")
-    fails(glassfs("info", tmp_path / "text"), f"{tmp_path}/text: is not a container of a known format")
 
 
 def test_views_are_listed_with_their_paths(tmp_path: Path) -> None:

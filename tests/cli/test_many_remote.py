@@ -65,17 +65,6 @@ def test_export_of_a_bucket_is_that_of_files(s3: S3Server, folder: Path, jobs: s
     assert all(line["ok"] for line in lines_of(report))
 
 
-def test_shards_of_a_bucket_are_those_of_files(s3: S3Server, folder: Path, tmp_path: Path) -> None:
-    options = ("-o", f"endpoint={s3.url},region=us-east-1", "--shard", "1/3", "--report")
-    glassfs("verify", *options, tmp_path / "there.jsonl", "s3://bucket/data")
-    glassfs("verify", "--shard", "1/3", "--report", tmp_path / "here.jsonl", folder)
-    paths = [
-        {str(line["path"]).removeprefix(f"{place}/") for line in lines_of(tmp_path / name)}
-        for place, name in (("s3://bucket/data", "there.jsonl"), (folder, "here.jsonl"))
-    ]
-    assert paths[0] == paths[1]
-
-
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_resume_retries_containers_that_a_server_refused(
     s3: S3Server, folder: Path, jobs: str, tmp_path: Path,

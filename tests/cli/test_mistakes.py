@@ -6,8 +6,6 @@ import gc
 import io
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +23,6 @@ from tests.cli.glassfs_command import fails, glassfs
 def test_unknown_commands_get_a_suggestion(typed: str, meant: str) -> None:
     fails(glassfs("xyzzy"), "no such command: 'xyzzy' (see 'glassfs --help')", 2)
     fails(glassfs(typed, "x"), f"no such command: '{typed}'; did you mean '{meant}'? (see 'glassfs --help')", 2)
-
-
-def test_suggestions_are_existing_commands() -> None:
-    assert set(cli.MEANT.values()) <= set(cli.COMMANDS)
-    assert not set(cli.MEANT) & set(cli.COMMANDS)
 
 
 @pytest.mark.parametrize(("typed", "meant"), [
@@ -76,14 +69,13 @@ def test_source_and_path_may_have_escaped_names(store: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["ls", "tree"])
-def test_errors_name_a_missing_path_as_typed(command: str, tmp_path: Path) -> None:
+def test_errors_name_a_missing_path_as_typed(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    for place in ("none.kas", "folder/none.kas", "folder/none/none", "none/none.kas"):
-        fails(glassfs(command, tmp_path / place), f"{tmp_path}/{place}: No such file or directory")
-    done = subprocess.run(
-        [sys.executable, "-m", "glassfs", command, "none.kas/x"], cwd=tmp_path, capture_output=True, check=False,
-    )
-    assert done.stderr == b"glassfs: none.kas/x: No such file or directory\n"
+    for place in (f"{tmp_path}/none.kas", "none.kas", "folder/none.kas", "folder/none/none", "none/none.kas"):
+        fails(glassfs(command, place), f"{place}: No such file or directory")
 
 
 def test_a_missing_path_gets_a_suggestion(store: Path) -> None:
@@ -120,15 +112,6 @@ def test_cat_continues_after_a_failure(store: Path) -> None:
     done = glassfs("cat", store, "none", "nodes", "nodes/flags.npy")
     assert done.output == glassfs("cat", store, "nodes/flags.npy").output
     assert (done.status, len(done.errors)) == (1, 2)
-
-
-def test_errors_tell_files_of_one_name_apart(damaged: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "text.kas").write_text("text")
-        done = glassfs("ls", tmp_path / name / "text.kas")
-        fails(done, f"{tmp_path}/{name}/text.kas: is not a container of a known format")
-    assert glassfs("verify", damaged).lines[0].startswith(f"{damaged}: ")
 
 
 @pytest.mark.parametrize("words", [

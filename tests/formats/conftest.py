@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from writers.idv import IdvWriter
 
-from tests.formats.idv_files import made_in
 from tests.formats.kinodb_files import three_episodes
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Path]:
-    """Write an IDV file: ``make(fill, name, **options)``."""
-    return made_in(tmp_path)
+    """Write an IDV file of what ``fill`` adds to a writer: ``make(fill, name, **options)``."""
+    def write(fill: Callable[[IdvWriter], None], name: str = "made.idv", **options: Any) -> Path:
+        with IdvWriter(tmp_path / name, **options) as view:
+            fill(view)
+        return tmp_path / name
+
+    return write
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def exercise(source: bytes | Path) -> None:
         container = open_bytes(source) if isinstance(source, bytes) else open_path(source)
     except GlassfsError:
         return
-    _visit(container.root)
+    visit(container.root)
     try:
         for fault in islice(container.check(), 500):
             assert fault.reason
@@ -49,11 +49,12 @@ def exercise(source: bytes | Path) -> None:
         pass
 
 
-def _visit(content: Content) -> None:
+def visit(content: Content) -> None:
+    """Read a bounded part of a content and of all inside it."""
     try:
         content.attributes()
         for inner in _read(content):
-            _visit(inner)
+            visit(inner)
     except GlassfsError:
         pass
 

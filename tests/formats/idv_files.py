@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import math
-import random
 import struct
 import zlib
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from writers.idv import Codec, IdvWriter, string, varint
 
 from glassfs.content import Array, Container, Document
-from tests.helpers import contents_of, read_in_parts
+from tests.helpers import contents_of
 
 EPOCH = 621_355_968_000_000_000
 NAT = -(1 << 63)
 MIB = 1 << 20
-
-Fill = Callable[[IdvWriter], None]
-
-
-def made_in(folder: Path) -> Callable[..., Path]:
-    """Writes a file in a folder: what `fill` adds to a writer with these options."""
-
-    def write(fill: Fill, name: str = "made.idv", **options: Any) -> Path:
-        path = folder / name
-        with IdvWriter(path, **options) as view:
-            fill(view)
-        return path
-
-    return write
-
 
 def only(container: Container, name: str, label: str = "") -> Any:
     """The content of that name, of which there is one."""
@@ -63,17 +45,6 @@ def schema(container: Container) -> dict[str, Any]:
     value = document.value()
     assert isinstance(value, dict)
     return value
-
-
-def assert_ranges(content: Array, seed: int = 0) -> None:
-    """Any range of the data is that range of the whole, however large the pieces are in which it was read."""
-    data, random_ = content.data, random.Random(seed)
-    whole = data.whole()
-    assert read_in_parts(data, 1 + len(whole) // 7) == whole
-    for _ in range(60):
-        start = random_.randrange(len(whole) + 1)
-        size = min(len(whole) - start, random_.choice((1, 3, 17, 1000)))
-        assert data.read(start, size) == whole[start : start + size]
 
 
 def same_bits(found: np.ndarray, expected: Any, dtype: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,60 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from glassfs.content import Container, Content, Table, members_of
-from glassfs.errors import GlassfsError
+from glassfs.content import Container, Table, members_of
 from glassfs.library import open_tree
-from glassfs.tree import File
-from tests.helpers import file_data
+from tests.formats.derived import whole
 
 MOST_SLOTS = 64
-MOST_READ = 1 << 20
-
-
 def table_file(path: Path, name: str) -> pa.Table:
     """Read a table in the tree of a container; check its size and ranges."""
     with open_tree(path, views="parquet") as tree:
-        file = tree.file(name)
-        size, chance = file.size, random.Random(1)
-        whole = file.read(0, size)
-        assert len(whole) == size
-        for _ in range(10):
-            start = chance.randrange(size)
-            end = min(size, start + chance.choice((1, 50, 5000)))
-            assert file.read(start, end - start) == whole[start:end]
-    return pq.read_table(io.BytesIO(whole))
+        return pq.read_table(io.BytesIO(whole(tree.file(name))))
 
 
 def tables_of(container: Container) -> dict[bytes, Table]:
     """The tables at the root of a container."""
     return {name[-1]: content for name, content in members_of(container.root) if isinstance(content, Table)}
-
-
-def npy(content: Content) -> np.ndarray[Any, Any]:
-    """What the file of a content has, as NumPy reads it."""
-    return np.load(io.BytesIO(file_data(content).whole()))
-
-
-def shown_name(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace").replace("\0", "\\x00") or "%"
-
-
-def look_through(path: Path) -> int:
-    """Reads from every file of a container with all views; how many cannot be read. Nothing else comes out."""
-    faults = 0
-    try:
-        with open_tree(path, views="all") as tree:
-            for _, node in tree.walk("/"):
-                if isinstance(node, File):
-                    try:
-                        size = node.size
-                        for start in {0, size // 2, max(0, size - MOST_READ)}:
-                            node.read(start, min(MOST_READ, size - start))
-                    except GlassfsError:
-                        faults += 1
-    except GlassfsError:
-        faults += 1
-    return faults
 
 
 def assert_array(table: pa.Table, name: str, array: np.ndarray[Any, Any]) -> Iterator[str]:

@@ -129,20 +129,6 @@ def test_a_huge_sparse_row_is_spread_a_piece_at_a_time(make: Callable[..., Path]
     assert peak_memory(look) < 80 * MIB
 
 
-def test_wide_dense_shapes_are_spread_a_piece_at_a_time(make: Callable[..., Path]) -> None:
-    rows = [Sparse(65_536, [row], [1.0]) for row in range(3000)]
-    path = make(lambda view: view.add("v", rows, vector("Double", 65_536)))
-    content = only(open_path(path), "columns/v")
-    assert content.data.size == 3000 * 65_536 * 8
-
-    def look() -> None:
-        for row in (0, 1700, 2999):
-            values = np.frombuffer(content.data.read(row * 65_536 * 8, 65_536 * 8), "<f8")
-            assert np.flatnonzero(values).tolist() == [row]
-
-    assert peak_memory(look) < 20 * MIB
-
-
 @pytest.mark.parametrize("codec", [
     vector("Single"), vector("Single", 3), vector("Boolean", 70_000), Codec("TextSpan"), vector("TextSpan"),
     Codec("Boolean"),

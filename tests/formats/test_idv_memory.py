@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import struct
 import weakref
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from writers.idv import Codec, IdvWriter, Sparse, vector
+from writers.idv import Codec, IdvWriter, vector
 
 from glassfs.cache import BlockCache, Recipe
-from glassfs.content import Array, Document, Records
-from glassfs.errors import Damaged, GlassfsError, Refused
+from glassfs.content import Array
+from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import columns
 from glassfs.formats.idv.blocks import MOST_DECODED
+from glassfs.formats.idv.table import IdvFile, read_header
 from glassfs.formats.registry import Opening, open_container
-from glassfs.view import data_of
 from glassfs.view.json import line
-from tests.formats.exercise import peak_memory
+from tests.formats.exercise import peak_memory, visit
 from tests.formats.idv_files import MIB, only, raw_column, records, schema
 from tests.formats.test_fuzz import idv
 from tests.helpers import CountingSource, contents_of, open_path
@@ -46,20 +44,11 @@ def test_nothing_of_a_closed_container_is_alive(
     try:
         source = CountingSource(path)
         container = open_container(Opening(source, cache))
-        alive = [weakref.ref(source)]
-        for contents in contents_of(container.root).values():
-            for content in contents:
-                try:
-                    if isinstance(content, Array):
-                        alive.append(weakref.ref(content.data))
-                        content.data.whole()
-                    elif isinstance(content, Records):
-                        for number in range(content.blocks):
-                            content.block(number)
-                    elif isinstance(content, Document):
-                        content.value()
-                except GlassfsError:
-                    assert is_damaged
+        contents = [content for found in contents_of(container.root).values() for content in found]
+        alive = [weakref.ref(content.data) for content in contents if isinstance(content, Array)]
+        alive.append(weakref.ref(source))
+        for content in contents:
+            visit(content)
         list(container.check())
         container.close()
         del source, container, contents, content
@@ -142,28 +131,6 @@ def test_refused_prefetches_are_retried_in_order(
 
 # -- memory ----------------------------------------------------------------------------------------
 
-def test_long_texts_reserve_memory(make: Callable[..., Path]) -> None:
-    """However many threads measure or read them at the same time."""
-    text = "\U0001f600é" * MIB
-    path = make(lambda view: view.add("t", [text]))
-    cache = BlockCache(256 * MIB)
-    content = only(open_container(Opening(CountingSource(path), cache)), "columns/t")
-    most = []
-    taken = cache.memory.reserve_now
-    cache.memory.reserve_now = lambda size: (most.append(size), taken(size))[1]  # type: ignore[method-assign, func-returns-value]
-    cost = content.cost(0)
-    assert cost >= 40 * MIB
-    expected = len(json.dumps(text, ensure_ascii=False).encode()) + 1
-    with ThreadPoolExecutor(4) as threads:
-        files = [data_of(content, cache, (number,)) for number in range(4)]
-        assert list(threads.map(lambda file: file.size, files)) == [expected] * 4
-    assert sum(size == cost for size in most) == 4  # to measure them
-    assert files[0].read(0, expected) == json.dumps(text, ensure_ascii=False).encode() + b"\n"
-    assert sum(size >= cost for size in most) == 5  # to make the lines
-    cache.clear()
-    assert cache.used == 0
-
-
 TEXTS = {
     "plain": ["plain text " * 30] * 500, "escapes": ["\1" * (2 * MIB)], "wide": ["\U0001f600é" * MIB],
     "wide and escapes": ["\U0001f600" + "\1" * (2 * MIB)], "short": ["a", "", "é"] * 300,
@@ -194,28 +161,13 @@ def test_short_texts_are_decoded_once(make: Callable[..., Path]) -> None:
 
 def test_few_opened_blocks_stay_in_memory(make: Callable[..., Path]) -> None:
     path = make(lambda view: view.add("t", ["text"] * 100), rows_per_block=1)
-    blocks = only(open_path(path), "columns/t").block.__self__._blocks
+    source = CountingSource(path)
+    opened = IdvFile(source, BlockCache(MIB), read_header(source))
+    blocks = opened.blocks(next(opened.columns()))
     runs = [blocks.run(number, blocks.codec.item) for number in range(MOST_DECODED)]
     assert all(blocks.run(number, blocks.codec.item) is run for number, run in enumerate(runs))
     blocks.run(MOST_DECODED, blocks.codec.item)
     assert blocks.run(0, blocks.codec.item) is not runs[0]
-
-
-@pytest.mark.parametrize("rows", [
-    [["a", "b"], Sparse(5, [1, 3], ["x", "y"]), [], Sparse(3, [], []), ["c"]],
-    [Sparse(4, [0, 3], ["x", "y"])] * 3,
-    [["a", "b"]] * 4,
-])
-def test_stored_elements_are_counted_like_one_by_one(make: Callable[..., Path], rows: list[object]) -> None:
-    path = make(lambda view: view.add("t", rows, vector("TextSpan")))
-    texts = only(open_path(path), "columns/t").block.__self__
-    vectors = texts._blocks.vectors(0)
-    stored = [0]
-    for row in rows:
-        length = row.length if isinstance(row, Sparse) else len(row)  # type: ignore[arg-type]
-        for slot in range(length):
-            stored.append(stored[-1] + (slot in row.indices if isinstance(row, Sparse) else 1))
-    assert [vectors.stored_at(element) for element in range(len(stored))] == stored
 
 
 def test_a_codec_of_too_many_dimensions_has_no_file(make: Callable[..., Path]) -> None:

@@ -43,11 +43,6 @@ from tests.formats.ikv_files import (
 from tests.helpers import local, open_bytes, open_path, opening
 
 
-def test_a_wide_array_is_one_document() -> None:
-    container = opened_v1(bytes((OBJECT, 1)) + b"\4wide" + b"\6\0" + varint(300_000) + bytes(300_000))
-    assert document_of(container) == {"wide": [None] * 300_000}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("node", [
     b"\6\0" + varint(10_000_000) + bytes(10_000_000),
@@ -123,14 +118,14 @@ def test_cached_integers_belong_to_one_file_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_megabytes_of_small_members_open_in_bounded_memory() -> None:
-    count = 1_300_000
+def test_many_small_members_open_in_bounded_memory() -> None:
+    count = 100_000
     data = V1 + bytes((OBJECT, 1)) + b"\1o" + bytes((OBJECT,)) + varint(count)
     data += b"".join(b"\4%04x\2\2" % (number & 0xFFFF) for number in range(count))
     found = []
     peak = peak_memory(lambda: found.extend(members_of(members_of(root_of(open_bytes(data)))[b"o"])))
     assert len(found) == 0x10000
-    assert peak < 500 << 20
+    assert peak < 40 << 20
 
 
 @pytest.mark.slow

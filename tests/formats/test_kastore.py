@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import struct
 import tracemalloc
@@ -18,10 +16,10 @@ from hypothesis import strategies as st
 from writers.kastore import TYPES, KastoreWriter
 
 from glassfs.content import Array, Container, Content, Fault
-from glassfs.errors import Changed, Damaged, Refused, Unrecognised
+from glassfs.errors import Damaged, Refused, Unrecognised
 from glassfs.formats.registry import AHEAD, open_container
 from tests.formats.exercise import NUMBERS, exercise, peak_memory
-from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, walk
+from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, walk
 
 HEADER, DESCRIPTOR = 64, 64
 KEY_START, KEY_LENGTH, ARRAY_START, ARRAY_LENGTH = 8, 16, 24, 32  # fields of a descriptor
@@ -84,28 +82,17 @@ def test_what_kastore_writes_has_the_same_keys_types_and_values(tmp_path: Path, 
     assert list(container.check()) == []
 
 
-def test_the_writer_writes_what_kastore_writes_byte_for_byte(tmp_path: Path) -> None:
-    written = extremes() | {"ключ/é": np.arange(5), "z": np.arange(7, dtype="u1")}
-    kastore.dump(written, str(tmp_path / "theirs.kas"))
-    ours = store(dict(reversed(written.items())), tmp_path)
-    assert ours.read_bytes() == (tmp_path / "theirs.kas").read_bytes()
-
-
 def faults_of(data: bytes) -> list[Fault]:
     return list(open_bytes(data).check())
 
 
-def test_verify_finds_nonzero_padding(pair: Path) -> None:
-    start = struct.unpack_from("<Q", pair.read_bytes(), HEADER + DESCRIPTOR + ARRAY_START)[0]
-    assert faults_of(patched(pair, start - 1, "B", 1)) == [Fault("bb", "the padding before the array is not zero")]
-
-
 @pytest.mark.parametrize(("place", "words"), [
+    (HEADER + 2 * DESCRIPTOR + len("abb") + 4, "the padding before the array"),
     (24, "of the header"), (63, "of the header"), (HEADER + 1, "of the descriptors"),
     (HEADER + 7, "of the descriptors"), (HEADER + DESCRIPTOR + 40, "of the descriptors"),
     (HEADER + DESCRIPTOR + 63, "of the descriptors"),
 ])
-def test_verify_finds_nonzero_reserved_bytes(pair: Path, place: int, words: str) -> None:
+def test_verify_finds_nonzero_padding_and_reserved_bytes(pair: Path, place: int, words: str) -> None:
     (fault,) = faults_of(patched(pair, place, "B", 1))
     assert words in fault.reason
 
@@ -293,17 +280,6 @@ def test_similar_files_are_explained(head: bytes, words: str) -> None:
         open_bytes(head, "old.trees")
 
 
-def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
-    path = store({"a": np.arange(1000)}, tmp_path)
-    container = open_path(path)
-    (array,) = arrays_of(container).values()
-    store({"a": np.arange(2000)}, tmp_path)
-    with pytest.raises(Changed):
-        array.data.whole()
-    with pytest.raises(Changed):
-        list(container.root.members())
-
-
 def test_opening_reads_only_the_index(tmp_path: Path) -> None:
     path = store({"big": np.arange(1 << 20), "small": np.arange(10)}, tmp_path)
     source = CountingSource(path)
@@ -317,19 +293,6 @@ def test_opening_reads_only_the_index(tmp_path: Path) -> None:
     place = big.data.location()
     assert source.reads == [(place.offset + 800, 16)]
     assert place.stored == 8 << 20
-
-
-@pytest.mark.slow
-def test_more_keys_than_kastore_can_write_cost_little(tmp_path: Path) -> None:
-    count = 70_000
-    path = tmp_path / "many.kas"
-    with KastoreWriter(path, sort=False) as writer:
-        for number in range(count):
-            writer.add_chunks(b"group/%06d" % number, "int8", 0, ())
-    container = open_path(path)
-    counted = []
-    assert peak_memory(lambda: counted.append(sum(1 for _ in open_path(path).root.members()))) < 4 << 20
-    assert counted == [count] and list(container.check()) == []
 
 
 def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None:
@@ -348,46 +311,8 @@ def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None
     assert source.bytes_read <= index
     assert len(members) == count
     assert kept < 500 * count
-
-
-def check_against(container: Container, expected: dict[str, Any]) -> None:
-    # Of equal keys the first shown counts; appended stores have tests of their own.
-    found: dict[bytes, Content] = {}
-    for member in container.root.members():
-        if isinstance(member.content, Array):
-            found.setdefault(member.content.key, member.content)
-    keys = {bytes.fromhex(key): array for key, array in expected.get("keys_by_hex", {}).items()} or {
-        key.encode("utf-8", "surrogatepass"): array for key, array in expected["keys"].items()
-    }
-    assert set(found) == set(keys)
-    for key, array in keys.items():
-        content = found[key]
-        assert (content.type_name, list(content.shape)) == (array["dtype"], array["shape"])
-        assert hashlib.sha256(read_in_parts(content.data)).hexdigest() == array["sha256"]
-
-
-def test_samples(samples: Path) -> None:
-    places = [*samples.glob("kastore/*.expected.json"), *samples.glob("kastore/upstream-v1/*.expected.json")]
-    assert len(places) > 20
-    for place in places:
-        expected = json.loads(place.read_text())
-        container = open_path(str(place).removesuffix(".expected.json"))
-        check_against(container, expected)
-        assert list(container.check()) == []
-        assert container.facts["appended_stores"] == max(0, len(expected.get("stores", [])) - 1)
-
-
-def test_odd_and_malformed_samples_are_decided_as_agreed(samples: Path) -> None:
-    expected = {str(place).removesuffix(".expected.json"): json.loads(place.read_text())
-                for place in samples.glob("kastore/odd/*.expected.json")}
-    malformed = list(samples.glob("kastore/malformed/*.kas"))
-    assert len(expected) > 5 and len(malformed) > 40
-    for path in [*expected, *malformed]:
-        if path in expected and expected[path]["decision"] != "reject":
-            check_against(open_path(path), expected[path])
-        else:
-            with pytest.raises(Refused):
-                open_path(path)
+    del members
+    assert peak_memory(lambda: sum(1 for _ in container.root.members())) < 4 << 20
 
 
 KEYS = st.one_of(st.binary(max_size=12), st.sampled_from([b"a", b"format/name", b"uuid", b"nodes/time"]))

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.kinodb import Frame, KinoWriter, Stored, jpeg
 
-from glassfs.content import Collection, Content, Document, Series, members_of
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb import scan
 from glassfs.formats.kinodb.scan import WINDOW
 from glassfs.formats.registry import open_container
-from glassfs.view import has_file
+from glassfs.tree import File, Tree
+from glassfs.tree.build import container_root
 from tests.formats.exercise import exercise
 from tests.formats.kinodb_files import (
     ARRAYS,
@@ -39,37 +39,21 @@ from tests.formats.kinodb_files import (
     written,
 )
 from tests.helpers import CountingSource, open_bytes, open_path, opening
+from tests.tree.trees import origin
 
 
 def damaged(data: bytes | bytearray) -> set[str]:
     """The names of all contents that cannot be read, and of groups that cannot be listed, in all three episodes."""
+    root = container_root(open_bytes(bytes(data)).root, origin())
     found = set()
-
-    def visit(content: Content, name: str) -> None:
-        if isinstance(content, Series):
-            for number in range(content.count):
-                visit(content.item(number), f"{name}/{number}")
-        elif isinstance(content, Collection):
+    for place, node in Tree(lambda: root).walk(on_error=lambda place, error: found.add(f"{place}/")):
+        if isinstance(node, File):
             try:
-                members = list(members_of(content))
-            except Damaged:
-                found.add(f"{name}/")
-                return
-            for member in members:
-                visit(member.content, f"{name}/" + b"/".join(member.name).decode("utf-8", "backslashreplace"))
-        elif has_file(content):
-            try:
-                if isinstance(content, Document):
-                    content.value()
-                else:
-                    size = content.data.size
-                    content.data.read(0, min(size, 1 << 20))
+                node.read(0, min(node.size, 1 << 20))
             except Damaged as error:
                 assert error.source.endswith("/made") and error.part and "made" not in error.reason
-                found.add(name)
-
-    visit(open_bytes(bytes(data)).root, "")
-    return {name.removeprefix("/") for name in found}
+                found.add(place.partition(".")[0])
+    return {place.lstrip("/") for place in found}
 
 
 def all_of(*names: str, position: int = 0) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 from glassfs.cache import BlockCache
 from glassfs.content import Container, Document, Records
 from glassfs.content.model import Stored
-from glassfs.errors import Damaged, DeviceFailed, GlassfsError, NoSpool, Passing, Unavailable
+from glassfs.errors import Damaged, DeviceFailed, GlassfsError, Unavailable
 from glassfs.formats.registry import Opening, open_container
 from tests.conftest import DATA, Scale
 from tests.helpers import contents_of
@@ -99,11 +99,12 @@ def test_failing_reads_are_never_reported_as_damage(path: Path, scale: Scale) ->
         return
     opening = store.reads
     expected = seen(container)
+    listing = store.reads - opening
     for number in some_of(opening, scale):
         store.fail(number)
         with pytest.raises(type(error)):
             open_in(store, path.name)
-    for number in some_of(store_reads(store, path.name), scale):
+    for number in some_of(listing, scale):
         store.fail(0)
         container = open_in(store, path.name)
         store.fail(number)
@@ -113,22 +114,7 @@ def test_failing_reads_are_never_reported_as_damage(path: Path, scale: Scale) ->
         assert seen(container) == expected
 
 
-def store_reads(store: Failing, name: str) -> int:
-    """How many reads it takes to see all of an open container."""
-    store.fail(0)
-    container = open_in(store, name)
-    before = store.reads
-    seen(container)
-    return store.reads - before
-
-
 def some_of(count: int, scale: Scale) -> list[int]:
     """Numbers from 1 to ``count``, all if there are few."""
     most = scale(12, 60, 1000)
     return sorted({1 + step * count // most for step in range(most)}) if count > most else list(range(1, count + 1))
-
-
-def test_temporary_errors_are_no_damage() -> None:
-    for error in (DeviceFailed, Unavailable, NoSpool):
-        assert issubclass(error, Passing) and issubclass(error, OSError)
-        assert not issubclass(error, Damaged)

@@ -143,16 +143,6 @@ def test_facts_that_are_not_there_or_make_no_sense_are_none(trees: Path) -> None
     assert not any(name.startswith(b"provenances/") for name in texts_of(container))
 
 
-def test_appended_tree_sequences_have_text_too(trees: Path) -> None:
-    twice = trees.with_name("twice.trees")
-    twice.write_bytes(trees.read_bytes() * 2)
-    container = open_path(twice)
-    texts = texts_of(container)
-    assert texts[b"appended/1/format/name"].key == b"format/name"
-    assert len(texts) == 2 * len(texts_of(open_path(trees)))
-    assert list(container.check()) == []
-
-
 def changed(trees: Path, change: Callable[[dict[str, Any]], None]) -> Container:
     items = dict(kastore.load(str(trees), read_all=True))
     change(items)

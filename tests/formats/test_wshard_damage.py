@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from writers.wshard import WShardWriter
 
 from glassfs.content import Array, Blob
 from glassfs.content.model import Stored
 from glassfs.errors import Damaged, Refused, Unrecognised
 from glassfs.formats.registry import open_container
-from tests.formats.exercise import NUMBERS, exercise, peak_memory
+from tests.formats.exercise import peak_memory
 from tests.formats.test_fuzz import ARRAY, fill
 from tests.formats.test_fuzz import sound as sound_named
 from tests.formats.wshard_files import (
@@ -27,7 +26,6 @@ from tests.formats.wshard_files import (
     raw_of,
     state,
     with_entry,
-    with_garbage,
     with_header,
 )
 from tests.helpers import contents_of, open_bytes, opening
@@ -116,12 +114,6 @@ def test_a_wrong_raw_size_is_damage_of_that_block(codec: str, size: int) -> None
     assert raw_of(container, "reward") == np.arange(STEPS, dtype="<f4").tobytes()
 
 
-@pytest.mark.parametrize("codec", ["zstd", "lz4"])
-def test_garbage_in_a_block_is_damage_of_that_block(codec: str) -> None:
-    found = state(open_bytes(with_garbage(sound(codec), "signal/x")))
-    assert [name for name, data in found.items() if data == "damaged"] == [b"signal/x"]
-
-
 def test_large_blocks_are_checked_before_their_end_is_read() -> None:
     video = np.zeros((24, 1000, 1000, 1), "u1")
     data = made(lambda writer: writer.add_channel("film", video))
@@ -201,20 +193,16 @@ def test_very_large_metadata_are_not_parsed() -> None:
     assert raw_of(container, "meta/channels") == text
 
 
-@pytest.mark.parametrize("reserved", [64, 1504, 1 << 16])
-def test_unfinished_recordings_are_explained(reserved: int) -> None:
+@pytest.mark.parametrize(("head", "reason"), [
+    *((bytes(reserved), "^starts with zeros: its writer has not finished it") for reserved in (64, 1504, 1 << 16)),
+    (bytes(63) + b"x", "is not a container of a known format"),
+    (b"\0\0\0\x18ftypmp42", "is not a container of a known format"),
+])
+def test_unfinished_recordings_are_explained(head: bytes, reason: str) -> None:
     """Zeros where the header will be, and the first pieces behind them (docs/formats/wshard.md §13)."""
     with pytest.raises(Unrecognised) as caught:
-        open_bytes(bytes(reserved) + ARRAY.tobytes(), "episode.wshard.partial")
-    assert caught.value.reason.startswith(
-        "starts with zeros: its writer has not finished it (KinoDB and WShard both reserve zeros first), or"
-    )
-
-
-@pytest.mark.parametrize("head", [bytes(63) + b"x" * 100, b"\0\0\0\x18ftypmp42"])
-def test_a_few_zeros_are_no_recording(head: bytes) -> None:
-    with pytest.raises(Unrecognised, match="is not a container of a known format"):
-        open_bytes(head)
+        open_bytes(head + ARRAY.tobytes(), "episode.wshard.partial")
+    assert re.search(reason, caught.value.reason)
 
 
 @pytest.mark.slow
@@ -233,15 +221,3 @@ def test_parsed_metadata_reserve_memory_for_their_values(
     monkeypatch.setattr(given.cache, "reserved", lambda size: (sizes.append(size), reserve(size))[1])
     assert peak_memory(lambda: open_container(given)) < sum(sizes) < 256 << 20
     assert given.cache.used == 0
-
-
-FIELD = st.one_of(st.integers(0, 300), st.integers(0, (1 << 64) - 1), st.sampled_from(NUMBERS))
-
-
-@settings(max_examples=150)
-@given(st.sampled_from(["none", "zstd", "lz4"]), st.sampled_from(["signal/x", "meta/channels", "meta/episode"]),
-       FIELD, FIELD, FIELD, st.integers(0, 15))
-def test_entries_of_any_numbers_raise_only_known_errors(
-    codec: str, name: str, offset: int, stored: int, original: int, flags: int,
-) -> None:
-    exercise(with_entry(sound(codec), name, offset=offset, stored=stored, original=original, flags=flags))

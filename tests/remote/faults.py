@@ -44,7 +44,6 @@ class Status:
     """An answer of the server's own: 503, 429, 403, 500 …"""
 
     code: int
-    retry_after: int | None = None
     body: bytes = b""
 
 

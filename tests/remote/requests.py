@@ -14,9 +14,6 @@ Body: TypeAlias = bytes | Iterable[bytes]
 class Request:
     """One request as it was received, and its outcome. The server writes to it while it answers."""
 
-    number: int
-    """Counted from 0 since the last ``reset`` of the log."""
-    connection: int
     method: str
     target: str
     """Path and query as they were sent."""
@@ -42,7 +39,7 @@ class Request:
     def without(self, *names: str) -> Request:
         """Return the same request without these headers."""
         lines = [line for line in self.lines if line[0].lower() not in names]
-        return Request(self.number, self.connection, self.method, self.target, lines, self.body)
+        return Request(self.method, self.target, lines, self.body)
 
     @property
     def path(self) -> str:
@@ -58,14 +55,6 @@ class Request:
     @property
     def range(self) -> str | None:
         return self.headers.get("range")
-
-    @property
-    def if_match(self) -> str | None:
-        return self.headers.get("if-match")
-
-    @property
-    def if_none_match(self) -> str | None:
-        return self.headers.get("if-none-match")
 
     @property
     def is_listing(self) -> bool:

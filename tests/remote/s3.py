@@ -84,8 +84,8 @@ class Bucket:
             keys = self._keys = sorted(map(as_bytes, tuple(self._objects)))
         return keys
 
-    def page(self, prefix: bytes, delimiter: bytes, after: bytes, most: int) -> tuple[list[bytes], bytes | None]:
-        """Return up to ``most`` keys and common prefixes after ``after``, and the last one if there are more."""
+    def page(self, prefix: bytes, delimiter: bytes, after: bytes) -> tuple[list[bytes], bytes | None]:
+        """Return a page of keys and common prefixes after ``after``, and the last one if there are more."""
         keys, found = self.keys, []
         at = bisect_left(keys, max(prefix, after))
         while at < len(keys) and keys[at].startswith(prefix):
@@ -96,8 +96,8 @@ class Bucket:
             at = at + 1 if cut < 0 else bisect_left(keys, name[:-1] + bytes([name[-1] + 1]), at)
             if name <= after and after:
                 continue
-            if len(found) == most:
-                return found, found[-1] if found else after
+            if len(found) == PAGE:
+                return found, found[-1]
             found.append(name)
         return found, None
 
@@ -134,9 +134,7 @@ class S3Server(HttpServer):
         is_quoted = query.get("encoding-type") == "url"
         encode = quoted if is_quoted else escaped
         prefix, delimiter = as_bytes(query.get("prefix", "")), as_bytes(query.get("delimiter", ""))
-        after = query.get("continuation-token")
-        after = bytes.fromhex(after) if after is not None else as_bytes(query.get("start-after", ""))
-        found, last = bucket.page(prefix, delimiter, after, min(PAGE, int(query.get("max-keys", PAGE))))
+        found, last = bucket.page(prefix, delimiter, bytes.fromhex(query.get("continuation-token", "")))
         return listing(name, [
             (encode(key), None if delimiter and key.endswith(delimiter) and key != prefix else bucket.get(as_text(key)))
             for key in found
@@ -149,9 +147,9 @@ def answer_object(made: Object, request: Request) -> Reply:
         ("ETag", made.etag), ("Last-Modified", formatdate(made.modified, usegmt=True)), ("Accept-Ranges", "bytes"),
         ("Content-Type", "application/octet-stream"),
     ]
-    if request.if_match not in (None, "*", made.etag):
+    if request.headers.get("if-match") not in (None, "*", made.etag):
         return failure(412, "PreconditionFailed")
-    if request.if_none_match in ("*", made.etag):
+    if request.headers.get("if-none-match") in ("*", made.etag):
         return Reply(304, headers)
     size = made.size
     start, end, status = 0, size, 200

@@ -6,9 +6,6 @@ import errno
 import os
 import random
 import signal
-import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +18,11 @@ from writers.kastore import KastoreWriter
 
 from glassfs.source.remote.pages import PAGE
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import Mount, glassfs, is_running
+from tests.mount.mounts import glassfs, is_running
 from tests.remote.conftest import Serving
 from tests.remote.faults import Cut, Fault, Garbage, Length, Redirect, Reset, Stall, Status, Whole, for_each
 from tests.remote.s3 import Bucket, S3Server
-from tests.remote.test_bad_networks import ODD_NAMES, is_part
+from tests.remote.test_bad_networks import is_part
 from tests.security.users import STRANGER, Child
 from tests.waiting import wait_until
 
@@ -63,13 +60,6 @@ def test_lasting_faults_spare_other_files(fault: Fault, serving: Serving, mounte
         server.faults = ()
         wait_until(lambda: errno_of(mount.path / "bad", 1 << 20) == 0)
         assert (mount.path / "bad").read_bytes() == CONTENT
-
-
-@pytest.mark.slow
-def test_denied_object_is_eacces(serving: Serving, mounted: Mounted) -> None:
-    with serving(Bucket({"data/bad": CONTENT})) as server, mounted("s3://bucket/data") as mount:
-        server.faults = for_each(Status(403), is_part)
-        assert errno_of(mount.path / "bad") == errno.EACCES
 
 
 @pytest.mark.slow
@@ -113,21 +103,6 @@ def test_replaced_container_is_estale_then_new(serving: Serving, mounted: Mounte
         wait_until(is_read_anew)
         bucket.delete("data/some.kas")
         wait_until(lambda: "some.kas" not in os.listdir(mount.path))
-
-
-@pytest.mark.slow
-def test_odd_names_are_mounted(serving: Serving, mounted: Mounted) -> None:
-    contents = {f"data/{name}": b"odd" for name in ODD_NAMES} | {"data/good": b"good", "data/" + "l" * 300: b"long"}
-    with serving(Bucket(contents)), mounted("s3://bucket/data") as mount:
-        names = os.listdir(mount.path)
-        assert {"good", "new%0Aline", "tab%09stop", "folder%0A", "bad%FF", "%01", "a", "under"} < set(names)
-        assert not {"", "..", "up", "slash"} & set(names)
-        assert (mount.path / "good").read_bytes() == b"good"
-        assert errno_of(mount.path / "new%0Aline") == errno_of(mount.path / "bad%FF") == errno.EIO
-        assert os.listdir(mount.path / "folder%0A") == ["inside"]
-        assert all(line.isprintable() for line in mount.log_lines())
-        done = subprocess.run(["ls", "-lR", mount.path], capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
 
 
 # Silent servers
@@ -174,22 +149,6 @@ def test_silent_server_fails_reads_and_nothing_else(many_arrays: Path, serving: 
             server.release()
 
 
-@pytest.mark.slow
-def test_cached_bytes_are_read_while_the_server_is_away(
-    many_arrays: Path, serving: Serving, mounted: Mounted,
-) -> None:
-    with (
-        serving(Bucket({"data/many.kas": many_arrays})) as server,
-        mounted("s3://bucket/data", options=["timeout=1", "poll=0.1"]) as mount,
-    ):
-        path = mount.path / "many.kas/array03.npy"
-        data = path.read_bytes()
-        with server.away():
-            assert path.read_bytes() == data
-            assert errno_of(mount.path / "many.kas/array30.npy", 800_000) == errno.EIO
-        wait_until(lambda: errno_of(mount.path / "many.kas/array30.npy", 800_000) == 0)
-
-
 # The disk cache
 
 
@@ -205,40 +164,6 @@ def large(tmp_path: Path) -> Path:
 def asked(large: Path, serving: Serving) -> Iterator[S3Server]:
     with serving(Bucket({"data/large.kas": large})) as server:
         yield server
-
-
-def bytes_in(folder: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
-
-
-@pytest.mark.slow
-def test_disk_cache_is_bounded_and_survives_sigkill(
-    asked: S3Server, large: Path, mounted: Mounted, tmp_path: Path, fuse: str,
-) -> None:
-    disk, bound = tmp_path / "disk", 8 << 20
-    options = [f"disk_cache={disk}", f"disk_cache_size={bound}", "cache_size=16M", "poll=3600"]
-    expected = np.frombuffer(random.Random(9).randbytes(24 << 20), np.uint8).tobytes()
-    for size in (1 << 20, 4 << 20, 7 << 20):
-        place = tmp_path / f"killed {size}"
-        place.mkdir()
-        mount = Mount(["s3://bucket/data/large.kas"], place, tmp_path / "log", fuse, options)
-        try:
-            reader = subprocess.Popen(
-                [sys.executable, "-c", f"open({str(place / 'data.npy')!r}, 'rb').read()"], stderr=subprocess.DEVNULL,
-            )
-            wait_until(lambda size=size, reader=reader: bytes_in(disk) >= size or reader.poll() is not None)
-            os.kill(mount.pid, signal.SIGKILL)
-            reader.wait()
-        finally:
-            wait_until(lambda mount=mount: not is_running(mount.pid))
-            glassfs("umount", "--lazy", place, generation=fuse)
-        # Beside the blocks there are the index and one unfinished block.
-        assert bytes_in(disk) <= bound + (2 << 20)
-    with mounted("s3://bucket/data/large.kas", options=options) as mount:
-        for _ in range(2):
-            assert (mount.path / "data.npy").read_bytes().endswith(expected)
-            assert bytes_in(disk) <= bound + (2 << 20)
-    assert stat.S_IMODE(disk.stat().st_mode) == 0o700
 
 
 @pytest.mark.slow

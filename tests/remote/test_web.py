@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.errors import Changed
-from glassfs.library import open_tree
 from glassfs.source import Connection, Store, locate
-from glassfs.tree import File
-from tests.formats.kinodb_files import floats, written
 from tests.remote import servers
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
@@ -106,23 +103,6 @@ def test_query_is_part_of_the_identity(etag: str) -> None:
         versions = {(entry.version, entry.file_id) for entry in entries}
         assert len(versions) == 2
         assert {found.store.open(found.path).read(400_000, 1) for found in (one, other)} == {b"\1", b"\2"}
-
-
-def test_queries_make_separate_containers(tmp_path: Path) -> None:
-    objects = [
-        bytes(written(tmp_path, {"state": floats(4, 2), "action": floats(4, 3), "task": f"task {number}"}))
-        for number in (1, 2)
-    ]
-    assert len(objects[0]) == len(objects[1])
-    with HttpServer(lambda request: answer(Object(objects[int(request.query["id"])], "", 0.0), request)) as server:
-        tree = open_tree(*(f"{server.url}/run.kdb?id={number}" for number in range(2)))
-        numbers = set()
-        for name, task in (("run.kdb", b"task 1"), ("run.kdb~2", b"task 2")):
-            files = [node for _, node in tree.walk(f"/{name}") if isinstance(node, File)]
-            numbers |= {node.ino for node in files}
-            assert sum(task in node.read(0, node.size) for node in files) > 0
-        assert len(numbers) == 2 * len(files)
-        tree.close()
 
 
 @pytest.mark.parametrize("etag", ['"1"', ""])

@@ -147,23 +147,6 @@ def test_wheel_holds_units_and_manual_page(packages: Packages) -> None:
 
 
 @pytest.mark.slow
-def test_unpacked_wheel_finds_its_units(packages: Packages, tmp_path: Path) -> None:
-    (wheel,) = packages.place.glob("*.whl")
-    shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")
-    script = (
-        "import glassfs; from glassfs.cli.install import unit\n"
-        "print(glassfs.__file__)\nprint(unit('glassfs@.service'), end='')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(tmp_path / "unpacked")}, cwd=tmp_path,
-        capture_output=True, text=True, check=True,
-    )
-    place, _, text = done.stdout.partition("\n")
-    assert place.startswith(str(tmp_path / "unpacked"))
-    assert text == (ROOT / "systemd/glassfs@.service").read_text()
-
-
-@pytest.mark.slow
 def test_wheel_holds_only_the_program(packages: Packages) -> None:
     kinds = (".py", "/py.typed", ".css", ".html", ".js")
     program = {name.removeprefix("src/") for name in files_below("src") if name.endswith(kinds)}

@@ -15,7 +15,7 @@ from glassfs.cli import COMMANDS
 from glassfs.cli.man import NOTES
 from glassfs.mount.options import DESCRIPTIONS
 from tests.conftest import ROOT
-from tests.mount.mounts import COMMAND, glassfs, is_mounted
+from tests.mount.mounts import glassfs, is_mounted
 from tests.system.conftest import in_foreground, pid_of
 from tests.waiting import SECONDS
 
@@ -50,14 +50,6 @@ def test_daemon_keeps_only_the_capabilities_it_needs(store: Path, mountpoint: Pa
         assert fields["NoNewPrivs"] == "1"
     assert glassfs("umount", mountpoint).returncode == 0
     assert not is_mounted(mountpoint)
-
-
-def test_helper_mounts_with_options_of_mount(store: Path, mountpoint: Path) -> None:
-    options = "rw,noauto,nofail,_netdev,user,x-systemd.automount,x-systemd.idle-timeout=SECONDS0,cache_size=8M"
-    done = helper(store, mountpoint, "-n", "-o", options)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(os.listdir(mountpoint)) == [".glassfs", "array.npy"]
-    assert glassfs("umount", mountpoint).returncode == 0
 
 
 def test_helper_mounts_nothing_with_f(store: Path, mountpoint: Path) -> None:
@@ -116,20 +108,6 @@ def test_completion_is_a_script_for_the_shell(shell: str) -> None:
     if shutil.which(shell):
         checked = subprocess.run([shell, "-n"], input=done.stdout, text=True, capture_output=True, check=False)
         assert (checked.returncode, checked.stderr) == (0, "")
-
-
-def completed(*words: str) -> str:
-    """Return the completions of a command line in bash."""
-    variables = {
-        "_GLASSFS_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1),
-    }
-    return subprocess.run([*COMMAND], env=os.environ | variables, capture_output=True, text=True, check=False).stdout
-
-
-def test_completion_knows_commands_and_leaves_paths_to_the_shell() -> None:
-    assert completed("glassfs", "ex") == "plain,export\n"
-    for command in ("mount", "umount"):
-        assert completed("glassfs", command, "some") == "file,some\n"
 
 
 def test_manual_page_has_every_command_and_option() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 
 from glassfs.batch.contract import SearchHit, Settings
 from glassfs.cache import BlockCache
@@ -30,18 +29,12 @@ class Opener:
         self._source = ""
         self._named: Named | None = None
 
-    def __enter__(self) -> Opener:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._close()
-
     def named(self, found: SearchHit) -> Named:
         """Return store and path of a hit. Raises NotFound and similar."""
         self.is_several = False
         named = self._named
         if named is None or self._source != found.source:
-            self._close()
+            self.close()
             connection = self._settings.connection
             if is_url(found.source):
                 connection = connection.within(self.cache.lend())
@@ -84,7 +77,8 @@ class Opener:
             self.is_several = bool(error.part)
             raise
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the store."""
         if self._named is not None:
             self._named.store.close()
             self._named = None

@@ -10,23 +10,25 @@ run removes. A lock on the file ensures a single writer. Each known line takes a
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
 from glassfs.batch.contract import BatchError
-from glassfs.batch.locking import is_locked
 from glassfs.errors import NotAllowed, NotFound
 from glassfs.names import raw
 from glassfs.source import is_url
 
 VERIFY = "verify"
 _BEGIN = b'{"path": "'
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+"""Errors of cluster file systems that have no locks, or not for every client."""
 
 
 class Known(NamedTuple):
@@ -66,10 +68,7 @@ class Report:
             self._file.close()
             raise
 
-    def __enter__(self) -> Report:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         self._file.close()
 
     @property
@@ -145,15 +144,13 @@ def _parsed(raw: bytes) -> tuple[str, bytes, Known] | None:
         line = json.loads(raw)
     if not isinstance(line, dict):
         return None
-    path, version, is_ok, faults = (line.get(name) for name in ("path", "version", "ok", "faults"))
-    command, container, rows = line.get("command", VERIFY), line.get("container", ""), line.get("rows", 0)
-    if not (isinstance(path, str) and isinstance(version, str) and isinstance(command, str)):
-        return None
-    if not (isinstance(is_ok, bool) and isinstance(faults, list) and isinstance(container, str)):
-        return None
-    if not isinstance(rows, int):
-        return None
-    return command, _key(path, version), Known(len(faults), rows, _hash(container))
+    match {"command": VERIFY, "container": "", "rows": 0} | line:
+        case {
+            "path": str(path), "version": str(version), "ok": bool(), "faults": list(faults),
+            "command": str(command), "container": str(container), "rows": int(rows),
+        }:
+            return command, _key(path, version), Known(len(faults), rows, _hash(container))
+    return None
 
 
 def _hash(text: str) -> int:
@@ -166,3 +163,15 @@ def _key(path: str, version: str) -> bytes:
         whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"
         path = "/".join(name for name in whole.split("/") if name not in ("", "."))
     return xxhash.xxh128_digest(raw(f"{path}\0{version}"))
+
+
+def is_locked(file: BinaryIO) -> bool:
+    """Return whether another program has locked an open file; otherwise lock it, if possible, until it is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return False

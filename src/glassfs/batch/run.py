@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 
 from glassfs.batch.contract import Fault, Item, SearchHit, Work
@@ -50,7 +50,7 @@ class Plan:
         return Cluster(self.scheduler) if self.scheduler else Processes(self.jobs or cores())
 
     def opened_report(self) -> AbstractContextManager[Report | None]:
-        return Report(self.report, self.command, self.is_resumed) if self.report else nullcontext()
+        return closing(Report(self.report, self.command, self.is_resumed)) if self.report else nullcontext()
 
 
 @dataclass

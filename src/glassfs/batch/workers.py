@@ -11,11 +11,11 @@ import multiprocessing
 import os
 import signal
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import wait
 from types import TracebackType
@@ -38,7 +38,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class Workers(ABC):
+class Workers(AbstractContextManager["Workers"]):
     """An executor of ``width`` tasks at a time. ``lost`` are the exceptions of tasks whose worker ended.
 
     ``name`` is the address of remote workers. A task that has ended ``tries`` workers is at fault itself. If workers
@@ -51,9 +51,6 @@ class Workers(ABC):
     tries: int
     is_remote: bool
 
-    def __enter__(self) -> Workers:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop(is_over=kind is None)
 
@@ -65,7 +62,7 @@ class Workers(ABC):
     def renew(self) -> None:
         """Restore the number of workers after some were lost; called when none is busy."""
 
-    def demand_alive(self) -> None:  # noqa: B027
+    def demand_alive(self) -> None:
         """Raise BatchError if no worker can do anything."""
 
     @abstractmethod
@@ -172,12 +169,11 @@ class Cluster(Workers):
             self._client.wait_for_workers(1, timeout=SCHEDULER_TIMEOUT_SECONDS)
             self._executor = self._client.get_executor(pure=False)
             self.width = max(1, sum(self._client.nthreads().values()))
-        except (OSError, TimeoutError):
+        except BaseException as error:
             self._client.close(timeout=1)
+            if not isinstance(error, OSError):
+                raise
             raise BatchError(f"the scheduler had no workers for {SCHEDULER_TIMEOUT_SECONDS} seconds", address) from None
-        except BaseException:
-            self._client.close(timeout=1)
-            raise
 
     def submit(self, task: Callable[..., Any], *words: Any) -> Future[Any]:
         try:

@@ -120,6 +120,7 @@ def _leave(status: int) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit status."""
+    from glassfs.cli.stopping import Stopped
     from glassfs.errors import GlassfsError
 
     try:
@@ -135,6 +136,8 @@ def run(arguments: list[str]) -> int:
         return _failed(error.format_message(), 1)
     except (KeyboardInterrupt, click.Abort):
         return _failed("interrupted", 130)
+    except Stopped as error:
+        return _failed(str(error), error.status)
     except BrokenPipeError:
         # The reader of the output is gone: Python must not flush into the closed pipe at exit.
         sys.stdout = None

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import BinaryIO
 
-from glassfs.batch.locking import is_locked
+from glassfs.batch.report import is_locked
 from glassfs.errors import GlassfsError
 
 SUFFIX = ".part"

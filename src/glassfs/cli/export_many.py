@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from glassfs.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan, Run
-from glassfs.batch.unexpected import as_fault
-from glassfs.cli.common import complain, name_of, reason_of, report
+from glassfs.cli.common import complain, name_of, report
 from glassfs.cli.exporting import Export
-from glassfs.cli.many import found_under, progress
+from glassfs.cli.many import fault_of, found_under, progress
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_target
-from glassfs.errors import GlassfsError, NotFound, Passing
+from glassfs.errors import GlassfsError, NotFound
 from glassfs.library import open_tree
 from glassfs.source import Kind, Path, absolute
 from glassfs.tree import Directory, File, Tree
@@ -177,8 +176,8 @@ class Exporting:
             if isinstance(error, NotWritten):
                 faults.add(Fault(os.path.join(self.folder, path[1:]), str(error)))
             else:
-                reason = reason_of(error, name_of(self.source), path)
-                faults.add(Fault(f"{self.name}: {path}", reason, isinstance(error, Passing)))
+                fault = fault_of(error, name_of(self.source), path)
+                faults.add(fault._replace(place=f"{self.name}: {path}"))
 
         path = _path(found)
         export = Export(tree, self.source, target, self.existing, Progress(), failed)
@@ -190,10 +189,8 @@ class Exporting:
             is_several = len(node.origin.lease.sources) > 1
         except Unusable as error:
             return Outcome(is_container=False, fatal=str(error))
-        except (GlassfsError, OSError) as error:
-            failed(path, error)
         except Exception as error:
-            failed(path, as_fault(error, found.name))
+            failed(path, error)
         return Outcome(faults.all, is_container, is_several=is_several)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from glassfs.batch.unexpected import as_fault
 from glassfs.cli.common import nodes_from
+from glassfs.cli.many import as_fault
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import PIECE, Existing, NotWritten, Target, Unusable
 from glassfs.errors import Damaged, GlassfsError

@@ -1,29 +1,34 @@
-"""Options, search and progress bar of the commands over many containers."""
+"""Options, search, progress bar and faults of the commands over many containers."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any
 
 import click
 
-from glassfs.batch.contract import SearchHit
+from glassfs.batch.contract import Fault, SearchHit
 from glassfs.batch.found import Search
 from glassfs.batch.run import Plan
 from glassfs.batch.shards import Shard
+from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
-from glassfs.errors import NotFound
+from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
 from glassfs.source import Connection, Kind, is_url
 
 MOST_JOBS = 1024
 DIGITS = 9
 """Digits of a number that the user types: Python refuses to parse thousands of them."""
-Command = TypeVar("Command", bound=Callable[..., Any])
+
+log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # print nothing unless logging is configured
 
 
-def many_options(resume: str) -> Callable[[Command], Command]:
-    """Add the options; ``resume`` describes ``--resume`` for this command."""
+def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add the options to a command, which gets a ``plan``; ``resume`` describes ``--resume``."""
     options = [
         click.option(
             "--jobs", metavar="N", default="1", callback=lambda context, parameter, text: _jobs(text),
@@ -41,22 +46,22 @@ def many_options(resume: str) -> Callable[[Command], Command]:
         click.option("--resume", is_flag=True, help=resume),
     ]
 
-    def with_options(command: Command) -> Command:
+    def with_options(command: Callable[..., int]) -> Callable[..., int]:
+        @wraps(command)
+        def with_plan(*, jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, **others: Any) -> int:
+            context = click.get_current_context()
+            if scheduler and jobs != 1:
+                raise click.UsageError("--jobs and --scheduler cannot be used together", context)
+            if resume and not report and is_report_needed:
+                raise click.UsageError("--resume needs --report FILE", context)
+            return command(plan=Plan(context.info_name or "", jobs, scheduler, shard, report, resume), **others)
+
+        planned: Callable[..., int] = with_plan
         for option in reversed(options):
-            command = option(command)
-        return command
+            planned = option(planned)
+        return planned
 
     return with_options
-
-
-def planned(jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, *, is_report_needed: bool) -> Plan:
-    """Return the plan. Raises UsageError if options contradict each other."""
-    context = click.get_current_context()
-    if scheduler and jobs != 1:
-        raise click.UsageError("--jobs and --scheduler cannot be used together", context)
-    if resume and not report and is_report_needed:
-        raise click.UsageError("--resume needs --report FILE", context)
-    return Plan(context.info_name or "", jobs, scheduler, shard, report, resume)
 
 
 def found_under(
@@ -70,10 +75,8 @@ def found_under(
     try:
         return Search(sources, connection, is_by_path=is_by_path, has_all=has_all)
     except NotFound as error:
-        from glassfs.source.remote.options import meant_by
-
         missing = (source for source in sources if not (is_url(source) or os.path.lexists(source)))
-        raise type(error)(f"{error.reason}{meant_by(next(missing, ''))}", error.source, error.part) from None
+        raise with_hint(error, next(missing, "")) from None
 
 
 def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
@@ -85,6 +88,21 @@ def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
                 yield hit.size
 
     return Progress(sizes, is_shown)
+
+
+def fault_of(error: Exception, name: str, place: str = "") -> Fault:
+    """Return the fault to report for an error at ``place`` in the container ``name``."""
+    if not isinstance(error, (GlassfsError, OSError)):
+        error = as_fault(error, name)
+    return Fault(place, reason_of(error, name, place), isinstance(error, Passing))
+
+
+def as_fault(error: Exception, name: str) -> GlassfsError:
+    """Log an unexpected error and return the one to report: temporary for lack of memory, else damage of ``name``."""
+    text = str(error)
+    reason = f"cannot be read: {type(error).__name__}{': ' if text else ''}{text}"
+    log.error("%s: %s", name, reason, exc_info=error)
+    return (Unavailable if isinstance(error, MemoryError) else Damaged)(reason)
 
 
 def counted(number: int, what: str) -> str:

@@ -24,9 +24,7 @@ class Progress:
         is_shown = sizes is not None and (sys.stderr.isatty() if is_shown is None else is_shown)
         # Created only if needed: it owns a lock that a killed worker process would leave behind in the system.
         self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, leave=False) if is_shown else None
-        self._thread: threading.Thread | None = None
-        if is_shown:
-            self._thread = threading.Thread(target=self._add_up, args=(sizes,), name="sum", daemon=True)
+        self._thread = threading.Thread(target=self._add_up, args=(sizes,), daemon=True) if is_shown else None
         self._sum: int | None = None
         self._correction = 0
         self._is_over = threading.Event()

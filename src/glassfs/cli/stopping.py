@@ -16,8 +16,8 @@ _SENTENCES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal
 class Stopped(BaseException):
     """A signal asked the program to end. ``status`` is the exit status that shells expect."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(_SENTENCES[signal.Signals(number)])
+    def __init__(self, number: int, can_resume: bool = False) -> None:
+        super().__init__(_SENTENCES[signal.Signals(number)] + "; continue with --resume" * can_resume)
         self.status = 128 + number
 
 
@@ -37,7 +37,7 @@ def leave_at_once(number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def stoppable(can_resume: bool = False) -> Iterator[None]:
     """Raise Stopped for the first such signal. After it, another Ctrl-C ends the process at once; the other signals are
     ignored during cleanup.
     """
@@ -46,7 +46,7 @@ def stoppable() -> Iterator[None]:
     def stop(number: int, _frame: FrameType | None) -> None:
         for other in caught:
             signal.signal(other, signal.SIG_IGN if other != signal.SIGINT else leave_at_once)
-        raise Stopped(number)
+        raise Stopped(number, can_resume)
 
     before = {number: signal.signal(number, stop) for number in caught}
     try:

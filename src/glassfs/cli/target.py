@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from enum import Enum
 from types import TracebackType
 from typing import NoReturn
@@ -64,12 +64,8 @@ class Target:
         self._kept = kept
         self._root = root
         self._folders: LRU[str, int] = LRU(KEPT_FOLDERS, evicted=lambda path, descriptor: os.close(descriptor))
-        self._last = "", root
 
-    def __enter__(self) -> Target:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         for descriptor in (*(descriptor for _, descriptor in self._folders.items()), self._root):
             os.close(descriptor)
         self._folders.clear()
@@ -169,8 +165,6 @@ class Target:
 
     def _folder(self, path: str) -> int:
         """Return the descriptor of an existing folder, opened component by component from an open one."""
-        if path == self._last[0]:  # usually the same folder as before
-            return self._last[1]
         missing: list[str] = []
         known = path
         while known and known not in self._folders:
@@ -182,7 +176,6 @@ class Target:
             known = f"{known}/{name}"
             descriptor = self._entered(descriptor, _component(name))
             self._folders.put(known, descriptor)
-        self._last = path, descriptor
         return descriptor
 
     def _entered(self, above: int, name: bytes) -> int:
@@ -233,7 +226,7 @@ def opened_target(
         _raise_not_written(error)
     finally:
         os.close(above)
-    with Target(root, existing, kept) as target:
+    with closing(Target(root, existing, kept)) as target:
         if existing is Existing.REFUSE and not is_begun and _has_something(root):
             raise NotWritten("is not empty; use --overwrite to replace files in it or --resume to continue an export")
         yield target

@@ -44,47 +44,40 @@ def command(
         return 1 if _show(node, level, show_all) else 0
 
 
-class _Level:
-    """A directory with entries still to be shown, each after ``indent``."""
-
-    def __init__(self, directory: Directory, indent: str, show_all: bool) -> None:
-        nodes: Sequence[Node] = directory.listing()
-        if isinstance(nodes, (list, tuple)):  # a lazy series is in order already
-            nodes = sorted(nodes, key=lambda node: node.name)
-        shown = len(nodes) if show_all or len(nodes) <= MANY else MANY
-        self.indent = indent
-        self.left_out = len(nodes) - shown
-        self.entries: Iterator[tuple[Node, bool]] = (
-            (nodes[number], number + 1 == shown and not self.left_out) for number in range(shown)
-        )
+def _entries(directory: Directory, indent: str, show_all: bool) -> Iterator[tuple[Node | None, str, str]]:
+    """Yield each entry, what precedes it on its line, and the indent of what is below it; None for those left out."""
+    nodes: Sequence[Node] = directory.listing()
+    if isinstance(nodes, (list, tuple)):  # a lazy series is in order already
+        nodes = sorted(nodes, key=lambda node: node.name)
+    count = len(nodes) if show_all else min(MANY, len(nodes))
+    for number in range(count):
+        is_last = number + 1 == len(nodes)
+        yield nodes[number], f"{indent}{'└── ' if is_last else '├── '}", f"{indent}{'    ' if is_last else '│   '}"
+    if count < len(nodes):
+        yield None, f"{indent}└── … {len(nodes) - count:,} more", ""
 
 
 def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
     """Show everything below a directory, at any depth; return the number of directories that could not be listed."""
     failures = 0
-    levels: list[_Level] = []
-    below: tuple[Directory, str] | None = (directory, "")
-    while levels or below:
-        if below is not None:
-            try:
-                levels.append(_Level(*below, show_all))
-            except GlassfsError as error:
-                # A presumed container that is none loses nothing.
-                if not (isinstance(error, Changed) and below[0].is_presumed):
-                    report(below[0].name, error)
-                    failures += 1
-            below = None
-            continue
-        level = levels[-1]
-        node, is_last = next(level.entries, (None, False))
-        if node is None:
-            if level.left_out:
-                click.echo(f"{level.indent}└── … {level.left_out:,} more")
+    levels = [(directory, _entries(directory, "", show_all))]
+    while levels:
+        above, entries = levels[-1]
+        try:
+            node, start, below = next(entries)
+        except StopIteration:
             levels.pop()
             continue
-        click.echo(f"{level.indent}{'└── ' if is_last else '├── '}{_label(node)}")
+        except GlassfsError as error:
+            levels.pop()
+            # A presumed container that is none loses nothing.
+            if not (isinstance(error, Changed) and above.is_presumed):
+                report(above.name, error)
+                failures += 1
+            continue
+        click.echo(start + (_label(node) if node else ""))
         if isinstance(node, Directory) and len(levels) != deepest:
-            below = node, f"{level.indent}{'    ' if is_last else '│   '}"
+            levels.append((node, _entries(node, below, show_all)))
     return failures
 
 

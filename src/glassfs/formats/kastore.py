@@ -38,31 +38,11 @@ DEEPEST = 256  # components of a key; the rest is one component
 MOST_STORES = 1 << 16
 
 
-class Type(NamedTuple):
-    name: str
-    dtype: str
-    size: int
-
-
 TYPES = (
-    Type("int8", "|i1", 1), Type("uint8", "|u1", 1), Type("int16", "<i2", 2), Type("uint16", "<u2", 2),
-    Type("int32", "<i4", 4), Type("uint32", "<u4", 4), Type("int64", "<i8", 8), Type("uint64", "<u8", 8),
-    Type("float32", "<f4", 4), Type("float64", "<f8", 8),
+    ("int8", "|i1"), ("uint8", "|u1"), ("int16", "<i2"), ("uint16", "<u2"), ("int32", "<i4"), ("uint32", "<u4"),
+    ("int64", "<i8"), ("uint64", "<u8"), ("float32", "<f4"), ("float64", "<f8"),
 )
-SIZES = tuple(kind.size for kind in TYPES)
-
-
-class Item(NamedTuple):
-    """One array: ``length`` elements of ``type`` from byte ``start`` of the source."""
-
-    key: bytes
-    type: Type
-    start: int
-    length: int
-
-    @property
-    def size(self) -> int:
-        return self.length * self.type.size
+SIZES = tuple(int(dtype[2:]) for _, dtype in TYPES)
 
 
 class Stretch(NamedTuple):
@@ -82,11 +62,11 @@ class Stretch(NamedTuple):
 class Survey(NamedTuple):
     """The results of one pass over the index.
 
-    ``known`` holds the items with tskit's keys, of equal keys the last. If ``all_rise``, no two keys are equal.
+    ``known`` holds the arrays with tskit's keys, of equal keys the last. If ``all_rise``, no two keys are equal.
     ``first_falling`` is the first key below its predecessor.
     """
 
-    known: dict[bytes, Item]
+    known: dict[bytes, Array]
     keys_end: int
     array_bytes: int
     all_rise: bool
@@ -153,14 +133,14 @@ class Store:
         if self.count and last_end != self.size:
             raise self._damage(f"the last array ends at {last_end}, but the store at {self.size}")
 
-    def items(self) -> Iterator[Item]:
-        """Yield all items in the order of the index. Raises Damaged."""
+    def keys(self) -> Iterator[bytes]:
+        """Yield all keys in the order of the index. Raises Damaged."""
         for stretch in self.stretches():
-            yield from self._items_of(stretch)
+            yield from stretch.keys
 
     @cached_property
     def survey(self) -> Survey:
-        known = {}
+        known: dict[bytes, Array] = {}
         keys_size = array_bytes = 0
         previous, first_falling, all_rise = b"", None, True
         for stretch in self.stretches():
@@ -174,15 +154,13 @@ class Store:
                     first_falling = next(compress(keys, map(lt, keys, before)), None)
             previous = keys[-1]
             if not tskit.KEYS.isdisjoint(keys):
-                known.update({item.key: item for item in self._items_of(stretch) if item.key in tskit.KEYS})
+                arrays = (content for _, content in self._arrays([stretch]) if isinstance(content, Array))
+                known.update({array.key: array for array in arrays if array.key in tskit.KEYS})
         return Survey(known, self.start + self._first_key + keys_size, array_bytes, all_rise, first_falling)
 
     @cached_property
     def tree_sequence(self) -> tskit.TreeSequence | None:
-        return tskit.recognise({
-            key: tskit.Column(Extent(self.source, item.start, item.size), item.type.name, item.type.dtype, item.length)
-            for key, item in self.survey.known.items()
-        })
+        return tskit.recognise(self.survey.known)
 
     @cached_property
     def hidden(self) -> bytes | None:
@@ -195,7 +173,7 @@ class Store:
             return None
         import numpy as np
 
-        hashes = np.fromiter((hash(item.key) for item in self.items()), np.int64, self.count)
+        hashes = np.fromiter(map(hash, self.keys()), np.int64, self.count)
         order = np.argsort(hashes, kind="stable")
         hashes = hashes[order]
         is_hidden = np.zeros(self.count, np.bool_)
@@ -210,10 +188,10 @@ class Store:
         """Yield the arrays in index order, then those whose key a later item repeats, then tskit's contents."""
         hidden = self.hidden
         if hidden is None:
-            yield from self._arrays()
+            yield from self._arrays(self.stretches())
         else:
-            yield from compress(self._arrays(), map(not_, hidden))
-            yield from compress(self._arrays(), hidden)
+            yield from compress(self._arrays(self.stretches()), map(not_, hidden))
+            yield from compress(self._arrays(self.stretches()), hidden)
         if self.tree_sequence is not None:
             yield from self.tree_sequence.members()
             yield from self.tree_sequence.tables()
@@ -223,14 +201,14 @@ class Store:
         if falling is not None:
             yield Fault(self._path(falling), "its key is out of order, so the C library may not find it")
         if self.hidden is not None:
-            for number, item in compress(enumerate(self.items()), self.hidden):
-                yield Fault(self._path(item.key), f"item {number} has the same key as a later one")
+            for number, key in compress(enumerate(self.keys()), self.hidden):
+                yield Fault(self._path(key), f"item {number} has the same key as a later one")
         if self.minor == 0:  # later minor versions may use them
             yield from self._reserved_faults()
         yield from self._padding_faults()
         if self.tree_sequence is not None:
-            for key, reason in self.tree_sequence.faults():
-                yield Fault(self._path(key.encode()), reason)
+            for place, reason in self.tree_sequence.faults():
+                yield Fault(self._path(place.encode()), reason)
 
     def _reserved_faults(self) -> Iterator[Fault]:
         if any(self.source.read(self.start + RESERVED_IN_HEADER.start, len(RESERVED_IN_HEADER))):
@@ -242,11 +220,12 @@ class Store:
 
     def _padding_faults(self) -> Iterator[Fault]:
         reader = Reader(self.source, self.survey.keys_end, self.end, "padding")
-        for item in self.items():
-            if any(reader.take(item.start - reader.position)):
-                yield Fault(self._path(item.key), "the padding before the array is not zero")
-                return
-            reader.skip(item.size)
+        for stretch in self.stretches():
+            for key, start, end in zip(stretch.keys, stretch.starts, stretch.ends, strict=True):
+                if any(reader.take(self.start + start - reader.position)):
+                    yield Fault(self._path(key), "the padding before the array is not zero")
+                    return
+                reader.skip(end - start)
 
     def _descriptors(self) -> Iterator[tuple[int, bytes]]:
         """Yield stretches of descriptors, each with the number of its first item."""
@@ -254,16 +233,12 @@ class Store:
             place = self.start + HEADER.size + DESCRIPTOR_SIZE * first
             yield first, self.source.read(place, DESCRIPTOR_SIZE * min(ITEMS_AT_ONCE, self.count - first))
 
-    def _items_of(self, stretch: Stretch) -> Iterator[Item]:
-        kinds, starts = map(TYPES.__getitem__, stretch.kinds), map(self.start.__add__, stretch.starts)
-        return map(Item, stretch.keys, kinds, starts, stretch.lengths)
-
-    def _arrays(self) -> Iterator[Member]:
+    def _arrays(self, stretches: Iterable[Stretch]) -> Iterator[Member]:
         """Yield the items as contents. There may be millions, so common values are shared objects."""
         source, origin, shape = self.source, self.start, (0,)
-        for _, keys, kinds, starts, ends, lengths in self.stretches():
+        for _, keys, kinds, starts, ends, lengths in stretches:
             for key, kind, start, end, length in zip(keys, kinds, starts, ends, lengths, strict=True):
-                type_name, dtype, _ = TYPES[kind]
+                type_name, dtype = TYPES[kind]
                 name = tuple(key.split(b"/", DEEPEST - 1)) if b"/" in key else (key,)
                 if length != shape[0]:
                     shape = (length,)

@@ -121,11 +121,7 @@ def open_container(opening: Opening) -> Container:
 
 def recognise(head: bytes) -> Format | None:
     """Return the format of a file that starts with ``head`` (its first HEAD bytes), or None."""
-    for known in (built_in, installed):
-        for candidate in known():
-            if candidate.recognises(head):
-                return candidate
-    return None
+    return next((known for known in _all_formats() if known.recognises(head)), None)
 
 
 def may_be_container(name: str) -> bool:
@@ -140,6 +136,11 @@ def built_in() -> Iterator[Format]:
     """Yield the built-in formats in the order of recognition, importing each on demand."""
     for name in BUILT_IN:
         yield import_module(f"glassfs.formats.{name}").FORMAT
+
+
+def _all_formats() -> Iterator[Format]:
+    yield from built_in()
+    yield from installed()
 
 
 @cache
@@ -165,11 +166,10 @@ def why_unrecognised(head: bytes) -> str:
     """Return why no format recognizes a file that starts with ``head``."""
     if not head:
         return "is empty"
-    for known in (built_in, installed):
-        for candidate in known():
-            hint = candidate.hint(head)
-            if hint:
-                return hint
+    for known in _all_formats():
+        hint = known.hint(head)
+        if hint:
+            return hint
     if not any(head[:RESERVED]):
         return (
             "starts with zeros: its writer has not finished it (KinoDB and WShard both reserve zeros first), or it is "

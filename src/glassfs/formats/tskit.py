@@ -12,10 +12,9 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from glassfs.content import Array, Content, Data, Documents, Fault, Json, Member, Ragged, RaggedText, Table, Text
-from glassfs.content import Column as TableColumn
+from glassfs.content import Array, Column, Content, Documents, Fault, Json, Member, Ragged, RaggedText, Table, Text
 
 # Columns of the tables and their element types; a ragged column has a column of offsets beside it.
 TABLES = {
@@ -69,17 +68,8 @@ REFERENCES = {
 LARGEST_SCHEMA = 4 << 20  # bytes; larger ones are not parsed for their codec
 
 
-class Column(NamedTuple):
-    """One array: its bytes, element type by name and as NumPy's descr string, number of elements."""
-
-    data: Data
-    type: str
-    dtype: str
-    length: int
-
-
-def recognise(columns: Mapping[bytes, Column]) -> TreeSequence | None:
-    """Return the tree sequence in ``columns``, or None. ``format/name`` decides; only KEYS are used."""
+def recognise(columns: Mapping[bytes, Array]) -> TreeSequence | None:
+    """Return the tree sequence in ``columns`` by key, or None. ``format/name`` decides; only KEYS are used."""
     name = columns.get(b"format/name")
     if name is None or name.data.size != len(NAME) or name.data.whole() != NAME:
         return None
@@ -89,7 +79,7 @@ def recognise(columns: Mapping[bytes, Column]) -> TreeSequence | None:
 class TreeSequence:
     """The columns of a tree sequence by key. Columns of the wrong type count as missing."""
 
-    def __init__(self, columns: Mapping[bytes, Column]) -> None:
+    def __init__(self, columns: Mapping[bytes, Array]) -> None:
         self._columns = columns
 
     def facts(self) -> dict[str, Any]:
@@ -108,7 +98,7 @@ class TreeSequence:
             is_ragged = "ragged" in kind
             column = self._column(f"{table}/{name}_offset" if is_ragged else f"{table}/{name}")
             if column is not None:
-                return max(0, column.length - is_ragged)
+                return max(0, _length(column) - is_ragged)
         return None
 
     def members(self) -> Iterator[Member]:
@@ -116,20 +106,19 @@ class TreeSequence:
         for key, kind in TEXTS.items():
             text = self._column(key, kind)
             if text is not None:
-                yield _member(Text(key.encode(), text.data))
+                yield _member(Text(text.key, text.data))
         for key, kind in SCHEMAS.items():
             schema = self._column(key, kind)
-            if schema is not None and schema.length:
-                yield _member(Json(key.encode(), schema.data))
+            if schema is not None and schema.data.size:
+                yield _member(Json(schema.key, schema.data))
         for key, kind in METADATA.items():
             metadata = self._column(key, kind)
-            if metadata is not None and metadata.length and self._codec(self._column(f"{key}_schema", kind)) == "json":
-                yield _member(Json(key.encode(), metadata.data))
+            if metadata is not None and metadata.data.size and self._is_json(f"{key}_schema", kind):
+                yield _member(Json(metadata.key, metadata.data))
         for key in TEXT_COLUMNS:
-            text, offsets = self._column(key, "uint8"), self._offsets(key)
-            if text is not None and offsets is not None:
-                rows, is_json = offsets.length - 1, key == "provenances/record"
-                yield _member(RaggedText(key.encode(), text.data, offsets.data, offsets.dtype, rows, is_json))
+            rows = self._ragged_text(key, is_json=key == "provenances/record")
+            if rows is not None:
+                yield _member(rows)
 
     def tables(self) -> Iterator[Member]:
         """Yield each table with any data, unless its columns differ in rows, and its metadata as documents.
@@ -149,13 +138,13 @@ class TreeSequence:
             key = f"{table}/{name}"
             column, offsets = self._column(key), self._column(f"{key}_offset")
             if "ragged" not in kind:
-                if column is not None and column.length != rows:
+                if column is not None and _length(column) != rows:
                     return False
             elif (column is None) != (offsets is None) or (offsets is not None and self._offsets(key) is None):
                 return False
         return True
 
-    def _columns_of(self, table: str, rows: int) -> list[TableColumn]:
+    def _columns_of(self, table: str, rows: int) -> list[Column]:
         """Return the columns of a complete table. Bytes are text where tskit or the table's schema says so."""
         found = []
         for name in TABLES[table]:
@@ -163,43 +152,42 @@ class TreeSequence:
             column, offsets = self._column(key), self._offsets(key)
             if column is None:
                 continue
-            content: Array | RaggedText | Ragged
-            if offsets is None:
-                content = Array(key.encode(), column.data, column.dtype, (rows,), column.type)
-            elif column.type == "uint8" and self._is_text(key):
-                content = RaggedText(key.encode(), column.data, offsets.data, offsets.dtype, rows)
-            else:
-                dtype = "|V1" if column.type == "uint8" else column.dtype
-                content = Ragged(key.encode(), column.data, dtype, offsets.data, offsets.dtype, rows)
-            found.append(TableColumn(name.encode(), content))
+            content: Array | RaggedText | Ragged | None = column
+            if offsets is not None and column.type_name == "uint8" and self._is_text(key):
+                content = self._ragged_text(key)
+            elif offsets is not None:
+                dtype = "|V1" if column.type_name == "uint8" else column.dtype
+                content = Ragged(column.key, column.data, dtype, offsets.data, offsets.dtype, rows)
+            if content is not None:
+                found.append(Column(name.encode(), content))
         return found
 
     def _documents(self, table: str) -> RaggedText | None:
         """Return the metadata of a table's rows if its schema says that they are JSON."""
-        key = f"{table}/metadata"
+        rows = self._ragged_text(f"{table}/metadata", is_json=True)
+        return rows if rows is not None and self._is_text(f"{table}/metadata") else None
+
+    def _ragged_text(self, key: str, is_json: bool = False) -> RaggedText | None:
         text, offsets = self._column(key, "uint8"), self._offsets(key)
-        if text is None or offsets is None or not self._is_text(key):
+        if text is None or offsets is None:
             return None
-        return RaggedText(key.encode(), text.data, offsets.data, offsets.dtype, offsets.length - 1, is_json=True)
+        return RaggedText(text.key, text.data, offsets.data, offsets.dtype, _length(offsets) - 1, is_json)
 
     def _is_text(self, key: str) -> bool:
-        if key in TEXT_COLUMNS:
-            return True
-        table, _, name = key.partition("/")
-        return name == "metadata" and self._codec(self._column(f"{table}/metadata_schema", "uint8")) == "json"
+        return key in TEXT_COLUMNS or (key.endswith("/metadata") and self._is_json(f"{key}_schema", "uint8"))
 
     def faults(self) -> Iterator[Fault]:
         """Yield violations of tskit's rules, each with its key as place; for the values of a column only the first."""
         for key, kind in {**TEXTS, **SCHEMAS, **METADATA, **NUMBERS}.items():
             column = self._column(key)
-            if column is not None and column.type != kind:
-                yield Fault(key, f"is {column.type}, but {kind} is expected")
+            if column is not None and column.type_name != kind:
+                yield Fault(key, f"is {column.type_name}, but {kind} is expected")
         for key, length in LENGTHS.items():
             column = self._column(key)
             if column is None:
                 yield Fault(key, "is missing")
-            elif column.length != length:
-                yield Fault(key, f"has {column.length} elements, but {length} are expected")
+            elif _length(column) != length:
+                yield Fault(key, f"has {_length(column)} elements, but {length} are expected")
         if self._numbers("format/version")[:1] != (MAJOR,):
             return  # tables of other versions are unknown
         if not 0 < self._sequence_length() < math.inf:
@@ -216,27 +204,27 @@ class TreeSequence:
             if offsets is not None or "optional" not in traits:
                 yield Fault(key, "is missing")
             return
-        if column.type != kind:
-            yield Fault(key, f"is {column.type}, but {kind} is expected")
+        if column.type_name != kind:
+            yield Fault(key, f"is {column.type_name}, but {kind} is expected")
         rows = self.rows(_table(key)) or 0
         if "ragged" not in traits:
-            if column.length != rows:
-                yield Fault(key, f"has {column.length} rows, but its table has {rows}")
+            if _length(column) != rows:
+                yield Fault(key, f"has {_length(column)} rows, but its table has {rows}")
         elif offsets is None:
             yield Fault(f"{key}_offset", "is missing")
         elif self._offsets(key) is None:
-            found = f"{offsets.type} [{offsets.length}]"
+            found = f"{offsets.type_name} [{_length(offsets)}]"
             yield Fault(f"{key}_offset", f"is {found}, but uint32 or uint64 [{rows + 1}] is expected")
-        elif not _rises(offsets, column.length):
-            yield Fault(f"{key}_offset", f"does not rise from 0 to its column's length, {column.length}")
+        elif not _rises(offsets, _length(column)):
+            yield Fault(f"{key}_offset", f"does not rise from 0 to its column's length, {_length(column)}")
 
     def _index_faults(self) -> Iterator[Fault]:
         found = [(key, column) for key in INDEXES if (column := self._column(key)) is not None]
         if len(found) == 1:
             yield Fault(found[0][0], "exists, but the other index is missing")
         for key, column in found:
-            if column.length != self.rows("edges"):
-                yield Fault(key, f"has {column.length} rows, but edges has {self.rows('edges')}")
+            if _length(column) != self.rows("edges"):
+                yield Fault(key, f"has {_length(column)} rows, but edges has {self.rows('edges')}")
 
     def _value_faults(self) -> Iterator[Fault]:
         import numpy as np
@@ -273,7 +261,7 @@ class TreeSequence:
 
         kinds = {**COLUMNS, **NUMBERS}
         columns = [column for key in keys if (column := self._column(key, kinds[key].split()[0])) is not None]
-        if len(columns) < len(keys) or len({column.length for column in columns}) > 1:
+        if len(columns) < len(keys) or len(set(map(_length, columns))) > 1:
             return
         position = 0
         for pieces in zip(*(column.data.pieces() for column in columns), strict=True):
@@ -285,16 +273,16 @@ class TreeSequence:
                 return
             position += len(values[0])
 
-    def _column(self, key: str, kind: str | None = None) -> Column | None:
+    def _column(self, key: str, kind: str | None = None) -> Array | None:
         column = self._columns.get(key.encode())
-        return column if column is not None and kind in (None, column.type) else None
+        return column if column is not None and kind in (None, column.type_name) else None
 
-    def _offsets(self, key: str) -> Column | None:
+    def _offsets(self, key: str) -> Array | None:
         """Return the offsets of a ragged column if their type and number are right."""
         offsets = self._column(f"{key}_offset")
-        if offsets is None or offsets.type not in ("uint32", "uint64"):
+        if offsets is None or offsets.type_name not in ("uint32", "uint64"):
             return None
-        return offsets if offsets.length - 1 == self.rows(_table(key)) else None
+        return offsets if _length(offsets) - 1 == self.rows(_table(key)) else None
 
     def _sequence_length(self) -> float:
         return next(iter(self._numbers("sequence_length")), math.nan)
@@ -302,18 +290,24 @@ class TreeSequence:
     def _numbers(self, key: str) -> tuple[Any, ...]:
         """Return the numbers of a property, or none if their count is wrong."""
         column = self._column(key, NUMBERS[key])
-        if column is None or column.length != LENGTHS[key]:
+        if column is None or _length(column) != LENGTHS[key]:
             return ()
-        return struct.unpack(f"<{column.length}{'I' if column.type == 'uint32' else 'd'}", column.data.whole())
+        return struct.unpack(f"<{LENGTHS[key]}{'I' if column.type_name == 'uint32' else 'd'}", column.data.whole())
 
-    def _codec(self, schema: Column | None) -> Any:
-        if schema is None or schema.length > LARGEST_SCHEMA:
-            return None
+    def _is_json(self, key: str, kind: str) -> bool:
+        """Return whether the schema under ``key`` says that metadata are JSON."""
+        schema = self._column(key, kind)
+        if schema is None or schema.data.size > LARGEST_SCHEMA:
+            return False
         try:
             parsed = json.loads(schema.data.whole())
         except (ValueError, RecursionError):
-            return None
-        return parsed.get("codec") if isinstance(parsed, dict) else None
+            return False
+        return isinstance(parsed, dict) and parsed.get("codec") == "json"
+
+
+def _length(column: Array) -> int:
+    return column.data.size // int(column.dtype[2:])
 
 
 def _table(key: str) -> str:
@@ -328,7 +322,7 @@ def _is_within(values: Any, lowest: float, end: float) -> Any:
     return (values >= lowest) & (values < end)
 
 
-def _rises(offsets: Column, end: int) -> bool:
+def _rises(offsets: Array, end: int) -> bool:
     """Return whether offsets go from 0 to ``end`` without decreasing."""
     import numpy as np
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import random
 import re
-import threading
 from collections.abc import Iterator
 from hashlib import sha1
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -17,7 +15,9 @@ from glassfs.errors import Changed, NotAllowed, NotFound
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.server import Facts
 from tests.optional import package
-from tests.source.remote.helpers import check_reads, listing, server
+from tests.remote.http_server import HttpServer
+from tests.remote.requests import Reply, Request
+from tests.source.remote.helpers import check_reads, server
 
 package("huggingface_hub")
 
@@ -27,78 +27,48 @@ RESOLVE = re.compile(r"/datasets/org/name/resolve/([^/]+)/(.*)")
 API = re.compile(r"/api/datasets/org/name(?:/([a-z-]+)/([^/]+)/?(.*))?")
 
 
-class Hub(ThreadingHTTPServer):
+class Hub:
     """The dataset ``org/name`` in commits; the branch main points to the last one."""
 
+    server: HttpServer
+
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
         self.commits: list[dict[str, bytes]] = [{"README.md": b"read", "runs/a.kdb": DATA, "runs/more/b.kdb": b"b"}]
-        self.requests: list[str] = []
         self.is_private = False
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Hub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_POST(self) -> None:
-        asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.answer_to(asked["paths"])
-
-    def do_GET(self) -> None:
-        self.answer_to([])
-
-    def answer_to(self, paths: list[str]) -> None:
-        path = unquote(urlsplit(self.path).path)
-        self.server.requests.append(f"{self.command} {path}")
-        if self.server.is_private and self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            self.give(401, b"{}", "X-Error-Code: RepoNotFound")
-        elif found := RESOLVE.fullmatch(path):
-            self.give_range(self.files(found[1]).get(found[2]))
-        elif found := API.fullmatch(path):
-            files = self.files(found[2] or "main")
-            if found[1] == "tree" and not children(files, found[3]):
-                self.give(404, b"{}", "X-Error-Code: EntryNotFound")
-            elif found[1] == "tree":
-                self.give_json([entry(files, name) for name in children(files, found[3])])
-            elif found[1] == "paths-info":
-                self.give_json([entry(files, name) for name in paths if name in files or children(files, name)])
-            else:
-                self.give_json({"id": "org/name", "sha": commit(len(self.server.commits) - 1), "private": False})
-        else:
-            self.give(404, b"{}")
+    def answer(self, request: Request) -> Reply:
+        if self.is_private and request.headers.get("authorization") != f"Bearer {TOKEN}":
+            return failure(401, "RepoNotFound")
+        if found := RESOLVE.fullmatch(request.path):
+            data = self.files(found[1]).get(found[2])
+            if data is None:
+                return failure(404, "EntryNotFound")
+            assert request.span is not None
+            first, end = request.span
+            return Reply(206, [("Content-Range", f"bytes {first}-{end - 1}/{len(data)}")], data[first:end])
+        found = API.fullmatch(request.path)
+        if not found:
+            return failure(404, "RepoNotFound")
+        files = self.files(found[2] or "main")
+        if found[1] == "tree":
+            names = children(files, found[3])
+            return as_json([entry(files, name) for name in names]) if names else failure(404, "EntryNotFound")
+        if found[1] == "paths-info":
+            names = parse_qs(request.body.decode())["paths"]
+            return as_json([entry(files, name) for name in names if name in files or children(files, name)])
+        return as_json({"id": "org/name", "sha": commit(len(self.commits) - 1), "private": False})
 
     def files(self, revision: str) -> dict[str, bytes]:
-        numbers = {commit(number): number for number in range(len(self.server.commits))}
-        return self.server.commits[numbers.get(revision, -1)]
+        numbers = {commit(number): number for number in range(len(self.commits))}
+        return self.commits[numbers.get(revision, -1)]
 
-    def give_json(self, what: object) -> None:
-        self.give(200, json.dumps(what).encode())
 
-    def give_range(self, data: bytes | None) -> None:
-        if data is None:
-            self.give(404, b"", "X-Error-Code: EntryNotFound")
-            return
-        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-        self.give(206, data[first : last + 1], f"Content-Range: bytes {first}-{last}/{len(data)}")
+def failure(status: int, code: str) -> Reply:
+    return Reply(status, [("X-Error-Code", code)], b"{}")
 
-    def give(self, status: int, body: bytes, *headers: str) -> None:
-        self.send_response(status)
-        for header in (*headers, f"Content-Length: {len(body)}", "Content-Type: application/json"):
-            self.send_header(*header.split(": "))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+
+def as_json(what: object) -> Reply:
+    return Reply(200, [("Content-Type", "application/json")], json.dumps(what).encode())
 
 
 def commit(number: int) -> str:
@@ -119,24 +89,21 @@ def entry(files: dict[str, bytes], name: str) -> dict[str, object]:
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    with Hub() as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
+    made = Hub()
+    with HttpServer(made.answer) as made.server:
+        yield made
 
 
 def patient(hub: Hub, **options: object) -> Connection:
-    return Connection(timeout=60, endpoint=hub.url, **options)  # type: ignore[arg-type]
+    return Connection(timeout=60, endpoint=hub.server.url, **options)  # type: ignore[arg-type]
 
 
 def test_dataset_is_listed_and_read(hub: Hub) -> None:
     found = server("hf://datasets/org/name", patient(hub))
     assert found.shown(("org", "name", "runs")) == "hf://datasets/org/name/runs"
-    names = listing(found.list(("org", "name")))
+    names = dict(found.list(("org", "name")))
     assert names == {"README.md": Facts(4, sha1(b"read").hexdigest(), 0), "runs": None}
-    assert listing(found.list(("org", "name", "runs"))) == {
+    assert dict(found.list(("org", "name", "runs"))) == {
         "a.kdb": Facts(len(DATA), sha1(DATA).hexdigest(), 0), "more": None,
     }
     check_reads(found, ("org", "name", "runs", "a.kdb"), DATA, 20)
@@ -154,10 +121,11 @@ def test_read_costs_one_request(hub: Hub) -> None:
     found = server("hf://datasets/org/name", patient(hub))
     path = ("org", "name", "runs", "a.kdb")
     facts, _ = found.begin(path, 10) or pytest.fail()
-    hub.requests.clear()
+    hub.server.reset()
     for offset in range(5):
         assert found.fetch(path, offset, 100, facts).result() == DATA[offset : offset + 100]
-    assert hub.requests == [f"GET /datasets/org/name/resolve/{commit(0)}/runs/a.kdb"] * 5
+    asked = [f"{request.method} {request.path}" for request in hub.server.requests]
+    assert asked == [f"GET /datasets/org/name/resolve/{commit(0)}/runs/a.kdb"] * 5
     found.close()
 
 
@@ -184,7 +152,7 @@ def test_commit_can_be_part_of_the_path(hub: Hub) -> None:
     for number, data in enumerate((DATA, DATA[::-1])):
         at = f"name@{commit(number)}"
         assert (found.begin(("org", at, "runs", "a.kdb"), 10) or pytest.fail())[1] == data[:10]
-        assert "a.kdb" in listing(found.list(("org", at, "runs")))
+        assert "a.kdb" in dict(found.list(("org", at, "runs")))
     found.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -67,20 +67,6 @@ def test_readers_at_several_offsets_are_distinguished(server: CountingServer) ->
             assert read(paged, place + step, 128 * K) == content(facts, place + step, 128 * K)
     assert len(server.requests) <= 4 * 25
     assert server.fetched <= 4 * (25 * M + 2 * BLOCK)
-
-
-def test_random_reads_do_not_disturb_a_sequential_reader(server: CountingServer) -> None:
-    facts = server.put(300 * M)
-    paged, chance = opened(server, facts), random.Random(3)
-    others = 0
-    for offset in range(100 * M, 130 * M, 128 * K):
-        read(paged, offset, 128 * K)
-        if offset % M == 0:
-            before = len(server.requests)
-            read(paged, chance.randrange(facts.size - 64 * K), 64 * K)
-            others += len(server.requests) - before
-    assert len(server.requests) - others <= 40
-    assert server.fetched <= 30 * M + 16 * M + 50 * BLOCK
 
 
 def test_single_read_ahead_of_a_reader_costs_a_block(server: CountingServer) -> None:
@@ -163,24 +149,6 @@ def test_large_read_makes_concurrent_requests_of_2_mib(server: CountingServer) -
     assert server.fetched == 32 * M
 
 
-def test_read_larger_than_the_budget_is_split(server: CountingServer) -> None:
-    facts = server.put(64 * M)
-    paged = opened(server, facts, 4 * M)
-    buffer = memoryview(bytearray(facts.size))
-    most = 0
-
-    def answer(future: Future[bytes], data: bytes) -> None:
-        nonlocal most
-        most = max(most, paged._cache.used)
-        future.set_result(data)
-
-    server.answer = answer
-    paged.scatter([buffer], 0)
-    assert buffer == content(facts, 0, facts.size)
-    assert server.fetched == facts.size - PAGE
-    assert most <= 4 * M
-
-
 @pytest.mark.parametrize("seek", [16 * M - 128 * K, 5 * M, -M])
 def test_short_seek_keeps_the_read_ahead(server: CountingServer, seek: int) -> None:
     facts = server.put(200 * M)
@@ -207,13 +175,3 @@ def test_repeated_reads_are_not_sequential(server: CountingServer) -> None:
         read(paged, 30 * M, 4 * K)
         read(paged, 30 * M + 100 * K, 4 * K)
     assert server.fetched == BLOCK
-
-
-def test_cached_pages_cost_no_request(server: CountingServer) -> None:
-    facts = server.put(10 * M)
-    paged = opened(server, facts)
-    read_all(paged, facts, 128 * K)
-    del server.requests[:]
-    read_all(paged, facts, 4 * K)
-    read_all(paged, facts, 3 * M)
-    assert server.requests == []

@@ -233,14 +233,6 @@ def test_refresh_without_threads_happens_later(
     assert [entry.size for _, entry in store.list(())] == [2]
 
 
-def test_listings_are_fresh(server: FakeServer) -> None:
-    server.put("a", b"x")
-    store = folder(server, poll=0.0)
-    assert [name for name, _ in store.list(())] == ["a"]
-    server.put("b", b"x")
-    assert [name for name, _ in store.list(())] == ["a", "b"]
-
-
 def test_lookups_work_while_the_server_is_silent(server: FakeServer) -> None:
     server.put("a", b"x")
     store = folder(server, poll=0.0)
@@ -264,16 +256,6 @@ def test_concurrent_lookups_share_one_request(server: FakeServer) -> None:
         server.gate.set()
         assert {entry.result().size for entry in entries} == {1}
     assert server.lists == 1
-
-
-def test_replaced_object_is_looked_up_again(server: FakeServer) -> None:
-    server.put("a", b"old")
-    store = folder(server)
-    source = store.open(("a",))
-    server.put("a", b"newer")
-    with pytest.raises(Changed, match="replaced"):
-        source.read(0, 3)
-    assert store.open(("a",)).read(0, 5) == b"newer"
 
 
 def test_folder_has_the_time_of_its_last_change(server: FakeServer, clock: Clock) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from glassfs.errors import Damaged
-from glassfs.formats.idv import wire
+from glassfs.formats.idv import runs, wire
+from glassfs.formats.idv.runs import Item
 from glassfs.formats.idv.wire import shown
 
 LARGEST_SIZE = (1 << 31) - 1
@@ -20,58 +20,10 @@ DENSE_SLOTS = 65_536
 MOST_DIMENSIONS = 1024
 
 
-class Form(Enum):
-    """The stored form of a run of values."""
-
-    PLAIN = "plain"
-    """Stored as shown."""
-    BITS = "bits"
-    OLD_BITS = "old bits"
-    TIMES = "times"
-    ZONED_TIMES = "zoned times"
-    OFFSETS = "offsets"
-    """The offsets of zoned times."""
-    TEXTS = "texts"
-
-
-@dataclass(frozen=True)
-class Item:
-    """A primitive type: its ML.NET name, NumPy dtype (``""`` for text), and stored form.
-
-    A value is ``width`` bytes: an array of shape ``tail`` of the dtype. ``parts`` are the items that show it where one
-    array cannot, each with its ``label``. ``count`` is the number of values of a key.
-    """
-
-    type_name: str
-    dtype: str
-    width: int
-    form: Form = Form.PLAIN
-    tail: tuple[int, ...] = ()
-    label: str = ""
-    parts: tuple[Item, ...] = ()
-    count: int | None = None
-
-    @property
-    def is_text(self) -> bool:
-        return self.form is Form.TEXTS
-
-    @property
-    def unit(self) -> str:
-        """The dtype for moving values unchanged."""
-        if self.is_text:
-            return "O"
-        return "V16" if self.width == 16 else f"<i{self.width}"
-
-    @property
-    def arrays(self) -> tuple[Item, ...]:
-        """The items to show, one array each."""
-        return self.parts or (self,)
-
-
-_DATE_TIME = Item("DateTime", "<M8[100ns]", 8, Form.TIMES)
+_DATE_TIME = Item("DateTime", "<M8[100ns]", 8, runs.Times)
 _TIME_SPAN = Item("TimeSpan", "<m8[100ns]", 8)
-_UTC = Item("DateTimeOffset", "<M8[100ns]", 8, Form.ZONED_TIMES)
-_ZONED = replace(_UTC, parts=(_UTC, Item("DateTimeOffset", "<i2", 2, Form.OFFSETS, label=".offset_minutes")))
+_UTC = Item("DateTimeOffset", "<M8[100ns]", 8, runs.ZonedTimes)
+_ZONED = replace(_UTC, parts=(_UTC, Item("DateTimeOffset", "<i2", 2, runs.Offsets, label=".offset_minutes")))
 INT32 = Item("Int32", "<i4", 4)
 
 _ITEMS = {
@@ -89,9 +41,9 @@ _ITEMS = {
     b"DateTime": _DATE_TIME,
     b"DateTimeOffset": _ZONED,
     b"DataViewRowId": Item("DataViewRowId", "<u8", 16, tail=(2,)),
-    b"Boolean": Item("Boolean", "|b1", 1, Form.BITS),
-    b"TextSpan": Item("String", "", 0, Form.TEXTS),
-    b"DvBool": Item("Boolean", "|b1", 1, Form.OLD_BITS),
+    b"Boolean": Item("Boolean", "|b1", 1, runs.Bits),
+    b"TextSpan": Item("String", "", 0, runs.Texts),
+    b"DvBool": Item("Boolean", "|b1", 1, runs.OldBits),
     b"DvTimeSpan": _TIME_SPAN,
     b"DvDateTime": _DATE_TIME,
     b"DvDateTimeZone": _ZONED,

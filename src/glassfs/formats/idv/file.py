@@ -9,16 +9,17 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
-from glassfs.content import Array, Container, Data, Document, Group, Member, Ragged, Records, Table
+from glassfs.content import Array, Container, Data, Document, Group, Member, Ragged, Table
 from glassfs.content import Column as TableColumn
 from glassfs.content.table import WIDEST
 from glassfs.errors import Damaged, Refused, TooLarge
 from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.check import faults
-from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32, Codec, Item
-from glassfs.formats.idv.columns import Indices, RowEnds, StoredValues, TextRows, TextSlots, Values
+from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32
+from glassfs.formats.idv.columns import Indices, Values, row_ends, text_rows, text_slots
+from glassfs.formats.idv.runs import Item
 from glassfs.formats.idv.table import Column, IdvFile, Metadata, read_header, version_text
 from glassfs.formats.idv.wire import shown
 from glassfs.formats.registry import Opening
@@ -43,9 +44,8 @@ def open_idv(opening: Opening) -> Container:
         fault = opened.layout_fault(column)
         if fault:
             raise Refused(fault, source.name)
-        fault = opened.unreadable(column)
-        if fault:
-            reason = reason or f"{shown(column.name)}: {fault}"
+        if column.fault:
+            reason = reason or f"{shown(column.name)}: {column.fault}"
             unreadable += 1
         end = column.end
     if unreadable:
@@ -94,25 +94,19 @@ class _Contents:
             yield Member((table.key,), table)
 
     def _columns(self) -> Iterator[Member]:
-        for column, codec, name, _ in self._opened.shown():
-            yield from self._column(column, codec, name)
-
-    def _column(self, column: Column, codec: Codec, name: bytes) -> Iterator[Member]:
-        blocks, key = self._opened.blocks(column, codec), column.name
-        if codec.item.is_text:
-            texts = TextRows(blocks)
-            yield Member((name,), Records(key, texts.count, texts.group, codec.type_name, texts.cost))
-        elif 0 < codec.size <= DENSE_SLOTS:
-            yield from _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ())))
-        elif codec.size:
-            yield Member((name,), Group(key, lambda: _sparse(key, blocks)))
-        else:
-            yield Member((name,), Group(key, lambda: _ragged(key, blocks)))
+        for column, name, _ in self._opened.shown():
+            blocks, key, codec = self._opened.blocks(column), column.name, column.codec
+            if codec.item.is_text:
+                yield Member((name,), text_rows(key, blocks))
+            elif 0 < codec.size <= DENSE_SLOTS:
+                yield from _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ())))
+            else:
+                yield Member((name,), Group(key, partial(_vectors, key, blocks)))
 
     def _meta(self) -> Iterator[Member]:
         yield Member((b"schema",), Document(b"schema", self._schema, self._schema_cost))
         listed, first, incomplete = _Listed(), None, 0
-        for column, _, name, _ in self._opened.shown():
+        for column, name, _ in self._opened.shown():
             try:
                 for entry in self._opened.metadata(column):
                     if not listed.add(entry):
@@ -126,15 +120,14 @@ class _Contents:
             self._opening.warn(f"{first[0]} (incomplete metadata tables: {incomplete})", first[1])
 
     def _value(self, column: Column, name: bytes, entry: Metadata) -> Iterator[Member]:
-        if self._opened.unknown_codec(entry):  # the schema lists it, and check reports it
+        if entry.fault:  # the schema lists it, and check reports it
             return
         blocks = self._opened.value(column, entry)
-        codec, place = blocks.codec, (b"columns", name, entry.kind)
-        if codec.item.is_text:
-            texts = TextSlots(blocks)
-            yield Member(place, Records(entry.kind, texts.count, texts.group, codec.type_name, texts.cost))
+        place = (b"columns", name, entry.kind)
+        if entry.codec.item.is_text:
+            yield Member(place, text_slots(entry.kind, blocks))
         else:
-            yield from _arrays(place, entry.kind, blocks, codec.dimensions or ())
+            yield from _arrays(place, entry.kind, blocks, entry.codec.dimensions or ())
 
     @property
     def _schema_cost(self) -> int:
@@ -145,26 +138,23 @@ class _Contents:
 
     def _schema(self) -> dict[str, Any]:
         opened = self._opened
-        hidden = {column.number for column, _, _, is_hidden in opened.shown() if is_hidden}
+        hidden = {column.number for column, _, is_hidden in opened.shown() if is_hidden}
         listed = _Listed()
         columns = [self._described(column, column.number in hidden, listed) for column in opened.columns()]
         return {"version": version_text(opened.header.version), "rows": opened.header.rows, "columns": columns}
 
     def _described(self, column: Column, is_hidden: bool, listed: _Listed) -> dict[str, Any]:
         """Return a column's entry in the schema."""
-        try:
-            codec = self._opened.describe(column.codec_name, column.parameters)
-        except Damaged:
-            codec = None
+        codec = column.codec
         return {
             "name": column.name,
-            "type": codec and codec.type_name,
-            "shape": list(codec.dimensions) if codec and codec.dimensions and codec.size else None,
+            "type": codec.type_name or None,
+            "shape": list(codec.dimensions) if codec.dimensions and codec.size else None,
             "codec": column.codec_name,
             "compression": COMPRESSION_NAMES.get(column.compression, str(column.compression)),
             "rows_per_block": column.rows_per_block,
             "hidden": is_hidden,
-            "readable": self._opened.unreadable(column) is None,
+            "readable": column.fault is None,
             "metadata": self._kinds(column, listed),
         }
 
@@ -184,33 +174,32 @@ class _Contents:
 def _arrays(name: Name, key: bytes, blocks: Blocks, shape: tuple[int, ...]) -> Iterator[Member]:
     """Yield all elements of a column or metadata value; vectors of unknown size are flattened into one axis."""
     for item in blocks.codec.item.arrays:
-        full = (*shape, *item.tail) if blocks.codec.size else partial(_ragged_shape, blocks, item.tail)
+        full = (*shape, *item.tail) if blocks.codec.size else partial(_flat_shape, blocks, item.tail)
         values = Values(blocks, item)
         yield Member(name, Array(key, values, item.dtype, full, blocks.codec.type_name, label=item.label))
 
 
-def _ragged_shape(blocks: Blocks, tail: tuple[int, ...]) -> tuple[int, ...]:
-    return (blocks.elements[-1], *tail)
+def _flat_shape(blocks: Blocks, tail: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the stored elements of sparse vectors, or all elements of vectors of unknown size."""
+    return (blocks.totals(is_stored=blocks.codec.size > 0)[-1], *tail)
 
 
-def _ragged(key: bytes, blocks: Blocks) -> Iterator[Member]:
-    yield from _arrays((b"values",), key, blocks, ())
-    shape = (blocks.rows + 1,)
-    yield Member((b"offsets",), Array(key, RowEnds(blocks, is_stored=False), "<i8", shape))
+def _vectors(key: bytes, blocks: Blocks) -> Iterator[Member]:
+    """Yield the files of sparse vectors, or of vectors of unknown size: values, slots if sparse, and rows."""
+    for name, item, data in _elements(blocks):
+        type_name = "" if name == b"indices" else blocks.codec.type_name
+        shape = partial(_flat_shape, blocks, item.tail)
+        yield Member((name,), Array(key, data, item.dtype, shape, type_name, label=item.label))
+    ends = Array(key, row_ends(blocks), "<i8", (blocks.rows + 1,))
+    yield Member((b"indptr" if blocks.codec.size else b"offsets",), ends)
 
 
-def _sparse(key: bytes, blocks: Blocks) -> Iterator[Member]:
-    type_name = blocks.codec.type_name
+def _elements(blocks: Blocks) -> Iterator[tuple[bytes, Item, Data]]:
+    is_sparse = blocks.codec.size > 0
     for item in blocks.codec.item.arrays:
-        shape = partial(_sparse_shape, blocks, item.tail)
-        yield Member((b"data",), Array(key, StoredValues(blocks, item), item.dtype, shape, type_name, label=item.label))
-    indices = Indices(blocks, INT32)
-    yield Member((b"indices",), Array(key, indices, "<i4", partial(_sparse_shape, blocks, ())))
-    yield Member((b"indptr",), Array(key, RowEnds(blocks, is_stored=True), "<i8", (blocks.rows + 1,)))
-
-
-def _sparse_shape(blocks: Blocks, tail: tuple[int, ...]) -> tuple[int, ...]:
-    return (blocks.stored[-1], *tail)
+        yield b"data" if is_sparse else b"values", item, Values(blocks, item, is_sparse)
+    if is_sparse:
+        yield b"indices", INT32, Indices(blocks)
 
 
 def _table(opened: IdvFile) -> Table:
@@ -224,29 +213,18 @@ def _table(opened: IdvFile) -> Table:
 
 
 def _table_columns(opened: IdvFile) -> Iterator[TableColumn]:
-    for column, codec, name, _ in opened.shown():
-        blocks, key = opened.blocks(column, codec), column.name
+    for column, name, _ in opened.shown():
+        blocks, key, codec = opened.blocks(column), column.name, column.codec
         if codec.item.is_text:
-            texts = TextRows(blocks)
-            records = Records(key, texts.count, texts.group, codec.type_name, texts.cost)
-            yield TableColumn(name, records, is_list=codec.dimensions is not None)
-            continue
-        if codec.size > DENSE_SLOTS:
-            ends = RowEnds(blocks, is_stored=True)
-            for item in codec.item.arrays:
-                yield _list_column(name + b".data", key, StoredValues(blocks, item), item, ends)
-            yield _list_column(name + b".indices", key, Indices(blocks, INT32), INT32, ends)
-            continue
-        for item in codec.item.arrays:
-            shown, values = name + item.label.encode(), Values(blocks, item)
-            if codec.size:
-                shape = (blocks.rows, *(codec.dimensions or ()), *item.tail)
-                yield TableColumn(shown, Array(key, values, item.dtype, shape, codec.type_name, label=item.label))
-            else:
-                yield _list_column(shown, key, values, item, RowEnds(blocks, is_stored=False))
-
-
-def _list_column(name: bytes, key: bytes, values: Data, item: Item, ends: RowEnds) -> TableColumn:
-    """Return a list column. A value shown as several numbers, such as an id, is raw bytes here."""
-    dtype = f"|V{item.width}" if item.tail else item.dtype
-    return TableColumn(name, Ragged(key, values, dtype, ends, "<i8", ends.rows))
+            yield TableColumn(name, text_rows(key, blocks), is_list=codec.dimensions is not None)
+        elif 0 < codec.size <= DENSE_SLOTS:
+            for member in _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ()))):
+                array = cast(Array, member.content)
+                yield TableColumn(name + array.label.encode(), array)
+        else:
+            ends = row_ends(blocks)
+            for part, item, data in _elements(blocks):
+                title = (name if part == b"values" else name + b"." + part) + item.label.encode()
+                # A value shown as several numbers, such as an id, is raw bytes here.
+                dtype = f"|V{item.width}" if item.tail else item.dtype
+                yield TableColumn(title, Ragged(key, data, dtype, ends, "<i8", blocks.rows))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Data
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.idv import wire
-from glassfs.formats.idv.codecs import Form, Item
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,27 +33,25 @@ UNIT_COST = 16  # bytes of memory per UTF-16 unit while text is split
 TEXT_COST = 160  # and per text
 
 
+@dataclass(frozen=True, slots=True)
 class Block:
     """The decompressed bytes of a block, readable in any range. Messages name ``source`` and ``part``."""
 
-    __slots__ = ("_data", "part", "rows", "size", "source")
-
-    def __init__(self, data: Data, size: int, rows: int, source: str, part: str) -> None:
-        self._data = data
-        self.size = size
-        self.rows = rows
-        self.source = source
-        self.part = part
+    data: Data
+    size: int
+    rows: int
+    source: str
+    part: str
 
     def read(self, offset: int, size: int) -> bytearray:
         self.demand(offset + size)
         buffer = bytearray(size)
-        self._data.read_into(memoryview(buffer), offset)
+        self.data.read_into(memoryview(buffer), offset)
         return buffer
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.demand(offset + len(buffer))
-        self._data.read_into(buffer, offset)
+        self.data.read_into(buffer, offset)
 
     def integers(self, offset: int, count: int, dtype: str = "<i4") -> NDArray[Any]:
         import numpy as np
@@ -353,17 +351,35 @@ def _character_border(piece: bytearray) -> int:
     return len(piece)
 
 
-_RUNS: dict[Form, type[Run]] = {
-    Form.PLAIN: Run, Form.BITS: Bits, Form.OLD_BITS: OldBits, Form.TIMES: Times, Form.ZONED_TIMES: ZonedTimes,
-    Form.OFFSETS: Offsets, Form.TEXTS: Texts,
-}
+@dataclass(frozen=True)
+class Item:
+    """A primitive type: its ML.NET name, NumPy dtype (``""`` for text), and the runs that it is stored in.
 
+    A value is ``width`` bytes: an array of shape ``tail`` of the dtype. ``parts`` are the items that show it where one
+    array cannot, each with its ``label``. ``count`` is the number of values of a key.
+    """
 
-def run_of(item: Item, block: Block, base: int, total: int) -> Run:
-    """Return ``total`` values of ``item`` at offset ``base`` of a block."""
-    return _RUNS[item.form](item, block, base, total)
+    type_name: str
+    dtype: str
+    width: int
+    form: type[Run] = Run
+    tail: tuple[int, ...] = ()
+    label: str = ""
+    parts: tuple[Item, ...] = ()
+    count: int | None = None
 
+    @property
+    def is_text(self) -> bool:
+        return self.form is Texts
 
-def stored_size(item: Item, count: int) -> int:
-    """Return the bytes of a run of ``count`` values, or the least it can have."""
-    return _RUNS[item.form].stored_size(item, count)
+    @property
+    def unit(self) -> str:
+        """The dtype for moving values unchanged."""
+        if self.is_text:
+            return "O"
+        return "V16" if self.width == 16 else f"<i{self.width}"
+
+    @property
+    def arrays(self) -> tuple[Item, ...]:
+        """The items to show, one array each."""
+        return self.parts or (self,)

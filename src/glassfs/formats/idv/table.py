@@ -17,6 +17,7 @@ from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import codecs, wire
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, File, Lookup, StoredBlock
 from glassfs.formats.idv.codecs import Codec
+from glassfs.formats.idv.runs import Item
 from glassfs.formats.idv.wire import shown
 from glassfs.source import Reader, Source
 from glassfs.source.reader import WINDOW
@@ -33,6 +34,7 @@ LONGEST_TABLE = 32 << 20
 TABLE_WINDOW = 64 << 10
 CODECS_KEPT = 256
 LONGEST_KEPT = 256  # bytes of a codec's parameters
+UNKNOWN = Codec(Item("", "", 0))
 _HEADER = struct.Struct("<8sQQqqqi")
 
 
@@ -49,12 +51,16 @@ class Header(NamedTuple):
 
 
 class Column(NamedTuple):
-    """An entry of the table of contents, which ends at offset ``end``. ``compression`` is the stored code."""
+    """An entry of the table of contents, which ends at offset ``end``. ``compression`` is the stored code.
+
+    ``fault`` is why the column has no file, or None. The codec is UNKNOWN if its name or parameters are wrong.
+    """
 
     number: int
     name: bytes
     codec_name: bytes
-    parameters: bytes
+    codec: Codec
+    fault: str | None
     compression: int
     rows_per_block: int
     lookup: int
@@ -63,12 +69,12 @@ class Column(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """An entry of a metadata table, which ends at offset ``end``. ``compression`` is the stored code."""
+    """An entry of a metadata table, with the same meaning."""
 
     number: int
     kind: bytes
-    codec_name: bytes
-    parameters: bytes
+    codec: Codec
+    fault: str | None
     compression: int
     offset: int
     length: int
@@ -79,7 +85,6 @@ class Shown(NamedTuple):
     """A readable column and its file name; names of hidden columns end in a number."""
 
     column: Column
-    codec: Codec
     name: bytes
     is_hidden: bool
 
@@ -141,23 +146,31 @@ class IdvFile:
     def _column(self, reader: Reader, number: int) -> Column:
         try:
             name = wire.string(reader.take)
-            codec = wire.codec(reader.take)
+            codec_name, parameters = wire.codec(reader.take)
             packing = reader.u8()
             rows_per_block = wire.varint(reader.take) & 0xFFFF_FFFF
         except Damaged as error:
             raise error.at(self.source.name, reader.what) from error
         lookup, metadata = reader.unpack("<qq")
-        return Column(number, name, *codec, packing, rows_per_block, lookup, metadata, reader.position)
+        codec, fault = self._codec(codec_name, parameters, packing)
+        if fault is None and self.header.rows * codec.size * max(codec.item.width, 1) > MOST_BYTES:
+            fault = "is larger than the largest file"
+        return Column(
+            number, name, codec_name, codec, fault, packing, rows_per_block, lookup, metadata, reader.position,
+        )
+
+    def _codec(self, name: bytes, parameters: bytes, packing: int) -> tuple[Codec, str | None]:
+        """Return a codec, and why values with it and this compression cannot be read, or None."""
+        describe = codecs.describe if len(name) + len(parameters) > LONGEST_KEPT else self._describe
+        try:
+            codec = describe(name, parameters)
+        except Damaged as error:
+            return UNKNOWN, error.reason
+        return codec, None if packing in COMPRESSIONS else f"has the unknown compression {packing}"
 
     def _reader(self, start: int, what: str, window: int) -> Reader:
         """Return a reader of a table, of which at most LONGEST_TABLE bytes are read."""
         return Reader(self.source, start, min(self.header.tail, max(start, 0) + LONGEST_TABLE), what, window)
-
-    def describe(self, codec_name: bytes, parameters: bytes) -> Codec:
-        """Return the codec of a column or metadata value. Raises Damaged without a part."""
-        if len(codec_name) + len(parameters) > LONGEST_KEPT:
-            return codecs.describe(codec_name, parameters)
-        return self._describe(codec_name, parameters)
 
     def layout_fault(self, column: Column) -> str | None:
         """Return what is wrong with the rows per block or the offset of the lookup table, or None."""
@@ -171,37 +184,24 @@ class IdvFile:
             return f"the lookup table of column {shown(column.name)} lies outside the file"
         return None
 
-    def unreadable(self, column: Column) -> str | None:
-        """Return why a column has no file, or None."""
-        try:
-            codec = self.describe(column.codec_name, column.parameters)
-        except Damaged as error:
-            return error.reason
-        if column.compression not in COMPRESSIONS:
-            return f"has the unknown compression {column.compression}"
-        if self.header.rows * codec.size * max(codec.item.width, 1) > MOST_BYTES:
-            return "is larger than the largest file"
-        return None
-
     def shown(self) -> list[Shown]:
         """Return the readable columns: those that ML.NET shows, then those hidden by a later one with the same name."""
-        columns = [column for column in self.columns() if self.unreadable(column) is None]
+        columns = [column for column in self.columns() if column.fault is None]
         last = {column.name: column.number for column in columns}
         visible, hidden, numbers = [], [], dict.fromkeys(last, 2)
         for column in columns:
-            codec = self.describe(column.codec_name, column.parameters)
             if last[column.name] == column.number:
-                visible.append(Shown(column, codec, column.name, False))
+                visible.append(Shown(column, column.name, False))
             else:
-                hidden.append(Shown(column, codec, b"%s~%d" % (column.name, numbers[column.name]), True))
+                hidden.append(Shown(column, b"%s~%d" % (column.name, numbers[column.name]), True))
                 numbers[column.name] += 1
         return visible + hidden
 
-    def blocks(self, column: Column, codec: Codec) -> Blocks:
+    def blocks(self, column: Column) -> Blocks:
         rows, rows_per_block = self.header.rows, max(1, column.rows_per_block)
         lookup = Lookup(self.source, column.lookup, -(-rows // rows_per_block))
         return Blocks(
-            self.file, codec, COMPRESSIONS[column.compression], rows, rows_per_block, lookup,
+            self.file, column.codec, COMPRESSIONS[column.compression], rows, rows_per_block, lookup,
             f"column {shown(column.name)}", (column.number,),
         )
 
@@ -226,11 +226,12 @@ class IdvFile:
         kind = wire.string(reader.take)
         if not kind:
             raise reader.damage("has an entry without a name")
-        codec = wire.codec(reader.take)
+        codec_name, parameters = wire.codec(reader.take)
         packing, offset = reader.unpack("<Bq")
         length = wire.varint(reader.take)
-        entry = Metadata(number, kind, *codec, packing, offset, length, reader.position)
-        if not self.is_inside(entry) and self.unknown_codec(entry):
+        codec, fault = self._codec(codec_name, parameters, packing)
+        entry = Metadata(number, kind, codec, fault, packing, offset, length, reader.position)
+        if fault and not self.is_inside(entry):
             raise reader.damage(f"has an invalid entry {shown(kind)}")
         return entry
 
@@ -239,20 +240,9 @@ class IdvFile:
         offset, tail = entry.offset, self.header.tail
         return FIRST_OFFSET <= offset <= tail and 0 < entry.length <= tail - offset
 
-    def unknown_codec(self, entry: Metadata) -> str | None:
-        """Return why a metadata value has no file (its codec or compression is unknown), or None."""
-        try:
-            self.describe(entry.codec_name, entry.parameters)
-        except Damaged as error:
-            return error.reason
-        if entry.compression not in COMPRESSIONS:
-            return f"has the unknown compression {entry.compression}"
-        return None
-
     def value(self, column: Column, entry: Metadata) -> Blocks:
         """Return a metadata value with a known codec: a block of one row."""
-        codec = self.describe(entry.codec_name, entry.parameters)
         stored = StoredBlock(entry.offset, entry.length, None)
         name = f"metadata {shown(entry.kind)} of column {shown(column.name)}"
         key = (column.number, entry.number)
-        return Blocks(self.file, codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: stored, name, key)
+        return Blocks(self.file, entry.codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: stored, name, key)

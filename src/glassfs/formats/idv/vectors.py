@@ -7,11 +7,11 @@ no more than any other. Any thread may use this module.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from glassfs.formats.idv.codecs import Codec, Item
-from glassfs.formats.idv.runs import Block, Run, run_of, stored_size
+from glassfs.formats.idv.codecs import Codec
+from glassfs.formats.idv.runs import Block, Item, Run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class Vectors:
             raise block.damage(f"declares {total} indices, but its rows use {indices}")
         self.unused_indices = total - indices
         self.base = self._indices_at + 4 * total
-        block.demand(self.base + stored_size(codec.item, self.stored))
+        block.demand(self.base + codec.item.form.stored_size(codec.item, self.stored))
         if not self.is_dense and not is_header:
             for number in range(len(self._sums) - 1):
                 self._check_indices(self._rows(number))
@@ -73,7 +73,7 @@ class Vectors:
         """Return the stored elements as values of ``item``."""
         run = self._runs.get(item.label)
         if run is None:
-            run = self._runs[item.label] = run_of(item, self.block, self.base, self.stored)
+            run = self._runs[item.label] = item.form(item, self.block, self.base, self.stored)
         return run
 
     def _has_only_dense_counts(self) -> bool:
@@ -84,37 +84,37 @@ class Vectors:
                 return False
         return True
 
-    def elements_before(self, row: int, count: int) -> NDArray[Any]:
-        """Return the number of elements before each of ``count`` rows from ``row`` on."""
-        return self._before(row, count, lambda rows: rows.starts)
+    def starts(self, row: int, count: int, is_stored: bool = False) -> NDArray[Any]:
+        """Return the number of (stored) elements before each of ``count`` rows from ``row`` on."""
+        import numpy as np
 
-    def stored_before(self, row: int, count: int) -> NDArray[Any]:
-        """Return the same for stored elements."""
-        return self._before(row, count, lambda rows: rows.stored_ends - rows.stored)
+        found, end = [], row + count
+        while row < end:
+            number, inside = divmod(row, ROWS_AT_ONCE)
+            taken = min(end - row, ROWS_AT_ONCE - inside)
+            rows = self._rows(number)
+            starts = rows.stored_ends - rows.stored if is_stored else rows.starts
+            found.append(starts[inside : inside + taken])
+            row += taken
+        return np.concatenate(found)
 
     def stored_at(self, element: int) -> int:
         """Return how many of the elements before this one are stored."""
         if self.is_dense or element == self.elements:
             return element if self.is_dense else self.stored
-        rows = self._rows(bisect_right(self._sums, element, key=lambda sums: sums[0]) - 1)
-        row = bisect_right(rows.ends, element)
-        stored = int(rows.stored_ends[row] - rows.stored[row])
-        slot = element - int(rows.starts[row])
-        if not rows.is_sparse[row]:
-            return stored + slot
-        end = int(rows.index_ends[row])
-        start = end - int(rows.indices[row])
-        return stored + bisect_left(range(end), slot, start, key=self._stored_index) - start
+        return self._stored_in(self._rows(bisect_right(self._sums, element, key=lambda sums: sums[0]) - 1), element)
 
     def spread(self, run: Run, first: int, count: int) -> NDArray[Any]:
         """Return elements ``[first, first + count)`` of the block, with fill values where none is stored."""
         shown = run.filled(count)
-        end, position = first + count, first
-        while position < end:
-            number = bisect_right(self._sums, position, key=lambda sums: sums[0]) - 1
-            stop = min(end, self._sums[number + 1][0])
-            self._spread_rows(self._rows(number), run, shown[position - first : stop - first], position, stop)
-            position = stop
+        for rows, start, end in self._groups(first, first + count, 0):
+            a, b = self._stored_in(rows, start), self._stored_in(rows, end)
+            values = run.values(a, b - a)
+            if b - a == end - start:
+                shown[start - first : end - first] = values
+            elif b > a:
+                slots, starts = self._slots(rows, a, b)
+                shown[slots + (starts - first)] = values
         return shown
 
     def indices(self, first: int, count: int) -> NDArray[Any]:
@@ -122,24 +122,17 @@ class Vectors:
         import numpy as np
 
         shown = np.zeros(count, np.int32)
-        end, position = first + count, first
-        while position < end:
-            number = bisect_right(self._sums, position, key=lambda sums: sums[1]) - 1
-            stop = min(end, self._sums[number + 1][1])
-            shown[position - first : stop - first] = self._slots(self._rows(number), position, stop)
-            position = stop
+        for rows, start, end in self._groups(first, first + count, 1):
+            shown[start - first : end - first] = self._slots(rows, start, end)[0]
         return shown
 
-    def _before(self, row: int, count: int, starts: Callable[[_Rows], NDArray[Any]]) -> NDArray[Any]:
-        import numpy as np
-
-        found, end = [], row + count
-        while row < end:
-            number, inside = divmod(row, ROWS_AT_ONCE)
-            taken = min(end - row, ROWS_AT_ONCE - inside)
-            found.append(starts(self._rows(number))[inside : inside + taken])
-            row += taken
-        return np.concatenate(found)
+    def _groups(self, first: int, end: int, kind: int) -> Iterator[tuple[_Rows, int, int]]:
+        """Yield the rows that have elements ``[first, end)`` of a kind (0 all, 1 stored), and their range of these."""
+        while first < end:
+            number = bisect_right(self._sums, first, key=lambda sums: sums[kind]) - 1
+            stop = min(end, self._sums[number + 1][kind])
+            yield self._rows(number), first, stop
+            first = stop
 
     def _rows(self, number: int) -> _Rows:
         last = self._last
@@ -197,71 +190,35 @@ class Vectors:
     def _stored_indices(self, first: int, end: int) -> NDArray[Any]:
         return self.block.integers(self._indices_at + 4 * first, end - first)
 
-    def _spread_rows(self, rows: _Rows, run: Run, shown: NDArray[Any], first: int, end: int) -> None:
-        import numpy as np
-
-        row = int(np.searchsorted(rows.ends, first, "right"))
-        last = int(np.searchsorted(rows.ends, end, "left"))
-        if row < last and rows.starts[row] < first:
-            stop = int(rows.ends[row])
-            self._spread_part(rows, row, run, shown[: stop - first], first, stop)
-            shown, first, row = shown[stop - first :], stop, row + 1
-        if rows.starts[last] < first or rows.ends[last] > end:
-            start = max(first, int(rows.starts[last]))
-            self._spread_part(rows, last, run, shown[start - first :], start, end)
-            last -= 1
-        if row <= last:
-            self._spread_whole(rows, slice(row, last + 1), run, shown, first)
-
-    def _spread_part(self, rows: _Rows, row: int, run: Run, shown: NDArray[Any], first: int, end: int) -> None:
-        """Write elements ``[first, end)`` of the block, all in one row, into ``shown``."""
-        first, end = first - int(rows.starts[row]), end - int(rows.starts[row])
+    def _stored_in(self, rows: _Rows, element: int) -> int:
+        """Return how many of the block's elements before this one are stored; it is in ``rows``, or their end."""
+        row = bisect_right(rows.ends, element)
+        if row == len(rows.ends):
+            return int(rows.stored_ends[-1])
         stored = int(rows.stored_ends[row] - rows.stored[row])
-        if not rows.is_sparse[row]:
-            shown[:] = run.values(stored + first, end - first)
-            return
-        index_end = int(rows.index_ends[row])
-        start = index_end - int(rows.indices[row])
-        a = bisect_left(range(index_end), first, start, key=self._stored_index)
-        b = bisect_left(range(index_end), end, a, key=self._stored_index)
-        shown[self._stored_indices(a, b) - first] = run.values(stored + a - start, b - a)
+        slot = element - int(rows.starts[row])
+        if slot == 0 or not rows.is_sparse[row]:
+            return stored + slot
+        end = int(rows.index_ends[row])
+        start = end - int(rows.indices[row])
+        return stored + bisect_left(range(end), slot, start, key=self._stored_index) - start
 
     def _stored_index(self, position: int) -> int:
         return self.block.integer(self._indices_at + 4 * position)
 
-    def _spread_whole(self, rows: _Rows, taken: slice, run: Run, shown: NDArray[Any], first: int) -> None:
-        """Write whole rows to the start of ``shown``, which begins at element ``first`` of the block."""
+    def _slots(self, rows: _Rows, first: int, end: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the slots of stored elements ``[first, end)`` of the block, and the first element of their rows."""
         import numpy as np
 
-        stored, is_sparse, starts = rows.stored[taken], rows.is_sparse[taken], rows.starts[taken] - first
-        end = int(rows.stored_ends[taken][-1])
-        begin = end - int(stored.sum())
-        values = run.values(begin, end - begin)
-        if not is_sparse.any():
-            shown[: len(values)] = values
-            return
-        index_end = int(rows.index_ends[taken][-1])
-        counts = rows.indices[taken]
-        slots = self._stored_indices(index_end - int(counts.sum()), index_end) + np.repeat(starts, counts)
-        if is_sparse.all():
-            shown[slots] = values
-            return
-        stored_starts = np.cumsum(stored) - stored
-        places = np.arange(end - begin) + np.repeat(starts - stored_starts, stored)
-        places[np.repeat(is_sparse, stored)] = slots
-        shown[places] = values
-
-    def _slots(self, rows: _Rows, first: int, end: int) -> NDArray[Any]:
-        import numpy as np
-
+        a, b = np.searchsorted(rows.stored_ends, first, "right"), np.searchsorted(rows.stored_ends, end) + 1
+        rows = _Rows(*(column[a:b] for column in rows))
         starts = rows.stored_ends - rows.stored
-        counts = np.clip(rows.stored_ends, first, end) - np.clip(starts, first, end)
-        slots: NDArray[Any] = np.arange(first, end) - np.repeat(starts, counts)
+        counts = np.minimum(rows.stored_ends, end) - np.maximum(starts, first)
         is_index = np.repeat(rows.is_sparse, counts)
-        if is_index.any():
-            index = np.repeat(rows.index_ends - rows.indices, counts)[is_index] + slots[is_index]
-            slots[is_index] = self._stored_indices(int(index[0]), int(index[-1]) + 1)
-        return slots
+        slots: NDArray[Any] = np.arange(first, end) - np.repeat(starts, counts)
+        index = int(rows.index_ends[0] - rows.indices[0]) + (first - int(starts[0]) if rows.is_sparse[0] else 0)
+        slots[is_index] = self._stored_indices(index, index + int(is_index.sum()))
+        return slots, np.repeat(rows.starts, counts)
 
 
 class _Rows(NamedTuple):

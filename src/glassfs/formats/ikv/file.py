@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from glassfs.content import Container, Document, Extent, Fault, Group, Member, Memory, Slice
 from glassfs.errors import Refused
 from glassfs.formats.ikv import text
 from glassfs.formats.ikv.contents import Contents, Node, unlisted
-from glassfs.formats.ikv.indexed import Index, IndexedRoot
+from glassfs.formats.ikv.indexed import IndexedRoot
 from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, Body, Cursor, Marks, measure, shown
 from glassfs.formats.registry import Opening
 
@@ -100,15 +99,14 @@ def _open_indexed(opening: Opening, body: Body, cursor: Cursor) -> Container:
     if not flags & INDEXED_ROOT:
         raise cursor.damage(f"has flags {flags:#x}, without the flag for an indexed root")
     root_name = cursor.name()
-    index = Index(body, cursor)
-    root = IndexedRoot(Contents(body, opening), index)
+    root = IndexedRoot(Contents(body, opening), cursor)
     members = [
         Member((b"document",), Document(root_name, root.value, root.cost)),
-        Member((b"root",), Group(root_name, root.members, unlisted(index.count))),
+        Member((b"root",), Group(root_name, root.members, unlisted(root.count))),
     ]
     facts = {
-        "version": 2, "form": "binary", "root_name": shown(root_name), "root_type": "object", "members": index.count,
+        "version": 2, "form": "binary", "root_name": shown(root_name), "root_type": "object", "members": root.count,
         "flags": flags,
     }
     top = Group(b"", lambda: members)
-    return Container("ikv", "2", top, [opening.source], facts, lambda: chain(index.faults(), root.faults()))
+    return Container("ikv", "2", top, [opening.source], facts, root.faults)

@@ -13,7 +13,7 @@ from typing import Any
 from glassfs.content import Blob, Content, Fault, Member
 from glassfs.errors import Damaged
 from glassfs.formats.ikv.contents import FIXED_SIZES, Contents, Node
-from glassfs.formats.ikv.nodes import ARRAY, OBJECT, SMALL, TYPE_NAMES, Body, Cursor, Marks, measure, shown
+from glassfs.formats.ikv.nodes import ARRAY, OBJECT, SMALL, TYPE_NAMES, Cursor, Marks, measure, shown
 from glassfs.formats.ikv.values import Decoder, Repeats, cost
 
 MOST_RANGES_COMPARED = 1 << 24
@@ -22,16 +22,14 @@ _ENTRY = struct.Struct("<BII")
 _ENTRIES_AT_ONCE = 4096
 
 
-class Index:
-    """The keys and entries of an iKv2 document. They stay in the file and are read again on each use."""
+class IndexedRoot:
+    """The root object of an iKv2 document. Keys and entries stay in the file and are read again on each use."""
 
-    def __init__(self, body: Body, cursor: Cursor) -> None:
-        """Read the index; ``cursor`` must be at the number of entries. Raises Damaged for any bad key or entry.
-
-        ``stored`` is the size of the index and all payloads; payloads shared by entries count once per entry.
-        """
-        self.body = body
-        self.size = cursor.end
+    def __init__(self, contents: Contents, cursor: Cursor) -> None:
+        """Read the index; ``cursor`` must be at the number of entries. Raises Damaged for any bad key or entry."""
+        self._contents = contents
+        self._body = contents.body
+        self._size = cursor.end
         cursor.what = "index"
         self.count = cursor.count(1 + _ENTRY.size)
         self._keys = cursor.position
@@ -40,65 +38,25 @@ class Index:
         self._entries = cursor.position
         cursor.skip(self.count * _ENTRY.size)
         self._end = cursor.position
-        self.stored = self._end - self._keys
+        # The size of the index and all payloads; payloads shared by entries count once per entry.
+        self._stored = self._end - self._keys
         for number, (tag, offset, end) in enumerate(self._nodes()):
             if tag >= len(TYPE_NAMES):
                 raise cursor.damage(f"has an entry of unknown type {tag} (number {number})")
-            if end > self.size:
+            if end > self._size:
                 raise cursor.damage(f"has an entry that ends at {end}, outside the file (number {number})")
             if offset < self._end and offset != end:
                 raise cursor.damage(f"has an entry at {offset}, before the payloads (number {number})")
-            self.stored += end - offset
-
-    def entries(self) -> Iterator[tuple[bytes, Node]]:
-        keys = Cursor(self.body, self._keys, self._entries, "index", window=64 << 10)
-        return ((keys.name(), node) for node in self._nodes())
-
-    def faults(self) -> Iterator[Fault]:
-        """Yield repeated keys, and bytes of the file that belong to no entry or to several."""
-        repeats = Repeats()
-        for key, _ in self.entries():
-            repeats.add(key)
-        yield from repeats.faults("root")
-        if self.count > MOST_RANGES_COMPARED:
-            return
-        import numpy as np
-
-        ranges = np.fromiter((node.start << 32 | node.end - node.start for _, node in self.entries()), np.uint64)
-        ranges = np.sort(ranges[ranges & np.uint64(0xFFFFFFFF) > 0])
-        starts = (ranges >> np.uint64(32)).astype(np.int64)
-        ends = starts + (ranges & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        before = np.concatenate(([self._end], np.maximum.accumulate(ends)))
-        gaps = np.concatenate((starts, [self.size])) - before
-        if (gaps[:-1] < 0).any():
-            yield Fault("root", f"{(gaps[:-1] < 0).sum()} entries share bytes with others")
-        if (gaps > 0).any():
-            yield Fault("root", f"{gaps[gaps > 0].sum()} bytes between or after the payloads are unused")
-
-    def _nodes(self) -> Iterator[Node]:
-        at_once = _ENTRY.size * _ENTRIES_AT_ONCE
-        for position in range(self._entries, self._end, at_once):
-            packed = self.body.part(position, min(at_once, self._end - position)).whole()
-            for tag, offset, size in _ENTRY.iter_unpack(packed):
-                yield Node(tag, offset, offset + size)
-
-
-class IndexedRoot:
-    """The root object of an iKv2 document."""
-
-    def __init__(self, contents: Contents, index: Index) -> None:
-        self._contents = contents
-        self._body = contents.body
-        self._index = index
+            self._stored += end - offset
         self._verdicts: dict[Node, Marks | str] = {}
         # Payloads may overlap: without a limit, measuring all could take quadratic time.
-        self._left_to_measure = 4 * index.size + (1 << 20)
+        self._left_to_measure = 4 * self._size + (1 << 20)
         self._has_warned = False
 
     def members(self) -> Iterator[Member]:
         """Yield the entries; entries with bad payloads become Blobs."""
         first, bad = None, 0
-        for key, node in self._contents.last_of_each(self._index.entries(), "root").items():
+        for key, node in self._contents.last_of_each(self._named_nodes(), "root").items():
             what = f"root/{shown(key)}"
             content: Content
             try:
@@ -115,14 +73,14 @@ class IndexedRoot:
     @property
     def cost(self) -> int:
         """The memory that ``value`` and its text may take."""
-        return cost(self._index.stored)
+        return cost(self._stored)
 
     def value(self) -> dict[str | bytes, Any]:
         """Return the document without its bad entries."""
         decoder = Decoder(self._body, "document")
         found: dict[str | bytes, Any] = {}
         known: dict[Node, tuple[Any, int]] = {}  # values of larger payloads, which entries may share
-        for raw, node in self._index.entries():
+        for raw, node in self._named_nodes():
             key = decoder.key(raw)
             found.pop(key, None)
             try:
@@ -141,9 +99,10 @@ class IndexedRoot:
         return found
 
     def faults(self) -> Iterator[Fault]:
-        """Yield bad entries, and errors inside good ones."""
+        """Yield errors of the index, bad entries, and errors inside good ones."""
+        yield from self._index_faults()
         seen: set[Node] = set()
-        for key, node in self._index.entries():
+        for key, node in self._named_nodes():
             what = f"root/{shown(key)}"
             try:
                 self._measured(node, what)
@@ -153,6 +112,38 @@ class IndexedRoot:
                 if node.tag in (OBJECT, ARRAY) and node not in seen:
                     seen.add(node)
                     yield from self._contents.faults(node, what)
+
+    def _index_faults(self) -> Iterator[Fault]:
+        """Yield repeated keys, and bytes of the file that belong to no entry or to several."""
+        repeats = Repeats()
+        for key, _ in self._named_nodes():
+            repeats.add(key)
+        yield from repeats.faults("root")
+        if self.count > MOST_RANGES_COMPARED:
+            return
+        import numpy as np
+
+        ranges = np.fromiter((node.start << 32 | node.end - node.start for _, node in self._named_nodes()), np.uint64)
+        ranges = np.sort(ranges[ranges & np.uint64(0xFFFFFFFF) > 0])
+        starts = (ranges >> np.uint64(32)).astype(np.int64)
+        ends = starts + (ranges & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        before = np.concatenate(([self._end], np.maximum.accumulate(ends)))
+        gaps = np.concatenate((starts, [self._size])) - before
+        if (gaps[:-1] < 0).any():
+            yield Fault("root", f"{(gaps[:-1] < 0).sum()} entries share bytes with others")
+        if (gaps > 0).any():
+            yield Fault("root", f"{gaps[gaps > 0].sum()} bytes between or after the payloads are unused")
+
+    def _named_nodes(self) -> Iterator[tuple[bytes, Node]]:
+        keys = Cursor(self._body, self._keys, self._entries, "index", window=64 << 10)
+        return ((keys.name(), node) for node in self._nodes())
+
+    def _nodes(self) -> Iterator[Node]:
+        at_once = _ENTRY.size * _ENTRIES_AT_ONCE
+        for position in range(self._entries, self._end, at_once):
+            packed = self._body.part(position, min(at_once, self._end - position)).whole()
+            for tag, offset, size in _ENTRY.iter_unpack(packed):
+                yield Node(tag, offset, offset + size)
 
     def _measured(self, node: Node, what: str) -> Marks | None:
         """Return the marks of an entry, or None if it has none. Raises Damaged if its payload is bad."""

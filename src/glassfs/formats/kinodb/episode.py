@@ -70,6 +70,11 @@ class Entry(NamedTuple):
         """Whether the image section holds more than a camera count of zero per frame."""
         return self.num_frames > 0 and self.images_length != 2 * self.num_frames
 
+    @property
+    def document_cost(self) -> int:
+        """Bytes of memory for parsing and rendering the metadata."""
+        return DOCUMENT_COST + TEXT_COST * min(self.meta_length, LONGEST_TEXTS)
+
     def sections(self) -> tuple[tuple[str, int, int], ...]:
         """Return name, offset and length of each section, in the writer's order."""
         return (
@@ -154,7 +159,7 @@ class Episode:
         state, action = 4 * entry.state_dim, 4 * entry.action_dim
         match name:
             case b"meta":
-                return Fields(name, _META, self._metadata_document)
+                return Fields(name, _META, lambda name: Document(name, self._document, entry.document_cost))
             case b"images":
                 return self._images().group
             case b"state":
@@ -166,10 +171,6 @@ class Episode:
             case _:
                 is_terminal = booleans(self._field(state + action + 4, 1), frames)
                 return Array(name, is_terminal, "|b1", (frames,), "u8")
-
-    def _metadata_document(self, name: bytes) -> Document:
-        cost = DOCUMENT_COST + TEXT_COST * min(self.entry.meta_length, LONGEST_TEXTS)
-        return Document(name, self._document, cost)
 
     def _field(self, offset: int, width: int) -> Data:
         """Return one field of all records; ``offset`` and ``width`` in bytes of a record."""
@@ -220,19 +221,21 @@ class Episode:
         if damage:
             raise damage
         frames = self.entry.num_frames
-        widths = {b"state": self.entry.state_dim, b"action": self.entry.action_dim}
         columns = [Column(b"frame", Array(b"frame", Counted(frames), "<i8", (frames,)))]
-        for name in _ARRAYS:
-            content = self._content(name)
-            if isinstance(content, Array) and widths.get(name, 1):
-                columns.append(Column(name, content))
-        return columns
+        arrays = [content for content in map(self._content, _ARRAYS) if isinstance(content, Array)]
+        return columns + [Column(array.key, array) for array in arrays if array.shape != (frames, 0)]
+
+    def row(self) -> dict[str, Any]:
+        """Return the values of index and metadata; those of unreadable metadata are None."""
+        try:
+            return self._document()
+        except Damaged:
+            return self._described(None)
 
     def _document(self) -> dict[str, Any]:
-        return self.described(self.metadata())
+        return self._described(self.metadata())
 
-    def described(self, metadata: Metadata | None) -> dict[str, Any]:
-        """Return the values of index and metadata; without metadata, theirs are None."""
+    def _described(self, metadata: Metadata | None) -> dict[str, Any]:
         entry = self.entry
         return {
             "position": self.position,

@@ -1,4 +1,4 @@
-"""A KinoDB file: header, index, and checks of the layout.
+"""A KinoDB file: header, index, the table of all episodes, and checks of the layout.
 
 Opening reads and checks header and index (raises Refused, or Damaged or Changed from the source). Of the episodes only
 the packed index is kept in memory, or the last stretch of a long one.
@@ -6,28 +6,36 @@ the packed index is kept in memory, or the last stretch of a long one.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from glassfs.content import (
+    Array,
+    Cells,
+    Column,
     Container,
     Content,
+    Counted,
     Data,
     Document,
     Extent,
     Fault,
     Fields,
+    Gathered,
     Member,
     Memory,
     Outline,
+    Records,
+    Rendered,
     Series,
     Table,
 )
 from glassfs.errors import Refused
 from glassfs.formats.kinodb.episode import Entry, Episode
-from glassfs.formats.kinodb.table import episodes_table
 from glassfs.formats.registry import Opening
 
 MAGIC = b"KINO"
@@ -37,7 +45,15 @@ KEPT_INDEX = 1 << 20  # a longer index, of over 16,384 episodes, is read a stret
 STRETCH = 64  # entries
 FACTS_COST = 8 << 10
 MOST_RUNS = 500_000  # of adjacent sections, held in memory while looking for overlaps
-_CONTENTS = Outline(collections=(b"meta", b"episodes"))
+AT_ONCE = 256  # episodes whose metadata are read together
+EPISODES = b"episodes"
+_COLUMNS = (
+    (b"episode_id", 0, "<u8"), (b"embodiment", None, ""), (b"language_instruction", None, ""), (b"fps", None, "<f8"),
+    (b"success", None, "|b1"), (b"total_reward", None, "<f8"), (b"num_frames", 8, "<u4"), (b"state_dim", 14, "<u2"),
+    (b"action_dim", 12, "<u2"),
+)
+"""Columns of the table of episodes: offset in an index entry, None for metadata (§4); dtype, none for text."""
+_CONTENTS = Outline(collections=(b"meta", EPISODES))
 _META = Outline(others=(b"file",))
 _HEADER = struct.Struct("<4sHHQQQQQ16s")
 _ENTRY = struct.Struct("<QIHHQQQQQQ")
@@ -87,11 +103,8 @@ class _File:
         self.header = header
         self.count = header.index_length // _ENTRY.size
         self._opening = opening
-        start, size = header.index_offset, header.index_length
-        source = opening.source
-        self._index: Data = (
-            Extent(source, start, size) if size > KEPT_INDEX else Memory(source.read(start, size))
-        )
+        source, start, size = opening.source, header.index_offset, header.index_length
+        self._index: Data = Extent(source, start, size) if size > KEPT_INDEX else Memory(source.read(start, size))
         self._stretch = (-1, b"")
         """Number and bytes of the stretch of the index read last, replaced atomically by any thread."""
 
@@ -99,7 +112,12 @@ class _File:
         return Fields(b"", _CONTENTS, self._content, self._meanings)
 
     def episodes(self) -> Table:
-        return episodes_table(self._opening, self._index, _ENTRY.size, self.count, self.episode)
+        """Return the table of all episodes.
+
+        Metadata are read for a block of episodes at once, for all columns, and cached.
+        """
+        records = Records(EPISODES, -(-self.count // AT_ONCE), self._rows, cost=self._rows_cost)
+        return Table(EPISODES, self.count, partial(self._columns, records.blocks), records, EPISODES)
 
     def check(self) -> Iterator[Fault]:
         yield from _header_faults(self)
@@ -126,8 +144,40 @@ class _File:
         return Series(name, self.count, lambda position: self.episode(position).contents(), has_groups=True)
 
     def _meanings(self) -> Iterator[Member]:
-        table = self.episodes()
-        yield Member((table.key,), table)
+        yield Member((EPISODES,), self.episodes())
+
+    def _columns(self, blocks: int) -> list[Column]:
+        count = self.count
+        found = [Column(b"position", Array(b"position", Counted(count), "<i8", (count,)))]
+        for name, offset, dtype in _COLUMNS:
+            values = partial(self._values, name.decode())
+            content: Array | Records = Records(name, blocks, values, cost=self._rows_cost)
+            if offset is not None:
+                data = Gathered(self._index, offset, int(dtype[2:]), _ENTRY.size, count)
+                content = Array(name, data, dtype, (count,))
+            elif dtype:
+                content = Cells(name, blocks, values, cost=self._rows_cost, dtype=dtype)
+            found.append(Column(name, content))
+        return found
+
+    def _values(self, name: str, block: int) -> list[Any]:
+        return [row[name] for row in self._rows(block)]
+
+    def _rows(self, block: int) -> list[dict[str, Any]]:
+        key = (self.source.version, EPISODES, block)
+        kept = Rendered(self._opening.cache, key, partial(self._rendered, block), cost=self._rows_cost(block))
+        found: list[dict[str, Any]] = json.loads(kept.read(0, kept.size))
+        return found
+
+    def _rendered(self, block: int) -> bytes:
+        """Return the rows of a block as JSON, for the cache."""
+        return json.dumps([episode.row() for episode in self._block(block)]).encode()
+
+    def _rows_cost(self, block: int) -> int:
+        return sum(episode.entry.document_cost for episode in self._block(block))
+
+    def _block(self, block: int) -> Iterator[Episode]:
+        return map(self.episode, range(block * AT_ONCE, min((block + 1) * AT_ONCE, self.count)))
 
     def _facts(self) -> dict[str, Any]:
         header = self.header

@@ -1,6 +1,6 @@
 """The images of an episode as contents (§6): what each image is, numbered series of images, and videos.
 
-Any thread may use this module.
+Any thread may use this module, except one that waits for a block of the cache: some images are decoded.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import overload
 
-from glassfs.content import Blob, Content, EncodedImage, Extent, Fault, Group, Image, Member, Series, Video
-from glassfs.formats.kinodb.encoded_images import decoded_size
+from glassfs.cache import BlockCache
+from glassfs.content import Blob, Content, Data, EncodedImage, Extent, Fault, Group, Image, Member, Series, Video
+from glassfs.content import images as decoder
+from glassfs.errors import Damaged
 from glassfs.formats.kinodb.scan import MEDIA, Scan
 from glassfs.formats.registry import Opening
 from glassfs.source import Source
@@ -196,6 +198,35 @@ class Images:
         if found != (kind.width, kind.height):
             return f"is {found[0]} x {found[1]} pixels, but {declared} are declared"
         return None
+
+
+def decoded_size(
+    data: Data, media: str, cache: BlockCache, most_pixels: int = decoder.MOST_PIXELS,
+) -> tuple[int, int] | None:
+    """Return width and height of an untrusted image, or None if it does not decode.
+
+    An image of more than ``most_pixels`` pixels is not decoded; its size is that of its header.
+    """
+    cost = decoder.COPIES * min(data.size, decoder.MOST_BYTES)
+    with cache.reserved(cost):
+        size, is_quick = _inspect(data, media, is_decoded=False)
+    if size is None or not is_quick or size[0] * size[1] > min(most_pixels, decoder.MOST_PIXELS):
+        return size
+    with cache.reserved(cost + decoder.cost(media, *size)):
+        return _inspect(data, media, is_decoded=True)[0]
+
+
+def _inspect(data: Data, media: str, is_decoded: bool) -> tuple[tuple[int, int] | None, bool]:
+    """Return width and height, and whether decoding the pixels is quick."""
+    stored = data.read(0, min(data.size, decoder.MOST_BYTES))
+    is_quick = len(stored) == data.size and decoder.is_quick(stored, media)
+    try:
+        with decoder.opened(stored, media) as image:
+            if is_decoded:
+                decoder.decode(image)
+            return image.size, is_quick
+    except Damaged:
+        return None, False
 
 
 class _PredictedImage(Extent):

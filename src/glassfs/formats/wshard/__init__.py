@@ -1,9 +1,9 @@
 """WShard: episodes of robot learning, one block per channel (docs/formats/wshard.md).
 
 ``index`` reads the container, ``metadata`` the descriptions of blocks; ``episode`` makes contents of blocks,
-``interleaved`` repairs a fault of the streaming writers, ``residual`` unpacks bits, ``steps`` makes the table of steps,
-``table`` the record of the whole episode, ``manifest`` joins episodes in several files, and ``verification`` finds
-errors that reading does not reveal. Opening raises Damaged or Refused; any thread may use opened episodes.
+``interleaved`` repairs a fault of the streaming writers, ``residual`` unpacks bits, ``table`` makes the tables of the
+episode and its steps, ``manifest`` joins episodes in several files, and ``verification`` finds errors that reading does
+not reveal. Opening raises Damaged or Refused; any thread may use opened episodes.
 """
 
 from __future__ import annotations

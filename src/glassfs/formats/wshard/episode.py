@@ -6,7 +6,7 @@ Damage of a single block is raised when the block is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,6 @@ from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overl
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
 LARGEST_SHOWN = 1 << 60  # of an unreadable block: file sizes have 63 bits
-UNKNOWN_CODEC = "is compressed with an unknown codec"
 
 
 class Episode:
@@ -56,12 +55,9 @@ class Episode:
         """Which blocks share bytes, and how each is handled."""
         return find_overlaps(self.index, self.cache, self._steps, self.metadata.length, self._is_streamed)
 
-    def rate(self) -> float:
-        """Return steps per second, 0 if unknown."""
-        return self._rate
-
     @cached_property
-    def _rate(self) -> float:
+    def rate(self) -> float:
+        """Steps per second, 0 if unknown."""
         if self.metadata.rate is not None:
             return self.metadata.rate
         with self.json(WSHARD) as found:
@@ -73,9 +69,9 @@ class Episode:
             name = (UNNAMED, b"%d" % entry.number) if entry.name is None else tuple(entry.name.split(b"/"))
             yield Member(name, self.content(entry))
 
-    def contents(self) -> Iterator[Content]:
-        """Return all blocks."""
-        return map(self.content, self.index)
+    def names(self) -> Iterator[bytes]:
+        """Return the names of all blocks that have one, in the order of the index."""
+        return (entry.name for entry in self.index if entry.name is not None)
 
     def content(self, entry: Entry) -> Content:
         """Return a block's content by docs/formats/wshard.md §9. It need not be readable."""
@@ -87,12 +83,17 @@ class Episode:
             # would read without error.
             size = max(1, min(entry.stored, self._source.size - entry.offset))
             fitted = None
-        data = self._data(entry, size)
+        data = self.data(entry, size)
         if entry.is_metadata:
             return Json(key, data)
         if fitted is not None:
-            description, steps = fitted
-            return _array(key, data, description, (steps, *description.shape), self.rate)
+            (type_name, shape, modality), steps = fitted
+            if type_name == "bool":
+                data = booleans(data, data.size)
+            elif type_name == "bf16":
+                data = Converted(data, 2, 4, 2 * data.size, _widened)
+            dtype = metadata.DTYPES[type_name][0]
+            return Array(key, data, dtype, (steps, *shape), type_name, modality, fps=lambda: self.rate)
         layout = None if reason is not None else self._residual(key, data)
         if layout is not None:
             return Array(key, residual.UnpackedBits(data, layout), "|b1", layout.shape, "bits")
@@ -109,28 +110,23 @@ class Episode:
         except Damaged:
             return None
 
-    def raw(self, entry: Entry) -> Data:
-        """Return the stored values of a block, unconverted."""
-        return self._data(entry, entry.size)
-
-    def _data(self, entry: Entry, size: int) -> Data:
-        reason = self.index.impossible(entry)
-        if reason is None and entry.codec is None:
-            reason = UNKNOWN_CODEC
-        if reason is None and entry.number in self.overlaps.refused:
+    def data(self, entry: Entry, size: int) -> Data:
+        """Return the stored values of a block, unconverted, or ``size`` unreadable bytes."""
+        try:
+            data = self._block(entry)
+        except Damaged as error:
+            return Unreadable(size, error)
+        if entry.number in self.overlaps.refused:
             reason = "shares bytes with other blocks, and the owner is unknown"
-        if reason is not None:
             return Unreadable(size, self._source.damage(reason, entry.label))
         pieces = self.overlaps.repaired.get(entry.number)
-        if pieces is not None:
-            return Interleaved(self._source, pieces, size, self.overlaps.witnesses)
-        return self._block(entry)
+        return data if pieces is None else Interleaved(self._source, pieces, size, self.overlaps.witnesses)
 
     def _block(self, entry: Entry) -> Data:
-        """Return the block as its entry describes it."""
+        """Return the block as its entry describes it. Raises Damaged if that is impossible."""
         reason = self.index.impossible(entry)
         if reason is not None or entry.codec is None:
-            raise self._source.damage(reason or UNKNOWN_CODEC, entry.label)
+            raise self._source.damage(reason or "is compressed with an unknown codec", entry.label)
         extent = Extent(self._source, entry.offset, entry.stored)
         if entry.codec == compression.NONE and not entry.crc:
             return extent
@@ -166,17 +162,6 @@ class Episode:
         """Return whether a streaming writer made the file; True if unknown."""
         with self.json(WSHARD) as found:
             return not isinstance(found, dict) or bool(found.get("streaming"))
-
-
-def _array(
-    key: bytes, data: Data, description: metadata.Description, shape: tuple[int, ...], rate: Callable[[], float],
-) -> Array:
-    type_name, _, modality = description
-    if type_name == "bool":
-        data = booleans(data, data.size)
-    elif type_name == "bf16":
-        data = Converted(data, 2, 4, 2 * data.size, _widened)
-    return Array(key, data, metadata.DTYPES[type_name][0], shape, type_name, modality, fps=rate)
 
 
 def _widened(raw: bytes) -> bytes:

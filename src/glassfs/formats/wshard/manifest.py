@@ -7,9 +7,12 @@ that fails is Damaged from then on, and so are joined blocks where they cross it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from operator import sub
 from typing import Any, NamedTuple
 
 from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Member
@@ -18,7 +21,6 @@ from glassfs.formats.registry import Opening
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
 from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
-from glassfs.formats.wshard.steps import with_recording
 from glassfs.formats.wshard.table import EpisodeRecord, members
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
@@ -45,28 +47,6 @@ class PartRecord(NamedTuple):
         return f"part {self.number}, {self.uri!r}"
 
 
-class Left(NamedTuple):
-    """The limits left for the parts still to be opened."""
-
-    entries: int
-    name_bytes: int
-    channels: int
-
-    def without(self, episode: Episode) -> Left:
-        index, metadata = episode.index, episode.metadata
-        return Left(
-            self.entries - len(index), self.name_bytes - index.name_bytes, self.channels - metadata.channel_count,
-        )
-
-    def check(self, episode: Episode) -> None:
-        """Raise Refused if a part exceeds them."""
-        if min(self.without(episode)) < 0:
-            raise Refused(
-                f"the parts have more than {MOST_ENTRIES} blocks, {MOST_CHANNELS} channels or {MOST_NAME_BYTES} bytes "
-                "of names together"
-            )
-
-
 class Part(NamedTuple):
     record: PartRecord
     source: SealedSource
@@ -79,14 +59,15 @@ def open_manifest(opening: Opening, index: Index) -> Container:
     records, facts_of_manifest = _records(own)
     parts: list[Part] = []
     try:
-        left = Left(MOST_ENTRIES, MOST_NAME_BYTES, MOST_CHANNELS)
+        left = [MOST_ENTRIES, MOST_NAME_BYTES, MOST_CHANNELS]
         for record in records:
-            part = _open_part(opening, record, left)
-            parts.append(part)
-            left = left.without(part.episode)
+            parts.append(_open_part(opening, record, left))
         if sum(part.source.size for part in parts) <= HASHED_AT_OPENING:
             for part in parts:
-                _verify(part, index.source.name)
+                with _blamed_on(part.record, index.source.name):
+                    part.source.verify()
+                part.source.park()
+                part.source.keep()
         for part in parts:
             part.source.seal()
         whole = _Whole(own, parts)
@@ -113,13 +94,10 @@ def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
         listed = manifest.get("chunks") or []
         if not isinstance(listed, list) or len(listed) > MOST_PARTS:
             raise _refused(own, f"the manifest's chunks are not a list of at most {MOST_PARTS} parts")
-        records = []
-        for position, entry in enumerate(listed):
-            record = _record(entry)
-            if record is None:
-                raise _refused(own, f"entry {position} of the manifest does not describe a part")
-            records.append(record)
-        records.sort(key=lambda record: record.number)
+        described = [_record(entry) for entry in listed]
+        if None in described:
+            raise _refused(own, f"entry {described.index(None)} of the manifest does not describe a part")
+        records = sorted(filter(None, described), key=lambda record: record.number)
         gap = _discontinuity(records, manifest.get("total_chunks"), manifest.get("total_timesteps"))
         if gap is not None:
             raise _refused(own, gap)
@@ -161,11 +139,9 @@ def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str
             return f"{record}, has timesteps {record.first} to {record.last}, but a length of {record.length}"
         if before is not None and record.first != before.last + 1:
             return f"{record}, begins at timestep {record.first}, but {before.uri!r} ends at {before.last}"
-    uris: set[str] = set()
-    for record in records:
-        if record.uri in uris:
-            return f"{record.uri!r} is named for two parts"
-        uris.add(record.uri)
+    uri, named = next(iter(Counter(record.uri for record in records).most_common(1)), ("", 0))
+    if named > 1:
+        return f"{uri!r} is named for two parts"
     if count is not None and count != len(records):
         return f"the manifest lists {len(records)} parts, but declares {count!r:.40}"
     total = sum(record.length for record in records)
@@ -174,7 +150,8 @@ def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str
     return None
 
 
-def _open_part(opening: Opening, record: PartRecord, left: Left) -> Part:
+def _open_part(opening: Opening, record: PartRecord, left: list[int]) -> Part:
+    """Open a part, and subtract its blocks, bytes of names and channels from those ``left`` for all parts."""
     file = _open_file(opening, record)
     try:
         with _blamed_on(record, opening.source.name):
@@ -183,7 +160,12 @@ def _open_part(opening: Opening, record: PartRecord, left: Left) -> Part:
             if index.header.role != WSHARD_ROLE:
                 raise Refused(f"is a Shard container of {index.header.role_name}, not an episode")
             episode = Episode(index, opening.cache)
-            left.check(episode)
+            left[:] = map(sub, left, (len(index), index.name_bytes, episode.metadata.channel_count))
+            if min(left) < 0:
+                raise Refused(
+                    f"the parts have more than {MOST_ENTRIES} blocks, {MOST_CHANNELS} channels or {MOST_NAME_BYTES} "
+                    "bytes of names together"
+                )
             if episode.metadata.length not in (None, record.length):
                 raise Refused(f"has {episode.metadata.length} timesteps, but the manifest declares {record.length}")
     except BaseException:
@@ -208,16 +190,15 @@ def _blamed_on(record: PartRecord, manifest: str) -> Iterator[None]:
 
 
 def _open_file(opening: Opening, record: PartRecord) -> Source:
-    manifest = opening.source.name
     try:
         return opening.sibling(record.uri)
     except Passing as error:
-        raise type(error)(error.reason, manifest, str(record)) from error
-    except GlassfsError as error:
-        reason = "is a symbolic link, and links are not followed" if _is_link(opening, record.uri) else error.reason
-        raise Refused(f"cannot be opened: {reason}", manifest, str(record)) from error
-    except ValueError as error:
-        raise Refused("cannot be opened: its name is not a valid file name", manifest, str(record)) from error
+        raise type(error)(error.reason, opening.source.name, str(record)) from error
+    except (GlassfsError, ValueError) as error:
+        reason = error.reason if isinstance(error, GlassfsError) else "its name is not a valid file name"
+        if _is_link(opening, record.uri):
+            reason = "is a symbolic link, and links are not followed"
+        raise Refused(f"cannot be opened: {reason}", opening.source.name, str(record)) from error
 
 
 def _is_link(opening: Opening, name: str) -> bool:
@@ -227,13 +208,6 @@ def _is_link(opening: Opening, name: str) -> bool:
         return False
 
 
-def _verify(part: Part, manifest: str) -> None:
-    with _blamed_on(part.record, manifest):
-        part.source.verify()
-    part.source.park()
-    part.source.keep()
-
-
 class _Whole:
     """The blocks of all parts joined along T, and the parts themselves."""
 
@@ -241,20 +215,28 @@ class _Whole:
         self._own = own
         self._parts = parts
         self._joined: list[Content] = []
-        self._unjoined: dict[bytes, str] = {}
-        self._join()
-
-    @property
-    def error(self) -> str | None:
-        if not self._unjoined:
-            return self._own.error
-        shown = ", ".join(label(name) for name in list(self._unjoined)[:5])
-        return f"{len(self._unjoined)} blocks cannot be joined: {shown}"
+        self._unjoined: list[bytes] = []
+        blocks: dict[bytes, dict[int, Content]] = {}
+        for part in parts:
+            for entry in part.episode.index:
+                if entry.name is not None and not entry.is_metadata:
+                    # Of blocks with equal names the first counts.
+                    blocks.setdefault(entry.name, {}).setdefault(part.record.number, part.episode.content(entry))
+        for name, contents in blocks.items():
+            joined = _joined(list(contents.values())) if len(contents) == len(parts) else None
+            if joined is None:
+                self._unjoined.append(name)
+            else:
+                self._joined.append(joined)
+        self.error = own.error
+        if self._unjoined:
+            shown = ", ".join(map(label, self._unjoined[:5]))
+            self.error = f"{len(self._unjoined)} blocks cannot be joined: {shown}"
 
     def members(self) -> Iterator[Member]:
         yield from self._own.blocks()
         joined = (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
-        yield from with_recording(joined, self._steps, lambda: self._joined, self.record().record)
+        yield from self.record().members(joined, lambda: self._joined)
         for part in self._parts:
             uri = raw(part.record.uri)
             group = Group(uri, partial(members, part.episode), error=part.episode.error)
@@ -264,21 +246,16 @@ class _Whole:
         """Return the record from the manifest, completed from the first part."""
         blocks = [(self._own, MANIFEST)]
         blocks += [(part.episode, block) for part in self._parts[:1] for block in (EPISODE, WSHARD)]
-        return EpisodeRecord(
-            blocks, self._steps, self._rate, lambda: (content.key for content in self._joined), OF_A_PART,
-        )
-
-    @property
-    def _steps(self) -> int:
-        return sum(part.record.length for part in self._parts)
+        steps = sum(part.record.length for part in self._parts)
+        return EpisodeRecord(blocks, steps, self._rate, lambda: (content.key for content in self._joined), OF_A_PART)
 
     def _rate(self) -> float:
-        return self._parts[0].episode.rate() if self._parts else 0.0
+        return self._parts[0].episode.rate if self._parts else 0.0
 
     def faults(self) -> Iterator[Fault]:
         yield from faults(self._own)
-        for name, reason in self._unjoined.items():
-            yield Fault(label(name), reason)
+        for name in self._unjoined:
+            yield Fault(label(name), "is not joined: its type or shape differs between parts")
         for part in self._parts:
             place = f"chunks/{part.record.number:04d}"
             try:
@@ -296,36 +273,15 @@ class _Whole:
             for fault in faults(part.episode):
                 yield Fault(f"{place}/{fault.place}", fault.reason)
 
-    def _join(self) -> None:
-        blocks: dict[bytes, dict[int, Content]] = {}
-        for part in self._parts:
-            for entry in part.episode.index:
-                if entry.name is None or entry.is_metadata:
-                    continue
-                found = blocks.setdefault(entry.name, {})
-                if part.record.number not in found:  # of blocks with equal names the first counts
-                    found[part.record.number] = part.episode.content(entry)
-        for name, contents in blocks.items():
-            joined = _joined(list(contents.values())) if len(contents) == len(self._parts) else None
-            if joined is None:
-                self._unjoined[name] = "is not joined: its type or shape differs between parts"
-            else:
-                self._joined.append(joined)
-
 
 def _joined(contents: Sequence[Content]) -> Content | None:
     """Return one content, or None if these are of different kinds."""
-    first = contents[0]
     data = Concatenated([content.data for content in contents if isinstance(content, (Array, Blob))])
     if all(isinstance(content, Blob) for content in contents):
-        return Blob(first.key, data)
-    kinds, steps = set(), 0
-    for content in contents:
-        if not isinstance(content, Array) or not isinstance(content.shape, tuple):
-            return None
-        steps += content.shape[0]
-        kinds.add((content.dtype, content.shape[1:], content.type_name))
-    if len(kinds) != 1 or not isinstance(first, Array):
+        return Blob(contents[0].key, data)
+    arrays = [(array, array.shape) for array in contents if isinstance(array, Array) and isinstance(array.shape, tuple)]
+    kinds = {(array.dtype, shape[1:], array.type_name) for array, shape in arrays}
+    if len(arrays) < len(contents) or len(kinds) > 1:
         return None
-    dtype, shape, type_name = kinds.pop()
-    return Array(first.key, data, dtype, (steps, *shape), type_name, first.modality, fps=first.fps)
+    first, shape = arrays[0]
+    return replace(first, data=data, shape=(sum(shape[0] for _, shape in arrays), *shape[1:]))

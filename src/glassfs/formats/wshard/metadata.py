@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Data
+from glassfs.content import Data, Fault
 from glassfs.errors import Damaged
 
 LARGEST_JSON = 4 << 20
@@ -85,7 +85,7 @@ class Metadata:
     """
 
     def __init__(self, channels: Any, episode: Any) -> None:
-        self.faults: list[tuple[str, str]] = []
+        self.faults: dict[Fault, None] = {}
         self.channel_count = 0
         self.blocks: dict[bytes, list[Description]] = {}
         self._by_id: dict[bytes, list[Description]] = {}
@@ -99,14 +99,12 @@ class Metadata:
         self.chunk_index: int | str | None = number if number is None or _is_count(number) else repr(number)[:40]
         self.length = self._length(described)
         self.rate = rate(described)
-        for name, identifier, channel in self._channels(channels):
-            self._add(self.blocks, name, channel)
-            if identifier is not None:
-                self._add(self._by_id, identifier, channel)
+        for channel in self._channels(channels):
+            self._add_channel(channel if isinstance(channel, dict) else {})
         spaces = described.get("action_spaces")
         for space in self._first(spaces, "meta/episode") if isinstance(spaces, list) else ():
             if isinstance(space, dict) and isinstance(space.get("name"), str):
-                self._add(self._action_spaces, _name(space["name"]), space)
+                _add(self._action_spaces, space["name"], space)
 
     def fit(self, name: bytes, size: int) -> tuple[Description, int] | None:
         """Return the description that fits a block of ``size`` raw bytes, and its steps; None if there is none.
@@ -155,26 +153,27 @@ class Metadata:
             return None
         return length
 
-    def _channels(self, value: Any) -> Iterator[tuple[bytes, bytes | None, dict[str, Any]]]:
-        """Yield block name, id and definition of each channel."""
-        if value is None:
-            return
-        if not isinstance(value, dict):
+    def _channels(self, value: Any) -> Iterator[Any]:
+        """Return the definitions of channels."""
+        listed: Any = []
+        if isinstance(value, dict):
+            listed = value.get("channels") if "channels" in value else _legacy(value)
+            if listed is not None and not isinstance(listed, list):
+                self._fault("meta/channels", "has no list of channels")
+        elif value is not None:
             self._fault("meta/channels", "is not a JSON object")
-            return
-        channels = value.get("channels") if "channels" in value else _legacy(value)
-        if channels is not None and not isinstance(channels, list):
-            self._fault("meta/channels", "has no list of channels")
-            return
-        for channel in self._first(channels or [], "meta/channels"):
-            identifier = channel.get("id") if isinstance(channel, dict) else None
-            block = channel.get("signal_block") if isinstance(channel, dict) else None
-            if isinstance(block, str) and block:
-                yield _name(block), _name(identifier) if isinstance(identifier, str) else None, channel
-            elif isinstance(identifier, str):
-                yield _name(f"signal/{identifier}"), _name(identifier), channel
-            else:
-                self._fault("meta/channels", "has a channel without a name")
+        return self._first(listed if isinstance(listed, list) else [], "meta/channels")
+
+    def _add_channel(self, channel: dict[str, Any]) -> None:
+        identifier, block = channel.get("id"), channel.get("signal_block")
+        if isinstance(block, str) and block:
+            _add(self.blocks, block, channel)
+        elif isinstance(identifier, str):
+            _add(self.blocks, f"signal/{identifier}", channel)
+        else:
+            self._fault("meta/channels", "has a channel without a name")
+        if isinstance(identifier, str):
+            _add(self._by_id, identifier, channel)
 
     def _first(self, listed: list[Any], place: str) -> Iterator[Any]:
         """Return as many items as may be kept in memory."""
@@ -183,15 +182,8 @@ class Metadata:
         self.channel_count += min(len(listed), MOST_CHANNELS)
         return islice(listed, MOST_CHANNELS)
 
-    def _add(self, found: dict[bytes, list[Description]], name: bytes, channel: dict[str, Any]) -> None:
-        descriptions = found.setdefault(name, [])
-        description = _description(channel)
-        if description is not None:
-            descriptions.append(description)
-
     def _fault(self, place: str, reason: str) -> None:
-        if (place, reason) not in self.faults:
-            self.faults.append((place, reason))
+        self.faults[Fault(place, reason)] = None
 
 
 def rate(block: Any) -> float | None:
@@ -215,6 +207,14 @@ def _legacy(channels: dict[str, Any]) -> list[Any]:
         {**channel, "signal_block": name} for name, channel in channels.items()
         if isinstance(channel, dict) and "dtype" in channel
     ]
+
+
+def _add(found: dict[bytes, list[Description]], name: str, channel: dict[str, Any]) -> None:
+    """Add the description of a channel, if it has a usable one, to those of ``name``."""
+    descriptions = found.setdefault(name.encode("utf-8", "surrogatepass"), [])
+    description = _description(channel)
+    if description is not None:
+        descriptions.append(description)
 
 
 def _description(channel: dict[str, Any]) -> Description | None:
@@ -241,7 +241,3 @@ def text(value: str) -> str:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < LARGEST
-
-
-def _name(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")

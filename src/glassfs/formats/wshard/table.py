@@ -1,4 +1,4 @@
-"""The record of an episode as a whole, and its table with the names of its channels.
+"""The record of an episode as a whole, the tables of the episode and of its steps, and its videos.
 
 Any thread may use this module. Each use reads the metadata again; nothing is kept. Values of unreadable metadata are
 unknown.
@@ -6,37 +6,36 @@ unknown.
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from glassfs.content import Cells, Column, Member, Records, Table
+from glassfs.content import Array, Cells, Column, Content, Counted, Member, Recording, Records, Table
+from glassfs.content.table import WIDEST
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
-from glassfs.formats.wshard.steps import with_recording
 
-NAME = b"episodes"
-CHANNELS = "channels"
+EPISODES, CHANNELS = b"episodes", "channels"
+STEPS, FRAME, WHOLE = b"steps", b"frame", b"episode"
 COST = 8 << 10
 TEXT_COST = 48  # per byte of JSON or name, as text of wide characters that all need escapes
+MOST_CAMERAS = 256
 _CHANNEL_PREFIXES = (b"signal/", b"action/")
 _TEXTS = {
     "episode_name": ("episode_id", "id"), "embodiment": ("embodiment",), "env_id": ("env_id",),
     "language_instruction": ("language_instruction", "instruction", "task"),
 }
 """Text fields of a record, and the metadata keys that may hold them."""
-_DTYPES = {
-    "position": "<i8", "fps": "<f8", "success": "|b1", "total_reward": "<f8", "num_frames": "<i8", "state_dim": "<i8",
-    "action_dim": "<i8",
+_COLUMNS = {
+    "position": "<i8", **dict.fromkeys(_TEXTS, ""), "fps": "<f8", "success": "|b1", "total_reward": "<f8",
+    "num_frames": "<i8", "state_dim": "<i8", "action_dim": "<i8", CHANNELS: "",
 }
-_ORDER = (
-    "position", "episode_name", "embodiment", "env_id", "language_instruction", "fps", "success", "total_reward",
-    "num_frames", "state_dim", "action_dim", CHANNELS,
-)
+"""Columns of the table of the episode, and their dtypes; text has none."""
 _OWN_KEYS = {key for keys in _TEXTS.values() for key in keys} | {"length_T", "length_t", "chunks"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_VIDEO_DTYPES, _VIDEO_AXES = ("|u1", "<u2"), (3, 4)
 
 
 class EpisodeRecord:
@@ -56,10 +55,31 @@ class EpisodeRecord:
         self._names = names
         self._left_out = {*_OWN_KEYS, *left_out}
 
-    def table(self) -> Table:
-        return Table(NAME, 1, self._columns, Records(NAME, 1, self._rows, cost=self._cost))
+    def members(self, blocks: Iterable[Member], contents: Callable[[], Iterable[Content]]) -> Iterator[Member]:
+        """Yield the blocks, then the table of steps if there are signals, and the episode.
 
-    def record(self) -> dict[str, Any]:
+        The table has a row per step and a column per signal: an array of one or two axes with steps first.
+        ``contents`` returns the contents of the blocks again. If the number of steps is unknown, the first signal gives
+        it.
+        """
+        signals, steps, member = 0, self._steps, None
+        for member in blocks:
+            yield member
+            found = _steps(member.content)
+            if found is not None and steps in (None, found):
+                steps = found
+                signals += 1
+        table = Table(STEPS, steps or 0, partial(_columns, contents, steps or 0), width=1 + signals)
+        if signals:
+            yield Member((STEPS,), table)
+        if member is not None:
+            yield Member((WHOLE,), Recording(WHOLE, self._record, table, partial(_cameras, contents)))
+
+    def table(self) -> Table:
+        """Return the table of episodes with its only row."""
+        return Table(EPISODES, 1, self._columns, Records(EPISODES, 1, self._rows, cost=self._cost))
+
+    def _record(self) -> dict[str, Any]:
         """Return the row of the table, and all other values in the metadata."""
         with ExitStack() as stack:
             values = self._merged(stack)
@@ -71,16 +91,16 @@ class EpisodeRecord:
             return [self._row(self._merged(stack))]
 
     def _columns(self) -> list[Column]:
-        return [Column(name.encode(), self._column(name), is_list=name == CHANNELS) for name in _ORDER]
+        found = []
+        for name, dtype in _COLUMNS.items():
+            content = Records(name.encode(), 1, partial(self._values, name), cost=self._cost)
+            if dtype:
+                content = Cells(content.key, 1, content.block, cost=self._cost, dtype=dtype)
+            found.append(Column(content.key, content, is_list=name == CHANNELS))
+        return found
 
-    def _column(self, name: str) -> Records:
-        def block(number: int) -> list[Any]:
-            return [row[name] for row in self._rows(number)]
-
-        dtype = _DTYPES.get(name)
-        if dtype is None:
-            return Records(name.encode(), 1, block, cost=self._cost)
-        return Cells(name.encode(), 1, block, cost=self._cost, dtype=dtype)
+    def _values(self, name: str, block: int) -> list[Any]:
+        return [row[name] for row in self._rows(block)]
 
     def _merged(self, stack: ExitStack) -> dict[str, Any]:
         """Return the values of all sources; they stay reserved while the stack is held."""
@@ -99,7 +119,7 @@ class EpisodeRecord:
             candidates = (item[key] for item in objects for key in keys if key in item)
             return next(filter(is_valid, candidates), None)
 
-        found: dict[str, Any] = dict.fromkeys(_ORDER)
+        found: dict[str, Any] = dict.fromkeys(_COLUMNS)
         for name, keys in _TEXTS.items():
             text = first(keys, lambda value: isinstance(value, str))
             found[name] = None if text is None else _SURROGATE.sub("\ufffd", text)
@@ -108,40 +128,54 @@ class EpisodeRecord:
         reward = first(["total_reward"], _is_number)
         found["total_reward"] = None if reward is None else float(reward)
         found["num_frames"] = self._steps
-        found[CHANNELS] = list(self._channels())
+        names = dict.fromkeys(name for name in self._names() if name.startswith(_CHANNEL_PREFIXES))
+        found[CHANNELS] = [name.decode("utf-8", "replace") for name in names]
         return found
-
-    def _channels(self) -> Iterator[str]:
-        seen: set[bytes] = set()
-        for name in self._names():
-            if name.startswith(_CHANNEL_PREFIXES) and name not in seen:
-                seen.add(name)
-                yield name.decode("utf-8", "replace")
 
     def _cost(self, block: int) -> int:
         sizes = [entry.size for episode, name in self._sources for entry in episode.index.find(name).values()]
-        names = sum(map(len, self._names()))
-        return COST + TEXT_COST * (sum(sizes) + names)
+        return COST + TEXT_COST * (sum(sizes) + sum(map(len, self._names())))
 
 
 def record_of(episode: Episode) -> EpisodeRecord:
     """Return the record of an episode in one file."""
-    names = partial(_names_of, episode)
     sources = [(episode, block) for block in (EPISODE, WSHARD)]
-    return EpisodeRecord(sources, episode.metadata.length, episode.rate, names)
+    return EpisodeRecord(sources, episode.metadata.length, lambda: episode.rate, episode.names)
 
 
 def members(episode: Episode) -> Iterator[Member]:
     """Yield all blocks in the order of the index, the table of steps, and the episode."""
-    return with_recording(episode.blocks(), episode.metadata.length, episode.contents, record_of(episode).record)
+    return record_of(episode).members(episode.blocks(), lambda: map(episode.content, episode.index))
 
 
-def _names_of(episode: Episode) -> Iterator[bytes]:
-    return (entry.name for entry in episode.index if entry.name is not None)
+def _columns(contents: Callable[[], Iterable[Content]], steps: int) -> list[Column]:
+    columns = [Column(FRAME, Array(FRAME, Counted(steps), "<i8", (steps,)))]
+    for content in contents():
+        if isinstance(content, Array) and _steps(content) == steps and len(columns) < WIDEST:
+            columns.append(Column(content.key, content))
+    return columns
+
+
+def _shape(content: Content) -> tuple[int, ...]:
+    return content.shape if isinstance(content, Array) and isinstance(content.shape, tuple) else ()
+
+
+def _steps(content: Content) -> int | None:
+    """Return the steps of a signal, or None if it is none."""
+    shape = _shape(content)
+    return shape[0] if len(shape) in (1, 2) and 0 not in shape[1:] else None
+
+
+def _cameras(contents: Callable[[], Iterable[Content]]) -> list[Member]:
+    """Return the first arrays that may be videos; their view decides."""
+    found: dict[bytes, Member] = {}
+    for content in contents():
+        is_video = len(_shape(content)) in _VIDEO_AXES and isinstance(content, Array) and content.dtype in _VIDEO_DTYPES
+        if is_video and len(found) < MOST_CAMERAS:
+            found.setdefault(content.key, Member(tuple(content.key.split(b"/")), content))
+    return list(found.values())
 
 
 def _is_number(value: Any) -> bool:
-    try:
-        return type(value) in (int, float) and math.isfinite(value)
-    except OverflowError:
-        return False
+    """Return whether ``value`` is a number that a float can hold."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max

@@ -124,22 +124,17 @@ def _extent_faults(episode: Episode) -> Iterator[Fault]:
     if overlaps.repaired or any(index.impossible(entry) for entry in entries):
         return  # the bytes of these blocks would count as gaps
     end = entries[0].end if entries else 0
-    for start, reached in [(entry.offset, entry.end) for entry in entries] + [(_end_of_data(episode, end), 0)]:
+    header = index.header
+    last = (header.schema_offset or min(header.total_size, index.source.size)) if entries else 0
+    for start, reached in [(entry.offset, entry.end) for entry in entries] + [(last, 0)]:
         if start - end > LARGEST_GAP:
             yield Fault("data", f"bytes {end} to {start} belong to no block")
         end = max(end, reached)
 
 
-def _end_of_data(episode: Episode, start: int) -> int:
-    """Return where the data end; ``start`` if there are none."""
-    header = episode.index.header
-    return (header.schema_offset or min(header.total_size, episode.index.source.size)) if start else 0
-
-
 def _metadata_faults(episode: Episode) -> Iterator[Fault]:
     found, length = episode.metadata, episode.metadata.length
-    for place, reason in found.faults:
-        yield Fault(place, reason)
+    yield from found.faults
     present = {entry.name for entry in episode.index}
     for name, descriptions in found.blocks.items():
         action = name.replace(b"signal/", b"action/", 1)
@@ -161,7 +156,7 @@ def _block_faults(episode: Episode) -> Iterator[Fault]:
                 continue
             try:
                 with metadata.room_for(episode.cache, entry.size):
-                    metadata.parse(episode.raw(entry), is_strict=True)
+                    metadata.parse(episode.data(entry, entry.size), is_strict=True)
             except Damaged as error:
                 yield Fault(entry.label, error.reason)
             continue
@@ -175,36 +170,27 @@ def _block_faults(episode: Episode) -> Iterator[Fault]:
             yield Fault(entry.label, reason)
 
 
-def _identity(episode: Episode) -> tuple[dict[bytes, str], list[bytes]] | None:
-    """Return the SHA-256 by block that later writers store (§16), and the listed names without a block.
-
-    Returns None if there is no list.
-    """
-    present = {entry.name for entry in episode.index if entry.name is not None}
+def _identity_faults(episode: Episode) -> Iterator[Fault]:
+    """Yield blocks that differ from the SHA-256 by name that later writers store (§16), and names without a block."""
+    if not episode.index.find(IDENTITY):
+        return
+    present = set(episode.names())
     digests: dict[bytes, str] = {}
     missing: list[bytes] = []
     with episode.json(IDENTITY) as value:
-        listed = value.get("entries") if isinstance(value, dict) else None
-        if not isinstance(listed, dict):
-            return None
-        for text, digest in listed.items():
+        listed: Any = value.get("entries") if isinstance(value, dict) else None
+        has_list = isinstance(listed, dict)
+        for text, digest in listed.items() if has_list else ():
             name = text.encode("utf-8", "surrogatepass")
             if name in present:
                 digests[name] = str(digest)[:65]
             elif len(missing) < MOST_MISSING:
                 missing.append(name)
-    return digests, missing
-
-
-def _identity_faults(episode: Episode) -> Iterator[Fault]:
-    if not episode.index.find(IDENTITY):
-        return
-    identity = _identity(episode)
-    if identity is None:
+        value = listed = None  # its memory is not reserved any longer
+    if not has_list:
         if IDENTITY not in episode.damaged_metadata:
             yield Fault(label(IDENTITY), "lists no entries")
         return
-    digests, missing = identity
     for entry in episode.index:
         if entry.name is None or entry.name == IDENTITY:
             continue
@@ -213,7 +199,7 @@ def _identity_faults(episode: Episode) -> Iterator[Fault]:
             continue
         digest = hashlib.sha256()
         try:
-            for piece in episode.raw(entry).pieces():
+            for piece in episode.data(entry, entry.size).pieces():
                 digest.update(piece)
         except Passing:
             raise
