@@ -108,9 +108,9 @@ class Browser:
         """Set the preferred color scheme, ``light`` or ``dark``."""
         self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def screenshot(self, is_whole: bool = False) -> bytes:
-        """Return a PNG of the visible part, or of the whole page."""
-        found = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole)
+    def screenshot(self) -> bytes:
+        """Return a PNG of the visible part."""
+        found = self._ask("Page.captureScreenshot", format="png")
         return base64.b64decode(found["data"])
 
     def _navigate(self, address: str) -> None:

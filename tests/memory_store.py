@@ -18,7 +18,7 @@ class MemoryStore(Store):
 
     Each read waits ``delay`` seconds. ``opening`` and ``reading`` have the errors to raise, by path. ``put``,
     ``rewrite``, ``remove`` and ``set_permissions`` notify watchers before they return. If ``can_watch`` is false,
-    ``watch`` returns False; ``end_watches`` ends all watches.
+    ``watch`` returns False.
     """
 
     def __init__(self, files: Mapping[str, bytes] = {}, name: str = "memory", is_remote: bool = False) -> None:
@@ -115,13 +115,6 @@ class MemoryStore(Store):
             if self.can_watch and path in self._folders():
                 self.watched.setdefault(path, notify)
             return path in self.watched
-
-    def end_watches(self) -> None:
-        """End all watches as if events had been lost."""
-        with self._lock:
-            ended, self.watched = self.watched, {}
-        for path, notify in ended.items():
-            notify(path, "")
 
     def close(self) -> None:
         with self._lock:

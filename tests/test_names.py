@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 import xxhash
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.names import component, free_name
@@ -55,14 +55,6 @@ def unescaped(shown: str) -> bytes:
 
 
 @given(NAMES)
-@example(b"")
-@example(b".")
-@example(b"..")
-@example(b"...")
-@example(b"\xed\xa0\x80")  # a surrogate, which is not UTF-8
-@example(b"\xc0\xaf")  # an overlong slash
-@example(b"%")
-@example(bytes(range(256))[:60])
 def test_short_names_are_escaped_reversibly(name: bytes) -> None:
     shown = component(name)
     if len(rule(name).encode()) <= 255:
@@ -108,7 +100,7 @@ def test_different_names_stay_different(names: list[bytes], tail: str) -> None:
     (b"front", "front"), (b"a/b", "a%2Fb"), (b"100%", "100%25"), (b"", "%"), (b".", "%2E"), (b"..", "%2E%2E"),
     (b"...", "..."), (b".hidden", ".hidden"), (b"a\nb", "a%0Ab"), (b"\x7f", "%7F"), (b"\x00", "%00"), (b"\xff", "%FF"),
     ("é".encode(), "é"), ("e\u0301".encode(), "e\u0301"), (b"A", "A"), (b" ", " "), (b"\\", "\\"), (b"%2F", "%252F"),
-    (b"\xe9\xa9", "%E9%A9"), ("\x80".encode(), "\x80"),
+    (b"\xe9\xa9", "%E9%A9"), ("\x80".encode(), "\x80"), (b"\xed\xa0\x80", "%ED%A0%80"), (b"\xc0\xaf", "%C0%AF"),
 ])
 def test_examples(name: bytes, shown: str) -> None:
     assert component(name) == shown

@@ -6,7 +6,6 @@ import os
 import struct
 import subprocess
 import sys
-import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -120,18 +119,12 @@ def test_errors_and_hints_of_an_installed_format_are_shown(
     assert (done.returncode, done.stderr.decode()) == (1, f"glassfs: {wave}: {reason}\n")
 
 
-def log_of(path: Path, packages: Path) -> list[str]:
-    """Return the log lines of opening a container."""
-    program = "import logging, sys, glassfs; logging.basicConfig(); glassfs.open(sys.argv[1])"
-    done = subprocess.run(
-        [sys.executable, "-c", program, path], capture_output=True, text=True, check=True,
-        env=os.environ | {"PYTHONPATH": str(packages)},
+def run(program: str, container: Path, packages: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program about a container, with logging."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import logging, sys; logging.basicConfig(); {program}", container],
+        capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(packages)},
     )
-    return done.stderr.splitlines()
-
-
-def test_warnings_are_logged_with_the_containers_name(installed: Path, wave: Path) -> None:
-    assert log_of(wave, installed) == [f"WARNING:glassfs.formats.registry:{wave}: lyrics.txt: has no words"]
 
 
 def test_built_in_formats_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +159,12 @@ BROKEN = {
 def test_broken_package_is_logged(tmp_path: Path, wave: Path, module: str, entry: str) -> None:
     """The sound package beside it still works, and the log names the broken one."""
     write_distribution(tmp_path, "glassfs_wave", MODULE, "wave = glassfs_wave:FORMAT")
-    write_distribution(tmp_path, "broken_format", textwrap.dedent(module), entry)
+    write_distribution(tmp_path, "broken_format", module, entry)
     done = glassfs("ls", wave, path=tmp_path)
     assert (done.returncode, done.stdout) == (0, b"meta/\nsamples.npy\n")
-    loading, *rest = log_of(wave, tmp_path)
+    loading, warning = run("import glassfs; glassfs.open(sys.argv[1])", wave, tmp_path).stderr.splitlines()
     assert loading.startswith("WARNING:glassfs.formats.registry:format broken ")
-    assert [line.rpartition(": ")[2] for line in rest] == ["has no words"]
+    assert warning == f"WARNING:glassfs.formats.registry:{wave}: lyrics.txt: has no words"
 
 
 VIEWS = '''
@@ -222,12 +215,9 @@ def test_installed_view_is_listed_and_shown(views: Path, store: Path) -> None:
 
 
 def test_unusable_views_are_logged(views: Path, store: Path) -> None:
-    program = "import logging, sys; from glassfs.library import open_tree; logging.basicConfig(); " \
-        "tree = open_tree(sys.argv[1], views='all'); " \
-        "print([node.name for node in tree.root.listing()], tree.root.xattrs()['user.glassfs.error'])"
-    done = subprocess.run(
-        [sys.executable, "-c", program, store], capture_output=True, text=True, check=True,
-        env=os.environ | {"PYTHONPATH": str(views)},
+    done = run(
+        "from glassfs.library import open_tree; tree = open_tree(sys.argv[1], views='all'); "
+        "print([node.name for node in tree.root.listing()], tree.root.xattrs()['user.glassfs.error'])", store, views,
     )
     warnings = [line.removeprefix("WARNING:glassfs.view.registry:") for line in done.stderr.splitlines()]
     assert sorted(warnings) == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,11 +17,9 @@ import numpy as np
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
 
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import wait_until
 
 LINKS = 1000
-PATIENCE = SECONDS
-SET_PIPE_SIZE = 1031
 
 
 def many_links(container: Path, folder: Path, count: int, suffix: str = ".kas") -> Path:
@@ -76,31 +73,19 @@ def command(*words: str | Path) -> list[str]:
 
 
 @contextmanager
-def stuck(report: Path, *words: str | Path, least: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+def stuck(report: Path, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program that has reported some containers and will block soon, as its output is not read."""
     program = subprocess.Popen(
         command(*words, "--report", report), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )
     try:
-        wait_until(lambda: len(lines_of(report)) >= least or program.poll() is not None)
+        wait_until(lambda: lines_of(report) or program.poll() is not None)
         assert program.poll() is None
         yield program
     finally:
         with suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
         program.communicate()
-
-
-@contextmanager
-def full_soon() -> Iterator[int]:
-    """Yield the end of a small pipe that no process reads: writers block until they are killed."""
-    reading, writing = os.pipe()
-    try:
-        fcntl.fcntl(writing, SET_PIPE_SIZE, 4096)
-        yield writing
-    finally:
-        os.close(reading)
-        os.close(writing)
 
 
 def children_of(pid: int) -> list[int]:
@@ -113,13 +98,6 @@ def children_of(pid: int) -> list[int]:
         if int(fields[1]) == pid and fields[0] != "Z":
             found.append(int(path.parent.name))
     return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def most_memory(program: subprocess.Popen[bytes]) -> int:

@@ -18,8 +18,7 @@ from glassfs.batch.contract import BatchError, Item
 from glassfs.batch.mapping import MAX_ITEMS, TASKS_PER_WORKER, Mapping, here
 from glassfs.batch.workers import Processes, Workers
 from tests.batch import works
-from tests.batch.many import PATIENCE
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 
 def result(mapping: Iterator[Any]) -> list[str]:
@@ -151,5 +150,5 @@ if __name__ == "__main__":
     (tmp_path / "program.py").write_text(code)
     where = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = [sys.executable, tmp_path / "program.py"]
-    done = subprocess.run(words, env=os.environ | where, capture_output=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(words, env=os.environ | where, capture_output=True, timeout=SECONDS, check=False)
     assert (done.returncode, done.stderr) == (3, b"")

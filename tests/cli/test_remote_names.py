@@ -150,21 +150,23 @@ def test_options_are_completed_but_not_paths_in_urls() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not let a process change its arguments")
-def test_hide_removes_secrets_from_arguments(tmp_path: Path) -> None:
-    """The process waits for a writer of a pipe. Other arguments stay unchanged."""
+def test_secrets_are_removed_from_arguments(tmp_path: Path) -> None:
+    """The program waits for a writer of a pipe instead of running a command. Other arguments stay unchanged."""
     pipe = tmp_path / "pipe.kdb"
     os.mkfifo(pipe)
+    waiting = "from glassfs import cli; cli.run = lambda words: len(open(words[-1]).read()); cli.main()"
     words = [
-        sys.executable, "-c", "import sys; from glassfs.arguments import hide; hide(); open(sys.argv[-1]).read()",
-        "ls", SIGNED, "-o", f"endpoint=https://me:{SECRET}@host/x?{SECRET}", "s3://bucket/unchanged", str(pipe),
+        sys.executable, "-c", waiting, "ls", SIGNED, "-o", f"endpoint=https://me:{SECRET}@host/x?{SECRET}",
+        "s3://bucket/unchanged", str(pipe),
     ]
     process = subprocess.Popen(words)
     try:
-        with pipe.open("w"):  # the process has opened it, so it has called hide
+        with pipe.open("w"):  # the process has opened it, so it has removed them
             raw = Path(f"/proc/{process.pid}/cmdline").read_bytes()
             arguments = [word.decode().rstrip() for word in raw.removesuffix(b"\0").split(b"\0")]
     finally:
         process.wait()
+    assert process.returncode == 0
     assert SECRET.encode() not in raw
     assert arguments == [*words[:4], SHOWN, "-o", "endpoint=https://host/x", *words[-2:]]
 

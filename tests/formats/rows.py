@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from glassfs.content import Container, Content, Table, members_of
+from glassfs.content import Container, Table, members_of
 from glassfs.library import open_tree
 from tests.formats.derived import whole
-from tests.helpers import file_data
 
 MOST_SLOTS = 64
 
@@ -29,15 +28,6 @@ def table_file(path: Path, name: str) -> pa.Table:
 def tables_of(container: Container) -> dict[bytes, Table]:
     """The tables at the root of a container."""
     return {name[-1]: content for name, content in members_of(container.root) if isinstance(content, Table)}
-
-
-def npy(content: Content) -> np.ndarray[Any, Any]:
-    """What the file of a content has, as NumPy reads it."""
-    return np.load(io.BytesIO(file_data(content).whole()))
-
-
-def shown_name(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace").replace("\0", "\\x00") or "%"
 
 
 def assert_array(table: pa.Table, name: str, array: np.ndarray[Any, Any]) -> Iterator[str]:

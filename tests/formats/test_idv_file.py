@@ -13,11 +13,10 @@ import pytest
 from writers.idv import Codec, IdvWriter, Sparse, key, old_key, string, vector
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array
 from glassfs.errors import Damaged, Refused
-from glassfs.formats.registry import AHEAD, Opening, open_container
+from glassfs.formats.registry import Opening, open_container
 from tests.formats.idv_files import EPOCH, array, only, records, same_bits, schema, two_columns
-from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, walk
+from tests.helpers import CountingSource, open_bytes, open_path, opening, walk
 
 # -- names, schema and metadata ------------------------------------------------------------------
 
@@ -225,24 +224,6 @@ def test_no_columns_and_no_rows(make: Callable[..., Path]) -> None:
 
 
 # -- laziness and memory -------------------------------------------------------------------------
-
-def test_opening_reads_header_and_contents_only(make: Callable[..., Path]) -> None:
-    def fill(view: IdvWriter) -> None:
-        view.add("A", np.random.default_rng(0).random(100_000))
-        view.add("V", np.random.default_rng(0).random((100_000, 4)))
-        view.add("T", ["text"] * 100_000)
-
-    source = CountingSource(make(fill, rows_per_block=1000))
-    container = open_container(opening(source))
-    found = contents_of(container.root)
-    sizes = [content.data.size for contents in found.values() for content in contents if isinstance(content, Array)]
-    assert sizes == [800_000, 3_200_000]
-    assert all(content.data.is_sized for (content,) in found.values() if isinstance(content, Array))
-    toc = container.sources[0].read(24, 8)
-    assert source.bytes_read < 20_000
-    assert all(end <= AHEAD or start >= int.from_bytes(toc, "little") - 20_000
-               for start, end in ((offset, offset + size) for offset, size in source.reads))
-
 
 def test_a_row_costs_one_block(make: Callable[..., Path]) -> None:
     values = np.random.default_rng(0).random((100_000, 4))

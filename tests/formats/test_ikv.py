@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from writers.ikv import (
     ARRAY,
     BOOLEAN,
@@ -30,7 +28,6 @@ from writers.ikv import (
     write_ikv1,
     write_ikv2,
 )
-from writers.ikv import node as node_bytes
 from writers.ikv import payload as payload_of
 
 from glassfs.content import Array, Blob, Document
@@ -151,13 +148,6 @@ def test_other_versions_and_lookalikes_are_explained(head: bytes, error: type[Ex
 
 
 # Arrays
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_integers_are_decoded_as_packed(values: list[int]) -> None:
-    array = members_of(root_of(opened_v1(node_bytes({"a": Typed(INTEGER, values)}))))[b"a"]
-    assert np.frombuffer(array.data.whole(), "<i8").tolist() == values
-    assert document_of(opened_v1(node_bytes({"a": Typed(INTEGER, values)}))) == {"a": values}
-
 
 def test_many_integers_in_ranges_and_beyond_what_the_cache_keeps(tmp_path: Path) -> None:
     chance = np.random.default_rng(5)

@@ -9,7 +9,7 @@ import pytest
 
 from glassfs.errors import DeviceFailed, NotFound, Refused
 from glassfs.source import Connection, Store, locate
-from glassfs.source.remote import redirects, retrying
+from glassfs.source.remote import retrying
 from tests.remote.faults import Fault, Garbage, Redirect, Reset, Stall, Status, first, for_each
 from tests.remote.http_server import HttpServer
 from tests.remote.ports import free_port
@@ -29,7 +29,6 @@ def other() -> Iterator[HttpServer]:
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(redirects, "PAUSE_SECONDS", 0.01)
 
 
 def store_of(name: str, **options: object) -> Store:
@@ -90,7 +89,7 @@ def test_check_is_retried(fault: Fault, other: HttpServer) -> None:
 
 @pytest.mark.parametrize("fault", [Status(503), Reset(), Garbage(), pytest.param(Stall(), marks=pytest.mark.slow)])
 def test_check_without_an_answer_is_an_error(fault: Fault, other: HttpServer) -> None:
-    times = first(redirects.ATTEMPTS, fault)
+    times = first(retrying.ATTEMPTS, fault)
     with HttpServer(faults=lambda request: times(request) or to(other)) as server:
         with pytest.raises(DeviceFailed, match="/data: "):
             store_of(f"{server.url}/data?sig=hunter2", timeout=1.5)

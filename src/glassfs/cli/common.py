@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from glassfs.arguments import harmless
 from glassfs.content import Array, Image
-from glassfs.errors import GlassfsError, NotADirectory, NotFound, Refused
+from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.library import open_tree
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
@@ -84,18 +84,18 @@ def _located_url(typed: str) -> Located:
     return Located(typed, "/")
 
 
-views_option = click.option(
-    "--views", default="", metavar="NAME+NAME…", callback=lambda context, parameter, names: _demand_views(names),
-    help="Also show these forms of the contents, such as mp4+parquet, or all; see 'glassfs views'.",
-)
-
-
-def _demand_views(names: str) -> str:
+def _demand_views(_context: click.Context, _parameter: click.Parameter, names: str) -> str:
     try:
         chosen(names)
     except NotFound as error:
         raise click.BadParameter(error.reason) from None
     return names
+
+
+views_option = click.option(
+    "--views", default="", metavar="NAME+NAME…", callback=_demand_views,
+    help="Also show these forms of the contents, such as mp4+parquet, or all; see 'glassfs views'.",
+)
 
 
 def _connection(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Connection:
@@ -130,9 +130,6 @@ def opened(source: str, views: str = "", connection: Connection = Connection()) 
     """Open the tree of one source for a ``with``. Errors name it as it was typed."""
     try:
         tree = open_tree(source, views=views, connection=connection)
-    except Refused as error:
-        name = name_of(source)
-        raise click.ClickException(f"{name}: {reason_of(error, name)}") from error
     except NotFound as error:
         raise with_hint(error, source) from None
     with tree:

@@ -20,10 +20,9 @@ from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.opening import Opener
 from glassfs.batch.report import Report
 from glassfs.batch.run import Plan, Run
-from glassfs.batch.shards import Shard
 from glassfs.cli.atomic import SUFFIX, AtomicFile
 from glassfs.cli.common import complain, connection_option, reason_of
-from glassfs.cli.many import counted, fault_of, found_under, many_options, planned
+from glassfs.cli.many import counted, fault_of, found_under, many_options
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Table, encoded, head, read_back
@@ -53,28 +52,26 @@ AT_ONCE = 1 << 20
 @many_options("Continue report and FILE: containers with a line in the report are not read again. Not for parquet.")
 @connection_option
 def command(
-    sources: tuple[str, ...], form: str | None, output: str, progress: bool | None, jobs: int, scheduler: str,
-    shard: Shard, report: str, resume: bool, connection: Connection,
+    sources: tuple[str, ...], form: str | None, output: str, progress: bool | None, plan: Plan, connection: Connection,
 ) -> int:
     """The episodes in each SOURCE, a container or a folder of containers: one row each, sorted by the containers'
     paths.
 
     A container that cannot be read is reported on standard error; exit status 1 if there is any.
     """
-    plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=True)
     form = form or next((known for known in FORMS if output.endswith(f".{known}")), JSONL)
-    if resume and not output:
+    if plan.is_resumed and not output:
         raise click.UsageError("--resume needs --output FILE", click.get_current_context())
-    if resume and form == PARQUET:
+    if plan.is_resumed and form == PARQUET:
         reason = "--resume cannot continue a Parquet file, only jsonl or csv"
         raise click.UsageError(reason, click.get_current_context())
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("Parquet cannot be written to a terminal; use --output FILE")
     search = found_under(sources, connection, is_by_path=True)
     if output:
-        _demand_replaceable(output, sources, report)
-    is_kept = bool(report and output) and form != PARQUET
-    with stoppable(is_kept), progress_over(search, shard, progress if output else bool(progress)) as bar:
+        _demand_replaceable(output, sources, plan.report)
+    is_kept = bool(plan.report and output) and form != PARQUET
+    with stoppable(is_kept), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
         run = _run(plan, search, Settings(connection=connection), bar, form, output)
     if output:
         click.echo(f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}", err=True)

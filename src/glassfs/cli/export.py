@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import click
 
 from glassfs.batch.contract import Settings
-from glassfs.batch.shards import Shard
+from glassfs.batch.run import Plan
 from glassfs.cli.common import connection_option, located, lookup, nodes_from, opened, views_option
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.export_many import export_many, report_failure
 from glassfs.cli.exporting import Export
-from glassfs.cli.many import many_options, planned
+from glassfs.cli.many import many_options
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, names_below, opened_target
@@ -27,12 +27,12 @@ from glassfs.tree.tree import normal
 @click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_path_or_folder)
 @click.option("--overwrite", is_flag=True, help="Replace files, links and pipes of the same names in TARGET.")
 @click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
-@many_options("Continue an interrupted export: complete files are kept.")
+@many_options("Continue an interrupted export: complete files are kept.", is_report_needed=False)
 @views_option
 @connection_option
 def command(
-    source: str, paths: tuple[str, ...], overwrite: bool, resume: bool, progress: bool | None, views: str, jobs: int,
-    scheduler: str, shard: Shard, report: str, connection: Connection,
+    source: str, paths: tuple[str, ...], overwrite: bool, progress: bool | None, views: str, plan: Plan,
+    connection: Connection,
 ) -> int:
     """Write the tree of SOURCE, or each PATH in it, to the folder TARGET, with the same names and bytes as in a mount.
 
@@ -43,11 +43,10 @@ def command(
     """
     if not paths:
         raise click.UsageError("the TARGET folder is missing", click.get_current_context())
-    if overwrite and resume:
+    if overwrite and plan.is_resumed:
         raise click.UsageError("--overwrite and --resume cannot be used together", click.get_current_context())
     *chosen, folder = paths
-    existing = Existing.OVERWRITE if overwrite else Existing.RESUME if resume else Existing.REFUSE
-    plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=False)
+    existing = Existing.OVERWRITE if overwrite else Existing.RESUME if plan.is_resumed else Existing.REFUSE
     at = located(source)
     source, name = at.source, at.shown
     chosen = [at.inner(path) for path in chosen] or [at.path]

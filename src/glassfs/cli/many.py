@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any
 
 import click
 
@@ -21,14 +22,13 @@ from glassfs.source import Connection, Kind, is_url
 MOST_JOBS = 1024
 DIGITS = 9
 """Digits of a number that the user types: Python refuses to parse thousands of them."""
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # print nothing unless logging is configured
 
 
-def many_options(resume: str) -> Callable[[Command], Command]:
-    """Add the options; ``resume`` describes ``--resume`` for this command."""
+def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add the options to a command, which gets a ``plan``; ``resume`` describes ``--resume``."""
     options = [
         click.option(
             "--jobs", metavar="N", default="1", callback=lambda context, parameter, text: _jobs(text),
@@ -46,22 +46,22 @@ def many_options(resume: str) -> Callable[[Command], Command]:
         click.option("--resume", is_flag=True, help=resume),
     ]
 
-    def with_options(command: Command) -> Command:
+    def with_options(command: Callable[..., int]) -> Callable[..., int]:
+        @wraps(command)
+        def with_plan(*, jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, **others: Any) -> int:
+            context = click.get_current_context()
+            if scheduler and jobs != 1:
+                raise click.UsageError("--jobs and --scheduler cannot be used together", context)
+            if resume and not report and is_report_needed:
+                raise click.UsageError("--resume needs --report FILE", context)
+            return command(plan=Plan(context.info_name or "", jobs, scheduler, shard, report, resume), **others)
+
+        planned: Callable[..., int] = with_plan
         for option in reversed(options):
-            command = option(command)
-        return command
+            planned = option(planned)
+        return planned
 
     return with_options
-
-
-def planned(jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, *, is_report_needed: bool) -> Plan:
-    """Return the plan. Raises UsageError if options contradict each other."""
-    context = click.get_current_context()
-    if scheduler and jobs != 1:
-        raise click.UsageError("--jobs and --scheduler cannot be used together", context)
-    if resume and not report and is_report_needed:
-        raise click.UsageError("--resume needs --report FILE", context)
-    return Plan(context.info_name or "", jobs, scheduler, shard, report, resume)
 
 
 def found_under(

@@ -64,7 +64,6 @@ class Target:
         self._kept = kept
         self._root = root
         self._folders: LRU[str, int] = LRU(KEPT_FOLDERS, evicted=lambda path, descriptor: os.close(descriptor))
-        self._last = "", root
 
     def close(self) -> None:
         for descriptor in (*(descriptor for _, descriptor in self._folders.items()), self._root):
@@ -166,8 +165,6 @@ class Target:
 
     def _folder(self, path: str) -> int:
         """Return the descriptor of an existing folder, opened component by component from an open one."""
-        if path == self._last[0]:  # usually the same folder as before
-            return self._last[1]
         missing: list[str] = []
         known = path
         while known and known not in self._folders:
@@ -179,7 +176,6 @@ class Target:
             known = f"{known}/{name}"
             descriptor = self._entered(descriptor, _component(name))
             self._folders.put(known, descriptor)
-        self._last = path, descriptor
         return descriptor
 
     def _entered(self, above: int, name: bytes) -> int:

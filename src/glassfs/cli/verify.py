@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeAlias
 
 import click
 
@@ -18,14 +18,13 @@ from glassfs.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Sett
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.opening import Opener
 from glassfs.batch.run import Plan, Run
-from glassfs.batch.shards import Shard
 from glassfs.cli.common import connection_option, reason_of
-from glassfs.cli.many import counted, fault_of, found_under, many_options, planned
+from glassfs.cli.many import counted, fault_of, found_under, many_options
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Image, Json
-from glassfs.errors import GlassfsError, Passing, Unrecognised
+from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.source import Connection, Named
 from glassfs.terminal import printable
 from glassfs.tree import File, Tree
@@ -35,18 +34,8 @@ AHEAD = 64
 SMALL = 1 << 20
 """Containers up to this size are read by one thread: more would take longer."""
 
-
-class _Finding(NamedTuple):
-    """A fault as reported for ``place``, and as a complete sentence, which identifies duplicates."""
-
-    place: str
-    reason: str
-    sentence: str
-    is_passing: bool = False
-
-    @classmethod
-    def of(cls, place: str, error: Exception, source: str) -> _Finding:
-        return cls(place, reason_of(error, source, place), reason_of(error, source), isinstance(error, Passing))
+_Finding: TypeAlias = tuple[Fault, str]
+"""A fault, and its complete sentence, which identifies duplicates."""
 
 
 @click.command()
@@ -56,15 +45,13 @@ class _Finding(NamedTuple):
 @many_options("Continue the report: containers with a line in it are not read again.")
 @connection_option
 def command(
-    sources: tuple[str, ...], as_json: bool, progress: bool | None, jobs: int, scheduler: str, shard: Shard,
-    report: str, resume: bool, connection: Connection,
+    sources: tuple[str, ...], as_json: bool, progress: bool | None, plan: Plan, connection: Connection,
 ) -> int:
     """Read everything in each SOURCE, a container or a folder of containers: checksums, offsets, lengths, blocks,
     images, cross-references. Prints a line per fault; exit status 1 if there is any.
     """
-    plan = planned(jobs, scheduler, shard, report, resume, is_report_needed=True)
     search = found_under(sources, connection)
-    with stoppable(can_resume=bool(report)), progress_over(search, shard, progress) as bar:
+    with stoppable(can_resume=bool(plan.report)), progress_over(search, plan.shard, progress) as bar:
         run = _run(plan, search, connection, bar, as_json)
     if not as_json:
         click.echo(f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}", err=True)
@@ -128,9 +115,9 @@ def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Fault]
     try:
         named = opener.named(found)
         name = named.store.shown(named.path)
-        for place, reason, sentence, is_passing in _faults(opener, named, name, threads):
-            if not seen & {sentence, f"{place}: {sentence}"}:
-                yield Fault(place, reason, is_passing)
+        for fault, sentence in _faults(opener, named, name, threads):
+            if not seen & {sentence, f"{fault.place}: {sentence}"}:
+                yield fault
             seen.add(sentence)
     except Exception as error:
         if isinstance(error, Unrecognised) and not found.is_named:
@@ -144,9 +131,9 @@ def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_
         yield from _faults_in_files(tree, name, 1 if is_small else threads or os.cpu_count() or 1)
         try:
             for place, reason in container.check():
-                yield _Finding(place, reason, reason)
+                yield Fault(place, reason), reason
         except GlassfsError as error:
-            yield _Finding.of("", error, name)
+            yield _finding("", error, name)
 
 
 def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding]:
@@ -154,11 +141,11 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
     is_over = threading.Event()
 
     def files() -> Iterator[tuple[str, File]]:
-        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(_Finding.of(path, error, source))):
+        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(_finding(path, error, source))):
             if isinstance(node, File):
                 yield path, node
             elif reason := node.xattrs().get("user.glassfs.error"):
-                unlisted.append(_Finding(path, reason.decode(), reason.decode()))
+                unlisted.append((Fault(path, reason.decode()), reason.decode()))
 
     if threads == 1:
         for path, file in files():
@@ -191,8 +178,12 @@ def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))
     except (GlassfsError, OSError) as error:
-        return _Finding.of(path, error, source)
+        return _finding(path, error, source)
     except (ValueError, RecursionError) as error:
         reason = f"is not valid JSON: {error}"
-        return _Finding(path, reason, reason)
+        return Fault(path, reason), reason
     return None
+
+
+def _finding(place: str, error: GlassfsError | OSError, source: str) -> _Finding:
+    return fault_of(error, source, place), reason_of(error, source)

@@ -158,7 +158,7 @@ class MountOptions:
             "cache_size": self.cache_size, "spool": self.spool, "max_open": self.max_open,
             "read_ahead": self.read_ahead, "views": self.views, "catalogue": self.catalogue,
             "own_mountpoint": self.own_mountpoint is not None,
-        } | remote.told(self.remote)
+        } | remote.public_options(self.remote)
 
 
 def _number(name: str, value: str) -> int:

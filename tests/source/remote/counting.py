@@ -121,9 +121,9 @@ def read(paged: PagedObject, offset: int, size: int) -> bytes:
 
 def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> PagedObject:
     """Return an object as after the request for its facts, which brought its head."""
-    paged = PageCache(budget).object(server, PATH, facts)
-    paged.put_head(content(facts, 0, min(PAGE, facts.size)))
-    return paged
+    pages = PageCache(budget)
+    pages.put_head(server, PATH, facts, content(facts, 0, min(PAGE, facts.size)))
+    return pages.object(server, PATH, facts)
 
 
 def read_all(paged: PagedObject, facts: Facts, step: int, start: int = 0, end: int | None = None) -> None:

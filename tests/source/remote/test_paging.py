@@ -8,7 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotAllowed, Unavailable
+from glassfs.persistent.files import Data
 from glassfs.source.remote import paging
+from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.paging import PageCache
 from glassfs.source.remote.server import Facts
 from glassfs.source.scattered import Scattered, Spans
@@ -289,7 +291,7 @@ def test_pages_of_a_changed_object_are_dropped(server: CountingServer) -> None:
 # The disk cache
 
 
-class Disk:
+class Disk(DiskCache):
     """A disk cache in a dictionary. Writes wait for the event ``wait``."""
 
     def __init__(self) -> None:
@@ -300,7 +302,7 @@ class Disk:
     def get(self, object_key: str, validator: str, number: int, size: int) -> bytes | None:
         return self.kept.get((object_key, validator, number, size))
 
-    def put(self, object_key: str, validator: str, number: int, data: bytes) -> None:
+    def put(self, object_key: str, validator: str, number: int, data: Data) -> None:
         wait_for(self.wait)
         self.kept[object_key, validator, number, len(data)] = bytes(data)
 
@@ -325,9 +327,9 @@ def test_head_is_written_to_disk_if_its_version_is_strong(server: CountingServer
     facts = server.put(M, etag)
     disk = Disk()
     pages = PageCache(64 * M, disk)
-    pages.object(server, PATH, facts).put_head(content(facts, 0, PAGE - 1))
+    pages.put_head(server, PATH, facts, content(facts, 0, PAGE - 1))
     assert pages.used == 0
-    pages.object(server, PATH, facts).put_head(content(facts, 0, PAGE))
+    pages.put_head(server, PATH, facts, content(facts, 0, PAGE))
     pages.finish()
     expected = [] if etag != "one" else [(("one", 0), content(facts, 0, PAGE))]
     assert [(key[1:3], data) for key, data in disk.kept.items()] == expected

@@ -75,6 +75,7 @@ class File:
     decoded: LRU[Hashable, Run | Vectors] = field(default_factory=lambda: LRU(MOST_DECODED_BYTES, MOST_DECODED))
 
 
+@dataclass(eq=False)
 class Blocks:
     """The blocks of a column, or the single block of a metadata value.
 
@@ -82,51 +83,40 @@ class Blocks:
     file. ``rows_per_block`` is not 0.
     """
 
-    def __init__(
-        self, file: File, codec: Codec, packing: str, rows: int, rows_per_block: int,
-        locate: Callable[[int], StoredBlock], part: str, key: Hashable,
-    ) -> None:
-        self.file = file
-        self.codec = codec
-        self.compression = packing
-        self.rows = rows
-        self.rows_per_block = rows_per_block
-        self.count = -(-rows // rows_per_block)
-        self.locate = locate
-        self._part = part
-        self._key = key
+    file: File
+    codec: Codec
+    compression: str
+    rows: int
+    rows_per_block: int
+    locate: Callable[[int], StoredBlock]
+    part: str
+    key: Hashable
+
+    def __post_init__(self) -> None:
+        self.count = -(-self.rows // self.rows_per_block)
         self._lock = threading.Lock()
-        self._bounds: tuple[Sequence[int], Sequence[int]] | None = None
+        self._totals: tuple[Sequence[int], Sequence[int]] | None = None
         self._size: int | None = None
 
     def rows_in(self, number: int) -> int:
         return min(self.rows_per_block, self.rows - number * self.rows_per_block)
 
-    @property
-    def elements(self) -> Sequence[int]:
-        """Return running totals of vector elements. The first call reads all block headers."""
-        return self._measured()[0]
-
-    @property
-    def stored(self) -> Sequence[int]:
-        """Return the same totals for stored elements."""
-        return self._measured()[1]
-
-    def _measured(self) -> tuple[Sequence[int], Sequence[int]]:
+    def totals(self, is_stored: bool) -> Sequence[int]:
+        """Return running totals of vector elements, or of stored ones. The first call reads all block headers."""
         with self._lock:
-            if self._bounds is None:
+            if self._totals is None:
                 if self.count > MOST_MEASURED:
-                    reason = f"has {self.count} blocks, too many to measure"
-                    raise TooLarge(reason, self.file.source.name, self._part)
+                    raise TooLarge(f"has {self.count} blocks, too many to measure", self.file.source.name, self.part)
                 elements, stored = array("q", [0]), array("q", [0])
                 for number in range(self.count):
-                    vectors = Vectors(self._header(number), self.codec, is_header=True)
+                    header = self.block(number, 12 + 8 * self.rows_in(number))  # up to the end of its counts
+                    vectors = Vectors(header, self.codec, is_header=True)
                     if max(elements[-1] + vectors.elements, stored[-1] + vectors.stored) > MOST_ELEMENTS:
                         raise self._damage("makes the column larger than the largest file", number)
                     elements.append(elements[-1] + vectors.elements)
                     stored.append(stored[-1] + vectors.stored)
-                self._bounds = elements, stored
-        return self._bounds
+                self._totals = elements, stored
+        return self._totals[is_stored]
 
     def run(self, number: int, item: Item) -> Run:
         """Return the values of a block of single values."""
@@ -134,11 +124,11 @@ class Blocks:
             block = self.block(number)
             return item.form(item, block, 0, block.rows)
 
-        return self._decoded((self._key, number, item.label), open_run)
+        return self._decoded((self.key, number, item.label), open_run)
 
     def vectors(self, number: int) -> Vectors:
         """Return a block of vectors, fully checked."""
-        return self._decoded((self._key, number), lambda: Vectors(self.block(number), self.codec))
+        return self._decoded((self.key, number), lambda: Vectors(self.block(number), self.codec))
 
     def _decoded(self, key: Hashable, decode: Callable[[], DecodedBlock]) -> DecodedBlock:
         """Return the entry of ``key``, or what ``decode`` returns. Threads that ask at once may all decode."""
@@ -169,15 +159,10 @@ class Blocks:
         stored = self.locate(0)
         return Location(stored.offset, stored.length, self.compression)
 
-    def block(self, number: int) -> Block:
-        return self._block(number, self._data(number, None))
-
-    def _header(self, number: int) -> Block:
-        """Return a block of vectors decompressed only up to the end of its counts."""
-        return self._block(number, self._data(number, 12 + 8 * self.rows_in(number)))
-
-    def _block(self, number: int, data: tuple[Data, int]) -> Block:
-        return Block(*data, self.rows_in(number), self.file.source.name, self._part_of(number))
+    def block(self, number: int, needed: int | None = None) -> Block:
+        """Return a block, of which at most the first ``needed`` bytes may be read."""
+        data, size = self._data(number, needed)
+        return Block(data, size, self.rows_in(number), self.file.source.name, self._part_of(number))
 
     def _data(self, number: int, needed: int | None) -> tuple[Data, int]:
         """Return the block's raw bytes and their number. At most the first ``needed`` bytes may be read."""
@@ -210,7 +195,7 @@ class Blocks:
             except Damaged as error:
                 # The codec reports the end of the stream as an error, as it was asked for more bytes.
                 if size == 0:
-                    raise error.at(self.file.source.name, self._part) from error
+                    raise error.at(self.file.source.name, self.part) from error
             self._size = size
         return self._size
 
@@ -218,4 +203,4 @@ class Blocks:
         return self.file.source.damage(reason, self._part_of(number))
 
     def _part_of(self, number: int) -> str:
-        return f"{self._part}, block {number}" if self.count > 1 else self._part
+        return f"{self.part}, block {number}" if self.count > 1 else self.part

@@ -16,8 +16,7 @@ from glassfs.codec import compression, deflate
 from glassfs.content import Extent, Fault
 from glassfs.errors import Damaged
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks
-from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.columns import StoredValues, Values
+from glassfs.formats.idv.columns import Values
 from glassfs.formats.idv.runs import Texts
 from glassfs.formats.idv.table import Column, IdvFile, Metadata
 from glassfs.formats.idv.wire import shown
@@ -56,18 +55,20 @@ def _table_faults(opened: IdvFile) -> Iterator[Fault]:
 
 
 def _column_faults(blocks: Blocks, place: str) -> Iterator[Fault]:
+    import numpy as np
+
     for number in range(blocks.count):
-        try:
+        with suppress(Damaged):
             yield from _block_faults(blocks, number, f"{place}, block {number}")
-        except Damaged:
-            continue
-    if blocks.codec.item.count is not None:
-        try:
-            above = sum(_keys_above(blocks, blocks.codec.item.count))
-        except Damaged:
-            return
+    item, above = blocks.codec.item, 0
+    if item.count is None:
+        return
+    # Keys that are not stored are missing values, so checking the stored ones is enough.
+    with suppress(Damaged):
+        for piece in Values(blocks, item, is_stored=blocks.codec.dimensions is not None).pieces():
+            above += int((np.frombuffer(piece, item.dtype) > item.count).sum())
         if above:
-            yield Fault(place, f"{above} keys exceed their count of {blocks.codec.item.count}")
+            yield Fault(place, f"{above} keys exceed their count of {item.count}")
 
 
 def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
@@ -114,16 +115,6 @@ def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
         yield Fault(place, f"{extent.size - taken + len(decoder.unused_data)} bytes follow its stream")
 
 
-def _keys_above(blocks: Blocks, count: int) -> Iterator[int]:
-    import numpy as np
-
-    item = blocks.codec.item
-    # Keys that are not stored are missing values, so checking the stored ones is enough.
-    is_scalar = blocks.codec.dimensions is None
-    for piece in (Values(blocks, item) if is_scalar else StoredValues(blocks, item)).pieces():
-        yield int((np.frombuffer(piece, item.dtype) > count).sum())
-
-
 def _metadata_faults(opened: IdvFile, column: Column, place: str) -> Iterator[Fault]:
     kinds: Counter[bytes] = Counter()
     try:
@@ -143,17 +134,13 @@ def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) 
     blocks = opened.value(column, entry)
     with suppress(Damaged):
         yield from _block_faults(blocks, 0, place)
-    if column.fault is None:
-        yield from _length_faults(column.codec, entry.kind, entry.codec, place)
-
-
-def _length_faults(codec: Codec, kind: bytes, value: Codec, place: str) -> Iterator[Fault]:
-    if value.dimensions is None or not value.size:
+    codec, size = column.codec, entry.codec.size
+    if column.fault or entry.codec.dimensions is None or not size:
         return
-    if kind == b"SlotNames" and codec.dimensions is not None and codec.size not in (0, value.size):
-        yield Fault(place, f"names {value.size} slots, but a vector has {codec.size}")
-    if kind == b"KeyValues" and codec.item.count not in (None, value.size):
-        yield Fault(place, f"has {value.size} values, but keys go up to {codec.item.count}")
+    if entry.kind == b"SlotNames" and codec.dimensions is not None and codec.size not in (0, size):
+        yield Fault(place, f"names {size} slots, but a vector has {codec.size}")
+    if entry.kind == b"KeyValues" and codec.item.count not in (None, size):
+        yield Fault(place, f"has {size} values, but keys go up to {codec.item.count}")
 
 
 def _layout_faults(opened: IdvFile) -> Iterator[Fault]:

@@ -7,16 +7,16 @@ of rows. Each group reports its memory cost, so that callers can reserve it. Any
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from glassfs.cache.cores import CORES
-from glassfs.content import Location, Made, Parted, Records, Regular
+from glassfs.content import Data, Location, Made, Parted, Records, Regular
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks
+from glassfs.formats.idv.codecs import INT32
 from glassfs.formats.idv.runs import Block, Item, Texts
 from glassfs.formats.idv.vectors import Vectors
 
@@ -37,8 +37,6 @@ Make = Callable[[int, int], "NDArray[Any]"]
 
 class _Array(Made):
     """``count`` values of ``width`` bytes, made by ``give(first, count)``."""
-
-    __slots__ = ("_count", "_give", "_width")
 
     def __init__(self, width: int, count: int, give: Make) -> None:
         self._width, self._count, self._give = width, count, give
@@ -76,17 +74,36 @@ class _Scaled(Sequence[int]):
         return self._bounds[index] * self._width
 
 
-class _Parts(Parted):
-    """Values of a column, one part per block. Subclasses define the bounds and read single parts."""
+class Values(Parted):
+    """Values of a column, one part per block: all elements of vectors, or only the stored ones."""
 
-    def __init__(self, blocks: Blocks, item: Item) -> None:
+    def __init__(self, blocks: Blocks, item: Item, is_stored: bool = False) -> None:
         self._blocks = blocks
         self._item = item
+        self._is_stored = is_stored
         self._last = self._ahead = -1
 
-    @abstractmethod
+    @property
+    def is_sized(self) -> bool:
+        return self._blocks.codec.size > 0 and not self._is_stored
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        slots, width = self._blocks.codec.size, self._item.width
+        if self._is_stored or slots == 0:
+            return _Scaled(self._blocks.totals(self._is_stored), width)
+        return Regular(self._blocks.rows_per_block * slots * width, self._blocks.rows * slots * width)
+
     def _part(self, number: int) -> tuple[Block, int] | Make:
         """Return (block, offset) for values shown as stored, or a function that makes the values."""
+        if self._blocks.codec.dimensions is None:
+            run = self._blocks.run(number, self._item)
+            return (run.block, 0) if run.is_plain else run.values
+        vectors = self._blocks.vectors(number)
+        run = vectors.run(self._item)
+        if run.is_plain and (self._is_stored or vectors.is_dense):
+            return run.block, run.base
+        return run.values if self._is_stored else partial(vectors.spread, run)
 
     def location(self) -> Location | None:
         return self._blocks.location()
@@ -118,89 +135,39 @@ class _Parts(Parted):
         return max(1, min(most, self._blocks.file.cache.budget // (2 * size) - 2))
 
 
-class Values(_Parts):
-    """Single values, or vectors with all their elements."""
-
-    @property
-    def is_sized(self) -> bool:
-        return self._blocks.codec.size > 0
-
-    @property
-    def bounds(self) -> Sequence[int]:
-        slots, width = self._blocks.codec.size, self._item.width
-        if slots == 0:
-            return _Scaled(self._blocks.elements, width)
-        return Regular(self._blocks.rows_per_block * slots * width, self._blocks.rows * slots * width)
-
-    def _part(self, number: int) -> tuple[Block, int] | Make:
-        if self._blocks.codec.dimensions is None:
-            run = self._blocks.run(number, self._item)
-            return (run.block, 0) if run.is_plain else run.values
-        vectors = self._blocks.vectors(number)
-        run = vectors.run(self._item)
-        return (run.block, run.base) if run.is_plain and vectors.is_dense else partial(vectors.spread, run)
-
-
-class StoredValues(_Parts):
-    """Only the stored elements of vectors."""
-
-    @property
-    def is_sized(self) -> bool:
-        return False
-
-    @property
-    def bounds(self) -> Sequence[int]:
-        return _Scaled(self._blocks.stored, self._item.width)
-
-    def _part(self, number: int) -> tuple[Block, int] | Make:
-        run = self._blocks.vectors(number).run(self._item)
-        return (run.block, run.base) if run.is_plain else run.values
-
-
-class Indices(StoredValues):
+class Indices(Values):
     """The slots of stored elements, as int32."""
 
-    def _part(self, number: int) -> tuple[Block, int] | Make:
+    def __init__(self, blocks: Blocks) -> None:
+        super().__init__(blocks, INT32, is_stored=True)
+
+    def _part(self, number: int) -> Make:
         return self._blocks.vectors(number).indices
 
 
-class RowEnds(Made):
-    """Offsets of rows among all elements (the stored ones if vectors have a known size), and the end.
+def row_ends(blocks: Blocks) -> Data:
+    """Return the offsets of rows among all elements (the stored ones if vectors have a known size), and the end.
 
     These are rows + 1 values of int64.
     """
+    is_stored = blocks.codec.size > 0
 
-    unit = 8
-
-    def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
-        self._is_stored = blocks.codec.size > 0
-
-    @property
-    def rows(self) -> int:
-        return self._blocks.rows
-
-    @property
-    def size(self) -> int:
-        return (self._blocks.rows + 1) * 8
-
-    def make(self, first: int, count: int) -> memoryview:
+    def ends(first: int, count: int) -> NDArray[Any]:
         import numpy as np
 
-        blocks = self._blocks
-        bounds = blocks.stored if self._is_stored else blocks.elements
+        bounds = blocks.totals(is_stored)
         found, end = [], min(first + count, blocks.rows)
         row = first
         while row < end:
             number, inside = divmod(row, blocks.rows_per_block)
             taken = min(end - row, blocks.rows_in(number) - inside)
-            vectors = blocks.vectors(number)
-            before = vectors.stored_before if self._is_stored else vectors.elements_before
-            found.append(before(inside, taken) + bounds[number])
+            found.append(blocks.vectors(number).starts(inside, taken, is_stored) + bounds[number])
             row += taken
         if first + count > blocks.rows:
             found.append(np.array(bounds[-1:], np.int64))
-        return np.concatenate(found).view("u1").data
+        return np.concatenate(found)
+
+    return _Array(8, blocks.rows + 1, ends)
 
 
 class _Texts(NamedTuple):
@@ -258,9 +225,9 @@ def text_rows(key: bytes, blocks: Blocks) -> Records:
         if blocks.codec.dimensions is None:
             return _Texts(blocks, number, first, end - first)
         vectors = blocks.vectors(number)
-        starts = [*vectors.elements_before(first, end - first).tolist(), vectors.elements]
+        starts = [*vectors.starts(first, end - first).tolist(), vectors.elements]
         if end < blocks.rows_in(number):
-            starts[-1] = int(vectors.elements_before(end, 1)[0])
+            starts[-1] = int(vectors.starts(end, 1)[0])
         return _Texts(blocks, number, starts[0], starts[-1] - starts[0], starts)
 
     return _records(key, blocks, max(0, blocks.count - 1) * groups + -(-rest // rows), texts)

@@ -18,7 +18,7 @@ from glassfs.errors import Damaged, Refused, TooLarge
 from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.check import faults
 from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32
-from glassfs.formats.idv.columns import Indices, RowEnds, StoredValues, Values, text_rows, text_slots
+from glassfs.formats.idv.columns import Indices, Values, row_ends, text_rows, text_slots
 from glassfs.formats.idv.runs import Item
 from glassfs.formats.idv.table import Column, IdvFile, Metadata, read_header, version_text
 from glassfs.formats.idv.wire import shown
@@ -181,7 +181,7 @@ def _arrays(name: Name, key: bytes, blocks: Blocks, shape: tuple[int, ...]) -> I
 
 def _flat_shape(blocks: Blocks, tail: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the stored elements of sparse vectors, or all elements of vectors of unknown size."""
-    return ((blocks.stored if blocks.codec.size else blocks.elements)[-1], *tail)
+    return (blocks.totals(is_stored=blocks.codec.size > 0)[-1], *tail)
 
 
 def _vectors(key: bytes, blocks: Blocks) -> Iterator[Member]:
@@ -190,16 +190,16 @@ def _vectors(key: bytes, blocks: Blocks) -> Iterator[Member]:
         type_name = "" if name == b"indices" else blocks.codec.type_name
         shape = partial(_flat_shape, blocks, item.tail)
         yield Member((name,), Array(key, data, item.dtype, shape, type_name, label=item.label))
-    ends = Array(key, RowEnds(blocks), "<i8", (blocks.rows + 1,))
+    ends = Array(key, row_ends(blocks), "<i8", (blocks.rows + 1,))
     yield Member((b"indptr" if blocks.codec.size else b"offsets",), ends)
 
 
 def _elements(blocks: Blocks) -> Iterator[tuple[bytes, Item, Data]]:
     is_sparse = blocks.codec.size > 0
     for item in blocks.codec.item.arrays:
-        yield (b"data", item, StoredValues(blocks, item)) if is_sparse else (b"values", item, Values(blocks, item))
+        yield b"data" if is_sparse else b"values", item, Values(blocks, item, is_sparse)
     if is_sparse:
-        yield b"indices", INT32, Indices(blocks, INT32)
+        yield b"indices", INT32, Indices(blocks)
 
 
 def _table(opened: IdvFile) -> Table:
@@ -222,9 +222,9 @@ def _table_columns(opened: IdvFile) -> Iterator[TableColumn]:
                 array = cast(Array, member.content)
                 yield TableColumn(name + array.label.encode(), array)
         else:
-            ends = RowEnds(blocks)
+            ends = row_ends(blocks)
             for part, item, data in _elements(blocks):
                 title = (name if part == b"values" else name + b"." + part) + item.label.encode()
                 # A value shown as several numbers, such as an id, is raw bytes here.
                 dtype = f"|V{item.width}" if item.tail else item.dtype
-                yield TableColumn(title, Ragged(key, data, dtype, ends, "<i8", ends.rows))
+                yield TableColumn(title, Ragged(key, data, dtype, ends, "<i8", blocks.rows))

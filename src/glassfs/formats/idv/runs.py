@@ -33,27 +33,25 @@ UNIT_COST = 16  # bytes of memory per UTF-16 unit while text is split
 TEXT_COST = 160  # and per text
 
 
+@dataclass(frozen=True, slots=True)
 class Block:
     """The decompressed bytes of a block, readable in any range. Messages name ``source`` and ``part``."""
 
-    __slots__ = ("_data", "part", "rows", "size", "source")
-
-    def __init__(self, data: Data, size: int, rows: int, source: str, part: str) -> None:
-        self._data = data
-        self.size = size
-        self.rows = rows
-        self.source = source
-        self.part = part
+    data: Data
+    size: int
+    rows: int
+    source: str
+    part: str
 
     def read(self, offset: int, size: int) -> bytearray:
         self.demand(offset + size)
         buffer = bytearray(size)
-        self._data.read_into(memoryview(buffer), offset)
+        self.data.read_into(memoryview(buffer), offset)
         return buffer
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.demand(offset + len(buffer))
-        self._data.read_into(buffer, offset)
+        self.data.read_into(buffer, offset)
 
     def integers(self, offset: int, count: int, dtype: str = "<i4") -> NDArray[Any]:
         import numpy as np

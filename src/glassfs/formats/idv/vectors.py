@@ -7,7 +7,7 @@ no more than any other. Any thread may use this module.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassfs.formats.idv.codecs import Codec
@@ -84,13 +84,19 @@ class Vectors:
                 return False
         return True
 
-    def elements_before(self, row: int, count: int) -> NDArray[Any]:
-        """Return the number of elements before each of ``count`` rows from ``row`` on."""
-        return self._before(row, count, lambda rows: rows.starts)
+    def starts(self, row: int, count: int, is_stored: bool = False) -> NDArray[Any]:
+        """Return the number of (stored) elements before each of ``count`` rows from ``row`` on."""
+        import numpy as np
 
-    def stored_before(self, row: int, count: int) -> NDArray[Any]:
-        """Return the same for stored elements."""
-        return self._before(row, count, lambda rows: rows.stored_ends - rows.stored)
+        found, end = [], row + count
+        while row < end:
+            number, inside = divmod(row, ROWS_AT_ONCE)
+            taken = min(end - row, ROWS_AT_ONCE - inside)
+            rows = self._rows(number)
+            starts = rows.stored_ends - rows.stored if is_stored else rows.starts
+            found.append(starts[inside : inside + taken])
+            row += taken
+        return np.concatenate(found)
 
     def stored_at(self, element: int) -> int:
         """Return how many of the elements before this one are stored."""
@@ -101,12 +107,14 @@ class Vectors:
     def spread(self, run: Run, first: int, count: int) -> NDArray[Any]:
         """Return elements ``[first, first + count)`` of the block, with fill values where none is stored."""
         shown = run.filled(count)
-        end, position = first + count, first
-        while position < end:
-            number = bisect_right(self._sums, position, key=lambda sums: sums[0]) - 1
-            stop = min(end, self._sums[number + 1][0])
-            self._spread_rows(self._rows(number), run, shown[position - first : stop - first], position, stop)
-            position = stop
+        for rows, start, end in self._groups(first, first + count, 0):
+            a, b = self._stored_in(rows, start), self._stored_in(rows, end)
+            values = run.values(a, b - a)
+            if b - a == end - start:
+                shown[start - first : end - first] = values
+            elif b > a:
+                slots, starts = self._slots(rows, a, b)
+                shown[slots + (starts - first)] = values
         return shown
 
     def indices(self, first: int, count: int) -> NDArray[Any]:
@@ -114,24 +122,17 @@ class Vectors:
         import numpy as np
 
         shown = np.zeros(count, np.int32)
-        end, position = first + count, first
-        while position < end:
-            number = bisect_right(self._sums, position, key=lambda sums: sums[1]) - 1
-            stop = min(end, self._sums[number + 1][1])
-            shown[position - first : stop - first] = self._slots(self._rows(number), position, stop)[0]
-            position = stop
+        for rows, start, end in self._groups(first, first + count, 1):
+            shown[start - first : end - first] = self._slots(rows, start, end)[0]
         return shown
 
-    def _before(self, row: int, count: int, starts: Callable[[_Rows], NDArray[Any]]) -> NDArray[Any]:
-        import numpy as np
-
-        found, end = [], row + count
-        while row < end:
-            number, inside = divmod(row, ROWS_AT_ONCE)
-            taken = min(end - row, ROWS_AT_ONCE - inside)
-            found.append(starts(self._rows(number))[inside : inside + taken])
-            row += taken
-        return np.concatenate(found)
+    def _groups(self, first: int, end: int, kind: int) -> Iterator[tuple[_Rows, int, int]]:
+        """Yield the rows that have elements ``[first, end)`` of a kind (0 all, 1 stored), and their range of these."""
+        while first < end:
+            number = bisect_right(self._sums, first, key=lambda sums: sums[kind]) - 1
+            stop = min(end, self._sums[number + 1][kind])
+            yield self._rows(number), first, stop
+            first = stop
 
     def _rows(self, number: int) -> _Rows:
         last = self._last
@@ -204,16 +205,6 @@ class Vectors:
 
     def _stored_index(self, position: int) -> int:
         return self.block.integer(self._indices_at + 4 * position)
-
-    def _spread_rows(self, rows: _Rows, run: Run, shown: NDArray[Any], first: int, end: int) -> None:
-        """Write elements ``[first, end)`` of the block, all in ``rows``, into ``shown``."""
-        a, b = self._stored_in(rows, first), self._stored_in(rows, end)
-        values = run.values(a, b - a)
-        if b - a == end - first:
-            shown[:] = values
-        elif b > a:
-            slots, starts = self._slots(rows, a, b)
-            shown[slots + (starts - first)] = values
 
     def _slots(self, rows: _Rows, first: int, end: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the slots of stored elements ``[first, end)`` of the block, and the first element of their rows."""

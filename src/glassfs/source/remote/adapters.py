@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from glassfs.errors import NotFound, Refused
@@ -20,9 +20,8 @@ from glassfs.source.contract import Path
 from glassfs.source.remote.answers import Secrets, Unbelievable, facts, reason
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.server import Listed
-from glassfs.source.remote.url import ALIASES, Url
+from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
-OWN = ("az", "gs", "http", "https", "s3")
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
 NO_SERVERS = frozenset((
     "abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data",
@@ -39,16 +38,6 @@ FEW_CONNECTIONS, MANY_CONNECTIONS = 4, 8
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 """A host that cannot be an option or several words in a command of ``~/.ssh/config``."""
-
-
-class Reader(Protocol):
-    """An open object. ``read`` may return too few bytes; ``info`` describes what is at its path now."""
-
-    def read(self, offset: int, size: int) -> Any: ...
-
-    def info(self) -> Any: ...
-
-    def close(self) -> None: ...
 
 
 class Adapter:
@@ -150,16 +139,34 @@ class Adapter:
         return FileReader(self, system, key)
 
 
-class FileReader:
+class Reader:
+    """An object, read by name without opening it."""
+
+    def __init__(self, adapter: Adapter, system: Any, key: str) -> None:
+        self._adapter = adapter
+        self._system = system
+        self._key = key
+
+    def read(self, offset: int, size: int) -> Any:
+        """Return bytes, perhaps too few."""
+        return self._system.cat_file(self._key, offset, offset + size)
+
+    def info(self) -> Any:
+        """Describe what is at its path now."""
+        return self._adapter.info(self._system, self._key)
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+
+
+class FileReader(Reader):
     """An fsspec file object without its cache."""
 
     def __init__(self, adapter: Adapter, system: Any, key: str, **options: Any) -> None:
         from fsspec.caching import BaseCache
         from fsspec.spec import AbstractBufferedFile
 
-        self._adapter = adapter
-        self._system = system
-        self._key = key
+        super().__init__(adapter, system, key)
         adapter.drop_caches(system)
         try:
             self._file = system.open(key, "rb", cache_type="none", **options)
@@ -172,9 +179,6 @@ class FileReader:
     def read(self, offset: int, size: int) -> Any:
         self._file.seek(offset)
         return self._file.read(size)
-
-    def info(self) -> Any:
-        return self._adapter.info(self._system, self._key)
 
     def close(self) -> None:
         self._file.close()
@@ -219,25 +223,7 @@ class FtpAdapter(Adapter):
         return _FtpReader(self, system, key)
 
 
-class _RangeReader:
-    """An object read by name, without opening it."""
-
-    def __init__(self, adapter: Adapter, system: Any, key: str) -> None:
-        self._adapter = adapter
-        self._system = system
-        self._key = key
-
-    def read(self, offset: int, size: int) -> Any:
-        return self._system.cat_file(self._key, offset, offset + size)
-
-    def info(self) -> Any:
-        return self._adapter.info(self._system, self._key)
-
-    def close(self) -> None:
-        pass
-
-
-class _FtpReader(_RangeReader):
+class _FtpReader(Reader):
     def read(self, offset: int, size: int) -> Any:
         import ftplib
 
@@ -256,7 +242,7 @@ class MemoryAdapter(Adapter):
     """Files in the memory of this process. All readers of one share a position, so it is never opened."""
 
     def reader(self, system: Any, key: str) -> Reader:
-        return _RangeReader(self, system, key)
+        return Reader(self, system, key)
 
 
 def _class_of(url: Url) -> Any:
@@ -265,7 +251,7 @@ def _class_of(url: Url) -> Any:
         import fsspec
     except ImportError:
         raise Refused(f"{url.scheme}:// needs more packages: pip install 'glassfs[remote]'", url.shown) from None
-    if url.scheme in NO_SERVERS or url.scheme in OWN:
+    if url.scheme in NO_SERVERS or url.scheme in KNOWN:
         raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}", url.shown)
     try:
         return fsspec.get_filesystem_class(url.scheme)
@@ -280,7 +266,7 @@ def _class_of(url: Url) -> Any:
 def _supported() -> str:
     from fsspec import available_protocols
 
-    return ", ".join(sorted({*available_protocols(), *OWN} - NO_SERVERS - ALIASES.keys()))
+    return ", ".join(sorted({*available_protocols(), *KNOWN} - NO_SERVERS - ALIASES.keys()))
 
 
 def _is_valid(name: str) -> bool:

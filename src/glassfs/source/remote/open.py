@@ -8,14 +8,15 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from glassfs.errors import NotAllowed, Refused
 from glassfs.names import raw
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.objects import SILENCE_PARTS, ObjectServer, WebServer
+from glassfs.source.remote.objects import ObjectServer, WebServer
 from glassfs.source.remote.obstore_module import NOT_INSTALLED, obstore
 from glassfs.source.remote.redirects import demand_no_redirect
+from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.s3_listing import S3Lister
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.url import WEB, Url
@@ -28,12 +29,8 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
 
-class _Bucket(NamedTuple):
-    """``make`` makes an obstore store; ``endpoint`` tells it from others of its name; S3 has a ``lister``."""
-
-    make: Callable[[], Any]
-    endpoint: str
-    lister: S3Lister | None = None
+_Bucket: TypeAlias = tuple[Callable[[], Any], str, S3Lister | None]
+"""A function that makes an obstore store, the endpoint that tells it from others of its name, and S3's lister."""
 
 
 def server_of(url: Url, connection: Connection) -> Server:
@@ -53,15 +50,15 @@ def server_of(url: Url, connection: Connection) -> Server:
     if not url.host:
         raise Refused("names no bucket", url.shown)
     library = obstore(url.shown)
-    bucket = makers[url.scheme](url, connection, ObjectServer.options(connection.timeout))
+    make, endpoint, lister = makers[url.scheme](url, connection, ObjectServer.options(connection.timeout))
     try:
-        bucket.make()
+        make()
     except Exception as error:
         raise Refused(f"cannot be opened: {str(error).partition(chr(10))[0]}", url.shown) from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     return ObjectServer(
-        name, f"{name} {bucket.endpoint}", bucket.make, library, connection.timeout, True,
-        bucket.lister.entries if bucket.lister is not None else None,
+        name, f"{name} {endpoint}", make, library, connection.timeout, True,
+        lister.entries if lister is not None else None,
     )
 
 
@@ -96,10 +93,8 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         credentials["endpoint"] = endpoint
         _allow_http(endpoint, options)
     region = region or DEFAULT_REGION
-    return _Bucket(
-        lambda: S3Store(url.host, region=region, **credentials, **options), endpoint,
-        S3Lister(url.host, partial(_botocore_client, connection, region, endpoint)),
-    )
+    lister = S3Lister(url.host, partial(_botocore_client, connection, region, endpoint))
+    return lambda: S3Store(url.host, region=region, **credentials, **options), endpoint, lister
 
 
 def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:
@@ -174,7 +169,7 @@ def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     from obstore.store import GCSStore
 
     credentials = _credentials(connection, options, "base_url")
-    return _Bucket(lambda: GCSStore(url.host, **credentials, **options), connection.endpoint)
+    return lambda: GCSStore(url.host, **credentials, **options), connection.endpoint, None
 
 
 def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
@@ -187,9 +182,8 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     if not account:
         raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}", url.shown)
     credentials = _credentials(connection, options, "endpoint", "account_key")
-    return _Bucket(
-        lambda: AzureStore(container, account_name=account, **credentials, **options), connection.endpoint or account,
-    )
+    make = partial(AzureStore, container, account_name=account, **credentials, **options)
+    return make, connection.endpoint or account, None
 
 
 def _web(url: Url, connection: Connection) -> ObjectServer:

@@ -97,7 +97,7 @@ def connection_from(texts: Sequence[str]) -> Connection:
     return connection
 
 
-def told(connection: Connection) -> dict[str, object]:
+def public_options(connection: Connection) -> dict[str, object]:
     """Return the options of a connection that other users may see."""
     return {name.partition("=")[0]: getattr(connection, name.partition("=")[0]) for name in DESCRIPTIONS}
 

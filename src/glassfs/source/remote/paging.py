@@ -20,10 +20,10 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source.contract import Path
+from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.pages import PAGE, ObjectPages, Page, PagePool, Request
 from glassfs.source.remote.readahead import WINDOW
 from glassfs.source.remote.server import Facts, Server
@@ -41,18 +41,10 @@ FINISH_SECONDS = 2.0
 """How long ``finish`` waits for the disk."""
 
 
-class BlockStore(Protocol):
-    """A disk cache of pages. Its methods raise nothing."""
-
-    def get(self, object_key: str, validator: str, number: int, size: int) -> bytes | None: ...
-
-    def put(self, object_key: str, validator: str, number: int, data: bytes) -> None: ...
-
-
 class PageCache:
     """Pages of any number of objects in up to ``budget`` bytes; pages that readers wait for may exceed it."""
 
-    def __init__(self, budget: int, disk: BlockStore | None = None) -> None:
+    def __init__(self, budget: int, disk: DiskCache | None = None) -> None:
         self._disk = disk
         self._lock = threading.Lock()
         self._pool = PagePool(budget)
@@ -85,13 +77,15 @@ class PageCache:
             if not of.readers:
                 self._pool.abandon(of, of.read_ahead.forget())
 
-    def put(self, of: ObjectPages, number: int, data: bytes) -> None:
-        """Add a page that came with another answer."""
+    def put_head(self, server: Server, path: Path, facts: Facts, data: bytes) -> None:
+        """Cache the first bytes of an object, which came with its facts, if they fill a page."""
         with self._lock:
-            if number in of.pages:
+            of = self._pool.object((server, path, facts))
+            size = of.size_of(0)
+            if 0 in of.pages or not 0 < size <= len(data):
                 return
-            page = self._pool.add(of, number)
-        self._settle([(page, data)], is_new=True)
+            page = self._pool.add(of, 0)
+        self._settle([(page, data[:size])], is_new=True)
 
     def finish(self) -> None:
         """Wait until the disk cache has what was read so far, but not for long."""
@@ -312,12 +306,6 @@ class PagedObject:
         self._cache = cache
         self._pages = pages
         self._is_closed = False
-
-    def put_head(self, data: bytes) -> None:
-        """Cache the first bytes, which came with another answer in this version, if they fill a page."""
-        size = self._pages.size_of(0)
-        if 0 < size <= len(data):
-            self._cache.put(self._pages, 0, data if len(data) == size else data[:size])
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         """Fill ``buffers`` (bytes, writable) one after another with the bytes from ``offset`` on.

@@ -1,8 +1,14 @@
-"""Servers whose requests are coroutines on the event loop, retried until the time is up. Any thread."""
+"""Servers whose requests are coroutines on an event loop, retried until the time is up. Any thread.
+
+The loop has a thread of its own, one per process: requests need no thread each, and can be canceled at any moment. It
+ends before Python does. Until 3.13 Python ends every thread that returns to it during finalization; ending a thread of
+obstore that way aborts the process (SIGABRT).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import random
 import threading
 import time
@@ -13,20 +19,26 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any, TypeVar
 
+from glassfs import threads
 from glassfs.errors import DeviceFailed, GlassfsError
+from glassfs.forks import PerProcess, generation
 from glassfs.source.contract import Path
-from glassfs.source.remote import loop
 from glassfs.source.remote.server import Facts, Listed, Server
 from glassfs.threads import DaemonPool
 
 ATTEMPTS = 6
 FIRST_PAUSE_SECONDS = 0.1
 """Pause after the first attempt; each later one is twice as long."""
+SILENCE_PARTS = 3
+"""An attempt fails after this part of the timeout without a byte, so that there is time for another one."""
 GRACE_SECONDS = 0.5
 """Time that a waiting thread gives the event loop beyond the deadline."""
 MOST_HANGING = 32
 REPLACE_SECONDS = 0.05
 """Time until a thread that hangs is replaced by another one."""
+RELEASE_SECONDS = 0.05
+"""Time that obstore's threads get to release the last answers when the loop ends."""
+JOIN_SECONDS = 2.0
 
 Result = TypeVar("Result")
 Attempt = Callable[[], Coroutine[Any, Any, Result]]
@@ -44,13 +56,13 @@ class RetryingServer(Server):
     """Subclasses make single attempts, which raise GlassfsError or Retryable."""
 
     def list(self, path: Path) -> Sequence[Listed]:
-        return self._result(path, partial(self._list, path))
+        return result_of(partial(self._list, path), self.timeout, self.shown(path))
 
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
-        return self._result(path, partial(self._begin, path, size, known))
+        return result_of(partial(self._begin, path, size, known), self.timeout, self.shown(path))
 
     def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
-        return loop.start(self._retried(path, partial(self._read, path, offset, size, facts)))
+        return _start(retried(partial(self._read, path, offset, size, facts), self.timeout, self.shown(path)))
 
     @abstractmethod
     async def _list(self, path: Path) -> Sequence[Listed]:
@@ -64,31 +76,68 @@ class RetryingServer(Server):
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         """See ``fetch``."""
 
-    def _result(self, path: Path, attempt: Attempt[Result]) -> Result:
-        future = loop.start(self._retried(path, attempt))
+
+def result_of(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
+    """Return the result of ``retried``, for a thread that waits."""
+    future = _start(retried(attempt, timeout, shown))
+    try:
+        return future.result(timeout + GRACE_SECONDS)
+    except (FutureTimeout, CancelledError):
+        future.cancel()
+        raise _timed_out(timeout, shown) from None
+
+
+async def retried(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
+    """Return the result of the first attempt that succeeds; errors call the object ``shown``."""
+    deadline = time.monotonic() + timeout
+    pause = FIRST_PAUSE_SECONDS
+    for left in reversed(range(ATTEMPTS)):
         try:
-            return future.result(self.timeout + GRACE_SECONDS)
-        except (FutureTimeout, CancelledError):
-            future.cancel()
-            raise self._timed_out(path) from None
+            return await asyncio.wait_for(attempt(), max(0.0, deadline - time.monotonic()))
+        except (TimeoutError, asyncio.TimeoutError):
+            raise _timed_out(timeout, shown) from None
+        except Retryable as failed:
+            if not left or time.monotonic() + pause >= deadline:
+                raise failed.error.at(shown) from None
+        await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+        pause *= 2
+    raise AssertionError("the last attempt returns or raises")
 
-    async def _retried(self, path: Path, attempt: Attempt[Result]) -> Result:
-        deadline = time.monotonic() + self.timeout
-        pause = FIRST_PAUSE_SECONDS
-        for left in reversed(range(ATTEMPTS)):
-            try:
-                return await asyncio.wait_for(attempt(), max(0.0, deadline - time.monotonic()))
-            except (TimeoutError, asyncio.TimeoutError):
-                raise self._timed_out(path) from None
-            except Retryable as failed:
-                if not left or time.monotonic() + pause >= deadline:
-                    raise failed.error.at(self.shown(path)) from None
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
-            pause *= 2
-        raise AssertionError("the last attempt returns or raises")
 
-    def _timed_out(self, path: Path) -> DeviceFailed:
-        return DeviceFailed(f"no answer within {self.timeout:g} seconds", self.shown(path))
+def _timed_out(timeout: float, shown: str) -> DeviceFailed:
+    return DeviceFailed(f"no answer within {timeout:g} seconds", shown)
+
+
+def _start(work: Coroutine[Any, Any, Result]) -> Future[Result]:
+    """Run a coroutine on the loop. Cancelling the future cancels the coroutine."""
+    return asyncio.run_coroutine_threadsafe(work, _loop.get())
+
+
+def _make_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    thread = threads.start("requests", loop.run_forever)
+    atexit.register(_end_loop, loop, thread, generation())
+    return loop
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, made_in: int) -> None:
+    """Cancel all requests and end the loop; later requests get another one."""
+    global _loop
+    if made_in != generation():
+        return
+    _loop = PerProcess(_make_loop)
+
+    async def stop() -> None:
+        for task in asyncio.all_tasks(loop) - {asyncio.current_task(loop)}:
+            task.cancel()
+        loop.call_later(0, loop.stop)
+
+    asyncio.run_coroutine_threadsafe(stop(), loop)
+    thread.join(JOIN_SECONDS)
+    time.sleep(RELEASE_SECONDS)
+
+
+_loop: PerProcess[asyncio.AbstractEventLoop] = PerProcess(_make_loop)
 
 
 class Call:
