@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 
-from benchmarks.report import CONDITIONS, OURS, Report, Row, Summary, ends, shown, system
+from benchmarks.report import CONDITIONS, OURS, Report, Row, ends, shown, system
 from benchmarks.workloads import Goal
 
 SIDES = {
@@ -27,7 +28,7 @@ def _results(rows: Sequence[Row]) -> str:
         return ""
     lines = []
     for row in rows:
-        found = {label: _cell(row, summary) for label, summary in row.summaries.items()}
+        found = {label: _cell(row, values) for label, values in row.measured.items()}
         own = found.pop(OURS, "failed")
         columns = [found.pop(label, "") for label in SIDES]
         others = "; ".join(f"{label} {cell}" for label, cell in found.items())
@@ -55,9 +56,9 @@ def _missing(report: Report) -> str:
     return "\n".join(absent + [f"Failed in some run: {side}." for side in failed])
 
 
-def _cell(row: Row, summary: Summary) -> str:
-    least, most = ends(summary, row.measure.unit)
-    middle = shown(summary.median, row.measure.unit)
+def _cell(row: Row, values: Sequence[float]) -> str:
+    least, most = ends(values, row.measure.unit)
+    middle = shown(median(values), row.measure.unit)
     return middle if least == most else f"{middle} ({least} – {most})"
 
 

@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from math import nan
 from pathlib import Path
@@ -34,17 +34,6 @@ CONDITIONS = (
 
 
 @dataclass(frozen=True)
-class Summary:
-    """Samples of one participant in one measure."""
-
-    samples: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return median(self.samples)
-
-
-@dataclass(frozen=True)
 class Row:
     """One measure of one workload by participants, ``glassfs`` among them unless it failed."""
 
@@ -54,14 +43,15 @@ class Row:
     """Results of all measures of the workload."""
 
     @property
-    def summaries(self) -> dict[str, Summary]:
+    def measured(self) -> dict[str, list[float]]:
+        """Return the samples of this measure by participant."""
         key = self.measure.key
-        return {label: Summary(tuple(results[key])) for label, results in self.samples.items() if results.get(key)}
+        return {label: results[key] for label, results in self.samples.items() if results.get(key)}
 
     @property
     def ours(self) -> float:
         """Return the median of glassfs, or NaN if it failed, which meets no goal."""
-        return self.summaries[OURS].median if OURS in self.summaries else nan
+        return median(self.measured.get(OURS, [nan]))
 
     @property
     def requests(self) -> dict[str, float]:
@@ -78,7 +68,7 @@ class Row:
 
     def ratio(self, label: str) -> float | None:
         """Return the median of ``label`` divided by that of glassfs: above 1, glassfs is better."""
-        return self.summaries[label].median / self.ours if self.ours else None
+        return median(self.measured[label]) / self.ours if self.ours else None
 
     def limit(self, goal: Goal) -> float | None:
         """Return the largest value that meets the goal, or None if its reference was not measured."""
@@ -129,7 +119,7 @@ class Report:
     def add(self, workload: Workload, samples: Samples) -> list[Row]:
         """Add the rows of a workload and return them."""
         rows = [Row(workload, measure, samples) for measure in workload.measures]
-        rows = [row for row in rows if row.summaries or not row.measure.may_lack]
+        rows = [row for row in rows if row.measured or not row.measure.may_lack]
         self.rows += rows
         return rows
 
@@ -148,13 +138,7 @@ class Report:
                 }
                 for grown in self.growths
             ],
-            "batch": [
-                {
-                    "containers": one.containers, "seconds": dict(one.seconds), "ratio": one.ratio,
-                    "memory": one.memory, "is_fine": one.is_fine,
-                }
-                for one in self.batches
-            ],
+            "batch": [asdict(one) | {"ratio": one.ratio, "is_fine": one.is_fine} for one in self.batches],
         }
 
     def write_json(self, path: Path) -> None:
@@ -180,11 +164,11 @@ class Report:
 def row_text(row: Row) -> str:
     """Format a measure as a few lines."""
     lines = [f"{row.measure.title}  [{row.measure.state}]"]
-    for label, summary in row.summaries.items():
-        least, most = ends(summary, row.measure.unit)
+    for label, values in row.measured.items():
+        least, most = ends(values, row.measure.unit)
         ratio = row.ratio(label)
         times = f"{ratio:8.2f} ×" if ratio is not None else ""
-        middle = shown(summary.median, row.measure.unit)
+        middle = shown(median(values), row.measure.unit)
         lines.append(f"  {label:<{WIDTH}} {middle:>10}  {least:>10} … {most:<10} {times}".rstrip())
     if row.requests:
         counts = ", ".join(f"{opcode} {count:.3g}" for opcode, count in row.requests.items())
@@ -217,9 +201,9 @@ def shown(value: float, unit: str) -> str:
     return f"{value / scale:.{digits}f} {name}"
 
 
-def ends(summary: Summary, unit: str) -> tuple[str, str]:
+def ends(values: Sequence[float], unit: str) -> tuple[str, str]:
     """Format the least and the greatest value."""
-    least, most = shown(min(summary.samples), unit), shown(max(summary.samples), unit)
+    least, most = shown(min(values), unit), shown(max(values), unit)
     return (most, least) if unit in RATES else (least, most)
 
 
@@ -249,10 +233,10 @@ def _row_as_json(row: Row) -> dict[str, Any]:
         "state": row.measure.state,
         "sides": {
             label: {
-                "median": summary.median, "least": min(summary.samples), "most": max(summary.samples),
-                "ratio": row.ratio(label), "samples": summary.samples,
+                "median": median(values), "least": min(values), "most": max(values), "ratio": row.ratio(label),
+                "samples": values,
             }
-            for label, summary in row.summaries.items()
+            for label, values in row.measured.items()
         },
         "requests": row.requests,
         "goals": [

@@ -13,7 +13,8 @@ from fsspec.core import url_to_fs
 from glassfs.errors import Refused
 from glassfs.filesystem.options import source_of
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.storage_options import KNOWN, NAMES, OWN_NUMBERS, OWN_TEXTS
+from glassfs.source.remote.storage_options import NAMES, OWN_NUMBERS, OWN_TEXTS
+from glassfs.source.remote.url import KNOWN
 
 URL = "http://host:9000"
 

@@ -34,14 +34,13 @@ from tests.remote.faults import (
     Status,
     Whole,
 )
-from tests.remote.ports import LOCALHOST, free_port
+from tests.remote.ports import LOCALHOST
 from tests.remote.requests import Reply, Request
 
 BUFFERED = 4 << 20
 SLACK = 0.02
 """Seconds of unused bandwidth that an idle line may use later."""
 PATIENCE = 60.0
-ATTEMPTS = 5
 PIECE = 256 << 10
 LOOK = 0.05
 """Seconds between checks that the client of a silent connection is still there."""
@@ -156,17 +155,10 @@ class HttpServer:
     async def _listen(self) -> None:
         self.flows = asyncio.Event()
         self.flows.set()
-        for attempts_left in reversed(range(ATTEMPTS)):
-            self.port = free_port()
-            try:
-                self._server = await asyncio.start_server(
-                    self._serve, LOCALHOST, self.port, limit=BUFFERED, ssl=self._tls, backlog=512,
-                )
-                break
-            except OSError:
-                # Another process has taken the port meanwhile.
-                if attempts_left == 0:
-                    raise
+        self._server = await asyncio.start_server(
+            self._serve, LOCALHOST, 0, limit=BUFFERED, ssl=self._tls, backlog=512,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def _leave(self) -> None:
         self._server.close()

@@ -17,16 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import pytest
 
 from tests.optional import without
 from tests.remote.ports import LOCALHOST, free_port
 from tests.waiting import wait_until
-
-if TYPE_CHECKING:
-    from botocore.client import BaseClient
 
 ATTEMPTS = 5
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "glass", "AWS_SECRET_ACCESS_KEY": "see-through", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -140,38 +137,12 @@ def running(
 # S3
 
 
-@dataclass(frozen=True)
-class S3:
-    """An S3 server that accepts CREDENTIALS."""
-
-    port: int
-
-    @property
-    def url(self) -> str:
-        return f"http://{LOCALHOST}:{self.port}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that direct a client to it."""
-        return {**CREDENTIALS, "AWS_ENDPOINT_URL": self.url}
-
-    def client(self) -> BaseClient:
-        import boto3
-        from botocore.config import Config
-
-        return boto3.client(
-            "s3", endpoint_url=self.url, region_name=CREDENTIALS["AWS_DEFAULT_REGION"],
-            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-            config=Config(s3={"addressing_style": "path"}),
-        )
-
 @contextmanager
-def moto(folder: Path) -> Iterator[S3]:
-    """Run moto's server, which stores everything in memory and takes seconds to start."""
+def moto(folder: Path) -> Iterator[str]:
+    """Run moto's S3 server, which stores everything in memory and takes seconds to start; yield its URL."""
     command = program("moto_server")
     with running(lambda port: [command, "-H", LOCALHOST, "-p", str(port)], speaks_http, folder) as port:
-        yield S3(port)
+        yield f"http://{LOCALHOST}:{port}"
 
 
 # rclone

@@ -6,9 +6,6 @@ import errno
 import os
 import random
 import signal
-import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +18,7 @@ from writers.kastore import KastoreWriter
 
 from glassfs.source.remote.pages import PAGE
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import Mount, glassfs, is_running
+from tests.mount.mounts import glassfs, is_running
 from tests.remote.conftest import Serving
 from tests.remote.faults import Cut, Fault, Garbage, Length, Redirect, Reset, Stall, Status, Whole, for_each
 from tests.remote.s3 import Bucket, S3Server
@@ -167,40 +164,6 @@ def large(tmp_path: Path) -> Path:
 def asked(large: Path, serving: Serving) -> Iterator[S3Server]:
     with serving(Bucket({"data/large.kas": large})) as server:
         yield server
-
-
-def bytes_in(folder: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
-
-
-@pytest.mark.slow
-def test_disk_cache_is_bounded_and_survives_sigkill(
-    asked: S3Server, large: Path, mounted: Mounted, tmp_path: Path, fuse: str,
-) -> None:
-    disk, bound = tmp_path / "disk", 8 << 20
-    options = [f"disk_cache={disk}", f"disk_cache_size={bound}", "cache_size=16M", "poll=3600"]
-    expected = np.frombuffer(random.Random(9).randbytes(24 << 20), np.uint8).tobytes()
-    for size in (1 << 20, 4 << 20, 7 << 20):
-        place = tmp_path / f"killed {size}"
-        place.mkdir()
-        mount = Mount(["s3://bucket/data/large.kas"], place, tmp_path / "log", fuse, options)
-        try:
-            reader = subprocess.Popen(
-                [sys.executable, "-c", f"open({str(place / 'data.npy')!r}, 'rb').read()"], stderr=subprocess.DEVNULL,
-            )
-            wait_until(lambda size=size, reader=reader: bytes_in(disk) >= size or reader.poll() is not None)
-            os.kill(mount.pid, signal.SIGKILL)
-            reader.wait()
-        finally:
-            wait_until(lambda mount=mount: not is_running(mount.pid))
-            glassfs("umount", "--lazy", place, generation=fuse)
-        # Beside the blocks there are the index and one unfinished block.
-        assert bytes_in(disk) <= bound + (2 << 20)
-    with mounted("s3://bucket/data/large.kas", options=options) as mount:
-        for _ in range(2):
-            assert (mount.path / "data.npy").read_bytes().endswith(expected)
-            assert bytes_in(disk) <= bound + (2 << 20)
-    assert stat.S_IMODE(disk.stat().st_mode) == 0o700
 
 
 @pytest.mark.slow

@@ -37,6 +37,12 @@ def regions(server: S3Server) -> set[str]:
     return {line.split("/")[2] for line in signed}
 
 
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.mark.parametrize(("environment", "options", "region"), [
     (KEYS, {}, "eu-central-1"),
     (KEYS | {"AWS_REGION": "eu-west-2"}, {}, "eu-west-2"),
@@ -44,7 +50,7 @@ def regions(server: S3Server) -> set[str]:
     ({}, {"key": "key", "secret": "secret"}, "eu-central-1"),
     ({}, {"anonymous": True}, "-"),
 ])
-def test_the_usual_file_is_read_whoever_has_the_keys(
+def test_configuration_file_is_read_with_any_credentials(
     environment: Mapping[str, str], options: Mapping[str, str], region: str, config: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -57,9 +63,7 @@ def test_the_usual_file_is_read_whoever_has_the_keys(
         assert regions(server) == {region}
 
 
-def test_an_endpoint_of_s3_alone_comes_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+def test_endpoint_of_s3_precedes_that_of_all_services(config: Path, keys: None) -> None:
     with S3Server({"bucket": Bucket({"data": b"x"})}) as server:
         config.write_text(
             "[default]\nservices = mine\nendpoint_url = http://127.0.0.1:1\n\n"
@@ -69,9 +73,9 @@ def test_an_endpoint_of_s3_alone_comes_first(config: Path, monkeypatch: pytest.M
         assert [name for name, _ in found.store.list(())] == ["data"]
 
 
-def test_what_is_said_elsewhere_counts_more_than_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+def test_options_and_environment_precede_the_file(
+    config: Path, keys: None, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config.write_text("[default]\nendpoint_url = http://127.0.0.1:1\n")
     with S3Server({"bucket": Bucket({"data": b"x"})}) as server:
         locate(["s3://bucket/"], Connection(timeout=10.0, endpoint=server.url))
@@ -80,17 +84,13 @@ def test_what_is_said_elsewhere_counts_more_than_the_file(config: Path, monkeypa
         assert server.count() == 2
 
 
-def test_a_file_that_makes_no_sense_is_a_sentence(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+def test_malformed_file_is_an_error(config: Path, keys: None) -> None:
     config.write_text("region = eu-central-1\n")
     with pytest.raises(NotAllowed, match="s3://bucket: cannot parse the AWS configuration files"):
         locate(["s3://bucket/"], Connection(timeout=10.0))
 
 
-def test_without_a_file_nothing_is_loaded_to_read_one(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+def test_botocore_is_not_imported_without_a_file(config: Path, keys: None) -> None:
     script = (
         "import sys; from glassfs.source import Connection, locate; locate(['s3://bucket/'], "
         "Connection(endpoint=sys.argv[1], timeout=20.0)); sys.exit('botocore' in sys.modules)"

@@ -13,16 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.mount.mounts import COMMAND, is_mounted, missing
+from tests.mount.mounts import COMMAND, is_mounted, require
 from tests.waiting import SECONDS
 
 
 @pytest.fixture
 def mountpoint(tmp_path: Path) -> Iterator[Path]:
     """A directory to mount at. A mount left there is removed."""
-    reason = missing("3") and missing("2")
-    if reason:
-        pytest.skip(reason)
+    require()
     place = tmp_path / "mnt"
     place.mkdir()
     yield place

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from writers.kastore import KastoreWriter
 
-from tests.mount.mounts import missing
+from tests.mount.mounts import require
 from tests.waiting import SECONDS
 
 # The helper is installed beside links to the programs of /sbin. Nothing outside of the namespace changes.
@@ -28,11 +28,9 @@ mount --bind sbin "$(readlink -f /sbin)"
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with a container at ``some data.kas`` and a mount point ``mnt``."""
-    reason = missing("3") and missing("2")
-    if reason is None and (os.geteuid() != 0 or shutil.which("unshare") is None):
-        reason = "a mount namespace needs root and unshare(1)"
-    if reason:
-        pytest.skip(reason)
+    require()
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("a mount namespace needs root and unshare(1)")
     with KastoreWriter(tmp_path / "some data.kas") as store:
         store.add("a/values", [1.5, 2.5])
     (tmp_path / "mnt").mkdir()

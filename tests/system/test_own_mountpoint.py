@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.mount.mountpoint import make
-from tests.mount.mounts import COMMAND, glassfs, is_mounted, is_running, missing
+from tests.mount.mounts import COMMAND, glassfs, is_mounted, is_running, require
 from tests.system.conftest import pid_of
 from tests.waiting import SECONDS, wait_until
 
@@ -20,9 +20,7 @@ from tests.waiting import SECONDS, wait_until
 @pytest.fixture
 def here(tmp_path: Path, store: Path) -> Iterator[Path]:
     """A working directory with ``run.kas`` and a folder ``data``. Mounts left in it are removed."""
-    reason = missing("3") and missing("2")
-    if reason:
-        pytest.skip(reason)
+    require()
     place = tmp_path / "here"
     (place / "data").mkdir(parents=True)
     (place / "run.kas").write_bytes(store.read_bytes())

@@ -25,8 +25,6 @@ from tests.conftest import ROOT
 from tests.mount.mounts import missing, require
 
 SYNC = re.compile(r"""\bos\.sync\b|["']sync["']|^\s*sync\b|[;&|] *sync\b""")
-
-
 DATASET = ("dataset-samples", "dataset-loader", "dataset-find", "dataset-ls")
 OF_VIEWS = ("dataset-query", "mp4", "parquet")
 
@@ -50,8 +48,7 @@ def test_containers_of_the_demo_are_sound(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
-    if missing("3") and missing("2"):
-        pytest.skip("nothing can be mounted here")
+    require()
     report, tables = tmp_path / "report.json", tmp_path / "report.md"
     wanted = ["store", *DATASET, *OF_VIEWS]
     words = ["-m", "benchmarks", "--scale", "0.005", "--runs", "1", *(f"--only={name}" for name in wanted)]
@@ -76,8 +73,7 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_benchmark_measures_remote_containers(tmp_path: Path) -> None:
-    if missing("3") and missing("2"):
-        pytest.skip("nothing can be mounted here")
+    require()
     pytest.importorskip("obstore")
     report = tmp_path / "report.json"
     wanted = ("kastore", "large-picture", "cat", "disk", "folder")
@@ -208,8 +204,7 @@ def _silent(folder: Path, views: str = "") -> dict[str, fuzzing_reading.Tree]:
 def test_live_fuzzer_notices_differences(
     look: object, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if missing("3") and missing("2"):
-        pytest.skip("nothing can be mounted here")
+    require()
     monkeypatch.setattr(fuzzing_live, "look_at_library", look)
     monkeypatch.setattr(fuzzing_live, "TIMEOUT_SECONDS" if look is _silent else "BATCH", 2)
     chance = random.Random(1)

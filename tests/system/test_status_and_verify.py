@@ -17,7 +17,7 @@ from writers.wshard import WShardWriter
 from glassfs.source import mountinfo
 from glassfs.terminal import printable
 from tests.cli.glassfs_command import glassfs as in_process
-from tests.mount.mounts import glassfs, is_mounted, is_running, missing
+from tests.mount.mounts import glassfs, is_mounted, is_running, require
 from tests.system.conftest import pid_of
 from tests.waiting import wait_until
 
@@ -68,9 +68,7 @@ def test_each_fault_is_a_line_with_container_and_path(folder: Path) -> None:
 @pytest.fixture
 def mountpoint(folder: Path, tmp_path: Path) -> Iterator[Path]:
     """The folder, mounted."""
-    reason = missing("3") and missing("2")
-    if reason:
-        pytest.skip(reason)
+    require()
     place = tmp_path / "mnt\n\x1b[31m"
     place.mkdir()
     assert glassfs("mount", folder, place).returncode == 0

@@ -84,18 +84,18 @@ def _located_url(typed: str) -> Located:
     return Located(typed, "/")
 
 
-views_option = click.option(
-    "--views", default="", metavar="NAME+NAME…", callback=lambda context, parameter, names: _demand_views(names),
-    help="Also show these forms of the contents, such as mp4+parquet, or all; see 'glassfs views'.",
-)
-
-
-def _demand_views(names: str) -> str:
+def _demand_views(_context: click.Context, _parameter: click.Parameter, names: str) -> str:
     try:
         chosen(names)
     except NotFound as error:
         raise click.BadParameter(error.reason) from None
     return names
+
+
+views_option = click.option(
+    "--views", default="", metavar="NAME+NAME…", callback=_demand_views,
+    help="Also show these forms of the contents, such as mp4+parquet, or all; see 'glassfs views'.",
+)
 
 
 def _connection(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Connection:

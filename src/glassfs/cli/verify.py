@@ -34,7 +34,6 @@ AHEAD = 64
 SMALL = 1 << 20
 """Containers up to this size are read by one thread: more would take longer."""
 
-
 _Finding: TypeAlias = tuple[Fault, str]
 """A fault, and its complete sentence, which identifies duplicates."""
 

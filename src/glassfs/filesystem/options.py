@@ -8,8 +8,8 @@ from typing import Any
 
 from glassfs.errors import Refused
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.storage_options import KNOWN, connection_of
-from glassfs.source.remote.url import ALIASES, LOCAL, is_url, local_name, shown
+from glassfs.source.remote.storage_options import connection_of
+from glassfs.source.remote.url import ALIASES, KNOWN, LOCAL, is_url, local_name, shown
 
 CACHES = ("simplecache", "filecache", "blockcache", "cached")
 """File systems of fsspec that cache the bytes of others."""

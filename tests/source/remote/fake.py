@@ -27,7 +27,6 @@ class FakeServer(Server):
         self.gate.set()
         self.failure: GlassfsError | None = None
         self.lists = self.begins = self.fetches = self.same = 0
-        self.is_closed = False
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(8)
@@ -58,7 +57,7 @@ class FakeServer(Server):
         return self._pool.submit(self._part, path, offset, size, facts)
 
     def close(self) -> None:
-        self.is_closed = True
+        pass
 
     def _part(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         self._asked("fetches")

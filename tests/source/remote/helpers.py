@@ -6,7 +6,6 @@ import random
 
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.fsspecs import FsspecServer
-from glassfs.source.remote.server import Facts, Listed
 from glassfs.source.remote.url import parsed
 
 PATIENT = Connection(timeout=60)
@@ -14,10 +13,6 @@ PATIENT = Connection(timeout=60)
 
 def server(url: str, connection: Connection = PATIENT) -> FsspecServer:
     return FsspecServer(parsed(url), connection)
-
-
-def listing(found: list[Listed]) -> dict[str, Facts | None]:
-    return dict(found)
 
 
 def check_reads(server: FsspecServer, path: tuple[str, ...], data: bytes, count: int) -> None:

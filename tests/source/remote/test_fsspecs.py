@@ -22,7 +22,7 @@ from glassfs.source.remote.retrying import ATTEMPTS, MOST_HANGING
 from glassfs.source.remote.server import Facts
 from glassfs.source.remote.url import parsed
 from tests.conftest import Scale
-from tests.source.remote.helpers import check_reads, listing, server
+from tests.source.remote.helpers import check_reads, server
 from tests.source.remote.hostile import FAULTS, Hostile
 from tests.waiting import wait_until
 
@@ -47,7 +47,7 @@ def test_memory_lists_and_reads(memory: fsspec.AbstractFileSystem, scale: Scale)
     for url, above in ("memory://glass", ()), ("memory:///glass", ("glass",)):
         found = server(url)
         assert found.shown((*above, "b.kdb")) == f"{url}/b.kdb"
-        names = listing(found.list(above))
+        names = dict(found.list(above))
         assert names["runs"] is None and names["empty"] is None
         assert names["b.kdb"] is not None and names["b.kdb"].size == 1 and names["b.kdb"].mtime_ns > 10**18
         assert found.list((*above, "empty")) == []
@@ -277,7 +277,7 @@ def test_invalid_names_in_listings_are_skipped(hostile: type[Hostile]) -> None:
         file(3), file(b"bytes"), {}, None, 7, file("/host/dir/\ud800"), file("/host/dir/new\nline"),
         file("/host/dir", size=0),
     ]
-    found = listing(server("hostile://host").list(("dir",)))
+    found = dict(server("hostile://host").list(("dir",)))
     three = Facts(3, "e", 0)
     assert found == {
         "good": three, "also good": three, "alone": three, "twice": three, "new\nline": three,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import sys
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
@@ -19,7 +18,7 @@ from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 from tests.optional import package
 from tests.remote import servers
-from tests.source.remote.helpers import check_reads, listing, server
+from tests.source.remote.helpers import check_reads, server
 
 paramiko = package("paramiko")
 
@@ -70,7 +69,7 @@ def test_ssh_lists_and_reads(sshd: servers.Ssh, home: Path, files: Path, scale: 
     configure(home, sshd)
     found = server("sftp://glass")
     path = files.parts[1:]
-    names = listing(found.list(path))
+    names = dict(found.list(path))
     assert {name: facts and facts.size for name, facts in names.items()} == {
         "a.kdb": len(DATA), "empty": 0, "sub": None, "new\nline": 1,
     }
@@ -96,20 +95,7 @@ def test_ssh_user_and_port_in_the_url(sshd: servers.Ssh, home: Path, files: Path
 
 
 def test_ssh_uses_the_proxy_command(sshd: servers.Ssh, home: Path, files: Path) -> None:
-    relay = home / "relay.py"
-    relay.write_text(
-        "import socket, sys, threading, os\n"
-        "connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
-        "def back():\n"
-        "    while data := connection.recv(65536):\n"
-        "        os.write(1, data)\n"
-        "    os._exit(0)\n"
-        "threading.Thread(target=back).start()\n"
-        "while data := os.read(0, 65536):\n"
-        "    connection.sendall(data)\n"
-        "connection.shutdown(socket.SHUT_WR)\n"
-    )
-    configure(home, sshd, f"ProxyCommand {sys.executable} {relay} %h %p")
+    configure(home, sshd, 'ProxyCommand bash -c "exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3"')
     found = server("sftp://glass")
     check_reads(found, (*files.parts[1:], "a.kdb"), DATA, 5)
     found.close()
@@ -221,7 +207,7 @@ def test_ssh_accepts_a_password_from_programs(home: Path, files: Path, tmp_path:
             key = transport.get_remote_server_key()
         (home / "known_hosts").write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
         found = server(f"sftp://{user}@127.0.0.1:{port}", Connection(timeout=60, extra={"password": password}))
-        assert {"a.kdb", "sub"} <= listing(found.list(())).keys()
+        assert {"a.kdb", "sub"} <= dict(found.list(())).keys()
         check_reads(found, ("a.kdb",), DATA, 20)
         found.close()
         with pytest.raises(NotAllowed) as caught:
@@ -233,14 +219,14 @@ def test_ftp_lists_and_reads(files: Path, tmp_path: Path) -> None:
     (files / "fifo").unlink()
     with servers.rclone("ftp", files, tmp_path / "rclone") as port:
         found = server(f"ftp://anonymous@127.0.0.1:{port}")
-        names = listing(found.list(()))
+        names = dict(found.list(()))
         assert names["sub"] is None and names["a.kdb"] is not None and names["a.kdb"].size == len(DATA)
         check_reads(found, ("a.kdb",), DATA, 20)
         with pytest.raises(NotFound):
             found.begin(("nothing",), 1)
         facts, _ = found.begin(("a.kdb",), 10) or pytest.fail()
         (files / "b.kdb").touch()
-        assert listing(found.list(())).keys() == {*names, "b.kdb"}
+        assert dict(found.list(())).keys() == {*names, "b.kdb"}
         (files / "a.kdb").write_bytes(DATA + b"more")
         with pytest.raises(Changed):
             found.fetch(("a.kdb",), 5, 10, facts).result()

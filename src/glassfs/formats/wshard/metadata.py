@@ -97,7 +97,10 @@ class Metadata:
         self.names = {key: text(value) for key, value in named.items() if isinstance(value, str)}
         number = described.get("chunk_index")
         self.chunk_index: int | str | None = number if number is None or _is_count(number) else repr(number)[:40]
-        self.length = self._length(described)
+        length = described.get("length_T", described.get("length_t"))
+        if length is not None and not _is_count(length):
+            self._fault("meta/episode", "length_T is not a number of steps")
+        self.length: int | None = length if _is_count(length) else None
         self.rate = rate(described)
         for channel in self._channels(channels):
             self._add_channel(channel if isinstance(channel, dict) else {})
@@ -145,13 +148,6 @@ class Metadata:
                 return self._action_spaces[name], False
             return self._by_id.get(name.removeprefix(b"action/"), []), True
         return ([_CONVENTIONS[name]] if name in _CONVENTIONS else []), False
-
-    def _length(self, described: dict[str, Any]) -> int | None:
-        length = described.get("length_T", described.get("length_t"))
-        if length is not None and not _is_count(length):
-            self._fault("meta/episode", "length_T is not a number of steps")
-            return None
-        return length
 
     def _channels(self, value: Any) -> Iterator[Any]:
         """Return the definitions of channels."""

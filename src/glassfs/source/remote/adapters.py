@@ -20,9 +20,8 @@ from glassfs.source.contract import Path
 from glassfs.source.remote.answers import Secrets, Unbelievable, facts, reason
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.server import Listed
-from glassfs.source.remote.url import ALIASES, Url
+from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
-OWN = ("az", "gs", "http", "https", "s3")
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
 NO_SERVERS = frozenset((
     "abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data",
@@ -252,7 +251,7 @@ def _class_of(url: Url) -> Any:
         import fsspec
     except ImportError:
         raise Refused(f"{url.scheme}:// needs more packages: pip install 'glassfs[remote]'", url.shown) from None
-    if url.scheme in NO_SERVERS or url.scheme in OWN:
+    if url.scheme in NO_SERVERS or url.scheme in KNOWN:
         raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}", url.shown)
     try:
         return fsspec.get_filesystem_class(url.scheme)
@@ -267,7 +266,7 @@ def _class_of(url: Url) -> Any:
 def _supported() -> str:
     from fsspec import available_protocols
 
-    return ", ".join(sorted({*available_protocols(), *OWN} - NO_SERVERS - ALIASES.keys()))
+    return ", ".join(sorted({*available_protocols(), *KNOWN} - NO_SERVERS - ALIASES.keys()))
 
 
 def _is_valid(name: str) -> bool:

@@ -16,14 +16,12 @@ from typing import Any, TypeVar
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.source.contract import Path
-from glassfs.source.remote.retrying import Retryable, RetryingServer
+from glassfs.source.remote.retrying import SILENCE_PARTS, Retryable, RetryingServer
 from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
 
-SILENCE_PARTS = 3
-"""An attempt fails after this part of the timeout without a byte, so that there is time for another one."""
 LONG_LISTING_SECONDS = 2.0
 """A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
 

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 from glassfs.errors import NotAllowed, Refused
 from glassfs.names import raw
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.objects import SILENCE_PARTS, ObjectServer, WebServer
+from glassfs.source.remote.objects import ObjectServer, WebServer
 from glassfs.source.remote.obstore_module import NOT_INSTALLED, obstore
 from glassfs.source.remote.redirects import demand_no_redirect
+from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.s3_listing import S3Lister
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.url import WEB, Url

@@ -12,11 +12,9 @@ from urllib.request import getproxies, proxy_bypass
 
 from glassfs.errors import DeviceFailed, Refused
 from glassfs.forks import PerProcess
-from glassfs.source.remote.retrying import BlockingCalls, Call, Retryable, result_of
+from glassfs.source.remote.retrying import SILENCE_PARTS, BlockingCalls, Call, Retryable, result_of
 from glassfs.source.remote.url import Url
 
-SILENCE_PARTS = 3
-"""An attempt fails after this part of the timeout."""
 MOST_AT_ONCE = 4
 RANGE = "bytes=0-262143"
 """The range of the first real request, as a server may redirect by it."""

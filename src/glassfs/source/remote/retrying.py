@@ -29,6 +29,8 @@ from glassfs.threads import DaemonPool
 ATTEMPTS = 6
 FIRST_PAUSE_SECONDS = 0.1
 """Pause after the first attempt; each later one is twice as long."""
+SILENCE_PARTS = 3
+"""An attempt fails after this part of the timeout without a byte, so that there is time for another one."""
 GRACE_SECONDS = 0.5
 """Time that a waiting thread gives the event loop beyond the deadline."""
 MOST_HANGING = 32

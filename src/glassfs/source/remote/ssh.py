@@ -97,6 +97,8 @@ class SftpFile:
         self._files = files
         self._file = file
         self._position = 0
+        self._received: dict[int, tuple[int, Any]] = {}
+        """Answers to the requests of the current read, by their numbers."""
 
     def seek(self, offset: int) -> None:
         self._position = offset
@@ -105,16 +107,16 @@ class SftpFile:
         """Return up to ``size`` bytes: all that the server sends before the first gap."""
         offset, end = self._position, self._position + size
         parts = [(start, min(REQUEST_BYTES, end - start)) for start in range(offset, end, REQUEST_BYTES)]
-        answers = _Answers()
+        self._received = {}
         numbers = [
-            self._files._async_request(answers, CMD_READ, self._file.handle, int64(start), length)
+            self._files._async_request(self, CMD_READ, self._file.handle, int64(start), length)
             for start, length in parts
         ]
-        while len(answers.received) < len(numbers):
+        while len(self._received) < len(numbers):
             self._files._read_response()
         pieces: list[bytes] = []
         for number, (_, length) in zip(numbers, parts, strict=True):
-            kind, message = answers.received[number]
+            kind, message = self._received[number]
             try:
                 if kind == CMD_STATUS:
                     self._files._convert_status(message)
@@ -130,15 +132,9 @@ class SftpFile:
     def close(self) -> None:
         self._file.close()
 
-
-class _Answers:
-    """Collects the answers that paramiko receives."""
-
-    def __init__(self) -> None:
-        self.received: dict[int, tuple[int, Any]] = {}
-
     def _async_response(self, kind: int, message: Any, number: int) -> None:
-        self.received[number] = (kind, message)
+        """Take an answer. paramiko calls this."""
+        self._received[number] = (kind, message)
 
 
 def _info(name: str, attributes: Any) -> dict[str, Any]:

@@ -13,10 +13,7 @@ from typing import Any
 
 from glassfs.errors import Refused
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import ALIASES, LOCAL, WEB, is_url, shown
-
-KNOWN = ("s3", "gs", "az", *WEB)
-"""Protocols that glassfs speaks itself."""
+from glassfs.source.remote.url import ALIASES, KNOWN, LOCAL, is_url, shown
 
 OWN_TEXTS = ("endpoint", "region", "profile", "key", "secret", "token", "disk_cache")
 OWN_NUMBERS = ("timeout", "poll", "disk_cache_size")

@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import xxhash
@@ -68,7 +69,7 @@ class RemoteStore(Store):
         self._began_ns = time.time_ns()
         self._lock = threading.Lock()
         self._listings: LRU[Path, CachedValue[_Listing]] = LRU(REMEMBERED_NAMES)
-        self._objects: dict[Path, CachedValue[Facts]] = {}
+        self._objects: LRU[Path, CachedValue[Facts]] = LRU(REMEMBERED_NAMES)
         self._doubts: dict[Path, float] = {}
         """When reads found other versions of objects."""
         self._loads = Loads()
@@ -80,7 +81,7 @@ class RemoteStore(Store):
         if not self._has_folders:
             if not path:
                 return self._folder_entry(path, self._began_ns)
-            return self._entry(path, self._undoubted(path, self._object(path)))
+            return self._entry(path, self._undoubted(path, self._cached(self._objects, path, self._load_object)))
         if not path:
             return self._folder_entry(path, self._listing(path).peek().changed_ns)
         listing = self._undoubted(path, self._listing(path[:-1]))
@@ -138,13 +139,18 @@ class RemoteStore(Store):
         self._doubts.pop(path, None)
         return value
 
-    def _listing(self, path: Path) -> CachedValue[_Listing]:
+    def _cached(
+        self, values: LRU[Path, CachedValue[Value]], path: Path, load: Callable[[Path, Value | None], Value],
+    ) -> CachedValue[Value]:
         with self._lock:
-            found = self._listings.get(path)
+            found = values.get(path)
             if found is None:
-                found = CachedValue(lambda previous: self._load_listing(path, previous), self._poll, self._loads)
-                self._listings.put(path, found)
+                found = CachedValue(partial(load, path), self._poll, self._loads)
+                values.put(path, found)
             return found
+
+    def _listing(self, path: Path) -> CachedValue[_Listing]:
+        return self._cached(self._listings, path, self._load_listing)
 
     def _load_listing(self, path: Path, previous: _Listing | None) -> _Listing:
         names: dict[str, Facts | None] = {}
@@ -158,15 +164,6 @@ class RemoteStore(Store):
         if previous is not None and previous.names == names:
             return previous
         return _Listing(names, self._began_ns if previous is None else time.time_ns())
-
-    def _object(self, path: Path) -> CachedValue[Facts]:
-        with self._lock:
-            found = self._objects.get(path)
-            if found is None:
-                found = self._objects[path] = CachedValue(
-                    lambda previous: self._load_object(path, previous), self._poll, self._loads,
-                )
-            return found
 
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)

@@ -14,6 +14,8 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 LOCAL = ("file", "local")
 ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "azure": "az", "adl": "az"}
 WEB = ("http", "https")
+KNOWN = ("s3", "gs", "az", *WEB)
+"""Protocols that glassfs speaks itself."""
 
 
 class Url(NamedTuple):
