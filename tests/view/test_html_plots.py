@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Counted, Data, Unreadable, Zeros
+from glassfs.content import Array, Column, Counted, Unreadable, Zeros
+from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.view.html import plots
 from tests.view.pages import column, files, plotted, recording, whole
@@ -19,16 +20,12 @@ from tests.view.pages import column, files, plotted, recording, whole
 DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
 
 
-class Noted(Data):
+class Noted(SizedData):
     """Zeros, and what was read of them."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        super().__init__(size)
         self.read_ranges: list[tuple[int, int]] = []
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.read_ranges.append((offset, len(buffer)))

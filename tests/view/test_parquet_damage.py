@@ -14,6 +14,7 @@ import pytest
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table, Unreadable
+from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.parquet import VIEW
 from glassfs.view.parquet.file import Parquet, known_columns
@@ -32,16 +33,12 @@ BAD = Damaged("not there")
 ROWS = 1_000_000_000
 
 
-class Counted(Data):
+class Counted(SizedData):
     """Zeros of any size; counts the bytes that were read."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        super().__init__(size)
         self.taken = 0
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         assert 0 <= offset <= offset + len(buffer) <= self._size

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, Extent, Image, Memory, Unreadable
+from glassfs.content import Array, Extent, Image, Memory, Unreadable
+from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, TooLarge
 from glassfs.source.local import LocalStore
 from glassfs.view import file_of, folder_of
@@ -125,16 +126,12 @@ def test_the_size_is_known_without_pixels(width: int, height: int, channels: int
 
 # What a read costs.
 
-class Pattern(Data):
+class Pattern(SizedData):
     """Generated pixels, of any number. ``given`` counts the bytes read, ``largest`` is the largest read."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        super().__init__(size)
         self.given = self.largest = 0
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         assert 0 <= offset <= offset + len(buffer) <= self._size
