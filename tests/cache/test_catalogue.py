@@ -166,42 +166,27 @@ def test_damaged_file_is_thrown_away(folder: Path, harm: Callable[[Path], None])
     catalogue.close()
 
 
-def of_another_user(folder: Path) -> None:
-    folder.mkdir(mode=0o700)
-    os.chown(folder, 54321, 54321)
-
-
-def writable_by_all(folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o777)
-
-
 def link_to_a_folder(folder: Path) -> None:
     other = folder.with_name("other")
     other.mkdir(mode=0o700)
     folder.symlink_to(other)
 
 
-def plain_file(folder: Path) -> None:
-    folder.write_bytes(b"")
+UNTRUSTED: dict[str, Callable[[Path], object]] = {
+    "of another user": lambda folder: (folder.mkdir(mode=0o700), os.chown(folder, 54321, 54321)),
+    "writable by all": lambda folder: (folder.mkdir(), folder.chmod(0o777)),
+    "a link": link_to_a_folder,
+    "a plain file": lambda folder: folder.write_bytes(b""),
+    "in a folder writable by all": lambda folder: folder.parent.chmod(0o777),
+    "with a folder instead of the file": lambda folder: (folder / FILE).mkdir(parents=True),
+}
 
 
-def parent_writable_by_all(folder: Path) -> None:
-    folder.parent.chmod(0o777)
-
-
-def a_folder_instead_of_the_file(folder: Path) -> None:
-    (folder / FILE).mkdir(parents=True)
-
-
-@pytest.mark.parametrize("make", [
-    of_another_user, writable_by_all, link_to_a_folder, plain_file, parent_writable_by_all,
-    a_folder_instead_of_the_file,
-])
-def test_untrusted_folder_is_not_used(folder: Path, make: Callable[[Path], None]) -> None:
-    if make is of_another_user and os.geteuid() != 0:
+@pytest.mark.parametrize("kind", UNTRUSTED)
+def test_untrusted_folder_is_not_used(folder: Path, kind: str) -> None:
+    if kind == "of another user" and os.geteuid() != 0:
         pytest.skip("giving a folder to another user takes root")
-    make(folder)
+    UNTRUSTED[kind](folder)
     assert not is_usable(folder)
     assert not [path for path in folder.parent.rglob(f"{FILE}*") if path.is_file()]
 

@@ -21,7 +21,7 @@ from glassfs.persistent.files import NEW
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, blocks, cached, content, opened, taken, used
+from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, blocks, cached, content, fill, opened, taken, used
 from tests.waiting import wait_for, wait_until
 
 WRITER = """
@@ -88,8 +88,7 @@ def test_killed_writers_leave_whole_blocks_within_budget(folder: Path, scale: Sc
             assert cache.facts(f"key {number}") in (None, Facts(number, "tag", 0))
         cache.put("key", "tag", 0, content(0))
         assert taken(folder) <= BUDGET
-        for number in range(30):
-            cache.put("key", "tag", number, content(number))
+        fill(cache, range(30))
         assert cached(cache, range(30))[-2:] == [28, 29]
         cache.close()
 
