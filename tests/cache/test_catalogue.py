@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sqlite3
 import stat
@@ -222,19 +221,6 @@ def test_least_recently_used_values_are_evicted(folder: Path, monkeypatch: pytes
     left = catalogue.find([b"%d" % number for number in range(100)])
     assert b"99" in left and b"1" not in left and 20 < len(left) < 60
     catalogue.close()
-
-
-def test_forked_process_can_use_it(folder: Path) -> None:
-    catalogue = Catalogue(str(folder))
-    catalogue.put({b"key": parts(b"data")})
-    assert catalogue.find([b"key"])
-    process = multiprocessing.get_context("fork").Process(
-        target=lambda: os._exit(0 if catalogue.find([b"key"]) else 1),
-    )
-    process.start()
-    process.join()
-    catalogue.close()
-    assert process.exitcode == 0
 
 
 def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
