@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from glassfs.errors import Unavailable
@@ -50,11 +51,9 @@ class DaemonPool:
             if state.idle >= len(state.tasks):
                 state.changed.notify()
             elif self._most is None or state.threads < self._most:
-                state.threads += 1
                 try:
-                    start(self._name, self._run, state)
+                    self._start(state)
                 except Unavailable:
-                    state.threads -= 1
                     if not state.threads or self._most is None:
                         state.tasks.pop()
                         raise
@@ -73,7 +72,8 @@ class DaemonPool:
                 state.running.discard(future)
                 state.threads -= 1
                 if state.tasks and (self._most is None or state.threads < self._most):
-                    self._replace(state)
+                    with suppress(Unavailable):  # the other threads, or the next submit, run them
+                        self._start(state)
 
     def close(self) -> None:
         """End the idle threads now. The pool can still be used."""
@@ -83,13 +83,10 @@ class DaemonPool:
                 state.closings += 1
                 state.changed.notify_all()
 
-    def _replace(self, state: _State) -> None:
-        """Start a thread for the tasks that waited for an abandoned one. The caller holds the lock."""
+    def _start(self, state: _State) -> None:
+        """Start one more thread. The caller holds the lock."""
+        start(self._name, self._run, state)
         state.threads += 1
-        try:
-            start(self._name, self._run, state)
-        except Unavailable:  # the other threads, or the next submit, run them
-            state.threads -= 1
 
     def _run(self, state: _State) -> None:
         """Run tasks until there is none for a while."""

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache, blocks, cores
-from glassfs.cache import budget as budget_module
 from glassfs.cache.cores import CORES
 from glassfs.errors import Damaged, Unavailable
 from tests.cache.recipes import Block, Gated, interrupted, read
@@ -344,31 +343,6 @@ def test_block_that_a_memory_holder_waits_for_goes_first() -> None:
         assert first.result(60) == b"\2"
         assert second.result(60) == b"\1"
     assert inner.wholes == 1
-    cache.clear()
-    assert cache.used == 0
-
-
-def test_blocks_made_from_blocks_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    for timeout in ("TIMEOUT_SECONDS", "NESTED_TIMEOUT_SECONDS"):
-        monkeypatch.setattr(budget_module, timeout, 600)
-    cache = BlockCache(1000)
-    seen: list[int] = []
-
-    class Inner(Block):
-        def whole(self) -> bytes:
-            seen.append(cache.used)
-            return super().whole()
-
-    outer = [Outer(cache, number, 10, Inner(100 + number, 400)) for number in range(8)]
-    with ThreadPoolExecutor(8) as threads:
-        readers = [threads.submit(read, cache, block, 0, 1) for block in outer]
-        for block in outer:
-            wait_for(block.entered)
-        for block in outer:
-            block.gate.set()
-        for reader in readers:
-            reader.result(60)
-    assert max(seen) <= 1000
     cache.clear()
     assert cache.used == 0
 

@@ -71,13 +71,6 @@ def test_stored_parts_are_found(folder: Path) -> None:
     assert find(folder, "one") == {"one": b"another"}
 
 
-def test_many_keys_are_found_together(folder: Path) -> None:
-    catalogue = Catalogue(str(folder))
-    catalogue.put({b"%d" % number: parts(b"%d" % number) for number in range(1200)})
-    assert len(catalogue.find([b"%d" % number for number in range(2000)])) == 1200
-    catalogue.close()
-
-
 def test_large_parts_are_returned_a_few_at_a_time(folder: Path) -> None:
     keys = [b"%d" % number for number in range(6)]
     catalogue = Catalogue(str(folder))
@@ -244,28 +237,6 @@ def test_least_recently_used_values_are_evicted(folder: Path, monkeypatch: pytes
     left = catalogue.find([b"%d" % number for number in range(100)])
     assert b"99" in left and b"1" not in left and 20 < len(left) < 60
     catalogue.close()
-
-
-def work_in(folder: str, number: int) -> None:
-    catalogue = Catalogue(folder)
-    for step in range(20):
-        catalogue.put({b"%d:%d" % (number, step): parts(b"x" * 500), b"shared": parts(b"shared")})
-        catalogue.find([b"%d:%d" % (other, step) for other in range(4)])
-    catalogue.close()
-
-
-def test_processes_and_threads_share_it(folder: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=work_in, args=(str(folder), number)) for number in range(2)]
-    threads = [threading.Thread(target=work_in, args=(str(folder), number)) for number in (2, 3)]
-    for worker in (*processes, *threads):
-        worker.start()
-    for worker in (*processes, *threads):
-        worker.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert find(folder, "shared") == {"shared": b"shared"}
-    with sqlite3.connect(folder / FILE) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_forked_process_can_use_it(folder: Path) -> None:

@@ -107,28 +107,6 @@ def test_unfinished_files_of_living_processes_are_kept(folder: Path) -> None:
     assert not (folder / f"{NEW}dead").exists()
 
 
-def test_sweeping_does_not_disturb_writers(folder: Path, scale: Scale, caplog: pytest.LogCaptureFixture) -> None:
-    cache = opened(folder)
-    files = files_module.Files(os.fspath(folder))
-    numbers = range(scale(150, 2000))
-    is_done = threading.Event()
-
-    def sweep() -> None:
-        while not is_done.is_set():
-            files.sweep()
-
-    thread = threading.Thread(target=sweep)
-    thread.start()
-    try:
-        for number in numbers:
-            cache.put("key", "tag", number, content(number, 1000))
-    finally:
-        is_done.set()
-        thread.join()
-    assert cached(cache, numbers, size=1000) == list(numbers)
-    assert not caplog.records
-
-
 def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, call: str, do: Callable[[], None]) -> None:
     """Call ``do`` before the first call of a function."""
     real = getattr(owner, call)

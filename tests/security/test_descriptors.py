@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -114,17 +113,3 @@ def test_manifest_of_more_parts_than_descriptors(shared: Shared, place: Path) ->
         part = folder.path / f"long_chunk_{number:04d}.wshard"
         assert (part / "reward.npy").read_bytes() == npy(reward[number : number + 1])
     assert "Too many open files" not in alone.log_text() + folder.log_text()
-
-
-def test_folder_of_containers_with_64_descriptors(shared: Shared, place: Path) -> None:
-    source = make_folder(place / "source")
-    for number in range(200):
-        write_store(source / f"{number:03d}.kas", b"%03d" % number)
-    daemon = shared(source, before=limited(64))
-    with ExitStack() as held:
-        for number in [*range(200), *range(200)]:
-            path = daemon.path / f"{number:03d}.kas/word.npy"
-            if number < 20:
-                held.enter_context(path.open("rb"))
-            assert path.read_bytes() == npy(np.frombuffer(b"%03d" % number, "u1"))
-    assert "Too many open files" not in daemon.log_text()

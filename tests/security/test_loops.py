@@ -57,27 +57,6 @@ def test_mount_bound_into_its_own_source(fuse: str, place: Path) -> None:
     assert in_own_namespace(inside) == ["file", "m"]
 
 
-def test_mount_point_in_the_source_under_another_name(fuse: str, place: Path) -> None:
-    """The mount point is in a bind mount of the source. It is refused or shown as an empty folder."""
-    source, other = make_folder(place / "source"), make_folder(place / "other")
-    write_file(source / "file", "text")
-    make_folder(source / "m")
-
-    def inside() -> list[str]:
-        bind(source, other)
-        try:
-            with mount(source, other / "m", fuse) as daemon:
-                bind(daemon.path, source / "m")
-                found: list[str] = bounded(found_below, daemon.path)
-                return found
-        except AssertionError as error:
-            if "which would then contain itself" in str(error):
-                return ["file", "m"]
-            raise
-
-    assert in_own_namespace(inside) == ["file", "m"]
-
-
 def test_two_mounts_in_the_source_of_each_other(fuse: str, place: Path) -> None:
     one, other = make_folder(place / "one"), make_folder(place / "other")
     for folder, point in ((one, "n"), (other, "m")):

@@ -38,24 +38,6 @@ def until_readable(shown: Path, expected: bool = True) -> None:
 # S4: containers of several files
 
 
-def test_manifest_does_not_open_parts_of_other_users(shared: Shared, place: Path) -> None:
-    """Root's parts are 0600. Another user with write access to the folder names them in a manifest."""
-    source = make_folder(place / "source", 0o777)
-    manifest, parts = write_episode(source, "long", SECRET)
-    for part in parts:
-        part.chmod(0o600)
-    give(manifest, 0o644, STRANGER)
-    shown = shared(source).path / manifest.name
-    arrays = ("signal/word.npy", "chunks/0000/signal/word.npy", "chunks/0001/signal/word.npy", "meta/manifest.json")
-
-    def reached() -> list[str]:
-        return [path for path in ("", *arrays) if can_open(f"{shown}/{path}")]
-
-    assert as_user(reached) == []
-    assert reached() == ["", *arrays]
-    assert (mode(shown), mode(shown / arrays[0])) == (0, 0)
-
-
 # Owner and mode of the manifest, owner and mode of its second part, mode shown.
 SEVERAL_FILES = (
     (ROOT, 0o644, ROOT, 0o640, 0o440),
@@ -173,15 +155,6 @@ def test_mount_root_has_the_mode_of_its_folder(shared: Shared, place: Path) -> N
         assert oct(mode(shown)) == oct(given & ~0o222)
         assert as_user(can_open, shown) is False
         assert as_user(can_open, shown / "file") == (given == 0o711)
-
-
-def test_readers_of_a_container_may_search_its_directories(shared: Shared, place: Path) -> None:
-    source = make_folder(place / "source")
-    root = shared(source).path
-    for given, folders, files in ((0o640, 0o550, 0o440), (0o604, 0o505, 0o404), (0o200, 0, 0)):
-        store = write_store(source / f"{given:o}.kas", OPEN, given)
-        shown = root / store.name
-        assert (oct(mode(shown)), oct(mode(shown / "word.npy"))) == (oct(folders), oct(files))
 
 
 def test_access_list_leaves_group_and_others_nothing(shared: Shared, place: Path) -> None:

@@ -6,11 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-import numpy as np
-
-from tests.optional import package
 from tests.security.conftest import Shared
-from tests.security.places import can_open, give, make_folder, read_or_refusal, write_episode, write_store
+from tests.security.places import can_open, make_folder, write_episode, write_store
 from tests.security.users import STRANGER, as_user
 
 
@@ -49,30 +46,3 @@ def test_files_of_containers_in_a_folder(shared: Shared, place: Path) -> None:
         assert_is_own_file(mount / ".glassfs/source" / path.relative_to(source), path)
     assert is_unlisted(mount)
     assert not os.path.exists(mount / ".glassfs/source/sub/nothing.kas")
-
-
-def test_file_of_a_manifest_has_its_own_mode(shared: Shared, place: Path) -> None:
-    """A closed part closes the contents of the manifest, but not the manifest's own file."""
-    source = make_folder(place / "source", 0o777)
-    manifest, parts = write_episode(source, "long", b"word")
-    give(parts[0], 0o600)
-    give(manifest, 0o644, STRANGER)
-    shown = shared(source).path / ".glassfs/source"
-    assert as_user(read_or_refusal, shown / manifest.name) == manifest.read_bytes()
-    assert not as_user(can_open, shown / parts[0].name)
-
-
-def test_tskit_loads_the_file(shared: Shared, place: Path) -> None:
-    tskit = package("tskit")
-    tables = tskit.TableCollection(1.0)
-    for time in (0.0, 0.0, 1.0):
-        tables.nodes.add_row(flags=int(time == 0), time=time)
-    for child in (0, 1):
-        tables.edges.add_row(0.0, 1.0, 2, child)
-    tables.sort()
-    source = make_folder(place / "source")
-    tables.tree_sequence().dump(source / "small.trees")
-    mount = shared(source).path
-    assert np.array_equal(np.load(mount / "small.trees/nodes/time.npy"), [0.0, 0.0, 1.0])
-    loaded = tskit.load(mount / ".glassfs/source/small.trees")
-    assert loaded.tables == tables

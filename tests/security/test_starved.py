@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
 from writers.idv import IdvWriter
 
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND
 from tests.security.conftest import Shared
 from tests.security.daemons import Daemon
 from tests.security.namespaces import bind, in_own_namespace
 from tests.security.places import make_folder, write_store
-from tests.waiting import SECONDS
-
-ALONE = 54399
 
 
 def write_table(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -30,24 +23,6 @@ def write_table(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         writer.add("Values", values)
     path.chmod(0o644)
     return values
-
-
-def test_command_reads_without_further_threads(place: Path) -> None:
-    """The user's limit is one process, so reading ahead fails.
-
-    The user may read every file, as the checkout and its Python may be in a folder that ordinary users cannot enter.
-    """
-    if os.geteuid() != 0:
-        pytest.skip("only root can become other users")
-    if shutil.which("setpriv") is None:
-        pytest.skip("setpriv is not installed: apt install util-linux")
-    values = write_table(place / "table.idv")
-    allowed = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
-    user = ("setpriv", "--reuid", str(ALONE), "--regid", str(ALONE), "--clear-groups", *allowed)
-    command = ["prlimit", "--nproc=1", *user, *COMMAND, "cat", str(place / "table.idv"), "columns/Values.npy"]
-    done = subprocess.run(command, capture_output=True, check=False, cwd="/", timeout=SECONDS)
-    assert done.stderr.decode() == ""
-    assert done.stdout == npy(values)
 
 
 def test_mount_reads_without_further_threads(shared: Shared, place: Path) -> None:

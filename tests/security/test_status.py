@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from tests.security.conftest import Shared
-from tests.security.places import make_folder, read_or_refusal, write_store
+from tests.security.places import read_or_refusal, write_store
 from tests.security.users import Child
 
-SOURCES = 300
 READERS = 17
-
-
-def long_sources(place: Path) -> list[Path]:
-    folder = make_folder(place / ("a folder with a long name " * 7))
-    return [write_store(folder / f"{number:03d} {'n' * 180}.kas") for number in range(SOURCES)]
-
-
-def snapshot(path: Path) -> tuple[int, bytes]:
-    """Return the size of the opened file and its bytes. Another look-up would open another snapshot."""
-    with open(path, "rb", buffering=0) as file:
-        parts = []
-        while part := file.read(1000):
-            parts.append(part)
-        return os.fstat(file.fileno()).st_size, b"".join(parts)
-
-
-def test_long_status_is_whole_and_grows(shared: Shared, place: Path) -> None:
-    """``st_size`` is that of the bytes at each look-up, while more and more containers are open."""
-    sources = long_sources(place)
-    several, folder = shared(*sources), shared(sources[0].parent)
-    status = several.status()
-    assert (status["sources"], status["pid"]) == ([str(source) for source in sources], several.pid)
-    lengths = set()
-    for source in sources[:40]:
-        assert (folder.path / source.name / "word.npy").stat().st_size
-        for daemon in (several, folder):
-            size, data = Child(snapshot, daemon.path / ".glassfs/status.json").result()
-            assert size == len(data)
-            assert json.loads(data)["pid"] == daemon.pid
-        lengths.add(len(json.dumps(json.loads(data))))
-    assert len(lengths) > 1 and max(lengths) > 4 << 10
 
 
 def test_many_readers_of_a_long_status_do_not_stop_the_mount(shared: Shared, place: Path) -> None:

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from glassfs.source import Store
 from tests.memory_store import MemoryStore
 from tests.source.store_suite import Lab, StoreSuite
 
 
-class MemoryLab(Lab):
+class MemoryLab(MemoryStore, Lab):
     def __init__(self) -> None:
-        self.store: MemoryStore = MemoryStore()
-
-    def put(self, path: str, data: bytes) -> None:
-        self.store.put(path, data)
-
-    def rewrite(self, path: str, data: bytes) -> None:
-        self.store.rewrite(path, data)
-
-    def remove(self, path: str) -> None:
-        self.store.remove(path)
-
-    def link(self, path: str, target: str) -> None:
-        self.store.link(path, target)
-
-    def set_permissions(self, path: str, permissions: int) -> None:
-        self.store.set_permissions(path, permissions)
+        super().__init__()
+        self.store: Store = self
 
 
 class TestMemoryStore(StoreSuite):

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassfs.errors import Changed
 from glassfs.source import SEGMENTS, Scattered, Spans, scattered, total
 from glassfs.source.local import LocalStore
 
@@ -103,12 +102,3 @@ def test_spans_are_filled_without_the_system_call(tmp_path: Path, monkeypatch: p
         filled.append(buffer)
     assert filled[0] == filled[1]
     assert filled[0][7:12] == CONTENT[103:108]
-
-
-def test_a_truncated_file_raises_changed(tmp_path: Path) -> None:
-    path = tmp_path / "file.bin"
-    path.write_bytes(CONTENT)
-    source = LocalStore(tmp_path).open(("file.bin",))
-    os.truncate(path, 104)
-    with pytest.raises(Changed):
-        source.scatter(Scattered(memoryview(bytearray(30)), Spans(PLACES)), 100)

@@ -10,13 +10,12 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from glassfs.source import Path as Names
-from glassfs.source import Store
 from glassfs.source.local import LocalStore
 
 if sys.platform != "linux":
@@ -278,28 +277,6 @@ def test_only_folders_can_be_watched(store: LocalStore, listener: Listener, path
     assert store.watch(("a",), listener)
 
 
-def test_listings_converge_while_folders_are_swapped(store: LocalStore, root: Path) -> None:
-    """Listings are made after notifications and new watches."""
-    (root / "c").mkdir()
-    (root / "a" / "b" / "is").touch()
-    seen: list[str] = []
-
-    def list_again(path: Names = (), name: str = "") -> None:
-        nonlocal seen
-        wait_until(lambda: store.watch(("a",), list_again) or not (root / "a").exists())
-        with suppress(FileNotFoundError):
-            seen = os.listdir(root / "a")
-
-    list_again()
-    for _ in range(50):
-        (root / "a").rename(root / "d")
-        (root / "c").rename(root / "a")
-        (root / "d").rename(root / "c")
-    list_again()
-    (root / "a" / "last").touch()
-    wait_until(lambda: "last" in seen)
-
-
 # Cleanup.
 
 
@@ -368,10 +345,10 @@ def test_threads_watch_and_close_concurrently(store: LocalStore, root: Path, lis
     is_over.set()
     renaming.join()
     assert failures == []
-    watches_again(store, ("a", "b"), listener)
-    (root / "a" / "b" / "new").touch()
-    wait_until(lambda: (("a", "b"), "new") in listener.heard or not store.watch(("a", "b"), listener))
 
+    def is_heard() -> bool:
+        store.watch(("a", "b"), listener)  # the event of the last renaming may have ended it
+        (root / "a" / "b" / "new").touch()
+        return (("a", "b"), "new") in listener.heard
 
-def test_stores_need_not_support_watching(store: LocalStore, listener: Listener) -> None:
-    assert not Store.watch(store, (), listener)
+    wait_until(is_heard)

@@ -148,7 +148,9 @@ class PersistentCache:
                 return None
             try:
                 if self._is_failing and not is_paused:
-                    self._begin_again(own)
+                    own.close()
+                    self._files = Files(self._folder)  # the folder that is there now
+                    self._is_failing = False
                 return do(own.index or self._opened_index(own))
             except Exception as error:  # a damaged index may cause any
                 self._judge(own, error)
@@ -161,12 +163,6 @@ class PersistentCache:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         own.index = Index(self._index_path, self._files, self._budget, self._values_budget)
         return own.index
-
-    def _begin_again(self, own: _Own) -> None:
-        """Open the folder that is there now. Raises OSError and Refused."""
-        own.close()
-        self._files = Files(self._folder)
-        self._is_failing = False
 
     def _judge(self, own: _Own, error: Exception) -> None:
         """Decide whether an error passes, lasts, or means that the index is damaged."""

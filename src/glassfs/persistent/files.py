@@ -205,14 +205,8 @@ class Files:
                     os.close(folder)
 
     def _rename(self, new: str, name: bytes) -> None:
-        try:
-            self._rename_into_folder(new, name)
-        except FileNotFoundError:
-            with suppress(FileExistsError):
-                os.mkdir(_inner_name(name), 0o700, dir_fd=self._descriptor)
-            self._rename_into_folder(new, name)
-
-    def _rename_into_folder(self, new: str, name: bytes) -> None:
+        with suppress(FileExistsError):
+            os.mkdir(_inner_name(name), 0o700, dir_fd=self._descriptor)
         with self._inner(name) as folder:
             os.rename(new, name.hex(), src_dir_fd=self._descriptor, dst_dir_fd=folder)
 

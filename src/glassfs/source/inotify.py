@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 
 from inotify_simple import INotify, flags, parse_events
 
+from glassfs import threads
 from glassfs.source import mountinfo
 
 YOUNG_SECONDS = 30.0
@@ -108,7 +108,7 @@ class Inotify:
         self._counts: Counter[int] = Counter()
         self._counted_since = 0.0
         self._ready: set[int] = set()
-        self._thread: threading.Thread | None = None
+        self.has_thread = False
         with ExitStack() as stack:
             self._inotify = stack.enter_context(INotify(nonblocking=True))
             self._table = stack.enter_context(open(mountinfo.MOUNTS, "rb", buffering=0))
@@ -126,18 +126,10 @@ class Inotify:
         """Whether a folder is watched or about to be."""
         return bool(self.walkers) or self._top is not None
 
-    @property
-    def has_thread(self) -> bool:
-        return self._thread is not None
-
     def start(self, run: Callable[[Inotify], None]) -> None:
-        if self._thread is None:
-            thread = threading.Thread(target=run, args=(self,), name="glassfs-watching", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                raise OSError(errno.ENOMEM, "no more threads") from None
-            self._thread = thread
+        if not self.has_thread:
+            threads.start("watching", run, self)
+            self.has_thread = True
 
     def wake(self) -> None:
         os.eventfd_write(self._wake, 1)

@@ -13,16 +13,19 @@ process: such an entry is shown as an empty folder.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from weakref import WeakSet
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
-from glassfs.source import beneath, descriptors, foreign, mappings
+from glassfs.source import beneath, descriptors, foreign
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.scattered import fill, total
 from glassfs.source.watched import Watched
@@ -33,6 +36,9 @@ SETTLED_NS = 2 * 10**9
 """A later change of attributes is sure to have another ctime than one that is this old."""
 ROOT_CHECK_SECONDS = 0.1
 """Interval between two checks whether the store's root was replaced, made when something below it is used."""
+MOST_MAPPINGS = 128
+"""Before Python 3.13 each mapping holds a descriptor."""
+_mappings: WeakSet[mmap.mmap] = WeakSet()
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -342,7 +348,7 @@ class LocalSource(Source):
         fd = self._begin()
         try:
             self._demand_unchanged(os.fstat(fd))
-            return mappings.mapped(fd, offset, size)
+            return _mapped(fd, offset, size)
         finally:
             self._end()
 
@@ -423,6 +429,23 @@ class LocalSource(Source):
             os.close(fd)
             raise Changed("has been replaced by another file", self.name)
         return fd
+
+
+def _mapped(fd: int, offset: int, size: int) -> memoryview | None:
+    """Return these bytes of an open file; None if they are not all in it or cannot be mapped now."""
+    start = offset - offset % mmap.ALLOCATIONGRANULARITY
+    length = offset + size - start
+    if not size or len(_mappings) >= MOST_MAPPINGS:
+        return None
+    try:
+        if sys.version_info >= (3, 13):
+            pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start, trackfd=False)
+        else:
+            pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start)
+            _mappings.add(pages)
+    except (OSError, ValueError, OverflowError):  # a file system that cannot, no descriptor, no room for it
+        return None
+    return memoryview(pages)[offset - start :]
 
 
 def _acl_of(folder: int, name: str, status: os.stat_result) -> bytes:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, Unavailable
 from glassfs.source import descriptors, foreign
 from glassfs.source.inotify import ALL, ON_THE_WAY, REFUSED_SECONDS, Folder, Inotify, Notify, Watch, replaced
 
@@ -81,6 +81,8 @@ class Watches:
                 self._refuse((), REFUSED_SECONDS)
             elif error.errno in _LASTING:
                 self._refuse(tuple(reached), REFUSED_SECONDS)
+        except Unavailable:
+            self._refuse((), REFUSED_SECONDS)
         except (GlassfsError, ValueError):
             pass
         return None
