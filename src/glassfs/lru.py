@@ -28,9 +28,6 @@ class LRU(Generic[Key, Value]):
         self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._weight = 0
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._entries
-
     @property
     def weight(self) -> int:
         """The sum of the weights of all entries."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def written(folder: Path, *episodes: dict[str, Any], **options: Any) -> bytearra
         for fields in episodes:
             writer.add_episode(**fields)
     return bytearray(path.read_bytes())
+
+
+def with_images(folder: Path, shots: Sequence[Frame], **fields: Any) -> bytearray:
+    """One episode with these images."""
+    legacy = {"is_legacy": fields.pop("is_legacy", False)}
+    return written(folder, {
+        "state": floats(len(shots), 1), "action": floats(len(shots), 1), "images": shots, **fields,
+    }, **legacy)
 
 
 def index_entry(data: bytes | bytearray, position: int) -> Entry:

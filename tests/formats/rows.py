@@ -17,6 +17,8 @@ from glassfs.library import open_tree
 from tests.formats.derived import whole
 
 MOST_SLOTS = 64
+
+
 def table_file(path: Path, name: str) -> pa.Table:
     """Read a table in the tree of a container; check its size and ranges."""
     with open_tree(path, views="parquet") as tree:

@@ -22,7 +22,7 @@ from glassfs.formats.idv.table import IdvFile, read_header
 from glassfs.formats.registry import Opening, open_container
 from glassfs.view.json import line
 from tests.formats.exercise import peak_memory, visit
-from tests.formats.idv_files import MIB, only, raw_column, records, schema
+from tests.formats.idv_files import MIB, only, raw_column, records
 from tests.formats.test_fuzz import idv
 from tests.helpers import CountingSource, contents_of, open_path
 from tests.waiting import wait_until
@@ -168,16 +168,6 @@ def test_few_opened_blocks_stay_in_memory(make: Callable[..., Path]) -> None:
     assert all(blocks.run(number, blocks.codec.item) is run for number, run in enumerate(runs))
     blocks.run(MOST_DECODED, blocks.codec.item)
     assert blocks.run(0, blocks.codec.item) is not runs[0]
-
-
-def test_a_codec_of_too_many_dimensions_has_no_file(make: Callable[..., Path]) -> None:
-    def fill(view: IdvWriter) -> None:
-        view.add("v", [[1.0]], vector("Single", 1))
-        view.toc[0] = view.toc[0].replace(
-            vector("Single", 1).described(), vector("Single", *[1] * 2000).described(),
-        )
-
-    assert not schema(open_path(make(fill)))["columns"][0]["readable"]
 
 
 def test_a_table_of_contents_longer_than_any_is_refused(make: Callable[..., Path]) -> None:

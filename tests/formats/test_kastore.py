@@ -105,15 +105,6 @@ def test_a_later_minor_version_may_use_the_reserved_bytes(pair: Path) -> None:
     assert list(container.check()) == []
 
 
-def test_verify_finds_keys_out_of_order(tmp_path: Path) -> None:
-    path = store([("b", [1.0]), ("c", [2.0]), ("a", [3.0])], tmp_path, sort=False)
-    container = open_path(path)
-    assert list(arrays_of(container)) == [b"b", b"c", b"a"]
-    (fault,) = container.check()
-    assert fault.place == "a"
-    assert "order" in fault.reason
-
-
 def test_keys_are_paths_and_stay_bytes(tmp_path: Path) -> None:
     keys = [
         b"a", b"a/b", b"a/", b"/a", b"a//b", b"/", b"..", b"p/../q", b"\xff\xfe/x", b"nul\0key", b"new\nline",
@@ -153,7 +144,8 @@ def test_of_equal_keys_the_last_comes_first(tmp_path: Path, caplog: pytest.LogCa
     assert [(fault.place, fault.reason.split()[1]) for fault in reasons] == [
         ("a", "0"), ("a", "1"), ("b", "2"), ("a", "3"),
     ]
-    assert [fault.place for fault in container.check() if fault not in reasons] == ["a"]  # out of order once
+    (fault,) = (fault for fault in container.check() if fault not in reasons)
+    assert fault.place == "a" and "out of order" in fault.reason
 
 
 @pytest.fixture
@@ -278,21 +270,6 @@ def test_every_truncation_is_refused(pair: Path) -> None:
 def test_similar_files_are_explained(head: bytes, words: str) -> None:
     with pytest.raises(Unrecognised, match=words):
         open_bytes(head, "old.trees")
-
-
-def test_opening_reads_only_the_index(tmp_path: Path) -> None:
-    path = store({"big": np.arange(1 << 20), "small": np.arange(10)}, tmp_path)
-    source = CountingSource(path)
-    container = open_container(opening(source))
-    index = HEADER + 2 * DESCRIPTOR + len("bigsmall")
-    big = arrays_of(container)[b"big"]
-    before = [place for place, size in source.reads if place + size > index]
-    assert before == [0]  # the first bytes, by which the registry recognises a format
-    source.reads.clear()
-    assert big.data.read(800, 16) == np.array([100, 101]).tobytes()
-    place = big.data.location()
-    assert source.reads == [(place.offset + 800, 16)]
-    assert place.stored == 8 << 20
 
 
 def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from tests.formats.kinodb_files import (
     index_entry,
     one,
     patched,
+    with_images,
     written,
 )
 from tests.helpers import CountingSource, open_bytes, open_path, opening
@@ -64,17 +65,13 @@ FAR_AWAY = 2**64 - 8
 
 
 @pytest.mark.parametrize(("fields", "expected"), [
-    ({"images_offset": 1 << 20}, all_of("images/", position=1)),
-    ({"images_offset": FAR_AWAY}, all_of("images/", position=1)),
-    ({"images_length": 0}, all_of("images/", position=1)),
+    *(({f"images_{field}": value}, all_of("images/", position=1))
+      for field, value in (("offset", 1 << 20), ("offset", FAR_AWAY), ("length", 0))),
     ({"images_length": FAR_AWAY}, set()),
-    ({"actions_offset": 1 << 20}, all_of(*ARRAYS, position=1)),
-    ({"actions_offset": FAR_AWAY}, all_of(*ARRAYS, position=1)),
-    ({"actions_length": FAR_AWAY}, all_of(*ARRAYS, position=1)),
-    ({"meta_offset": 1 << 20}, all_of("meta/episode", position=1)),
-    ({"meta_offset": FAR_AWAY}, all_of("meta/episode", position=1)),
-    ({"meta_length": 9}, all_of("meta/episode", position=1)),
-    ({"meta_length": FAR_AWAY}, all_of("meta/episode", position=1)),
+    *(({f"actions_{field}": value}, all_of(*ARRAYS, position=1))
+      for field, value in (("offset", 1 << 20), ("offset", FAR_AWAY), ("length", FAR_AWAY))),
+    *(({f"meta_{field}": value}, all_of("meta/episode", position=1))
+      for field, value in (("offset", 1 << 20), ("offset", FAR_AWAY), ("length", 9), ("length", FAR_AWAY))),
     ({"num_frames": 2**32 - 1}, all_of(*ARRAYS, position=1)),
     ({"state_dim": 5}, all_of(*ARRAYS, position=1)),
     ({"state_dim": 1}, all_of(*ARRAYS, position=1)),
@@ -109,8 +106,7 @@ def test_surplus_of_the_state_action_section(good: bytearray) -> None:
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    data = written(tmp_path, {"state": floats(2, 1), "action": floats(2, 1), "task": b"a\xff", "images": frames(2)})
-    assert damaged(data) == all_of("meta/episode")
+    assert damaged(with_images(tmp_path, frames(2), task=b"a\xff")) == all_of("meta/episode")
 
 
 def test_text_longer_than_its_length_field(tmp_path: Path) -> None:
@@ -192,8 +188,7 @@ def test_a_break_is_logged_once_with_the_reason(good: bytearray, caplog: pytest.
 def test_names_are_bounded(tmp_path: Path) -> None:
     """Names that differ everywhere, each of them thousands of directories deep."""
     shots: list[Frame] = [[(b"/" * (65_535 - t), Stored(b"", 0, 0))] for t in range(100)]
-    data = written(tmp_path, {"state": floats(100, 0), "action": floats(100, 0), "images": shots})
-    group = image_group(open_bytes(bytes(data)))
+    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
     assert 0 < len(images_of(group)) < 10
     assert group.error and "the section has more" in group.error
 
@@ -229,7 +224,7 @@ def test_faults_of_images(tmp_path: Path) -> None:
         "short": Stored(bytes(71), 6, 4), "size": Stored(photo, 5, 4), "cut": Stored(photo[:-30], 6, 4),
         "what": Stored(b"????", 6, 4, format=1), "fine": Stored(photo, 6, 4), "seven": Stored(bytes(7), 1, 1, 7),
     }
-    found = faults(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]}))
+    found = faults(with_images(tmp_path, [shot]))
     assert [fault.split(":")[0] for fault in found] == [
         f"episodes/0/images/{camera}/000000" for camera in ("short", "size", "cut", "what")
     ]

@@ -22,14 +22,13 @@ from tests.formats.kinodb_files import (
     FRONT,
     WRIST,
     faults,
-    floats,
     frames,
     image_contents,
     image_group,
     images_of,
     index_entry,
     patched,
-    written,
+    with_images,
 )
 from tests.helpers import open_bytes
 
@@ -53,8 +52,8 @@ def test_cameras_that_come_go_change_and_repeat(tmp_path: Path) -> None:
         None,
         [("a", WRIST), (b"\xff/", FRONT)],
     ]
-    data = written(tmp_path, {"state": floats(6, 1), "action": floats(6, 1), "images": shots})
-    found = [(name, content.key) for name, content in images_of(image_group(open_bytes(bytes(data))))]
+    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
+    found = [(name, content.key) for name, content in images_of(group)]
     assert found == [
         ((b"a", b"000001"), b"a"), ((b"b", b"c", b"000001"), b"b/c"), ((b"a", b"000001~2"), b"a"),
         ((b"a", b"000001~3"), b"a"), ((b"", b"000002"), b""), ((b"..", b"000002"), b".."), ((b"a", b"000004"), b"a"),
@@ -69,8 +68,7 @@ def test_regular_cameras_are_numbered_and_the_others_listed(tmp_path: Path) -> N
         {"each": FRONT + 1, "up": FRONT, "up/down": FRONT, "mixed": Stored(png(FRONT), 6, 4)},
         {"each": FRONT + 2, "often": WRIST, "up": FRONT, "up/down": FRONT, "mixed": FRONT},
     ]
-    data = written(tmp_path, {"state": floats(3, 1), "action": floats(3, 1), "images": shots})
-    group = image_group(open_bytes(bytes(data)))
+    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
     numbered = {member.name: member.content for member in group.members() if isinstance(member.content, Series)}
     assert list(numbered) == [(b"each",)]
     assert numbered[b"each",].count == 3
@@ -85,9 +83,7 @@ def test_regular_cameras_are_numbered_and_the_others_listed(tmp_path: Path) -> N
 @pytest.mark.parametrize("start", [b"\xff\xd8\xff", b"\x89PNG", b"\x89PNG\r\n\x1a\n"])
 def test_raw_pixels_that_begin_like_a_signature(tmp_path: Path, start: bytes) -> None:
     pixels = (start + bytes(range(72)))[:72]
-    data = written(tmp_path, {
-        "state": floats(1, 1), "action": floats(1, 1), "images": [{"c": Stored(pixels, 6, 4)}],
-    })
+    data = with_images(tmp_path, [{"c": Stored(pixels, 6, 4)}])
     found = image_contents(data)["c/000000"]
     assert isinstance(found, Image) and found.data.whole() == pixels
     assert "which KinoDB omits" in "".join(faults(data))
@@ -99,7 +95,7 @@ def test_images_as_long_as_their_raw_pixels(tmp_path: Path) -> None:
         "whole": Stored(photo, len(photo), 1, 1), "head cut": Stored(photo[:60], 60, 1, 1),
         "pixels cut": Stored(photo[:2000], 2000, 1, 1), "other size": Stored(photo[:2000], 3, 3, 3),
     }
-    shown = image_contents(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]}))
+    shown = image_contents(with_images(tmp_path, [shot]))
     assert isinstance(shown["whole/000000"], EncodedImage)
     assert isinstance(shown["head cut/000000"], Image)
     assert isinstance(shown["pixels cut/000000"], Image)
@@ -109,7 +105,7 @@ def test_images_as_long_as_their_raw_pixels(tmp_path: Path) -> None:
 def test_signatures_end_with_the_data(tmp_path: Path) -> None:
     """The length of the name behind them would complete the signature."""
     shots: list[Frame] = [[("c", Stored(b"\x89PN", 6, 4, format=1)), (b"n" * ord("G"), WRIST)]]
-    shown = image_contents(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": shots}))
+    shown = image_contents(with_images(tmp_path, shots))
     assert isinstance(shown["c/000000"], Blob)
 
 
@@ -120,8 +116,8 @@ def test_heads_across_the_end_of_a_window(tmp_path: Path) -> None:
     for size in range(200, 260):
         shots.append([("far", Stored(bytes(70_000), 1, 1))])
         shots.append([("a" * size, Stored(b"", 0, 0)), ("b" * 250, Stored(photo, 6, 4))])
-    data = written(tmp_path, {"state": floats(120, 0), "action": floats(120, 0), "images": shots})
-    shown = [content for name, content in image_contents(data).items() if name.startswith("b")]
+    found = image_contents(with_images(tmp_path, shots))
+    shown = [content for name, content in found.items() if name.startswith("b")]
     assert len(shown) == 60
     assert all(isinstance(content, EncodedImage) and content.data.whole() == photo for content in shown)
 
@@ -137,8 +133,7 @@ def test_decompression_bombs_are_not_decoded(tmp_path: Path) -> None:
 
     bomb, large = flat(12_000), flat(4_000)
     shot = {f"{number}": Stored(data, len(data), 1, 1) for number, data in enumerate([bomb] * 40 + [large] * 40)}
-    data = written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": [shot]})
-    shown = image_contents(data)
+    shown = image_contents(with_images(tmp_path, [shot]))
     assert all(isinstance(content, EncodedImage) for content in shown.values())
 
 
@@ -206,7 +201,7 @@ def test_lack_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
 ])
 def test_kinds_of_stored_images(tmp_path: Path, stored: Stored, kind: type[Content]) -> None:
     shots: list[Frame] = [[("c", stored), ("next", WRIST)]]
-    shown = image_contents(written(tmp_path, {"state": floats(1, 1), "action": floats(1, 1), "images": shots}))
+    shown = image_contents(with_images(tmp_path, shots))
     found = shown["c/000000"]
     assert type(found) is kind
     assert found.data.whole() == stored.data
@@ -239,9 +234,7 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
             cameras.append((name, Stored(stored, *shape, format=code)))
             expected.append((name, len(made), stored))
         made.append(cameras)
-    file_bytes = written(tmp_path, {
-        "state": np.zeros((len(made) + 1, 0)), "action": np.zeros((len(made) + 1, 0)), "images": made,
-    }, is_legacy=is_legacy)
+    file_bytes = with_images(tmp_path, [*made, None], is_legacy=is_legacy)
     if not expected:
         return
     found = images_of(image_group(open_bytes(bytes(file_bytes))))
@@ -253,7 +246,7 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
 
 
 def test_files_without_the_format_byte(tmp_path: Path, good: bytearray) -> None:
-    older = written(tmp_path, {"state": floats(4, 2), "action": floats(4, 3), "images": frames()}, is_legacy=True)
+    older = with_images(tmp_path, frames(), is_legacy=True)
     assert len(older) < len(good)
     expected, found = image_contents(good), image_contents(older)
     assert list(found) == list(expected)
@@ -269,7 +262,6 @@ def test_files_without_the_format_byte(tmp_path: Path, good: bytearray) -> None:
 def test_a_section_that_both_layouts_explain(tmp_path: Path) -> None:
     """One black pixel without the format byte: with it, the length would be marked as compressed data of no bytes."""
     shots: list[Frame] = [{"c": np.zeros((1, 1), np.uint8)}]
-    fields = {"state": floats(1, 1), "action": floats(1, 1), "images": shots}
-    for data in (written(tmp_path, fields, is_legacy=True), written(tmp_path, fields)):
-        found = image_contents(data)["c/000000"]
+    for is_legacy in (True, False):
+        found = image_contents(with_images(tmp_path, shots, is_legacy=is_legacy))["c/000000"]
         assert isinstance(found, Image) and found.data.whole() == b"\0"

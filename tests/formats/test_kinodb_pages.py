@@ -5,19 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
-import numpy as np
 import pytest
-from writers.kinodb import Stored, jpeg
 
-from glassfs.cache import BlockCache
-from glassfs.content import Container, Recording, members_of
 from glassfs.errors import Damaged
-from glassfs.formats.registry import Opening, open_container
 from glassfs.tree import File
 from tests.formats.derived import shown_in, whole
-from tests.formats.kinodb_files import index_entry, patched, three_episodes, written
-from tests.helpers import CountingSource
-from tests.view.pages import Page, files, listed, plotted
+from tests.formats.kinodb_files import patched, three_episodes
+from tests.view.pages import Page, listed, plotted
 
 PAGES = ("index.html", "data.js", "poster")
 
@@ -47,30 +41,6 @@ def test_a_container_and_its_episodes_have_pages(tmp_path: Path) -> None:
     told, points = plotted(whole(shown["episodes/0/data.js"]))
     assert [column["name"] for column in told["columns"]] == ["state", "action", "reward", "is_terminal"]
     assert points[0] is not None and points[0].shape == (2, 4)
-
-
-def test_a_size_needs_no_values_and_no_pixels(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(1).integers(0, 256, (300, 400, 3), np.uint8)
-    photo = Stored(jpeg(pixels), 400, 300)
-    count = 50
-    path = tmp_path / "sizes.kdb"
-    path.write_bytes(written(tmp_path, {
-        "state": np.zeros((count, 100)), "action": np.zeros((count, 100)), "images": [{"c": photo}] * count,
-    }))
-    source, cache = CountingSource(path), BlockCache(8 << 20)
-    container: Container = open_container(Opening(source, cache))
-    series = next(member.content for member in members_of(container.root) if member.name == (b"episodes",))
-    episode = next(iter(members_of(series))).content
-    recording = next(one.content for one in members_of(episode) if isinstance(one.content, Recording))
-    shown = files(recording, cache)
-    entry = index_entry(path.read_bytes(), 0)
-    source.reads.clear()
-    assert shown["data.js"].size > 4 * 200 * count
-    assert not source.reads
-    assert shown["index.html"].size and shown["poster"].size == len(photo.data)
-    steps = range(entry.actions_offset, entry.actions_offset + entry.actions_length)
-    assert not [offset for offset, _ in source.reads if offset in steps]
-    assert source.bytes_read < count * len(photo.data) // 8
 
 
 @pytest.mark.parametrize(("damage", "note", "lost"), [

@@ -13,7 +13,7 @@ from glassfs.content import Container
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb import scan
 from glassfs.formats.registry import Opening, open_container
-from tests.formats.kinodb_files import floats, image_group, images_of, written
+from tests.formats.kinodb_files import image_group, images_of, with_images
 from tests.memory_store import MemoryStore
 
 SIDE = 64
@@ -24,10 +24,6 @@ def raw(number: int) -> np.ndarray[Any, Any]:
     return np.full((SIDE, SIDE, 3), number, np.uint8)
 
 
-def episode(folder: Path, shots: list[Any]) -> bytearray:
-    return written(folder, {"state": floats(len(shots), 1), "action": floats(len(shots), 1), "images": shots})
-
-
 @pytest.fixture(autouse=True)
 def every_section(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predict even in short sections, which are scanned otherwise."""
@@ -36,7 +32,7 @@ def every_section(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def regular(tmp_path: Path) -> bytearray:
-    return episode(tmp_path, [{"front": raw(t), "wrist": raw(t + 100)} for t in range(FRAMES)])
+    return with_images(tmp_path, [{"front": raw(t), "wrist": raw(t + 100)} for t in range(FRAMES)])
 
 
 def opened(data: bytes | bytearray, is_remote: bool) -> tuple[MemoryStore, Container]:
@@ -86,7 +82,7 @@ def test_images_in_another_order_are_found(tmp_path: Path) -> None:
     shots: list[Any] = [{"front": raw(t), "wrist": raw(t + 100)} for t in range(FRAMES)]
     for frame in (7, FRAMES - 1):
         shots[frame] = {"wrist": raw(frame + 100), "front": raw(frame)}
-    data = episode(tmp_path, shots)
+    data = with_images(tmp_path, shots)
     expected = shown(data, False)
     for _ in range(2):
         assert shown(data, True) == expected
@@ -97,7 +93,7 @@ def test_images_in_another_order_are_found(tmp_path: Path) -> None:
     [{"front": raw(0), "wrist": raw(0)}, {"wrist": raw(1), "front": raw(1)}], [{"front": raw(0)}, None],
 ])
 def test_a_different_second_frame_prevents_prediction(tmp_path: Path, first: list[Any]) -> None:
-    data = episode(tmp_path, [*first, *(dict.fromkeys(first[0], raw(t)) for t in range(2, FRAMES))])
+    data = with_images(tmp_path, [*first, *(dict.fromkeys(first[0], raw(t)) for t in range(2, FRAMES))])
     assert shown(data, True) == shown(data, False)
 
 

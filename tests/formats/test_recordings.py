@@ -15,7 +15,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Container, Group, Recording, Table, members_of
 from glassfs.formats.wshard.table import MOST_CAMERAS
 from glassfs.view.parquet import VIEW
-from tests.formats.wshard_files import made, with_garbage
+from tests.formats.wshard_files import made, with_flipped
 from tests.helpers import open_bytes, open_path
 
 STEPS = 6
@@ -113,7 +113,7 @@ def test_text_of_halves_of_characters_can_be_written() -> None:
 
 
 def test_damaged_metadata_leave_the_rest_known() -> None:
-    container = open_bytes(with_garbage(made(fill, episode=EPISODE), "meta/episode"))
+    container = open_bytes(with_flipped(made(fill, episode=EPISODE), "meta/episode"))
     row = row_of(container)
     assert row["episode_name"] is None and row["channels"][0] == "signal/camera/rgb"
     assert recording_of(container).record()["success"] is None

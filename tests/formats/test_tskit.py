@@ -227,15 +227,6 @@ def test_verify_finds_what_breaks_the_rules_of_tskit(
     assert len(faults) <= 3
 
 
-def test_verify_accepts_what_may_be_missing(trees: Path) -> None:
-    change = drop(
-        "mutations/time", "edges/metadata", "edges/metadata_offset", "individuals/parents",
-        "individuals/parents_offset", "time_units", "metadata", "metadata_schema", "indexes/edge_insertion_order",
-        "indexes/edge_removal_order",
-    )
-    assert list(changed(trees, change).check()) == []
-
-
 def test_verify_misses_what_tskit_misses_and_nothing_else(trees: Path) -> None:
     """Without each key in turn, alone and with its offsets: what tskit loads has no fault, what it refuses has one."""
     items = dict(kastore.load(str(trees), read_all=True))

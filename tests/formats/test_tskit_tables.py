@@ -159,11 +159,6 @@ def test_rows_without_metadata_or_with_broken_ones(change: Callable[..., Path]) 
     assert tskit.TableCollection.load(path).nodes[0].metadata == {}
 
 
-@pytest.mark.parametrize("schema", [b"", b"{}", b'{"codec": "struct", "type": "object"}', b"[", b'["json"]'])
-def test_metadata_of_another_codec_are_no_lines(change: Callable[..., Path], schema: bytes) -> None:
-    assert documents_in(change(nodes__metadata_schema=np.frombuffer(schema, np.uint8))) == {}
-
-
 def test_offsets_that_do_not_fit_cost_the_lines(change: Callable[..., Path]) -> None:
     assert documents_in(change(nodes__metadata_offset=np.zeros(4, "u4"))) == {}
     path = change(nodes__metadata_offset=np.array([0, 9, 1, 2, 3, 21], "u4"))

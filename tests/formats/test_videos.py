@@ -8,7 +8,7 @@ import numpy as np
 from writers.kinodb import Frame, Stored, jpeg, png
 
 from glassfs.content import EncodedImage, Image, Video
-from tests.formats.kinodb_files import FRONT, floats, image_group, images_of, written
+from tests.formats.kinodb_files import FRONT, image_group, images_of, with_images
 from tests.helpers import open_bytes
 
 
@@ -21,8 +21,7 @@ def test_videos_classify_frames_like_the_tree(tmp_path: Path) -> None:
         {"c": Stored(photo, len(photo), 1, 1)}, {"c": Stored(photo[:60], 60, 1, 1)}, {"c": Stored(photo[:70], 6, 4)},
     ]
     count = len(shots)
-    data = bytes(written(tmp_path, {"state": floats(count, 1), "action": floats(count, 1), "images": shots}))
-    group = image_group(open_bytes(data))
+    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
     (video,) = [member.content for member in group.members() if isinstance(member.content, Video)]
     frames = [(type(member.content), member.content.key) for member in images_of(group)]
     assert [kind for kind, _ in frames] == [Image, Image, Image, EncodedImage, EncodedImage, Image, EncodedImage]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from glassfs.errors import Damaged
 from glassfs.formats.registry import AHEAD, open_container
 from tests.formats.wshard_files import (
     array_of,
+    blocks_of,
+    channels_of,
     entry_of,
     faults_of,
     made,
@@ -77,18 +78,6 @@ def test_the_size_gives_the_steps_not_length_t() -> None:
     assert faults_of(container) == {"signal/x": f"has {STEPS} steps, but the episode has 7"}
 
 
-def channels_of(arrays: dict[str, np.ndarray[Any, Any]]) -> Callable[[WShardWriter], None]:
-    """Return a function that adds channels to a writer."""
-    return lambda writer: [writer.add_channel(name, array) for name, array in arrays.items()] and None
-
-
-def blocks_of(blocks: dict[str, Any]) -> Callable[[WShardWriter], None]:
-    """Return a function that adds blocks, those of ``meta/`` as JSON."""
-    return lambda writer: [
-        (writer.add_json if isinstance(block, dict) else writer.add)(name, block) for name, block in blocks.items()
-    ] and None
-
-
 def channels(*described: dict[str, Any]) -> dict[str, Any]:
     return {"channels": list(described)}
 
@@ -130,11 +119,8 @@ def test_conventions_for_undescribed_blocks() -> None:
 
 
 def test_borrowed_descriptions_must_agree_with_the_length() -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add_channel("arm", ramp("u1", 2))
-        writer.add("action/arm", ramp("f4", 2))  # as u8 [2] these would be four times the steps
-
-    content = only(opened(fill), "action/arm")
+    # As u8 [2] the actions would be four times the steps.
+    content = only(opened(channels_of({"arm": ramp("u1", 2)}, **{"action/arm": ramp("f4", 2)})), "action/arm")
     assert isinstance(content, Blob) and content.data.whole() == ramp("f4", 2).tobytes()
 
 
@@ -187,11 +173,8 @@ def test_residual_bits_are_unpacked_row_by_row(columns: int, is_prefixed: bool, 
     steps = 45
     bits = RNG.integers(0, 2, (steps, columns)).astype(bool)
 
-    def fill(writer: WShardWriter) -> None:
-        if is_described:
-            writer.add_channel("q", np.zeros((steps, columns), "<f4"))
-        writer.add("residual/q/sign2nddiff", pack_residual(bits, is_prefixed))
-
+    described = {"q": np.zeros((steps, columns), "<f4")} if is_described else {}
+    fill = channels_of(described, **{"residual/q/sign2nddiff": pack_residual(bits, is_prefixed)})
     container = opened(fill, episode={"length_T": steps})
     content = only(container, "residual/q/sign2nddiff")
     assert isinstance(content, Array) and (content.dtype, content.type_name) == ("|b1", "bits")
@@ -200,12 +183,10 @@ def test_residual_bits_are_unpacked_row_by_row(columns: int, is_prefixed: bool, 
 
 
 def test_residuals_of_one_column_and_of_no_layout() -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add_channel("q", ramp("f4", 3))
-        writer.add("residual/q/sign2nddiff", pack_residual(ramp("u1") % 2 == 1))
-        writer.add("residual/r/sign2nddiff", bytes(20))  # neither columns of 3 bytes nor of 4 + 3
-
-    container = opened(fill)
+    container = opened(channels_of({"q": ramp("f4", 3)}, **{
+        "residual/q/sign2nddiff": pack_residual(ramp("u1") % 2 == 1),
+        "residual/r/sign2nddiff": bytes(20),  # neither columns of 3 bytes nor of 4 + 3
+    }))
     assert np.array_equal(array_of(container, "residual/q/sign2nddiff"), ramp("u1") % 2 == 1)
     assert isinstance(only(container, "residual/r/sign2nddiff"), Blob)
 
@@ -214,12 +195,9 @@ def test_a_residual_whose_column_lengths_are_wrong_is_damaged() -> None:
     stored = bytearray(pack_residual(np.ones((STEPS, 2), bool), is_prefixed=True))
     stored[7] = 9
 
-    def fill(writer: WShardWriter) -> None:
-        writer.add_channel("q", ramp("f4", 2))
-        writer.add("residual/q/sign2nddiff", bytes(stored))
-
+    container = opened(channels_of({"q": ramp("f4", 2)}, **{"residual/q/sign2nddiff": bytes(stored)}))
     with pytest.raises(Damaged):
-        raw_of(opened(fill), "residual/q/sign2nddiff")
+        raw_of(container, "residual/q/sign2nddiff")
 
 
 @pytest.mark.parametrize("checksum", ["raw", "disk", "none"])
@@ -282,11 +260,7 @@ def test_two_blocks_of_one_name_come_in_the_order_of_the_index() -> None:
 
 
 def test_an_episode_of_no_steps_and_a_file_of_no_blocks() -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add_channel("x", np.zeros((0, 3), "<f4"))
-        writer.add("reward", np.zeros(0, "<f4"))
-
-    container = opened(fill)
+    container = opened(channels_of({"x": np.zeros((0, 3), "<f4")}, reward=np.zeros(0, "<f4")))
     assert array_of(container, "signal/x").shape == (0, 3)
     assert faults_of(container) == {}
     assert list(opened(lambda writer: None, has_metadata=False).root.members()) == []
@@ -326,15 +300,15 @@ def test_interleaved_blocks_without_proof_are_refused(tmp_path: Path) -> None:
         array_of(open_bytes(with_flipped(path.read_bytes(), "signal/cam/rgb", 5000)), "signal/pos")
 
 
-def test_one_wrong_size_costs_one_block() -> None:
+@pytest.mark.parametrize(("is_streamed", "lost"), [(False, {b"signal/a"}), (True, {b"signal/a", b"signal/b"})])
+def test_one_wrong_size_costs_one_block_unless_streamed(is_streamed: bool, lost: set[bytes]) -> None:
     data = made(blocks_of({f"signal/{name}": ramp("f4", 8) for name in "abc"} | {
-        "meta/channels": channels(*({"id": name, "dtype": "f32", "shape": [8]} for name in "abc")), "meta/wshard": {},
+        "meta/channels": channels(*({"id": name, "dtype": "f32", "shape": [8]} for name in "abc")),
+        "meta/wshard": {"streaming": is_streamed},
     }))
     fields = entry_of(data, "signal/a")[1]
     container = open_bytes(with_entry(data, "signal/a", stored=fields["stored"] + 320, original=fields["stored"] + 320))
-    with pytest.raises(Damaged):
-        raw_of(container, "signal/a")
-    assert np.array_equal(array_of(container, "signal/b"), ramp("f4", 8))
+    assert {name for name, value in state(container).items() if value == "damaged"} == lost
     assert np.array_equal(array_of(container, "signal/c"), ramp("f4", 8))
     assert {"signal/a", "signal/b"} <= set(faults_of(container))
 

@@ -18,6 +18,7 @@ from tests.formats.test_fuzz import ARRAY, fill
 from tests.formats.test_fuzz import sound as sound_named
 from tests.formats.wshard_files import (
     array_of,
+    blocks_of,
     entry_of,
     faults_of,
     header_of,
@@ -76,12 +77,9 @@ def test_truncated_files_keep_the_blocks_that_are_whole() -> None:
 
 
 def test_a_cut_block_keeps_its_type_where_the_length_confirms_it() -> None:
-    def metadata_first(writer: WShardWriter) -> None:
-        writer.add_json("meta/episode", {"length_T": STEPS})
-        writer.add_json("meta/channels", {"channels": [{"id": "x", "dtype": "f32", "shape": [40]}]})
-        writer.add("signal/x", ARRAY)
-
-    container = open_bytes(made(metadata_first)[:-100])
+    described = {"channels": [{"id": "x", "dtype": "f32", "shape": [40]}]}
+    metadata = {"meta/episode": {"length_T": STEPS}, "meta/channels": described}
+    container = open_bytes(made(blocks_of(metadata | {"signal/x": ARRAY}))[:-100])
     content = only(container, "signal/x")
     assert isinstance(content, Array) and content.shape == ARRAY.shape
     with pytest.raises(Damaged, match=r"/made: signal/x: .*outside"):
@@ -137,11 +135,8 @@ def test_a_block_without_a_name_is_shown_under_its_number(changed: dict[str, int
 
 
 def test_names_of_very_many_parts_do_not_become_directories() -> None:
-    def deep(writer: WShardWriter) -> None:
-        writer.add("/" * 60_000, b"deep")
-        writer.add("x", b"plain")
-
-    assert set(contents_of(open_bytes(made(deep, has_metadata=False)).root)) == {b"unnamed/0", b"x"}
+    data = made(blocks_of({"/" * 60_000: b"deep", "x": b"plain"}), has_metadata=False)
+    assert set(contents_of(open_bytes(data).root)) == {b"unnamed/0", b"x"}
 
 
 def test_an_index_that_would_cost_much_memory_is_refused() -> None:

@@ -16,7 +16,7 @@ from glassfs.content import Container, Json
 from glassfs.errors import Damaged, Refused, Unavailable
 from glassfs.formats.registry import Opening, open_container
 from glassfs.testing import WatchedStore
-from tests.formats.wshard_files import array_of, faults_of, made, only, values
+from tests.formats.wshard_files import array_of, blocks_of, channels_of, faults_of, made, only, values
 from tests.helpers import contents_of, open_path, read_in_parts
 from tests.memory_store import MemoryStore
 
@@ -85,7 +85,8 @@ def test_an_empty_manifest_has_its_metadata_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "changes", "reason"), [
-    (1, {"timestep_range": [25, 44]}, "long_chunk_0001"), (1, {"chunk_index": 0}, "two parts have the number 0"),
+    (1, {"timestep_range": [25, 44]}, "long_chunk_0001.*, begins at timestep 25"),
+    (1, {"chunk_index": 0}, "two parts have the number 0"),
     (1, {"chunk_index": 5}, "part 1 is missing"), (1, {"length_T": 21}, "long_chunk_0001"),
     (2, {"length_T": 9, "timestep_range": [40, 48]}, "the parts have 49 timesteps"),
     (1, {"uri": "long_chunk_0000.wshard"}, "named for two parts"),
@@ -187,16 +188,11 @@ def many_parts(count: int) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     chunks = []
     for number in range(count):
-        def fill(writer: WShardWriter, number: int = number) -> None:
-            writer.add_channel("q", np.full((1, 2), number, "<f4"))
-
-        data = made(fill)
-        uri = f"part{number}.wshard"
+        data, uri = made(channels_of({"q": np.full((1, 2), number, "<f4")})), f"part{number}.wshard"
         files[uri] = data
         chunks.append({"chunk_index": number, "uri": uri, "timestep_range": [number, number], "length_T": 1,
                        "sha256": hashlib.sha256(data).hexdigest()})
-    files["m.wshard"] = made(lambda writer: writer.add_json("meta/manifest", {"chunks": chunks}), role=4,
-                             has_metadata=False)
+    files["m.wshard"] = made(blocks_of({"meta/manifest": {"chunks": chunks}}), role=4, has_metadata=False)
     return files
 
 
@@ -225,13 +221,8 @@ def test_very_many_parts_hold_nothing_after_opening(many: dict[str, bytes]) -> N
 
 
 @pytest.mark.parametrize("place", ["opening", "reading"])
-def test_descriptors_that_run_out_are_no_verdict(many: dict[str, bytes], place: str) -> None:
-    files = {name: many[name] for name in ("part0.wshard", "part1.wshard")}
-    chunk = {"sha256": None, "length_T": 1}
-    chunks = [chunk | {"chunk_index": n, "uri": f"part{n}.wshard", "timestep_range": [n, n]} for n in range(2)]
-    files["m.wshard"] = made(lambda writer: writer.add_json("meta/manifest", {"chunks": chunks}), role=4,
-                             has_metadata=False)
-    store = MemoryStore(files)
+def test_descriptors_that_run_out_are_no_verdict(place: str) -> None:
+    store = MemoryStore(many_parts(2))
     failures = getattr(store, place)
     failures["part1.wshard"] = Unavailable("too many open files", "memory/part1.wshard")
     with pytest.raises(Unavailable, match=r"m\.wshard: part 1, 'part1\.wshard': too many open files"):

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from writers.wshard import WShardWriter, write_chunked, write_manifest
 
@@ -18,7 +19,7 @@ from glassfs.library import open_tree
 from glassfs.tree import File
 from tests.formats.derived import BUDGET, shown_in, whole
 from tests.formats.exercise import peak_memory
-from tests.formats.wshard_files import made, with_entry
+from tests.formats.wshard_files import blocks_of, made, with_entry
 from tests.view.videos import boxes, rgb, shown
 
 STEPS = 6
@@ -120,8 +121,7 @@ def vectors() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def columns_of(file: File) -> dict[str, list[Any]]:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    found: dict[str, list[Any]] = parquet.read_table(io.BytesIO(whole(file))).to_pydict()
+    found: dict[str, list[Any]] = pq.read_table(io.BytesIO(whole(file))).to_pydict()
     return found
 
 
@@ -146,15 +146,9 @@ def test_each_step_is_a_row(codec: str) -> None:
 
 
 def test_without_a_length_the_first_signal_gives_it() -> None:
-    reward = np.arange(4, dtype="<f4")
-
-    def fill(writer: WShardWriter) -> None:
-        writer.add("reward", reward)
-        writer.add("done", np.zeros(5, bool))
-        writer.add("time/ticks", np.arange(4, dtype="<i4"))
-
-    found = columns_of(shown_in(made(fill, has_metadata=False))["/steps.parquet"])
-    assert found == {"frame": [0, 1, 2, 3], "reward": reward.tolist(), "time/ticks": [0, 1, 2, 3]}
+    blocks = {"reward": np.arange(4, dtype="<f4"), "done": np.zeros(5, bool), "time/ticks": np.arange(4, dtype="<i4")}
+    found = columns_of(shown_in(made(blocks_of(blocks), has_metadata=False))["/steps.parquet"])
+    assert found == {"frame": [0, 1, 2, 3], "reward": [0, 1, 2, 3], "time/ticks": [0, 1, 2, 3]}
 
 
 def test_without_signals_there_is_no_table_of_steps() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,25 @@ def made(fill: Callable[[WShardWriter], None], name: str = "made.wshard", **opti
         with WShardWriter(path, **options) as writer:
             fill(writer)
         return path.read_bytes()
+
+
+def channels_of(arrays: dict[str, Any], **blocks: Any) -> Callable[[WShardWriter], None]:
+    """Return a function that adds channels, then blocks, to a writer."""
+    def fill(writer: WShardWriter) -> None:
+        for name, array in arrays.items():
+            writer.add_channel(name, array)
+        blocks_of(blocks)(writer)
+
+    return fill
+
+
+def blocks_of(blocks: dict[Any, Any]) -> Callable[[WShardWriter], None]:
+    """Return a function that adds blocks, those of ``meta/`` as JSON."""
+    def fill(writer: WShardWriter) -> None:
+        for name, block in blocks.items():
+            (writer.add_json if isinstance(block, dict) else writer.add)(name, block)
+
+    return fill
 
 
 def opened(fill: Callable[[WShardWriter], None], **options: Any) -> Container:
@@ -64,12 +82,6 @@ def with_flipped(data: bytes, name: str, position: int = 0) -> bytes:
     """One bit of a block's stored bytes changed."""
     place = entry_of(data, name)[1]["offset"] + position
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-
-def with_garbage(data: bytes, name: str) -> bytes:
-    _, fields = entry_of(data, name)
-    place, size = fields["offset"], fields["stored"]
-    return data[:place] + os.urandom(size) + data[place + size :]
 
 
 def only(container: Container, name: str) -> Content:

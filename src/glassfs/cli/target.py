@@ -167,11 +167,9 @@ class Target:
         """Return the descriptor of an existing folder, opened component by component from an open one."""
         missing: list[str] = []
         known = path
-        while known and known not in self._folders:
+        while (descriptor := self._folders.get(known) if known else self._root) is None:
             known, _, name = known.rpartition("/")
             missing.append(name)
-        above = self._folders.get(known)
-        descriptor = self._root if above is None else above
         for name in reversed(missing):
             known = f"{known}/{name}"
             descriptor = self._entered(descriptor, _component(name))

@@ -18,14 +18,14 @@ from glassfs.errors import Damaged
 
 
 class Parted(Data):
-    """Consecutive parts."""
+    """Consecutive parts. Subclasses define ``bounds``, or ``size`` and ``part_at`` instead."""
 
     __slots__ = ()
 
     @property
-    @abstractmethod
     def bounds(self) -> Sequence[int]:
         """Where each part begins, in rising order, and where the last one ends."""
+        raise NotImplementedError
 
     @abstractmethod
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
@@ -39,9 +39,9 @@ class Parted(Data):
         """Return the number of the part that has the byte at ``offset``, where it begins, and where it ends."""
         bounds = self.bounds
         if isinstance(bounds, Regular):
-            number = offset // bounds.step
-        else:
-            number = min(bisect_right(bounds, offset), len(bounds) - 1) - 1
+            start = offset - offset % bounds.step
+            return start // bounds.step, start, min(start + bounds.step, bounds.end)
+        number = min(bisect_right(bounds, offset), len(bounds) - 1) - 1
         return number, bounds[number], bounds[number + 1]
 
     def read_into(self, buffer: memoryview, offset: int) -> None:

@@ -48,10 +48,9 @@ SIZES = tuple(int(dtype[2:]) for _, dtype in TYPES)
 class Stretch(NamedTuple):
     """Consecutive items of the checked part of an index, as one sequence per field, which is fast for many items.
 
-    ``first`` is the number of the first item; ``starts`` and ``ends`` are offsets of arrays in the store.
+    ``starts`` and ``ends`` are offsets of arrays in the store.
     """
 
-    first: int
     keys: Sequence[bytes]
     kinds: Sequence[int]
     starts: Sequence[int]
@@ -67,7 +66,6 @@ class Survey(NamedTuple):
     """
 
     known: dict[bytes, Array]
-    keys_end: int
     array_bytes: int
     all_rise: bool
     first_falling: bytes | None
@@ -126,7 +124,7 @@ class Store:
             block = self.source.read(self.start + block_start, key_end - block_start)
             borders = list(accumulate(key_lengths, initial=0))
             keys = list(map(block.__getitem__, map(slice, borders, borders[1:])))
-            yield Stretch(first, keys, kinds, starts, ends, lengths)
+            yield Stretch(keys, kinds, starts, ends, lengths)
             last_end = ends[-1]
         if self.count and first_array != _aligned(key_end):
             raise self._damage(f"the first array starts at {first_array}, but {_aligned(key_end)} is expected")
@@ -141,11 +139,10 @@ class Store:
     @cached_property
     def survey(self) -> Survey:
         known: dict[bytes, Array] = {}
-        keys_size = array_bytes = 0
+        array_bytes = 0
         previous, first_falling, all_rise = b"", None, True
         for stretch in self.stretches():
             keys = stretch.keys
-            keys_size += sum(map(len, keys))
             array_bytes += sum(map(sub, stretch.ends, stretch.starts))
             before = (previous, *keys[:-1])
             if any(map(le, keys, before)):
@@ -156,7 +153,7 @@ class Store:
             if not tskit.KEYS.isdisjoint(keys):
                 arrays = (content for _, content in self._arrays([stretch]) if isinstance(content, Array))
                 known.update({array.key: array for array in arrays if array.key in tskit.KEYS})
-        return Survey(known, self.start + self._first_key + keys_size, array_bytes, all_rise, first_falling)
+        return Survey(known, array_bytes, all_rise, first_falling)
 
     @cached_property
     def tree_sequence(self) -> tskit.TreeSequence | None:
@@ -219,7 +216,8 @@ class Store:
                 return
 
     def _padding_faults(self) -> Iterator[Fault]:
-        reader = Reader(self.source, self.survey.keys_end, self.end, "padding")
+        keys_end = self.start + self._first_key + sum(map(len, self.keys()))
+        reader = Reader(self.source, keys_end, self.end, "padding")
         for stretch in self.stretches():
             for key, start, end in zip(stretch.keys, stretch.starts, stretch.ends, strict=True):
                 if any(reader.take(self.start + start - reader.position)):
@@ -236,7 +234,7 @@ class Store:
     def _arrays(self, stretches: Iterable[Stretch]) -> Iterator[Member]:
         """Yield the items as contents. There may be millions, so common values are shared objects."""
         source, origin, shape = self.source, self.start, (0,)
-        for _, keys, kinds, starts, ends, lengths in stretches:
+        for keys, kinds, starts, ends, lengths in stretches:
             for key, kind, start, end, length in zip(keys, kinds, starts, ends, lengths, strict=True):
                 type_name, dtype = TYPES[kind]
                 name = tuple(key.split(b"/", DEEPEST - 1)) if b"/" in key else (key,)

@@ -103,18 +103,12 @@ class TreeSequence:
 
     def members(self) -> Iterator[Member]:
         """Yield the text. Text of the wrong type, or with other rows than its table, is left out."""
-        for key, kind in TEXTS.items():
-            text = self._column(key, kind)
-            if text is not None:
-                yield _member(Text(text.key, text.data))
-        for key, kind in SCHEMAS.items():
-            schema = self._column(key, kind)
-            if schema is not None and schema.data.size:
-                yield _member(Json(schema.key, schema.data))
-        for key, kind in METADATA.items():
-            metadata = self._column(key, kind)
-            if metadata is not None and metadata.data.size and self._is_json(f"{key}_schema", kind):
-                yield _member(Json(metadata.key, metadata.data))
+        for key, kind in {**TEXTS, **SCHEMAS, **METADATA}.items():
+            column = self._column(key, kind)
+            if column is not None and key in TEXTS:
+                yield _member(Text(column.key, column.data))
+            elif column is not None and column.data.size and (key in SCHEMAS or self._is_json(f"{key}_schema", kind)):
+                yield _member(Json(column.key, column.data))
         for key in TEXT_COLUMNS:
             rows = self._ragged_text(key, is_json=key == "provenances/record")
             if rows is not None:
@@ -206,7 +200,7 @@ class TreeSequence:
             return
         if column.type_name != kind:
             yield Fault(key, f"is {column.type_name}, but {kind} is expected")
-        rows = self.rows(_table(key)) or 0
+        rows = self.rows(key.partition("/")[0]) or 0
         if "ragged" not in traits:
             if _length(column) != rows:
                 yield Fault(key, f"has {_length(column)} rows, but its table has {rows}")
@@ -232,9 +226,8 @@ class TreeSequence:
         for key, (table, lowest) in REFERENCES.items():
             rows = self.rows(table)
             if rows is not None:
-                yield from self._first_wrong(
-                    [key], partial(_is_within, lowest=lowest, end=rows), f"is not a row of {table}, which has {rows}"
-                )
+                is_row = partial(_is_within, lowest=lowest, end=rows)
+                yield from self._first_wrong([key], is_row, f"is not a row of {table}, which has {rows}")
         for key in ("nodes/time", "migrations/time"):
             yield from self._first_wrong([key], np.isfinite, "is not finite")
         yield from self._first_wrong(
@@ -245,9 +238,8 @@ class TreeSequence:
         length = self._sequence_length()
         if not length > 0:
             length = math.inf
-        yield from self._first_wrong(
-            ["sites/position"], partial(_is_within, lowest=0, end=length), "is outside the sequence"
-        )
+        is_inside = partial(_is_within, lowest=0, end=length)
+        yield from self._first_wrong(["sites/position"], is_inside, "is outside the sequence")
         for table in ("edges", "migrations"):
             yield from self._first_wrong(
                 [f"{table}/left", f"{table}/right"],
@@ -282,7 +274,7 @@ class TreeSequence:
         offsets = self._column(f"{key}_offset")
         if offsets is None or offsets.type_name not in ("uint32", "uint64"):
             return None
-        return offsets if _length(offsets) - 1 == self.rows(_table(key)) else None
+        return offsets if _length(offsets) - 1 == self.rows(key.partition("/")[0]) else None
 
     def _sequence_length(self) -> float:
         return next(iter(self._numbers("sequence_length")), math.nan)
@@ -308,10 +300,6 @@ class TreeSequence:
 
 def _length(column: Array) -> int:
     return column.data.size // int(column.dtype[2:])
-
-
-def _table(key: str) -> str:
-    return key.partition("/")[0]
 
 
 def _member(content: Content) -> Member:

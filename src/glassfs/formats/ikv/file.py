@@ -59,10 +59,9 @@ def _open_text(opening: Opening) -> Container:
     source = opening.source
     if source.size > text.LARGEST:
         raise Refused(f"is an iKv text larger than {text.LARGEST >> 20} MiB", source.name)
-    document = text.encode(source.read(0, source.size))
-    body = Body(source.name, source.version, partial(Slice, Memory(document.node)))
-    facts = {"version": document.version, "form": "text"}
-    return _open_plain(opening, body, document.root_name, 0, len(document.node), facts)
+    version, root_name, node = text.encode(source.read(0, source.size))
+    body = Body(source.name, source.version, partial(Slice, Memory(node)))
+    return _open_plain(opening, body, root_name, 0, len(node), {"version": version, "form": "text"})
 
 
 def _open_plain(

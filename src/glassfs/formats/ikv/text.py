@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from glassfs.codec import leb128
 from glassfs.errors import Refused
@@ -50,16 +49,11 @@ _MOVED = 4096
 _STRETCH = 64 << 10
 
 
-class TextDocument(NamedTuple):
-    """A parsed text: its version (None if not given), and its root object as a binary node including the type."""
+def encode(text: bytes) -> tuple[int | None, bytes, bytes]:
+    """Parse a whole text; return its version (None if not given), the root's name, and the root as a binary node.
 
-    version: int | None
-    root_name: bytes
-    node: bytes
-
-
-def encode(text: bytes) -> TextDocument:
-    """Parse a whole text. Raises Refused."""
+    The node begins with its type. Raises Refused.
+    """
     parser = _Parser(text)
     try:
         parser.document()
@@ -68,7 +62,7 @@ def encode(text: bytes) -> TextDocument:
     except ValueError as error:
         line = text.count(b"\n", 0, parser.position) + 1
         raise Refused(f"is not a valid iKv text: line {line} {error}") from None
-    return TextDocument(parser.version, parser.root_name, bytes(parser.nodes.data))
+    return parser.version, parser.root_name, bytes(parser.nodes.data)
 
 
 def recognises(head: bytes) -> bool:

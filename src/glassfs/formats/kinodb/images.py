@@ -9,7 +9,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import overload
+from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blob, Content, Data, EncodedImage, Extent, Fault, Group, Image, Member, Series, Video
@@ -145,15 +145,12 @@ class Images:
         """Return the image of a frame; of several images with one name, the first."""
         scan, image = numbers.scan, numbers.image(number)
         media = MEDIA[scan.media[image]]
-        if media and scan.is_raw_size(image) and not self._is_decodable(scan, image, media):
-            media = None
+        if media and scan.is_raw_size(image):
+            # Limited to the declared pixels, so that testing many images takes no longer than reading them.
+            kind = scan.types[scan.type_of[image]]
+            pixels = kind.width * kind.height
+            media = media if decoded_size(self._data(scan, image), media, self._opening.cache, pixels) else None
         return self._content(scan, image, media)
-
-    def _is_decodable(self, scan: Scan, image: int, media: str) -> bool:
-        # Limited to the declared pixels, so that testing many images takes no longer than reading them.
-        kind = scan.types[scan.type_of[image]]
-        pixels = kind.width * kind.height
-        return decoded_size(self._data(scan, image), media, self._opening.cache, pixels) is not None
 
     def _content(self, scan: Scan, image: int, media: str | None) -> Content:
         kind, data = scan.types[scan.type_of[image]], self._data(scan, image)
@@ -292,11 +289,7 @@ class _FrameNumbers(Sequence[int]):
     def __len__(self) -> int:
         return len(self._frames)
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+    def __getitem__(self, index: Any) -> Any:
         return self._frames[index]
 
 

@@ -102,8 +102,13 @@ class Episode:
     def _residual(self, name: bytes, data: Data) -> residual.Layout | None:
         """Return the layout of a residual block; None for other blocks, and if the layout is ambiguous."""
         channel = residual.channel_of(name)
-        steps = None if channel is None else self._channel_steps(channel)
-        if channel is None or steps is None:
+        if channel is None:
+            return None
+        # The steps of the channel's signal are more reliable than the episode's length.
+        signal = self._signals.get(b"signal/" + channel)
+        steps = None if signal is None else self._steps(signal)
+        steps = self.metadata.length if steps is None else steps
+        if steps is None:
             return None
         try:
             return residual.layout_of(data, steps, self.metadata.width(channel))
@@ -151,12 +156,6 @@ class Episode:
     @cached_property
     def _signals(self) -> dict[bytes, Entry]:
         return {entry.name: entry for entry in reversed(list(self.index)) if entry.name is not None}
-
-    def _channel_steps(self, channel: bytes) -> int | None:
-        """Return the steps of the channel's signal, which is more reliable than the episode's length."""
-        signal = self._signals.get(b"signal/" + channel)
-        steps = None if signal is None else self._steps(signal)
-        return self.metadata.length if steps is None else steps
 
     def _is_streamed(self) -> bool:
         """Return whether a streaming writer made the file; True if unknown."""

@@ -90,7 +90,7 @@ class Entry(NamedTuple):
 
 
 class Index:
-    """Header and index of ``source``."""
+    """Header and index of ``source``. ``names`` are the bytes of all names."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -116,7 +116,7 @@ class Index:
         if header.entry_count > MOST_ENTRIES:
             raise Refused(f"has {header.entry_count} blocks, more than {MOST_ENTRIES}", source.name)
         self._packed = source.read(_HEADER.size, self.end - _HEADER.size)
-        self._names = self._read_names()
+        self.names = self._read_names()
 
     def _read_names(self) -> bytes:
         table_size = self.header.data_offset - self.header.names_offset
@@ -143,11 +143,6 @@ class Index:
     def __len__(self) -> int:
         return self.header.entry_count
 
-    @property
-    def name_bytes(self) -> int:
-        """The bytes of names kept in memory."""
-        return len(self._names)
-
     def __getitem__(self, number: int) -> Entry:
         return self._entry(number, _ENTRY.unpack_from(self._packed, number * _ENTRY.size))
 
@@ -158,8 +153,8 @@ class Index:
     def _entry(self, number: int, fields: tuple[int, ...]) -> Entry:
         name_hash, start, length, flags, offset, stored, original, crc, _ = fields
         name: bytes | None = None
-        if start + length <= len(self._names):
-            name = self._names[start : start + length]
+        if start + length <= len(self.names):
+            name = self.names[start : start + length]
             if name.count(b"/") >= DEEPEST:
                 name = None
         return Entry(

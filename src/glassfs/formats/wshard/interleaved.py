@@ -146,17 +146,13 @@ class Interleaved(Parted):
         return self._bounds
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        if not self._is_verified:
-            self._verify()
+        with self._lock:
+            for witness in () if self._is_verified else self._witnesses:
+                witness.read(witness.size - 1, 1)  # reading the end of a block checks the whole
+            self._is_verified = True
         super().read_into(buffer, offset)
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         first, _, stride, rounds, last = self._pieces
         start = first + number * stride if number < rounds else last
         self._source.read_into(buffer, start + offset)
-
-    def _verify(self) -> None:
-        with self._lock:
-            for witness in self._witnesses:
-                witness.read(witness.size - 1, 1)  # reading the end of a block checks the whole
-            self._is_verified = True

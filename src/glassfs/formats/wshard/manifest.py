@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import sub
@@ -58,10 +58,11 @@ def open_manifest(opening: Opening, index: Index) -> Container:
     own = Episode(index, opening.cache)
     records, facts_of_manifest = _records(own)
     parts: list[Part] = []
-    try:
-        left = [MOST_ENTRIES, MOST_NAME_BYTES, MOST_CHANNELS]
+    left = [MOST_ENTRIES, MOST_NAME_BYTES, MOST_CHANNELS]
+    with ExitStack() as stack:
         for record in records:
             parts.append(_open_part(opening, record, left))
+            stack.callback(parts[-1].source.close)
         if sum(part.source.size for part in parts) <= HASHED_AT_OPENING:
             for part in parts:
                 with _blamed_on(part.record, index.source.name):
@@ -71,10 +72,7 @@ def open_manifest(opening: Opening, index: Index) -> Container:
         for part in parts:
             part.source.seal()
         whole = _Whole(own, parts)
-    except BaseException:
-        for part in parts:
-            part.source.close()
-        raise
+        stack.pop_all()
     root = Group(b"", whole.members, error=whole.error)
     sources = [index.source, *(part.source.file for part in parts)]
     found = facts(own) | facts_of_manifest
@@ -87,30 +85,27 @@ def open_manifest(opening: Opening, index: Index) -> Container:
 
 def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
     """Return the parts in order, checked for continuity, and facts of the manifest."""
+    refused = partial(Refused, source=own.index.source.name)
     with own.json(MANIFEST) as manifest:
         if not isinstance(manifest, dict):
             reason = own.damaged_metadata.get(MANIFEST, "is missing, or is not a JSON object")
-            raise _refused(own, f"is a manifest, but {MANIFEST.decode()} cannot be used: {reason}")
+            raise refused(f"is a manifest, but {MANIFEST.decode()} cannot be used: {reason}")
         listed = manifest.get("chunks") or []
         if not isinstance(listed, list) or len(listed) > MOST_PARTS:
-            raise _refused(own, f"the manifest's chunks are not a list of at most {MOST_PARTS} parts")
+            raise refused(f"the manifest's chunks are not a list of at most {MOST_PARTS} parts")
         described = [_record(entry) for entry in listed]
         if None in described:
-            raise _refused(own, f"entry {described.index(None)} of the manifest does not describe a part")
+            raise refused(f"entry {described.index(None)} of the manifest does not describe a part")
         records = sorted(filter(None, described), key=lambda record: record.number)
         gap = _discontinuity(records, manifest.get("total_chunks"), manifest.get("total_timesteps"))
         if gap is not None:
-            raise _refused(own, gap)
+            raise refused(gap)
         found: dict[str, Any] = {
             key: text(manifest[key]) for key in ("episode_id", "env_id") if isinstance(manifest.get(key), str)
         }
     found["steps"] = sum(record.length for record in records)
     found["parts"] = [text(record.uri) for record in records]
     return records, found
-
-
-def _refused(own: Episode, reason: str) -> Refused:
-    return Refused(reason, own.index.source.name)
 
 
 def _record(entry: Any) -> PartRecord | None:
@@ -160,7 +155,7 @@ def _open_part(opening: Opening, record: PartRecord, left: list[int]) -> Part:
             if index.header.role != WSHARD_ROLE:
                 raise Refused(f"is a Shard container of {index.header.role_name}, not an episode")
             episode = Episode(index, opening.cache)
-            left[:] = map(sub, left, (len(index), index.name_bytes, episode.metadata.channel_count))
+            left[:] = map(sub, left, (len(index), len(index.names), episode.metadata.channel_count))
             if min(left) < 0:
                 raise Refused(
                     f"the parts have more than {MOST_ENTRIES} blocks, {MOST_CHANNELS} channels or {MOST_NAME_BYTES} "
@@ -244,13 +239,11 @@ class _Whole:
 
     def record(self) -> EpisodeRecord:
         """Return the record from the manifest, completed from the first part."""
-        blocks = [(self._own, MANIFEST)]
-        blocks += [(part.episode, block) for part in self._parts[:1] for block in (EPISODE, WSHARD)]
+        first = [part.episode for part in self._parts[:1]]
+        blocks = [(self._own, MANIFEST), *((episode, block) for episode in first for block in (EPISODE, WSHARD))]
         steps = sum(part.record.length for part in self._parts)
-        return EpisodeRecord(blocks, steps, self._rate, lambda: (content.key for content in self._joined), OF_A_PART)
-
-    def _rate(self) -> float:
-        return self._parts[0].episode.rate if self._parts else 0.0
+        names = [content.key for content in self._joined]
+        return EpisodeRecord(blocks, steps, lambda: first[0].rate if first else 0.0, lambda: names, OF_A_PART)
 
     def faults(self) -> Iterator[Fault]:
         yield from faults(self._own)

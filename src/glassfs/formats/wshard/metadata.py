@@ -97,7 +97,10 @@ class Metadata:
         self.names = {key: text(value) for key, value in named.items() if isinstance(value, str)}
         number = described.get("chunk_index")
         self.chunk_index: int | str | None = number if number is None or _is_count(number) else repr(number)[:40]
-        self.length = self._length(described)
+        length = described.get("length_T", described.get("length_t"))
+        if length is not None and not _is_count(length):
+            self._fault("meta/episode", "length_T is not a number of steps")
+        self.length: int | None = length if _is_count(length) else None
         self.rate = rate(described)
         for channel in self._channels(channels):
             self._add_channel(channel if isinstance(channel, dict) else {})
@@ -146,18 +149,15 @@ class Metadata:
             return self._by_id.get(name.removeprefix(b"action/"), []), True
         return ([_CONVENTIONS[name]] if name in _CONVENTIONS else []), False
 
-    def _length(self, described: dict[str, Any]) -> int | None:
-        length = described.get("length_T", described.get("length_t"))
-        if length is not None and not _is_count(length):
-            self._fault("meta/episode", "length_T is not a number of steps")
-            return None
-        return length
-
     def _channels(self, value: Any) -> Iterator[Any]:
         """Return the definitions of channels."""
         listed: Any = []
         if isinstance(value, dict):
-            listed = value.get("channels") if "channels" in value else _legacy(value)
+            # Only the Go reader supports a map from block to definition.
+            listed = value.get("channels") if "channels" in value else [
+                {**channel, "signal_block": name} for name, channel in value.items()
+                if isinstance(channel, dict) and "dtype" in channel
+            ]
             if listed is not None and not isinstance(listed, list):
                 self._fault("meta/channels", "has no list of channels")
         elif value is not None:
@@ -199,14 +199,6 @@ def rate(block: Any) -> float | None:
 
 def _positive(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and 0 < value < LARGEST else None
-
-
-def _legacy(channels: dict[str, Any]) -> list[Any]:
-    """Return as a list the map from block to definition that only the Go reader supports."""
-    return [
-        {**channel, "signal_block": name} for name, channel in channels.items()
-        if isinstance(channel, dict) and "dtype" in channel
-    ]
 
 
 def _add(found: dict[bytes, list[Description]], name: str, channel: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ descriptions against sizes, and the identity block of later writers (§16).
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, pairwise
@@ -95,8 +96,7 @@ def _fnv1a(name: str) -> int:
     """Return the 64-bit hash that the TypeScript writer stores: FNV-1a over UTF-16 units."""
     value = 14695981039346656037
     units = name.encode("utf-16-le", "surrogatepass")
-    for position in range(0, len(units), 2):
-        unit = int.from_bytes(units[position : position + 2], "little")
+    for unit in struct.unpack(f"<{len(units) // 2}H", units):
         value = (value ^ unit) * 1099511628211 & 0xFFFF_FFFF_FFFF_FFFF
     return value
 

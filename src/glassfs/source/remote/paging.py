@@ -218,12 +218,12 @@ class PageCache:
     def _not_on_disk(self, pages: Sequence[Page]) -> Sequence[Page]:
         """Settle the pages that are on disk and return the others."""
         of = pages[0].object
-        if self._disk is None or not of.facts.has_strong_etag:
+        if self._disk is None:
             return pages
         missing = []
         for page in pages:
             data = self._disk.get(of.identity, of.facts.etag, page.number, page.size)
-            if data is None or len(data) != page.size:
+            if data is None:
                 missing.append(page)
             else:
                 self._settle([(page, data)])
@@ -252,7 +252,9 @@ class PageCache:
             for page, data in found:
                 if page.is_settled:  # its reader has timed out
                     continue
-                if is_new and self._can_write(page):
+                # Without a strong ETag the disk cache takes nothing; what would wait too long is not written.
+                can_write = self._disk is not None and page.object.facts.has_strong_etag
+                if is_new and can_write and self._unwritten + page.size <= self._pool.budget // 2:
                     self._unwritten += page.size
                     self._pool.acquire(page)
                     to_write.append((page, data))
@@ -260,11 +262,6 @@ class PageCache:
             self._pool.trim()
         for page, data in to_write:
             _run(self._writer, partial(self._write, page, data))
-
-    def _can_write(self, page: Page) -> bool:
-        """Return whether to write a page to disk: not if the disk lags behind too far."""
-        has_disk = self._disk is not None and page.object.facts.has_strong_etag
-        return has_disk and self._unwritten + page.size <= self._pool.budget // 2
 
     def _write(self, page: Page, data: bytes) -> None:
         try:
@@ -305,7 +302,6 @@ class PagedObject:
     def __init__(self, cache: PageCache, pages: ObjectPages) -> None:
         self._cache = cache
         self._pages = pages
-        self._is_closed = False
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         """Fill ``buffers`` (bytes, writable) one after another with the bytes from ``offset`` on.
@@ -333,10 +329,8 @@ class PagedObject:
             offset = until
 
     def close(self) -> None:
-        """Stop reading ahead. Pages stay cached; the object can still be read."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._cache.leave(self._pages)
+        """Stop reading ahead; called once. Pages stay cached."""
+        self._cache.leave(self._pages)
 
 
 class Reading:

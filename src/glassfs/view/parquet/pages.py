@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from glassfs.codec import thrift
 from glassfs.codec.thrift import i32, varint
-from glassfs.content import Computed, Concatenated, Data, Made, Parted, Regular, Slice
+from glassfs.content import Concatenated, Data, Made, Memory, Parted, Regular, Slice
 from glassfs.content.data import PIECE, SizedData
 from glassfs.errors import TooLarge
 from glassfs.view.parquet.kinds import Kind
@@ -35,11 +35,6 @@ def page_header(size: int, entries: int) -> bytes:
 
 
 HEADER = len(page_header(0, 0))
-
-
-def page(entries: int, size: int, parts: Sequence[Data]) -> Data:
-    """Return a page whose body, ``size`` bytes in all, is ``parts``; the header is made only if it is read."""
-    return Concatenated([Computed(HEADER, lambda: page_header(size, entries)), *parts])
 
 
 def levels_head(size: int, bits: int = 1) -> bytes:
@@ -120,7 +115,8 @@ class FlatPages(EvenPages):
         first, rows = self.rows_of(number)
         start, size = self._body(first), self._body(rows)
         if offset < HEADER:
-            page(rows, size, [Slice(self._values, start, size)]).read_into(buffer, offset)
+            header = Memory(page_header(size, rows))
+            Concatenated([header, Slice(self._values, start, size)]).read_into(buffer, offset)
         else:
             self._values.read_into(buffer, start + offset - HEADER)
 

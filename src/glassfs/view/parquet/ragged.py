@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import struct
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from glassfs.view.parquet.pages import (
     Pages,
     demand_possible,
     levels_head,
-    page,
+    page_header,
     rows_for,
 )
 
@@ -122,10 +123,6 @@ class RaggedPages(Pages):
         return self._offsets.rows
 
     @property
-    def bounds(self) -> Sequence[int]:
-        return _Bounds(self)
-
-    @property
     def size(self) -> int:
         return self._position(self.rows, self._offsets.total) if self.rows else 0
 
@@ -133,12 +130,20 @@ class RaggedPages(Pages):
         return self._position(row, self._offsets.at(row)) if row else 0
 
     def part_at(self, offset: int) -> tuple[int, int, int]:
-        number, start, end = last = self._last
+        number, start, end = self._last
         if not start <= offset < end:
-            is_next = start < offset == end
-            last = (number + 1, end, self.bounds[number + 2]) if is_next else super().part_at(offset)
-            self._last = last
-        return last
+            if start < offset == end:
+                number, start = number + 1, end
+            else:
+                pages = range(-(-self.rows // self.rows_a_page))
+                number = bisect_right(pages, offset, key=self._page_start) - 1
+                start = self._page_start(number)
+            end = self._page_start(number + 1)
+            self._last = number, start, end
+        return number, start, end
+
+    def _page_start(self, number: int) -> int:
+        return self.start(min(number * self.rows_a_page, self.rows))
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         row = number * self.rows_a_page
@@ -146,7 +151,8 @@ class RaggedPages(Pages):
         parts = self._body(row, offsets)
         size = sum(part.size for part in parts)
         demand_possible(size)
-        page(self._entries(offsets), size, parts).read_into(buffer, offset)
+        header = Computed(HEADER, lambda: page_header(size, self._entries(offsets)))
+        Concatenated([header, *parts]).read_into(buffer, offset)
 
     @abstractmethod
     def _position(self, row: int, offset: int) -> int:
@@ -159,21 +165,6 @@ class RaggedPages(Pages):
     @abstractmethod
     def _body(self, row: int, offsets: NDArray[Any]) -> Sequence[Data]:
         """Return what follows the header of the page that begins with ``row``."""
-
-
-class _Bounds(Sequence[int]):
-    """Where pages begin, and the end; each takes reading one offset."""
-
-    def __init__(self, pages: RaggedPages) -> None:
-        self._pages = pages
-
-    def __len__(self) -> int:
-        return -(-self._pages.rows // self._pages.rows_a_page) + 1
-
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self._pages.start(min(index * self._pages.rows_a_page, self._pages.rows))
 
 
 class TextPages(RaggedPages):
@@ -199,35 +190,39 @@ class TextPages(RaggedPages):
 
 
 class _Rows(Parted):
-    """The rows of a page of text. A part is a long row, or a run of others of about ``PIECE`` bytes."""
+    """The rows of a page of text. A part is a long row, or a run of others of at most ``PIECE`` bytes."""
 
     def __init__(self, text: Data, offsets: NDArray[Any], is_text: bool) -> None:
         import numpy as np
 
         self._text, self._offsets, self._is_text = text, offsets, is_text
         self._starts = offsets - offsets[0] + 4 * np.arange(len(offsets))
-        long = np.flatnonzero(np.diff(offsets) > LONG)
-        pieces = np.searchsorted(self._starts, np.arange(0, self._starts[-1], PIECE))
-        self._firsts = np.unique(np.concatenate([pieces, long, long + 1, [len(offsets) - 1]])).tolist()
-        self._bounds: list[int] = self._starts[self._firsts].tolist()
 
     @property
-    def bounds(self) -> Sequence[int]:
-        return self._bounds
+    def size(self) -> int:
+        return int(self._starts[-1])
+
+    def part_at(self, offset: int) -> tuple[int, int, int]:
+        """Return the first row of a part instead of its number: the row that has the byte."""
+        import numpy as np
+
+        first = int(self._starts.searchsorted(offset, "right")) - 1
+        start = int(self._starts[first])
+        end = int(self._starts.searchsorted(start + PIECE, "right")) - 1
+        long = np.flatnonzero(np.diff(self._offsets[first : end + 1]) > LONG)
+        if len(long):
+            end = first + int(long[0])
+        return first, start, int(self._starts[max(first + 1, end)])
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        first = self._firsts[number]
-        size = int(self._offsets[first + 1] - self._offsets[first])
+        first, size = int(self._offsets[number]), int(self._offsets[number + 1] - self._offsets[number])
         if size > LONG:
-            text: Data = Slice(self._text, int(self._offsets[first]), size)
+            text: Data = Slice(self._text, first, size)
             text = _Marked(text) if self._is_text else text
             Concatenated([Memory(struct.pack("<I", size)), text]).read_into(buffer, offset)
             return
-        begin = self._bounds[number] + offset
-        first = int(self._starts.searchsorted(begin, "right")) - 1
-        end = int(self._starts.searchsorted(begin + len(buffer)))
-        inside = begin - int(self._starts[first])
-        buffer[:] = self._made(self._offsets[first : end + 1])[inside : inside + len(buffer)]
+        end = int(self._starts.searchsorted(self._starts[number] + offset + len(buffer)))
+        buffer[:] = self._made(self._offsets[number : end + 1])[offset : offset + len(buffer)]
 
     def _made(self, offsets: NDArray[Any]) -> memoryview:
         """Return whole rows, none of them long."""
@@ -320,38 +315,39 @@ class ListPages(RaggedPages):
         return int(offsets[-1] - offsets[0]) + int((offsets[1:] == offsets[:-1]).sum())
 
     def _body(self, row: int, offsets: NDArray[Any]) -> Sequence[Data]:
-        import numpy as np
-
         begin, end = int(offsets[0]), int(offsets[-1])
         size = self._level_bytes(1, row + len(offsets) - 1, end) - self._level_bytes(0, row, begin)
-        entries = self._entries(offsets)
-        lengths = np.diff(offsets)
-        firsts = np.cumsum(np.maximum(lengths, 1)) - np.maximum(lengths, 1)
         head = Computed(LEVELS_HEAD, lambda: levels_head(size))
         width = self._value_bytes(1, end) - self._value_bytes(0, begin)
         return [
-            head, _Levels(size, entries, firsts), head, _Levels(size, entries, firsts[lengths == 0]),
+            head, _Levels(size, offsets, is_value=False), head, _Levels(size, offsets, is_value=True),
             Bits(self._values, begin, end - begin, width) if self._kind.is_bits
             else Slice(self._values, begin * self._kind.width, width),
         ]
 
 
 class _Levels(SizedData, Made):
-    """``size`` bytes of levels of one bit: 1 for each of ``entries`` but those at ``zeros``, which rise; then 0."""
+    """``size`` bytes of levels of one bit for each entry of a page, then 0.
+
+    A bit says whether the entry continues a row, or if ``is_value``, whether it has a value.
+    """
 
     unit = 1
     at_once = PIECE // 8
 
-    def __init__(self, size: int, entries: int, zeros: NDArray[Any]) -> None:
+    def __init__(self, size: int, offsets: NDArray[Any], is_value: bool) -> None:
         super().__init__(size)
-        self._entries, self._zeros = entries, zeros
+        self._offsets, self._is_value = offsets, is_value
 
     def make(self, first: int, count: int) -> bytes:
         import numpy as np
 
+        lengths = np.diff(self._offsets)
+        ends = np.cumsum(np.maximum(lengths, 1))
+        zeros = (ends - np.maximum(lengths, 1))[lengths == 0 if self._is_value else slice(None)]
         begin, end = 8 * first, 8 * (first + count)
         levels = np.zeros(end - begin, np.uint8)
-        levels[: max(0, self._entries - begin)] = 1
-        a, b = np.searchsorted(self._zeros, (begin, end))
-        levels[self._zeros[a:b] - begin] = 0
+        levels[: max(0, int(ends[-1]) - begin)] = 1
+        a, b = np.searchsorted(zeros, (begin, end))
+        levels[zeros[a:b] - begin] = 0
         return np.packbits(levels, bitorder="little").tobytes()
