@@ -17,23 +17,16 @@ class LRU(Generic[Key, Value]):
     The weight of an entry is 1 unless given: with default weights ``limit`` is a number of entries. The most recently
     added entry stays even if it alone exceeds the limit; callers that do not want that check the weight first.
 
-    ``evicted`` is called with key and value of each entry dropped for others, after the lock was released. Values are
-    never None.
+    Values are never None.
     """
 
-    def __init__(
-        self, limit: int, most: int | None = None, evicted: Callable[[Key, Value], object] | None = None,
-    ) -> None:
+    def __init__(self, limit: int, most: int | None = None) -> None:
         self.limit = limit
         self._most = most
-        self._evicted = evicted
         # Reentrant: releasing a value may run a callback of a weak reference that drops another entry.
         self._lock = threading.RLock()
         self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._weight = 0
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._entries
 
     @property
     def weight(self) -> int:
@@ -60,8 +53,7 @@ class LRU(Generic[Key, Value]):
             self._remove(key)
             self._entries[key] = value, weight
             self._weight += weight
-            evicted = self._evict()
-        return self._reported(evicted)
+            return self._evict()
 
     def reweigh(self, key: Key, weight: int) -> list[tuple[Key, Value]]:
         """Change the weight of an entry, if it is still here; return the entries that were evicted for it."""
@@ -71,22 +63,21 @@ class LRU(Generic[Key, Value]):
                 return []
             self._entries[key] = entry[0], weight
             self._weight += weight - entry[1]
-            evicted = self._evict()
-        return self._reported(evicted)
+            return self._evict()
 
     def pop(self, key: Key) -> Value | None:
-        """Remove an entry and return its value, or return None. ``evicted`` is not called."""
+        """Remove an entry and return its value, or return None."""
         with self._lock:
             return self._remove(key)
 
     def pop_where(self, is_meant: Callable[[Key], bool]) -> list[Value]:
-        """Remove all entries whose keys match, and return their values. ``evicted`` is not called."""
+        """Remove all entries whose keys match, and return their values."""
         with self._lock:
             entries = [self._remove(key) for key in list(self._entries) if is_meant(key)]
         return [value for value in entries if value is not None]
 
     def clear(self) -> None:
-        """Remove all entries. ``evicted`` is not called."""
+        """Remove all entries."""
         with self._lock:
             entries, self._entries = self._entries, OrderedDict()
             self._weight = 0
@@ -112,10 +103,4 @@ class LRU(Generic[Key, Value]):
             key, (value, weight) = self._entries.popitem(last=False)
             self._weight -= weight
             evicted.append((key, value))
-        return evicted
-
-    def _reported(self, evicted: list[tuple[Key, Value]]) -> list[tuple[Key, Value]]:
-        if self._evicted is not None:
-            for key, value in evicted:
-                self._evicted(key, value)
         return evicted

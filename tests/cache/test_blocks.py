@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -98,17 +97,6 @@ def test_tiny_block_is_cached_once_however_many_make_it() -> None:
     assert read(cache, block, 0, 10) == b"\7" * 10
     assert block.wholes == made
     assert cache.used == 100
-
-
-def test_slow_block_does_not_delay_others() -> None:
-    cache, slow = BlockCache(1 << 20), Gated(1, 100)
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(read, cache, slow, 0, 1)
-        wait_for(slow.entered)
-        assert read(cache, Block(2, 100), 0, 1) == b"\2"
-        assert not waiting.done()
-        slow.gate.set()
-        assert waiting.result(60) == b"\1"
 
 
 def test_lack_of_memory_is_not_cached() -> None:
@@ -223,21 +211,6 @@ def test_all_caches_share_their_threads() -> None:
         cache.prefetch(Block(number, 100))
     wait_until(lambda: all(cache.used == 100 for cache in caches))
     assert sum(thread.name == "glassfs-ahead" for thread in threading.enumerate()) <= CORES
-
-
-def test_forked_process_decodes_ahead_as_well() -> None:
-    cache = BlockCache(1 << 20)
-    cache.prefetch(Block(1, 100))
-    wait_until(lambda: cache.used == 100)
-    child = os.fork()
-    if child == 0:
-        try:
-            cache.prefetch(Block(2, 100))
-            wait_until(lambda: cache.used == 200)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 # Cores

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sqlite3
 import stat
@@ -166,42 +165,27 @@ def test_damaged_file_is_thrown_away(folder: Path, harm: Callable[[Path], None])
     catalogue.close()
 
 
-def of_another_user(folder: Path) -> None:
-    folder.mkdir(mode=0o700)
-    os.chown(folder, 54321, 54321)
-
-
-def writable_by_all(folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o777)
-
-
 def link_to_a_folder(folder: Path) -> None:
     other = folder.with_name("other")
     other.mkdir(mode=0o700)
     folder.symlink_to(other)
 
 
-def plain_file(folder: Path) -> None:
-    folder.write_bytes(b"")
+UNTRUSTED: dict[str, Callable[[Path], object]] = {
+    "of another user": lambda folder: (folder.mkdir(mode=0o700), os.chown(folder, 54321, 54321)),
+    "writable by all": lambda folder: (folder.mkdir(), folder.chmod(0o777)),
+    "a link": link_to_a_folder,
+    "a plain file": lambda folder: folder.write_bytes(b""),
+    "in a folder writable by all": lambda folder: folder.parent.chmod(0o777),
+    "with a folder instead of the file": lambda folder: (folder / FILE).mkdir(parents=True),
+}
 
 
-def parent_writable_by_all(folder: Path) -> None:
-    folder.parent.chmod(0o777)
-
-
-def a_folder_instead_of_the_file(folder: Path) -> None:
-    (folder / FILE).mkdir(parents=True)
-
-
-@pytest.mark.parametrize("make", [
-    of_another_user, writable_by_all, link_to_a_folder, plain_file, parent_writable_by_all,
-    a_folder_instead_of_the_file,
-])
-def test_untrusted_folder_is_not_used(folder: Path, make: Callable[[Path], None]) -> None:
-    if make is of_another_user and os.geteuid() != 0:
+@pytest.mark.parametrize("kind", UNTRUSTED)
+def test_untrusted_folder_is_not_used(folder: Path, kind: str) -> None:
+    if kind == "of another user" and os.geteuid() != 0:
         pytest.skip("giving a folder to another user takes root")
-    make(folder)
+    UNTRUSTED[kind](folder)
     assert not is_usable(folder)
     assert not [path for path in folder.parent.rglob(f"{FILE}*") if path.is_file()]
 
@@ -237,19 +221,6 @@ def test_least_recently_used_values_are_evicted(folder: Path, monkeypatch: pytes
     left = catalogue.find([b"%d" % number for number in range(100)])
     assert b"99" in left and b"1" not in left and 20 < len(left) < 60
     catalogue.close()
-
-
-def test_forked_process_can_use_it(folder: Path) -> None:
-    catalogue = Catalogue(str(folder))
-    catalogue.put({b"key": parts(b"data")})
-    assert catalogue.find([b"key"])
-    process = multiprocessing.get_context("fork").Process(
-        target=lambda: os._exit(0 if catalogue.find([b"key"]) else 1),
-    )
-    process.start()
-    process.join()
-    catalogue.close()
-    assert process.exitcode == 0
 
 
 def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,11 @@ def content(number: int, size: int = BLOCK) -> bytes:
     return random.Random(number).randbytes(size)
 
 
+def fill(cache: DiskCache, numbers: range) -> None:
+    for number in numbers:
+        cache.put("key", "tag", number, content(number))
+
+
 def blocks(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("??/*") if len(path.name) == 32)
 
@@ -209,8 +214,7 @@ def test_mtime_in_the_future_does_not_keep_a_block(folder: Path) -> None:
     cache = opened(folder, BUDGET)
     cache.put("key", "tag", 0, content(0))
     os.utime(blocks(folder)[0], (2**33, 2**33))
-    for number in range(1, 40):
-        cache.put("key", "tag", number, content(number))
+    fill(cache, range(1, 40))
     assert cached(cache, range(40))[0] > 20
 
 
@@ -251,8 +255,7 @@ def test_budget_holds_with_many_threads(small_disk: Path, scale: Scale, is_each_
 
 def test_smaller_budget_holds_from_the_first_block_on(folder: Path) -> None:
     cache = opened(folder)
-    for number in range(60):
-        cache.put("key", "tag", number, content(number))
+    fill(cache, range(60))
     cache.close()
     assert taken(folder) > 3 * BUDGET
     cache = opened(folder, BUDGET)
@@ -278,8 +281,7 @@ def test_files_missing_from_the_index_are_counted(
 ) -> None:
     """After a crash of the machine, or without the index, the cache counts the files."""
     cache = opened(folder)
-    for number in range(60):
-        cache.put("key", "tag", number, content(number))
+    fill(cache, range(60))
     cache.close()
     if is_lost:
         (folder / INDEX).unlink()

@@ -24,7 +24,7 @@ from glassfs.persistent.files import HEADER, NEW
 from glassfs.source.remote.disk import LEAST, DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, LARGE, blocks, cached, content, opened, taken
+from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, LARGE, blocks, cached, content, fill, opened, taken
 
 SMALL = content(1, 64)
 
@@ -131,8 +131,7 @@ def test_random_damage_of_the_index_gives_no_wrong_bytes(folder: Path, scale: Sc
 @pytest.mark.usefixtures("no_pause")
 def test_index_removed_in_use_is_made_again(folder: Path) -> None:
     cache = opened(folder, BUDGET)
-    for number in range(12):
-        cache.put("key", "tag", number, content(number))
+    fill(cache, range(12))
     for path in folder.glob("index*"):
         path.unlink()
     for number in range(12, 40):
@@ -290,8 +289,7 @@ def test_full_disk_is_logged_once_and_passes(
 ) -> None:
     folder = small_disk / "cache"
     cache = opened(folder)
-    for number in range(100):
-        cache.put("key", "tag", number, content(number))
+    fill(cache, range(100))
     there = cached(cache, range(100))
     assert there == list(range(len(there))) and len(there) > 20
     assert not list(folder.glob(f"{NEW}*"))
@@ -312,8 +310,7 @@ def test_full_disk_is_logged_once_and_passes(
 def test_full_disk_evicts_nothing(small_disk: Path) -> None:
     """What could not be written is not counted: nothing goes for it."""
     cache = opened(small_disk / "cache", 3 << 20)
-    for number in range(200):
-        cache.put("key", "tag", number, content(number))
+    fill(cache, range(200))
     there = cached(cache, range(200))
     assert there[:20] == list(range(20))
     (small_disk / "other").write_bytes(b"")

@@ -18,10 +18,9 @@ import pytest
 from glassfs.persistent import cache as cache_module
 from glassfs.persistent import files as files_module
 from glassfs.persistent.files import NEW
-from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, blocks, cached, content, opened, taken, used
+from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, blocks, cached, content, fill, opened, taken, used
 from tests.waiting import wait_for, wait_until
 
 WRITER = """
@@ -88,8 +87,7 @@ def test_killed_writers_leave_whole_blocks_within_budget(folder: Path, scale: Sc
             assert cache.facts(f"key {number}") in (None, Facts(number, "tag", 0))
         cache.put("key", "tag", 0, content(0))
         assert taken(folder) <= BUDGET
-        for number in range(30):
-            cache.put("key", "tag", number, content(number))
+        fill(cache, range(30))
         assert cached(cache, range(30))[-2:] == [28, 29]
         cache.close()
 
@@ -181,30 +179,8 @@ def test_unfinished_files_of_dead_processes_are_evicted(folder: Path) -> None:
     assert not (folder / f"{NEW}dead").exists()
 
 
-def check_fork(cache: DiskCache, join: Callable[[], None]) -> None:
-    """Write a block in a forked process, ``join``, write one here, and find all three."""
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            cache.put("key", "tag", 1, content(1))
-            status = 0 if cached(cache, range(3)) == [0, 1] else 2
-            cache.close()
-        finally:
-            os._exit(status)
-    join()
-    assert os.waitpid(child, 0)[1] == 0
-    cache.put("key", "tag", 2, content(2))
-    assert cached(cache, range(4)) == [0, 1, 2]
-
-
-def test_forked_process_uses_the_cache(folder: Path) -> None:
-    cache = opened(folder)
-    cache.put("key", "tag", 0, content(0))
-    check_fork(cache, lambda: None)
-
-
 def test_fork_waits_for_threads_that_change_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both processes use the cache afterwards."""
     monkeypatch.setattr(cache_module, "LOCK_TIMEOUT_SECONDS", 60)
     cache = opened(folder)
     is_inside, is_forking = threading.Event(), threading.Event()
@@ -218,7 +194,19 @@ def test_fork_waits_for_threads_that_change_the_index(folder: Path, monkeypatch:
     thread = threading.Thread(target=cache.put, args=("key", "tag", 0, content(0)))
     thread.start()
     wait_for(is_inside)
-    check_fork(cache, thread.join)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            cache.put("key", "tag", 1, content(1))
+            status = 0 if cached(cache, range(3)) == [0, 1] else 2
+            cache.close()
+        finally:
+            os._exit(status)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    cache.put("key", "tag", 2, content(2))
+    assert cached(cache, range(4)) == [0, 1, 2]
 
 
 def test_locked_index_delays_no_reader(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -35,10 +35,7 @@ def until_readable(shown: Path, expected: bool = True) -> None:
     as_user(wait_until, lambda: can_open(shown) == expected, patience=2 * SECONDS)
 
 
-# S4: containers of several files
-
-
-# Owner and mode of the manifest, owner and mode of its second part, mode shown.
+# S4: containers of several files. Owner and mode of the manifest, owner and mode of its second part, mode shown.
 SEVERAL_FILES = (
     (ROOT, 0o644, ROOT, 0o640, 0o440),
     (ROOT, 0o640, ROOT, 0o604, 0o400),

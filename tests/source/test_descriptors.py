@@ -159,14 +159,6 @@ def test_sources_close_theirs_when_none_is_left(
         descriptors.opened(open_one)
 
 
-def test_other_errors_are_raised() -> None:
-    def open_one() -> int:
-        raise FileNotFoundError(errno.ENOENT, "none")
-
-    with pytest.raises(FileNotFoundError):
-        descriptors.opened(open_one)
-
-
 PROGRAM = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

@@ -214,16 +214,6 @@ def test_a_deleted_folder_is_reported_once(
         assert listener.count(("a", "b"), "") == 1
 
 
-def test_a_deleted_root_is_reported(store: LocalStore, root: Path, listener: Listener) -> None:
-    """The store itself has it open."""
-    assert store.watch((), listener)
-    shutil.rmtree(root)
-    listener.hears((), "")
-    assert not store.watch((), listener)
-    root.mkdir()
-    watches_again(store, (), listener)
-
-
 def test_a_folder_replaced_during_watch_is_not_watched(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -63,7 +63,7 @@ class Target:
         self._existing = existing
         self._kept = kept
         self._root = root
-        self._folders: LRU[str, int] = LRU(KEPT_FOLDERS, evicted=lambda path, descriptor: os.close(descriptor))
+        self._folders: LRU[str, int] = LRU(KEPT_FOLDERS)
 
     def close(self) -> None:
         for descriptor in (*(descriptor for _, descriptor in self._folders.items()), self._root):
@@ -167,15 +167,14 @@ class Target:
         """Return the descriptor of an existing folder, opened component by component from an open one."""
         missing: list[str] = []
         known = path
-        while known and known not in self._folders:
+        while (descriptor := self._folders.get(known) if known else self._root) is None:
             known, _, name = known.rpartition("/")
             missing.append(name)
-        above = self._folders.get(known)
-        descriptor = self._root if above is None else above
         for name in reversed(missing):
             known = f"{known}/{name}"
             descriptor = self._entered(descriptor, _component(name))
-            self._folders.put(known, descriptor)
+            for _, unused in self._folders.put(known, descriptor):
+                os.close(unused)
         return descriptor
 
     def _entered(self, above: int, name: bytes) -> int:

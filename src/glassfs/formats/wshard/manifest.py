@@ -85,30 +85,27 @@ def open_manifest(opening: Opening, index: Index) -> Container:
 
 def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
     """Return the parts in order, checked for continuity, and facts of the manifest."""
+    refused = partial(Refused, source=own.index.source.name)
     with own.json(MANIFEST) as manifest:
         if not isinstance(manifest, dict):
             reason = own.damaged_metadata.get(MANIFEST, "is missing, or is not a JSON object")
-            raise _refused(own, f"is a manifest, but {MANIFEST.decode()} cannot be used: {reason}")
+            raise refused(f"is a manifest, but {MANIFEST.decode()} cannot be used: {reason}")
         listed = manifest.get("chunks") or []
         if not isinstance(listed, list) or len(listed) > MOST_PARTS:
-            raise _refused(own, f"the manifest's chunks are not a list of at most {MOST_PARTS} parts")
+            raise refused(f"the manifest's chunks are not a list of at most {MOST_PARTS} parts")
         described = [_record(entry) for entry in listed]
         if None in described:
-            raise _refused(own, f"entry {described.index(None)} of the manifest does not describe a part")
+            raise refused(f"entry {described.index(None)} of the manifest does not describe a part")
         records = sorted(filter(None, described), key=lambda record: record.number)
         gap = _discontinuity(records, manifest.get("total_chunks"), manifest.get("total_timesteps"))
         if gap is not None:
-            raise _refused(own, gap)
+            raise refused(gap)
         found: dict[str, Any] = {
             key: text(manifest[key]) for key in ("episode_id", "env_id") if isinstance(manifest.get(key), str)
         }
     found["steps"] = sum(record.length for record in records)
     found["parts"] = [text(record.uri) for record in records]
     return records, found
-
-
-def _refused(own: Episode, reason: str) -> Refused:
-    return Refused(reason, own.index.source.name)
 
 
 def _record(entry: Any) -> PartRecord | None:

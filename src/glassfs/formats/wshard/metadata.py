@@ -153,7 +153,11 @@ class Metadata:
         """Return the definitions of channels."""
         listed: Any = []
         if isinstance(value, dict):
-            listed = value.get("channels") if "channels" in value else _legacy(value)
+            # Only the Go reader supports a map from block to definition.
+            listed = value.get("channels") if "channels" in value else [
+                {**channel, "signal_block": name} for name, channel in value.items()
+                if isinstance(channel, dict) and "dtype" in channel
+            ]
             if listed is not None and not isinstance(listed, list):
                 self._fault("meta/channels", "has no list of channels")
         elif value is not None:
@@ -195,14 +199,6 @@ def rate(block: Any) -> float | None:
 
 def _positive(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and 0 < value < LARGEST else None
-
-
-def _legacy(channels: dict[str, Any]) -> list[Any]:
-    """Return as a list the map from block to definition that only the Go reader supports."""
-    return [
-        {**channel, "signal_block": name} for name, channel in channels.items()
-        if isinstance(channel, dict) and "dtype" in channel
-    ]
 
 
 def _add(found: dict[bytes, list[Description]], name: str, channel: dict[str, Any]) -> None:
