@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
@@ -138,13 +139,18 @@ def test_identity_distinguishes_users_without_secrets() -> None:
 
 @pytest.fixture
 def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hostile]]:
-    fsspec.register_implementation("hostile", Hostile, clobber=True)
+    class Own(Hostile):
+        """Threads abandoned by one test must not count as requests of another."""
+
+        connections: ClassVar[list[dict[str, Any]]] = []
+        asked: ClassVar[list[str]] = []
+
+    fsspec.register_implementation("hostile", Own, clobber=True)
     monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.0001)
-    Hostile.reset()
-    yield Hostile
-    if Hostile.hangs is not None:
-        Hostile.hangs.set()
-    Hostile.reset()
+    Own.reset()
+    yield Own
+    if Own.hangs is not None:
+        Own.hangs.set()
     _registry.pop("hostile")
 
 
