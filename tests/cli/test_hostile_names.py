@@ -77,9 +77,14 @@ def test_errors_about_damaged_containers_are_harmless(command: str, tmp_path: Pa
 
 
 def test_a_hostile_command_line_is_one_line() -> None:
-    for words in ([NAME], ["ls", f"--{NAME}"], ["export", NAME], ["tree", "-L", NAME, "x"], ["cat", NAME]):
+    for words in (
+        [NAME], ["ls", f"--{NAME}"], ["export", NAME], ["tree", "-L", NAME, "x"], ["cat", NAME], ["ls"],
+        ["tree", "-L", "0", "x"],
+    ):
         done = run(*words)
         assert (done.status, done.output, len(done.errors)) == (2, b"", 1)
+        assert done.errors[0].startswith("glassfs: ")
+    assert run().status == 2
 
 
 def test_errors_of_an_export_are_harmless(hostile: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from writers.kinodb import KinoWriter
 from glassfs.content import Array, Image, Series, members_of
 from glassfs.errors import Refused, Unrecognised
 from glassfs.formats.kinodb import FORMAT, episode
-from glassfs.tree import Directory, File, Node, Tree
+from glassfs.tree import File, Node
 from glassfs.tree.build import container_root
 from tests.formats.kinodb_files import (
     ARRAYS,
@@ -36,7 +36,7 @@ from tests.formats.kinodb_files import (
     written,
 )
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, walk
-from tests.tree.trees import facts_of_nodes, origin
+from tests.tree.trees import origin
 
 DATA = Path(__file__).parents[1] / "data/kinodb"
 
@@ -253,12 +253,3 @@ def test_scanning_reads_heads_not_pixels(large: Path) -> None:
 ])
 def test_samples_of_the_real_writer_have_no_faults(name: str) -> None:
     assert list(open_path(DATA / f"{name}.kdb").check()) == []
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("*.kdb")))
-def test_listings_have_the_facts_of_nodes(name: str) -> None:
-    root = container_root(open_path(DATA / name).root, origin())
-    tree = Tree(lambda: root)
-    for folder in [root, *(node for _, node in tree.walk() if isinstance(node, Directory))]:
-        for start, stop in ((0, folder.count), (1, 3), (2, folder.count + 5), (folder.count, folder.count + 1)):
-            assert list(folder.facts(start, stop)) == facts_of_nodes(folder, start, stop)

@@ -15,7 +15,7 @@ from PIL.PngImagePlugin import PngImageFile
 from writers.kinodb import Frame, Stored, jpeg, png
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Series
+from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Series, Video
 from glassfs.errors import Unavailable
 from glassfs.formats.kinodb.images import decoded_size
 from tests.formats.kinodb_files import (
@@ -100,6 +100,22 @@ def test_images_as_long_as_their_raw_pixels(tmp_path: Path) -> None:
     assert isinstance(shown["head cut/000000"], Image)
     assert isinstance(shown["pixels cut/000000"], Image)
     assert isinstance(shown["other size/000000"], EncodedImage)  # cut too, but not raw pixels either: stored bytes
+
+
+def test_videos_classify_frames_like_the_tree(tmp_path: Path) -> None:
+    """Raw pixels that begin like a signature are raw; an encoded image as long as its pixels is encoded."""
+    photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
+    shots: list[Frame] = [
+        {"c": Stored((b"\xff\xd8\xff" + bytes(range(72)))[:72], 6, 4)}, {"c": FRONT},
+        {"c": Stored((b"\x89PNG\r\n\x1a\n" + bytes(range(72)))[:72], 6, 4)}, {"c": Stored(png(FRONT), 6, 4)},
+        {"c": Stored(photo, len(photo), 1, 1)}, {"c": Stored(photo[:60], 60, 1, 1)}, {"c": Stored(photo[:70], 6, 4)},
+    ]
+    count = len(shots)
+    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
+    (video,) = [member.content for member in group.members() if isinstance(member.content, Video)]
+    frames = [(type(member.content), member.content.key) for member in images_of(group)]
+    assert [kind for kind, _ in frames] == [Image, Image, Image, EncodedImage, EncodedImage, Image, EncodedImage]
+    assert [(type(video.frame(number)), video.frame(number).key) for number in range(count)] == frames
 
 
 def test_signatures_end_with_the_data(tmp_path: Path) -> None:
