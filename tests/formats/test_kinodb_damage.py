@@ -24,7 +24,6 @@ from tests.formats.kinodb_files import (
     ARRAYS,
     FRAME_COUNT,
     FRONT,
-    array_of,
     document,
     faults,
     floats,
@@ -38,7 +37,7 @@ from tests.formats.kinodb_files import (
     with_images,
     written,
 )
-from tests.helpers import CountingSource, open_bytes, open_path, opening
+from tests.helpers import CountingSource, open_bytes, open_path, opening, values_of
 from tests.tree.trees import origin
 
 
@@ -97,7 +96,7 @@ def test_surplus_of_the_state_action_section(good: bytearray) -> None:
     length = index_entry(good, 0).actions_length
     for surplus in (1, 2, 3, 7, 50):
         changed = patched(good, 0, actions_length=length + surplus)
-        assert array_of(changed, "episodes/0/state").tolist() == floats(4, 2).tolist()
+        assert values_of(one(changed, "episodes/0/state")).tolist() == floats(4, 2).tolist()
         assert any("undescribed bytes" in fault for fault in faults(changed))
     for surplus in (4, 28):
         assert damaged(patched(good, 0, actions_length=length + surplus)) == all_of(*ARRAYS)

@@ -17,19 +17,17 @@ from tests.formats.exercise import peak_memory
 from tests.formats.test_fuzz import ARRAY, fill
 from tests.formats.test_fuzz import sound as sound_named
 from tests.formats.wshard_files import (
-    array_of,
     blocks_of,
     entry_of,
     faults_of,
     header_of,
     made,
-    only,
     raw_of,
     state,
     with_entry,
     with_header,
 )
-from tests.helpers import contents_of, open_bytes, opening
+from tests.helpers import array_of, contents_of, only, open_bytes, opening
 
 STEPS = len(ARRAY)
 
