@@ -92,7 +92,7 @@ def test_cat_into_a_pipe_that_closes_is_quiet(store: Path) -> None:
 def test_info_counts_contents(robot: Path, store: Path) -> None:
     found = json.loads(glassfs("info", "--json", robot).output)
     assert (found["format"], found["bytes"], found["source"]) == ("kinodb", robot.stat().st_size, str(robot))
-    assert found["contents"]["pictures"] == 3
+    assert found["contents"]["images"] == 3
     assert found["contents"]["arrays"] == 4
     assert found["raw_bytes"] == sum(
         int(line.split()[4]) for path in ("episodes/0", "episodes/0/images/cam")

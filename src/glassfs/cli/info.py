@@ -36,7 +36,7 @@ from glassfs.tree import Directory, File, Node, Sources, Tree
 from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
 KINDS: dict[type[Content], str] = {
-    Array: "arrays", Image: "pictures", EncodedImage: "pictures", Json: "documents", Document: "documents",
+    Array: "arrays", Image: "images", EncodedImage: "images", Json: "documents", Document: "documents",
     Blob: "undescribed", RaggedText: "texts", Records: "texts", Text: "texts", Scalar: "scalars", Null: "scalars",
 }
 
