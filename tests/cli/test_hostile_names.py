@@ -101,13 +101,6 @@ def test_errors_of_an_export_are_harmless(hostile: Path, tmp_path: Path) -> None
     assert (done.status, len(done.errors)) == (1, 1)
 
 
-def test_exported_names_are_those_of_a_mount(hostile: Path, tmp_path: Path) -> None:
-    assert run("export", hostile / f"{NAME}.kas", tmp_path / "out").status == 0
-    escaped = FORGED.translate({code: f"%{code:02X}" for code in (*range(32), 127)})
-    names = set(os.listdir(os.fsencode(tmp_path / "out")))
-    assert names == {b"dir", f"{escaped}.npy".encode(), f"{escaped}%FF%FE%80.npy".encode()}
-
-
 def test_names_in_headers_and_of_cameras_are_harmless(tmp_path: Path) -> None:
     path = tmp_path / "robot.kdb"
     with KinoWriter(path, created=0) as writer:

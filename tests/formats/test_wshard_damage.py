@@ -110,18 +110,6 @@ def test_a_wrong_raw_size_is_damage_of_that_block(codec: str, size: int) -> None
     assert raw_of(container, "reward") == np.arange(STEPS, dtype="<f4").tobytes()
 
 
-def test_large_blocks_are_checked_before_their_end_is_read() -> None:
-    video = np.zeros((24, 1000, 1000, 1), "u1")
-    data = made(lambda writer: writer.add_channel("film", video))
-    place = entry_of(data, "signal/film")[1]["offset"]
-    content = only(open_bytes(data[: place + 10] + b"\1" + data[place + 11 :]), "signal/film")
-    with pytest.raises(Damaged):
-        for offset in range(0, video.nbytes, 1 << 20):
-            content.data.read(offset, min(1 << 20, video.nbytes - offset))
-    with pytest.raises(Damaged):  # now that it is known, nothing of it is given
-        content.data.read(0, 10)
-
-
 @pytest.mark.parametrize("changed", [{"name_offset": 1 << 31}, {"name_len": 65535}])
 def test_a_block_without_a_name_is_shown_under_its_number(changed: dict[str, int]) -> None:
     container = open_bytes(with_entry(sound(), "signal/x", **changed))
