@@ -20,7 +20,7 @@ from glassfs.errors import Refused
 from glassfs.persistent import cache as cache_module
 from glassfs.persistent import files as files_module
 from glassfs.persistent import index as index_module
-from glassfs.persistent.files import HEADER, NEW
+from glassfs.persistent.files import HEADER
 from glassfs.source.remote.disk import LEAST, DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
@@ -292,7 +292,6 @@ def test_full_disk_is_logged_once_and_passes(
     fill(cache, range(100))
     there = cached(cache, range(100))
     assert there == list(range(len(there))) and len(there) > 20
-    assert not list(folder.glob(f"{NEW}*"))
     (line,) = warnings(caplog)
     assert line == f"{folder}: cannot be used as a disk cache for now: {os.strerror(errno.ENOSPC)}"
     for path in blocks(folder)[:4]:
@@ -368,7 +367,7 @@ def test_folder_that_comes_back_is_used_again(
     assert len(warnings(caplog)) == 1
 
 
-@pytest.mark.parametrize("call", ["writev", "rename", "utime", "mkdir", "read"])
+@pytest.mark.parametrize("call", ["writev", "utime", "mkdir", "read"])
 def test_failing_disk_is_logged_once(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, call: str,
 ) -> None:
@@ -383,6 +382,5 @@ def test_failing_disk_is_logged_once(
         for number in range(1, 4):
             cache.put("key", "tag", number, content(number))
             assert cache.get("key", "tag", 0, BLOCK) in (None, content(0))
-    assert not list(folder.glob(f"{NEW}*"))
     assert 0 in cached(cache, range(4))
     assert len(warnings(caplog)) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import sqlite3
@@ -16,11 +15,9 @@ from pathlib import Path
 import pytest
 
 from glassfs.persistent import cache as cache_module
-from glassfs.persistent import files as files_module
-from glassfs.persistent.files import NEW
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, blocks, cached, content, fill, opened, taken, used
+from tests.persistent.test_blocks import BLOCK, BUDGET, INDEX, cached, content, fill, opened, taken, used
 from tests.waiting import wait_for, wait_until
 
 WRITER = """
@@ -81,7 +78,6 @@ def test_killed_writers_leave_whole_blocks_within_budget(folder: Path, scale: Sc
             process.communicate()
         assert taken(folder) <= BUDGET + 2 * BLOCK
         cache = opened(folder, BUDGET)
-        assert not list(folder.glob(f"{NEW}*"))
         assert cached(cache, range(60))
         for number in range(60):
             assert cache.facts(f"key {number}") in (None, Facts(number, "tag", 0))
@@ -90,19 +86,6 @@ def test_killed_writers_leave_whole_blocks_within_budget(folder: Path, scale: Sc
         fill(cache, range(30))
         assert cached(cache, range(30))[-2:] == [28, 29]
         cache.close()
-
-
-def test_unfinished_files_of_living_processes_are_kept(folder: Path) -> None:
-    opened(folder)
-    files = files_module.Files(os.fspath(folder))
-    (folder / f"{NEW}dead").write_bytes(b"half of a")
-    os.symlink("/etc/passwd", folder / f"{NEW}link")
-    with files.written(b"header", b"data", 0):
-        assert len(list(folder.glob(f"{NEW}*"))) == 3
-        opened(folder)
-        names = {path.name for path in folder.glob(f"{NEW}*")}
-        assert f"{NEW}dead" not in names and len(names) == 2
-    assert not (folder / f"{NEW}dead").exists()
 
 
 def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, call: str, do: Callable[[], None]) -> None:
@@ -117,68 +100,6 @@ def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, call: str, do: 
     monkeypatch.setattr(owner, call, called)
 
 
-def test_file_swept_before_it_was_locked_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = opened(folder)
-    before_first(monkeypatch, files_module.fcntl, "flock", files_module.Files(os.fspath(folder)).sweep)
-    cache.put("key", "tag", 0, content(0))
-    assert cached(cache, range(1)) == [0]
-
-
-def evict_all(index: Path) -> None:
-    connection = sqlite3.connect(index)
-    connection.executescript("DELETE FROM blocks; UPDATE totals SET bytes = 0")
-    connection.close()
-
-
-@pytest.mark.parametrize("harm", [evict_all, os.unlink])
-def test_block_evicted_while_written_leaves_no_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None],
-) -> None:
-    cache = opened(folder)
-    before_first(monkeypatch, os, "writev", lambda: harm(folder / INDEX))
-    cache.put("key", "tag", 0, content(0))
-    assert not blocks(folder) and not list(folder.glob(f"{NEW}*"))
-
-
-def test_block_of_another_length_is_removed_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = opened(folder)
-    cache.put("key", "tag", 0, content(0))
-    seen: list[Path] = []
-    before_first(monkeypatch, os, "writev", lambda: seen.append(folder) if blocks(folder) else None)
-    cache.put("key", "tag", 0, content(0, 1000))
-    assert not seen
-    assert cache.get("key", "tag", 0, 1000) == content(0, 1000)
-
-
-def test_file_system_without_locks_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    cache = opened(folder)
-    (folder / f"{NEW}other").write_bytes(b"half of a")
-    monkeypatch.setattr(files_module.fcntl, "flock", fail)
-    files_module.Files(os.fspath(folder)).sweep()
-    assert (folder / f"{NEW}other").exists()  # its process may be alive
-    cache.put("key", "tag", 0, content(0))
-    assert cached(cache, range(1)) == [0]
-
-
-def test_unfinished_files_of_dead_processes_are_evicted(folder: Path) -> None:
-    """A block that was counted and never finished is evicted in its turn, with its unfinished file."""
-    cache = opened(folder, BUDGET)
-    cache.put("key", "tag", 0, content(0))
-    (folder / f"{NEW}dead").write_bytes(bytes(BLOCK))
-    connection = sqlite3.connect(folder / INDEX)
-    connection.execute("INSERT INTO blocks VALUES (?, ?, 0)", (bytes(16), BLOCK))
-    connection.execute("UPDATE totals SET bytes = bytes + ?", (BLOCK,))
-    connection.commit()
-    connection.close()
-    for number in range(40):
-        cache.put("key", "tag", number, content(number))
-        assert taken(folder) <= BUDGET
-    assert not (folder / f"{NEW}dead").exists()
-
-
 def test_fork_waits_for_threads_that_change_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both processes use the cache afterwards."""
     monkeypatch.setattr(cache_module, "LOCK_TIMEOUT_SECONDS", 60)
@@ -189,7 +110,7 @@ def test_fork_waits_for_threads_that_change_the_index(folder: Path, monkeypatch:
         is_inside.set()
         wait_for(is_forking)
 
-    before_first(monkeypatch, os, "rename", wait)
+    before_first(monkeypatch, os, "mkdir", wait)
     before_first(monkeypatch, cache_module._Own, "hold", is_forking.set)
     thread = threading.Thread(target=cache.put, args=("key", "tag", 0, content(0)))
     thread.start()

@@ -1,13 +1,14 @@
 """A cache in a folder on disk, of blocks and small values, shared by the processes of one user.
 
-Each block is a file with a checksum, written under a temporary name and renamed, without waiting for the disk. Torn or
-damaged blocks fail their checksum, planted ones the check of their owner; both are removed. An index (``index``) knows
+Each block is a file with a checksum, written without waiting for the disk. Unfinished, torn or damaged blocks fail
+their checksum, planted ones the check of their owner; all are removed. An index (``index``) knows
 the sizes and times of last use, and holds the values. Beside files and index, folders take up to 1 MiB that is not
 counted.
 
 Any thread, and several processes at a time may use one folder. The budget holds for all of them together, except for
 one block for each process that is writing. Everything runs in the calling thread. Reading a block waits for no other
-thread; the rest waits up to a quarter of a second for other threads, and as long for other processes. A forked process
+thread, and blocks are written one after another; the rest waits up to a quarter of a second for other threads, and as
+long for other processes. A forked process
 may go on using the cache. Refused is raised when the cache is made, and nothing later: if the disk is full, fails, is
 read-only or gone, one line is logged and the cache seems empty.
 """
@@ -26,7 +27,7 @@ from weakref import WeakSet
 
 from glassfs.errors import Refused
 from glassfs.forks import around_fork, generation
-from glassfs.persistent.files import Data, Files, disk_size, header_of, name_of
+from glassfs.persistent.files import Data, Files, disk_size, header_of, name_of, write
 
 if TYPE_CHECKING:
     from glassfs.persistent.index import Index, Values
@@ -71,7 +72,6 @@ class PersistentCache:
                 os.mkdir(self._folder, 0o700)
             self._files = Files(self._folder)
             self._files.tag()
-            self._files.sweep()
         except OSError as error:
             if error.errno in _UNSUITABLE:
                 reason = error.strerror or str(error)
@@ -98,9 +98,8 @@ class PersistentCache:
         """Cache a block if possible. A cached block of the same length stays unchanged."""
         if 0 < len(data) <= self._budget:
             name = name_of(owner, number)
-            with self._own_here().writing(name) as writing:
-                if writing:
-                    self._write(name, header_of(owner, number, data), data, writing)
+            with self._own_here().writing:
+                self._write(name, header_of(owner, number, data), data)
 
     def find(self, keys: Sequence[bytes], number: int = 0, most_bytes: int = 1 << 62) -> dict[bytes, bytes]:
         """Return part ``number`` of the values of these keys, in order, until ``most_bytes`` are found."""
@@ -118,24 +117,18 @@ class PersistentCache:
             if own is not None:
                 own.close()
 
-    def _write(self, name: bytes, header: bytes, data: Data, writing: set[bytes]) -> None:
-        files = self._files
+    def _write(self, name: bytes, header: bytes, data: Data) -> None:
         size = len(header) + len(data)
-        if files is not None and files.has(name, size):
+        if self._files is not None and self._files.has(name, size):
             return
         now = time.time_ns()
-        is_granted = self._with_index(lambda index: index.reserve(name, disk_size(size), now, writing))
-        files = self._files
-        if not is_granted or files is None:
-            return
-        is_settled: bool | None = False
-        try:
-            with files.written(header, data, now) as rename:
-                is_settled = self._with_index(lambda index: index.finish(name, lambda: rename(name)))
-        except OSError as error:
-            self._fail(error)
-        if not is_settled:
-            self._with_index(lambda index: index.forget(name), is_urgent=True)
+        file = self._with_index(lambda index: index.create(name, disk_size(size), now))
+        if file is not None:
+            try:
+                write(file, header, data, now)
+            except OSError as error:
+                self._fail(error)
+                self._with_index(lambda index: index.forget(name), is_urgent=True)
 
     def _with_index(self, do: Callable[[Index], Result], is_urgent: bool = False) -> Result | None:
         """Return what ``do`` does with the index; None if that fails. A damaged index is thrown away.
@@ -202,7 +195,7 @@ class PersistentCache:
 
 
 class _Own:
-    """The state of one process: its index, for one thread at a time, and the blocks that its threads are writing."""
+    """The state of one process: its index, for one thread at a time, and the lock of the thread that writes a block."""
 
     def __init__(self, former: _Own | None = None) -> None:
         self.generation = generation()
@@ -210,8 +203,7 @@ class _Own:
         self._former = former  # never closed: that would interfere with the process that owns it
         self._lock = threading.Lock()
         self._is_held = False
-        self._written: set[bytes] = set()
-        self._writing = threading.Lock()
+        self.writing = threading.Lock()
         _all.add(self)
 
     def close(self) -> None:
@@ -238,19 +230,6 @@ class _Own:
         if self._is_held:
             self._is_held = False
             self._lock.release()
-
-    @contextmanager
-    def writing(self, name: bytes) -> Iterator[set[bytes]]:
-        """Yield all blocks that are being written, this one included; nothing if another thread is writing it."""
-        with self._writing:
-            is_alone = name not in self._written
-            self._written.add(name)
-        try:
-            yield self._written if is_alone else set()
-        finally:
-            if is_alone:
-                with self._writing:
-                    self._written.discard(name)
 
 
 def _hold_all() -> None:

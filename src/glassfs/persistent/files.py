@@ -8,16 +8,14 @@ that belongs to its data. Any thread and several processes.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
-import secrets
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import xxhash
 
@@ -27,7 +25,6 @@ TOUCH_NS = 60 * 10**9
 """Nanoseconds after which another use of a block updates its mtime."""
 UNIT = 4096
 """Sizes of files are counted in multiples of this many bytes."""
-NEW = ".new-"
 TAG = "CACHEDIR.TAG"
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Cache of glassfs: may be deleted.\n"
 MAGIC = b"glassfs\x01"
@@ -53,6 +50,14 @@ def header_of(owner: bytes, number: int, data: Data) -> bytes:
     checksum = xxhash.xxh3_128(fields)
     checksum.update(data)
     return fields + bytes(checksum.digest())
+
+
+def write(file: BinaryIO, header: bytes, data: Data, now: int) -> None:
+    """Write a block that is used at ``now`` (nanoseconds since 1970), and close its file. Raises OSError."""
+    with file:
+        if os.writev(file.fileno(), (header, data)) != len(header) + len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.utime(file.fileno(), ns=(now, now))
 
 
 def disk_size(size: int) -> int:
@@ -96,18 +101,6 @@ class Files:
             finally:
                 os.close(file)
 
-    def sweep(self) -> None:
-        """Remove unfinished files of processes that have ended: those hold no lock on them."""
-        for name in os.listdir(self._descriptor):
-            if name.startswith(NEW):
-                with suppress(OSError):
-                    file = os.open(name, _READ, dir_fd=self._descriptor)
-                    try:
-                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        os.unlink(name, dir_fd=self._descriptor)
-                    finally:
-                        os.close(file)
-
     def read(self, name: bytes, owner: bytes, number: int, size: int) -> bytes | None:
         """Return the data of a block; None if the file is not that block. Raises OSError, such as FileNotFoundError."""
         try:
@@ -133,37 +126,12 @@ class Files:
         finally:
             os.close(file)
 
-    @contextmanager
-    def written(self, header: bytes, data: Data, now: int) -> Iterator[Callable[[bytes], None]]:
-        """Write a block under a temporary name; yield the function that renames it. Raises OSError."""
-        new, file = self._create()
-        try:
-            rest = memoryview(data)
-            done = os.writev(file, (header, rest)) - len(header)
-            while 0 <= done < len(rest):
-                rest = rest[done:]
-                done = os.write(file, rest)
-            os.utime(file, ns=(now, now))
-            yield lambda name: self._rename(new, name)
-        finally:
-            with suppress(OSError):
-                os.unlink(new, dir_fd=self._descriptor)
-            os.close(file)
-
-    def _create(self) -> tuple[str, int]:
-        """Create a file and lock it, so that ``sweep`` leaves it. Raises OSError."""
-        while True:
-            new = f"{NEW}{secrets.token_hex(8)}"
-            file = os.open(new, _CREATE, 0o600, dir_fd=self._descriptor)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(file).st_nlink:
-                    return new, file
-            except BlockingIOError:  # another process sweeps just now
-                pass
-            except OSError:  # a file system without locks
-                return new, file
-            os.close(file)
+    def create(self, name: bytes) -> BinaryIO:
+        """Create the file of a block that has none. Raises OSError."""
+        with suppress(FileExistsError):
+            os.mkdir(_inner_name(name), 0o700, dir_fd=self._descriptor)
+        with self._inner(name) as folder:
+            return open(os.open(name.hex(), _CREATE, 0o600, dir_fd=folder), "wb", buffering=0)
 
     def _status(self, name: bytes) -> os.stat_result:
         with self._inner(name) as folder:
@@ -203,12 +171,6 @@ class Files:
                                 yield bytes.fromhex(name), disk_size(status.st_size), status.st_mtime_ns
                 finally:
                     os.close(folder)
-
-    def _rename(self, new: str, name: bytes) -> None:
-        with suppress(FileExistsError):
-            os.mkdir(_inner_name(name), 0o700, dir_fd=self._descriptor)
-        with self._inner(name) as folder:
-            os.rename(new, name.hex(), src_dir_fd=self._descriptor, dst_dir_fd=folder)
 
     @contextmanager
     def _inner(self, name: bytes) -> Iterator[int]:

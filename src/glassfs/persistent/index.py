@@ -1,8 +1,9 @@
 """The SQLite index of a persistent cache: small values, and the blocks with their sizes and times of last use.
 
 A block is added before its file is written and removed after its file is unlinked: so the files never take more than
-the index says, whichever process is killed when. After a restart of the machine, or with a new index, the files are
-counted once, before the first block is added. Values have checksums.
+the index says, whichever process is killed when, except for blocks that are evicted while another process writes them.
+After a restart of the machine, or with a new index, the files are counted once, before the first block is added. Values
+have checksums.
 
 The journal is SQLite's rollback journal. No memory is shared with other processes and nothing is mapped: that fails on
 network file systems, and a truncated file would kill the process. For one thread at a time, several processes. Raises
@@ -16,9 +17,9 @@ import sqlite3
 import struct
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import xxhash
 
@@ -137,31 +138,17 @@ class Index:
 
     # Blocks
 
-    def reserve(self, name: bytes, size: int, now: int, writing: Collection[bytes]) -> bool:
-        """Count a block that is about to be written, and evict others for it; return whether it may be written.
-
-        ``writing`` are the blocks that this process is writing, this one included: they are not evicted.
-        """
+    def create(self, name: bytes, size: int, now: int) -> BinaryIO:
+        """Count a block and evict others for it; return its empty file."""
         with self._transaction():
             if not self._is_counted:
                 self._count()
-            self._files.unlink(name)  # otherwise there would be two of them for a moment
+            self._files.unlink(name)
             self._forget(name)
             self._connection.execute("INSERT INTO blocks VALUES (?, ?, ?)", (name, size, now))
             self._add(size)
-            self._evict(writing, now)
-            if len(writing) > 1 and self._number("SELECT bytes FROM totals") > self._blocks_budget():
-                self._forget(name)
-                return False
-            return True
-
-    def finish(self, name: bytes, rename: Callable[[], None]) -> bool:
-        """Rename the file of a block; return False if the block was evicted meanwhile and so is not counted."""
-        with self._transaction():
-            if self._row("SELECT 1 FROM blocks WHERE name = ?", name) is None:
-                return False
-            rename()
-            return True
+            self._evict(name, now)
+            return self._files.create(name)
 
     def forget(self, name: bytes) -> None:
         """Remove a block."""
@@ -198,17 +185,11 @@ class Index:
             else:
                 yield block
 
-    def _blocks_budget(self) -> int:
-        return self._budget - self._number("PRAGMA page_count") * self._number("PRAGMA page_size") - JOURNAL
-
-    def _evict(self, writing: Collection[bytes], now: int) -> None:
-        """Remove least recently used blocks until the budget holds."""
-        was_missing = False
-        oldest = "SELECT name, used FROM blocks ORDER BY used LIMIT ?"
-        budget = self._blocks_budget()
+    def _evict(self, new: bytes, now: int) -> None:
+        """Remove least recently used blocks other than ``new`` until the budget holds."""
+        budget = self._budget - self._number("PRAGMA page_count") * self._number("PRAGMA page_size") - JOURNAL
         while self._number("SELECT bytes FROM totals") > budget:
-            rows = self._connection.execute(oldest, (len(writing) + 1,)).fetchall()
-            row = next((row for row in rows if row[0] not in writing), None)
+            row = self._row("SELECT name, used FROM blocks WHERE name <> ? ORDER BY used LIMIT 1", new)
             if row is None:
                 break
             if not isinstance(row[0], bytes) or len(row[0]) != NAME:
@@ -217,11 +198,8 @@ class Index:
             if used is not None and row[1] < used <= now:  # readers only touch the file
                 self._connection.execute("UPDATE blocks SET used = ? WHERE name = ?", (used, row[0]))
                 continue
-            was_missing |= used is None
             self._files.unlink(row[0])
             self._forget(row[0])
-        if was_missing:  # a killed process may have left an unfinished file instead
-            self._files.sweep()
 
     def _forget(self, name: bytes) -> None:
         row = self._row("SELECT size FROM blocks WHERE name = ?", name)
