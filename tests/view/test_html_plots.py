@@ -77,20 +77,6 @@ def test_size_reads_no_values() -> None:
     assert reward.read_ranges and not state.read_ranges
 
 
-def test_outliers_are_not_lost() -> None:
-    array = np.zeros(1_000_000, "<f4")
-    array[654_321] = 1e9
-    _, (points,) = plotted(data_of(column(b"x", array), rows=len(array)))
-    assert points is not None and points.max() == 1e9 and (points > 0).sum() == 1
-
-
-def test_missing_values_do_not_hide_others() -> None:
-    array = np.full(5000, np.nan, "<f8")
-    array[::7], array[3000:3100] = 1, np.inf
-    _, (points,) = plotted(data_of(column(b"x", array), rows=5000))
-    assert points is not None and np.isfinite(points).any() and np.isinf(points).any()
-
-
 def test_only_some_of_very_many_bytes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "MOST_READ", 1 << 20)
     noted = Noted(4 * 1000 * 4_000_000_000)
