@@ -316,9 +316,6 @@ class LocalSource(Source):
         with suppress(AttributeError):  # __init__ failed
             self._give_back()  # without the lock: in a forked child, a thread that does not exist may hold it
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.scatter((buffer,), offset)
-
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         wanted = total(buffers)
         fd = self._begin()

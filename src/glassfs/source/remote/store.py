@@ -218,9 +218,6 @@ class RemoteSource(Source):
         self._paged: PagedObject | None = None
         self._is_closed = False
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.scatter((buffer,), offset)
-
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         with self._lock:
             if self._is_closed:
