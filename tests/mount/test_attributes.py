@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -96,12 +95,3 @@ def test_status_counts_containers_and_cache_use(mounted: Mounted, gallery: Galle
         assert after["errors"] == 0
         (mount.path / "episode.wshard/signal/rgb/000001.png").read_bytes()
         assert mount.status()["cache"]["hits"] > after["cache"]["hits"]
-
-
-def test_own_directory_is_hidden_and_at_the_root_only(shown: Mount) -> None:
-    done = subprocess.run(["ls", shown.path], capture_output=True, text=True, check=True)
-    assert "glassfs" not in done.stdout
-    assert ".glassfs" in os.listdir(shown.path)
-    assert os.listdir(shown.path / ".glassfs") == ["status.json"]
-    assert not (shown.path / "sub/.glassfs").exists()
-    assert not (shown.path / "store.kas/.glassfs").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -93,21 +92,6 @@ def test_manifest_is_all_of_its_files(mounted: Mounted, folder: Path) -> None:
         wait_until(lambda: manifest.stat().st_mode & 0o777 == 0o500)
         parts = [np.load(part / "reward.npy") for part in sorted(manifest.parent.glob("ep_long_chunk_*"))]
         assert np.array_equal(np.load(manifest / "reward.npy"), np.concatenate(parts))
-
-
-def test_named_source_needs_no_suffix(mounted: Mounted, folder: Path) -> None:
-    with mounted(folder / "no suffix", folder / "sub") as mount:
-        assert value_of(mount.path / "no suffix") == 3.0
-        assert value_of(mount.path / "sub/deep.kas") == 2.0
-        write_store(folder / "other", 4.0)
-        (folder / "other").replace(folder / "no suffix")
-
-        def has_changed() -> bool:
-            with suppress(OSError):
-                return value_of(mount.path / "no suffix") == 4.0
-            return False
-
-        wait_until(has_changed)
 
 
 def test_long_folder_of_a_bucket_costs_its_listing(

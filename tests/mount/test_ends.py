@@ -182,21 +182,6 @@ def test_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) -> No
         assert not is_mounted(tmp_path)
 
 
-def test_connection_that_is_cut(mounted: Mounted, as_root: None, video: Path) -> None:
-    with mounted(video) as mount:
-        shown = mount.path / "signal/c1.npy"
-        descriptor = os.open(shown, os.O_RDONLY | os.O_DIRECT)
-        Connection(mount.path).abort()
-        wait_until(lambda: not is_running(mount.pid))
-        wait_until(lambda: not is_mounted(mount.path))
-        with pytest.raises(OSError) as raised:
-            os.pread(descriptor, 100, 0)
-        os.close(descriptor)
-        assert raised.value.errno in GONE
-        with mounted(video, at=mount.path):
-            assert shown.read_bytes() == npy(VIDEO + 1)
-
-
 def remains(folder: Path) -> tuple[int, list[str]]:
     """Return the number of processes with a folder among their arguments, and its files."""
     processes = 0

@@ -13,7 +13,6 @@ from writers.kastore import KastoreWriter
 
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
-from tests.mount.gallery import Gallery
 from tests.mount.mounts import Mount
 from tests.waiting import wait_until
 
@@ -81,19 +80,3 @@ def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) ->
     work(4 * times)
     assert store.resident() - memory < growth
     wait_until(lambda: store.descriptors() <= descriptors)
-
-
-def test_walking_a_folder_repeatedly(mounted: Mounted, gallery: Gallery, growth: int, scale: Scale) -> None:
-    def walk(root: Path) -> int:
-        return sum(len(names) for _, _, names in os.walk(root))
-
-    with mounted(gallery.folder) as mount:
-        count = walk(mount.path)
-        assert count == len(gallery.files) + 1
-        for _ in range(10):
-            walk(mount.path)
-        memory, descriptors = mount.resident(), mount.descriptors()
-        for _ in range(scale(20, 30, 10_000)):
-            assert walk(mount.path) == count
-        assert mount.resident() - memory < growth
-        wait_until(lambda: mount.descriptors() <= descriptors)

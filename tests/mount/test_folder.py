@@ -12,7 +12,7 @@ from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
 
 from tests.mount.conftest import Mounted
-from tests.mount.gallery import Gallery, npy
+from tests.mount.gallery import Gallery
 from tests.mount.mounts import Mount
 from tests.waiting import wait_until
 
@@ -91,12 +91,6 @@ def test_containers_are_directories_and_files_stay(mirror: Mount, unchanged: Pat
         assert (mirror.path / name).read_bytes() == (unchanged / name).read_bytes(), name
 
 
-def test_plain_files_keep_their_attributes(mirror: Mount) -> None:
-    status = (mirror.path / "a/readme.md").stat()
-    assert status.st_mode == 0o100440
-    assert (status.st_size, status.st_mtime_ns) == (10_000, 987_654_321_012_345_678)
-
-
 def test_broken_container_is_a_plain_file_with_a_reason(mirror: Mount) -> None:
     broken = mirror.path / "broken.kas"
     assert broken.is_file()
@@ -115,15 +109,6 @@ def test_links_inside_are_followed_by_the_kernel(mirror: Mount, unchanged: Path)
     assert value_of(links / "inside") == 1.0
     assert value_of(links / "folder/c/deep.kas") == 2.0
     assert (links / "absolute").read_bytes() == (unchanged / "a/readme.md").read_bytes()
-
-
-def test_links_outside_and_loops_stay_links(mirror: Mount, unchanged: Path) -> None:
-    for name in ("outside", "nowhere", "loop"):
-        link = mirror.path / "links" / name
-        assert link.is_symlink(), name
-        assert os.readlink(link) == os.readlink(unchanged / "links" / name), name
-        assert link.lstat().st_size == len(os.readlink(link)), name
-    assert sum(1 for _ in mirror.path.rglob("*")) < 100
 
 
 def test_added_and_removed_files_appear(mounted: Mounted, folder: Path) -> None:
@@ -153,30 +138,6 @@ def test_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> 
         (folder / "fake.kas").write_bytes(b"and back")
         wait_until(lambda: os.path.isfile(mount.path / "fake.kas"))
         assert (mount.path / "fake.kas").read_bytes() == b"and back"
-
-
-def test_names_that_need_escaping(mounted: Mounted, tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    write_store(folder / "50%.kas", 1.0)
-    (folder / ".glassfs").mkdir()
-    (folder / ".glassfs/mine.txt").write_bytes(b"mine")
-    Path(os.fsdecode(bytes(folder) + b"/caf\xe9\n")).write_bytes(b"latin 1")
-    with mounted(folder) as mount:
-        assert sorted(os.listdir(mount.path)) == ["%2Eglassfs", ".glassfs", "50%25.kas", "caf%E9%0A"]
-        assert value_of(mount.path / "50%25.kas") == 1.0
-        assert (mount.path / "%2Eglassfs/mine.txt").read_bytes() == b"mine"
-        assert (mount.path / "caf%E9%0A").read_bytes() == b"latin 1"
-        assert os.listdir(mount.path / ".glassfs") == ["status.json"]
-
-
-def test_member_with_the_name_of_the_own_directory(mounted: Mounted, tmp_path: Path) -> None:
-    with KastoreWriter(tmp_path / "odd.kas") as store:
-        store.add(".glassfs/status.json", [1.0])
-    with mounted(tmp_path / "odd.kas") as mount:
-        assert sorted(os.listdir(mount.path)) == ["%2Eglassfs", ".glassfs"]
-        assert (mount.path / "%2Eglassfs/status.json.npy").read_bytes() == npy([1.0])
-        assert mount.status()["pid"] == mount.pid
 
 
 def test_several_sources(mounted: Mounted, folder: Path, gallery: Gallery, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,13 +21,11 @@ from tests.mount.changing import REFUSALS
 from tests.mount.conftest import Mounted
 from tests.mount.connections import Connection
 from tests.mount.gallery import npy
-from tests.mount.hanging import HangingDisk
+from tests.mount.hanging import FOREVER, HangingDisk
 from tests.mount.mounts import PATIENCE, Mount, is_running
 from tests.security.users import Child
 from tests.waiting import wait_until
 
-READERS = 64
-LOOK_UPS = 160
 FILES = 40
 MAX_THREADS = 200
 """Limit of a daemon's threads, however many requests hang."""
@@ -55,9 +53,9 @@ def disk(as_root: None, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
     found.end()
 
 
-ONLY_READS = pytest.param(10**6, id="reads")
-EVERYTHING = pytest.param(0, id="everything")
-hanging = pytest.mark.parametrize("disk", [ONLY_READS, EVERYTHING], indirect=True)
+hanging = pytest.mark.parametrize(
+    "disk", [pytest.param(FOREVER, id="reads"), pytest.param(0, id="everything")], indirect=True,
+)
 
 
 def read(path: Path) -> bytes:
@@ -98,75 +96,48 @@ def use_sound_source(mount: Mount, rounds: int) -> None:
         assert mount.status()["pid"] == mount.pid
 
 
-@hanging
-def test_hanging_readers_delay_no_other_process(mounted: Mounted, disk: HangingDisk, tmp_path: Path) -> None:
+def size_of(path: Path) -> bytes:
+    """Make the kernel look up the path again, and return the size as text."""
+    return b"%d" % path.stat().st_size
+
+
+@pytest.mark.parametrize(("disk", "ask", "count"), [
+    pytest.param(FOREVER, read, 64, id="reads"),
+    pytest.param(0, read, 64, id="everything"),
+    # The kernel limits requests in the background; here are more than that.
+    pytest.param(FOREVER, Path.read_bytes, FILES, id="read-ahead", marks=pytest.mark.slow),
+    # There are more look-ups than threads, and the look-up in the root hangs.
+    pytest.param(0, size_of, 160, id="look-ups", marks=pytest.mark.slow),
+], indirect=["disk"])
+def test_hanging_readers_delay_no_other_process(
+    mounted: Mounted, disk: HangingDisk, tmp_path: Path, ask: Callable[[Path], bytes], count: int,
+) -> None:
     """All readers get the right bytes when the source answers again."""
+    expected = [npy(array("one", number)) for number in range(FILES)]
     with mounted(disk.path, tmp_path / "sound") as mount:
         slow = mount.path / "disk/one.kas"
         assert len(os.listdir(slow)) == FILES
         use_sound_source(mount, 3)
         connection = Connection(mount.path)
+        if ask is size_of:
+            time.sleep(2 * SHORT_SECONDS)
+            expected = [b"%d" % len(data) for data in expected]
         disk.stop()
-        numbers = [number % FILES if number % 2 else 0 for number in range(READERS)]
-        pool = ThreadPoolExecutor(READERS)
+        numbers = [number % FILES for number in range(count)]
+        pool = ThreadPoolExecutor(count)
         try:
-            waiting = [pool.submit(read, slow / f"a{number:02d}.npy") for number in numbers]
-            wait_until(lambda: connection.waiting == READERS)
-            Child(use_sound_source, mount, 10).result(PATIENCE)
+            waiting = [pool.submit(ask, slow / f"a{number:02d}.npy") for number in numbers]
+            wait_until(lambda: connection.waiting >= count)
+            Child(use_sound_source, mount, 5).result(PATIENCE)  # most files are not in the page cache
             assert not any(reader.done() for reader in waiting)
             assert threads(mount) < MAX_THREADS
         finally:
             disk.go_on()
             answers = [reader.result(PATIENCE) for reader in waiting]
             pool.shutdown()
-        assert answers == [npy(array("one", number)) for number in numbers]
+        assert answers == [expected[number] for number in numbers]
         wait_until(lambda: threads(mount) < IDLE_THREADS)
         assert mount.status()["errors"] == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("disk", [ONLY_READS], indirect=True)
-def test_hanging_read_ahead_delays_no_other_process(mounted: Mounted, disk: HangingDisk, tmp_path: Path) -> None:
-    """The kernel limits requests in the background; here are more than that."""
-    with mounted(disk.path, tmp_path / "sound") as mount, ThreadPoolExecutor(FILES) as pool:
-        slow = mount.path / "disk/one.kas"
-        assert len(os.listdir(slow)) == FILES
-        use_sound_source(mount, 3)
-        connection = Connection(mount.path)
-        disk.stop()
-        try:
-            waiting = [pool.submit((slow / f"a{number:02d}.npy").read_bytes) for number in range(FILES)]
-            wait_until(lambda: connection.waiting >= FILES)
-            Child(use_sound_source, mount, 10).result(PATIENCE)  # most files are not in the page cache
-            assert not any(reader.done() for reader in waiting)
-        finally:
-            disk.go_on()
-        assert [reader.result(PATIENCE) for reader in waiting] == [
-            npy(array("one", number)) for number in range(FILES)
-        ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("disk", [EVERYTHING], indirect=True)
-def test_many_lookups_of_a_hanging_source(mounted: Mounted, disk: HangingDisk, tmp_path: Path) -> None:
-    """There are more look-ups than threads, and the look-up in the root hangs."""
-    with mounted(disk.path, tmp_path / "sound") as mount:
-        shown = mount.path / "disk/one.kas/a00.npy"
-        size = shown.stat().st_size
-        connection = Connection(mount.path)
-        time.sleep(2 * SHORT_SECONDS)  # the kernel looks up the source again
-        disk.stop()
-        pool = ThreadPoolExecutor(LOOK_UPS)
-        try:
-            waiting = [pool.submit(os.stat, shown) for _ in range(LOOK_UPS)]
-            wait_until(lambda: connection.waiting == LOOK_UPS)
-            Child(use_sound_source, mount, 3).result(PATIENCE)
-            assert threads(mount) < MAX_THREADS
-        finally:
-            disk.go_on()
-            sizes = {reader.result(PATIENCE).st_size for reader in waiting}
-            pool.shutdown()
-        assert sizes == {size}
 
 
 @pytest.mark.slow
@@ -189,7 +160,7 @@ def test_sound_source_changes_while_another_hangs(mounted: Mounted, disk: Hangin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize(("disk", "what"), [(10**6, "read"), (0, "look-up")], indirect=["disk"])
+@pytest.mark.parametrize(("disk", "what"), [(FOREVER, "read"), (0, "look-up")], indirect=["disk"])
 def test_process_waiting_for_a_hanging_source_can_be_killed(
     mounted: Mounted, disk: HangingDisk, tmp_path: Path, what: str, number: signal.Signals,
 ) -> None:

@@ -83,33 +83,12 @@ def test_failed_episodes_whose_instruction_contains_a_word(
     assert (cache / "catalogue.sqlite").stat().st_size > 0
 
 
-def test_links_lead_from_the_root_to_the_episodes(mounted: Mounted, dataset: Path) -> None:
-    with mounted(dataset, options=["views=by-task"]) as mount:
-        for root in (mount.path, mount.path / ".glassfs/views"):
-            links = [path for kind in ("by-task", "by-success") for path in (root / kind).glob("*/*")]
-            assert len(links) == 2 * 12 * 3
-            for link in links:
-                episode = json.loads((link / "meta/episode.json").read_text())
-                word = episode["language_instruction"] if link.parent.parent.name == "by-task" else link.parent.name
-                outcome = {True: "true", False: "false", None: "unknown"}[episode["success"]]
-                assert link.parent.name == (word if link.parent.parent.name == "by-task" else outcome)
-                assert link.name.endswith(f".kdb~{episode['position']}")
-
-
 def test_joined_views_are_hidden_without_the_option(mounted: Mounted, dataset: Path) -> None:
     with mounted(dataset) as mount:
         assert not JOINED & set(os.listdir(mount.path))
         assert not (mount.path / "episodes.parquet").exists()
         assert set(os.listdir(mount.path / ".glassfs/views")) >= JOINED
         assert "episodes.parquet" not in os.listdir(mount.path / ".glassfs/views/part 0")
-
-
-@pytest.mark.slow
-def test_several_sources_side_by_side(mounted: Mounted, dataset: Path) -> None:
-    with mounted(dataset / "part 0", dataset / "part 1/take_001.kdb", options=["views=jsonl"]) as mount:
-        rows = [json.loads(line) for line in (mount.path / "episodes.jsonl").read_text().splitlines()]
-        names = list(dict.fromkeys(row["container"] for row in rows))
-        assert names == [*(f"part 0/take_{number:03d}.kdb" for number in (0, 3, 6, 9)), "take_001.kdb"]
 
 
 def test_table_changes_except_in_an_open_file(
@@ -132,37 +111,12 @@ def test_table_changes_except_in_an_open_file(
         wait_until(lambda: len(table.read_text().splitlines()) == 3 * 11 + 5)
 
 
-def test_container_that_cannot_be_read_is_named(mounted: Mounted, dataset: Path) -> None:
-    broken = dataset / "part 1/broken.kdb"
-    broken.write_bytes((dataset / "part 1/take_001.kdb").read_bytes()[:200])
-    with mounted(dataset, options=["views=parquet+jsonl"]) as mount:
-        for name in ("episodes.parquet", "episodes.jsonl"):
-            assert b"part 1/broken.kdb" in os.getxattr(mount.path / name, "user.glassfs.error")
-            assert "user.glassfs.omitted" not in os.listxattr(mount.path / name)
-        assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
-
-
 @pytest.mark.slow
 def test_mount_can_do_without_the_catalogue(mounted: Mounted, dataset: Path, cache: Path) -> None:
     with mounted(dataset, options=["views=jsonl", "catalogue=no"]) as mount:
         assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
         assert mount.status()["options"]["catalogue"] is False
     assert not cache.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["damaged", "hostile", "unusable"])
-def test_bad_catalogue_is_no_error(mounted: Mounted, dataset: Path, cache: Path, fault: str) -> None:
-    cache.mkdir(mode=0o700)
-    if fault == "damaged":
-        (cache / "catalogue.sqlite").write_bytes(b"garbage" * 1000)
-    elif fault == "hostile":
-        cache.chmod(0o777)
-    else:
-        (cache / "catalogue.sqlite").mkdir()
-    with mounted(dataset, options=["views=jsonl"]) as mount:
-        assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
-        assert not [line for line in mount.log_lines() if "ERROR" in line]
 
 
 def test_commands_show_the_same(dataset: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from writers.kastore import KastoreWriter
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, is_running, opened
+from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, is_running
 from tests.waiting import wait_until
 
 DATA = np.arange(1 << 20, dtype="<u4")
@@ -66,18 +65,6 @@ def test_relative_paths(fuse: str, store: Path, tmp_path: Path) -> None:
     assert not is_mounted(tmp_path / "mnt")
 
 
-@pytest.mark.slow
-def test_awkward_mount_points(mounted: Mounted, store: Path, tmp_path: Path) -> None:
-    for name in ("tab\there, ümläut", "back\\slash", "-o"):
-        at = tmp_path / name
-        at.mkdir()
-        (tmp_path / f"{name}.kas").write_bytes(store.read_bytes())
-        with mounted(tmp_path / f"{name}.kas", at=at) as mount:
-            assert is_mounted(at)
-            assert (mount.path / "data.npy").stat().st_size == len(npy(DATA))
-        assert not is_mounted(at)
-
-
 def test_mount_point_that_is_a_link(mounted: Mounted, store: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -86,33 +73,6 @@ def test_mount_point_that_is_a_link(mounted: Mounted, store: Path, tmp_path: Pat
         done = glassfs("umount", tmp_path / "link")
         assert (done.returncode, done.stderr) == (0, "")
         assert not is_mounted(mount.path)
-
-
-@pytest.mark.parametrize(("number", "foreground"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
-def test_signal_ends_the_mount_with_a_file_open(
-    mounted: Mounted, store: Path, number: signal.Signals, foreground: bool,
-) -> None:
-    with mounted(store, foreground=foreground) as mount, opened(mount.path / "data.npy", os.O_DIRECT) as descriptor:
-        assert os.pread(descriptor, 6, 0) == b"\x93NUMPY"
-        os.kill(mount.pid, number)
-        if mount.process is not None:
-            assert mount.process.pid == mount.pid
-            output, errors = mount.process.communicate(timeout=PATIENCE)
-            assert (mount.process.returncode, output) == (0, "")
-            assert "Traceback" not in errors
-        wait_until(lambda: not is_running(mount.pid))
-        wait_until(lambda: not is_mounted(mount.path))
-        with pytest.raises(OSError) as caught:
-            os.pread(descriptor, 6, 1 << 20)
-        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
-
-
-def test_foreground_ends_when_it_is_unmounted(mounted: Mounted, store: Path) -> None:
-    with mounted(store, foreground=True) as mount:
-        mount.unmount()
-        assert mount.process is not None
-        mount.process.communicate(timeout=PATIENCE)
-        assert mount.process.returncode == 0
 
 
 def test_killed_daemon_s_mount_can_be_unmounted(mounted: Mounted, store: Path) -> None:
@@ -137,24 +97,6 @@ def test_auto_unmount(mounted: Mounted, store: Path) -> None:
             return not is_mounted(mount.path)
 
     assert any(is_cleaned_up() for _ in range(5))
-
-
-def test_unmounting_is_refused_while_a_reader_runs(mounted: Mounted, store: Path) -> None:
-    with mounted(store) as mount:
-        reader = subprocess.Popen(
-            ["sh", "-c", f"while sha256sum <'{mount.path}/data.npy'; do :; done"], stdout=subprocess.PIPE, text=True,
-            cwd=mount.path, start_new_session=True,
-        )
-        try:
-            assert reader.stdout is not None
-            digests = {reader.stdout.readline() for _ in range(3)}
-            done = glassfs("umount", mount.path)
-            assert done.returncode == 1 and "busy" in done.stderr
-            digests |= {reader.stdout.readline() for _ in range(3)}
-            assert len(digests) == 1
-        finally:
-            os.killpg(reader.pid, signal.SIGKILL)
-            reader.communicate()
 
 
 @pytest.mark.slow

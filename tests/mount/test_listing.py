@@ -75,19 +75,6 @@ def test_entries_of_a_directory_agree_with_stat(shown: Mount) -> None:
     assert shown.path.stat().st_ino not in numbers
 
 
-def test_directories_start_with_dot_and_dot_dot(shown: Mount) -> None:
-    done = subprocess.run(["ls", "-1ia", shown.path / "run.kdb"], capture_output=True, text=True, check=True)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert [name for _, name in lines] == [".", "..", "episodes", "meta"]
-    assert int(lines[0][0]) == (shown.path / "run.kdb").stat().st_ino
-
-
-def test_inode_numbers_are_the_same_after_a_remount(shown: Mount, mounted: Mounted, gallery: Gallery) -> None:
-    before = {path: entry.inode() for path, entry in walk(shown.path).items()}
-    with mounted(gallery.folder) as again:
-        assert {path: entry.inode() for path, entry in walk(again.path).items()} == before
-
-
 def test_directories_have_a_link_for_each_subdirectory(shown: Mount, gallery: Gallery) -> None:
     """`find` relies on it: 2 plus the number of subdirectories, or 1 if that is unknown."""
     directories = gallery.directories()
@@ -97,29 +84,6 @@ def test_directories_have_a_link_for_each_subdirectory(shown: Mount, gallery: Ga
     at_root = sum("/" not in path for path in directories)
     assert shown.path.stat().st_nlink in (2 + at_root + 1, 1)
     assert all((shown.path / path).stat().st_nlink == 1 for path in gallery.files)
-
-
-def test_blocks_follow_from_the_size(shown: Mount, gallery: Gallery) -> None:
-    for path in gallery.files:
-        status = (shown.path / path).stat()
-        assert status.st_blocks == (status.st_size + 511) // 512, path
-
-
-def test_modes_owners_and_times_are_those_of_the_source(mounted: Mounted, tmp_path: Path) -> None:
-    source = tmp_path / "mine.kas"
-    with KastoreWriter(source) as store:
-        store.add("deep/array", [1.0])
-    source.chmod(0o600)
-    os.utime(source, ns=(0, 1_234_567_890_123_456_789))
-    if os.geteuid() == 0:
-        os.chown(source, 1234, 4321)
-    owner = source.stat()
-    with mounted(source) as mount:
-        for path, mode in ((".", 0o40500), ("deep", 0o40500), ("deep/array.npy", 0o100400)):
-            status = (mount.path / path).stat()
-            assert status.st_mode == mode, path
-            assert (status.st_uid, status.st_gid) == (owner.st_uid, owner.st_gid), path
-            assert status.st_mtime_ns == 1_234_567_890_123_456_789, path
 
 
 def test_file_system_has_the_size_of_its_sources_and_nothing_free(shown: Mount, gallery: Gallery) -> None:

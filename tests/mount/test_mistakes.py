@@ -105,29 +105,12 @@ def test_mounted_already(mounted: Mounted, fuse: str, store: Path) -> None:
         assert (mount.path / "array.npy").exists()
 
 
-def test_umount_of_nothing(at: Path, tmp_path: Path) -> None:
-    for path in (at, tmp_path / "missing"):
-        assert_one_sentence(glassfs("umount", path), path, "nothing is mounted there")
-
-
-def test_umount_of_another_file_system() -> None:
-    assert_one_sentence(glassfs("umount", "/proc"), "/proc", "not a glassfs mount")
-    assert Path("/proc/self").exists()
-
-
 def test_umount_of_a_mount_in_use(mounted: Mounted, store: Path) -> None:
     with mounted(store) as mount:
         with (mount.path / "array.npy").open("rb"):
             assert_one_sentence(glassfs("umount", mount.path), mount.path, "busy", "--lazy")
             assert is_mounted(mount.path)
         mount.unmount()
-
-
-def test_one_bad_source_among_good_ones(fuse: str, store: Path, at: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.kas").write_bytes(store.read_bytes()[:70])
-    done = glassfs("mount", store, tmp_path / "bad.kas", at, generation=fuse)
-    assert_one_sentence(done, "bad.kas")
-    assert not is_mounted(at)
 
 
 def test_unreadable_source(fuse: str, public_folder: Path, store: Path) -> None:

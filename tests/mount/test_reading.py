@@ -9,7 +9,6 @@ import os
 import random
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,20 +33,13 @@ def ranges(size: int, seed: int = 0) -> Iterator[tuple[int, int]]:
         yield chosen.randrange(size + 10), chosen.choice((1, 2, 7, 511, 4096, 5000, 131_072, 1_500_000))
 
 
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["cached", "direct"])
 @pytest.mark.parametrize("path", KINDS)
-def test_random_positional_reads(shown: Mount, gallery: Gallery, path: str) -> None:
-    expected = gallery.exact()[path]
-    with opened(shown.path / path) as descriptor:
-        for offset, length in ranges(len(expected)):
-            assert os.pread(descriptor, length, offset) == expected[offset : offset + length]
-
-
-@pytest.mark.parametrize("path", KINDS)
-def test_random_reads_past_the_page_cache(shown: Mount, gallery: Gallery, path: str) -> None:
+def test_random_positional_reads(shown: Mount, gallery: Gallery, path: str, flags: int) -> None:
     """With O_DIRECT each read is a request of its own."""
     expected = gallery.exact()[path]
-    with opened(shown.path / path, os.O_DIRECT) as descriptor:
-        for offset, length in ranges(len(expected), seed=1):
+    with opened(shown.path / path, flags) as descriptor:
+        for offset, length in ranges(len(expected), seed=flags):
             buffer = mmap.mmap(-1, length)
             count = os.preadv(descriptor, [buffer], offset)
             assert buffer[:count] == expected[offset : offset + length]
@@ -121,27 +113,3 @@ def test_parallel_checksums(mounted: Mounted, gallery: Gallery) -> None:
     with mounted(gallery.folder, options=["cache_size=8M"]) as mount:
         for start in (0, 3):
             assert checksums(mount.path, paths[start:] + paths[:start]) == expected
-
-
-def test_eight_readers_of_one_file(mounted: Mounted, gallery: Gallery) -> None:
-    """They read different ranges of two blocks: one cached in memory, one decoded into a spool file."""
-    with mounted(gallery.folder / "episode.wshard", options=["cache_size=8M"]) as mount:
-
-        def read(number: int) -> None:
-            name = ("signal/cloud.npy", "signal/rgb.npy")[number % 2]
-            expected = gallery.exact()[f"episode.wshard/{name}"]
-            with opened(mount.path / name, os.O_DIRECT) as descriptor:
-                for offset, length in ranges(len(expected), seed=number):
-                    assert os.pread(descriptor, length, offset) == expected[offset : offset + length]
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(read, range(8)))
-
-
-def test_any_range_of_a_frame(shown: Mount, gallery: Gallery) -> None:
-    """A range of an image encoded on demand equals that range of the whole image."""
-    path = shown.path / "episode.wshard/signal/rgb/000003.png"
-    whole = path.read_bytes()
-    with opened(path, os.O_DIRECT) as descriptor:
-        for offset in range(0, len(whole), 3):
-            assert os.pread(descriptor, 11, offset) == whole[offset : offset + 11]

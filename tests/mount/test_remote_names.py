@@ -57,15 +57,6 @@ def test_folder_of_a_bucket(mounted: Mounted, s3: S3Server) -> None:
         assert not is_mounted(mount.path)
 
 
-def test_urls_beside_files(mounted: Mounted, s3: S3Server, tmp_path: Path) -> None:
-    with KastoreWriter(tmp_path / "local.kas") as writer:
-        writer.add("a", [1])
-    with mounted("s3://bucket/data/store.kas", f"file://{tmp_path}/local.kas") as mount:
-        assert set(os.listdir(mount.path)) - {".glassfs"} == {"local.kas", "store.kas"}
-        assert os.listdir(mount.path / "store.kas") == ["nodes"]
-        assert os.listdir(mount.path / "local.kas") == ["a.npy"]
-
-
 def test_secrets_of_a_url_show_nowhere(mounted: Mounted, bucket: Bucket) -> None:
     def answer(request: Request) -> Reply:
         made = bucket.get(request.path.removeprefix("/"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -51,15 +50,6 @@ def test_export_is_the_same_as_a_copy(shown: Mount, gallery: Gallery, tmp_path: 
     assert (done.returncode, done.stderr) == (0, "")
     run("diff", "-r", "-x", ".glassfs", shown.path, tmp_path / "exported")
     run("diff", "-r", tmp_path / "exported", shown.path, "-x", ".glassfs")
-
-
-def test_tar_holds_the_whole_tree(shown: Mount, gallery: Gallery, tmp_path: Path) -> None:
-    run("tar", "-cf", tmp_path / "all.tar", "--exclude=./.glassfs", "-C", shown.path, ".")
-    run("tar", "-df", tmp_path / "all.tar", "-C", shown.path)
-    with tarfile.open(tmp_path / "all.tar", errors="surrogateescape") as archive:
-        members = archive.getmembers()
-    assert {member.name.removeprefix("./") for member in members if member.isfile()} == set(gallery.files)
-    assert not any(member.islnk() for member in members)
 
 
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")

@@ -119,36 +119,28 @@ def bench() -> Iterator[Bench]:
     made.close()
 
 
-@pytest.mark.parametrize("count", [64, 1000])
-def test_hanging_reads_leave_other_requests_answered(bench: Bench, count: int) -> None:
+@pytest.mark.parametrize(("kind", "count", "least", "most"), [
+    (Opcode.READ, 1000, 1, MAX_READERS), (Opcode.LOOKUP, 3 * MAX_OF_VOLUME, MAX_READERS + 1, MAX_OF_VOLUME),
+])
+def test_hanging_requests_leave_others_answered(
+    bench: Bench, kind: Opcode, count: int, least: int, most: int,
+) -> None:
     bench.hang(1)
-    hanging = bench.ask(Opcode.READ, 1, count)
+    hanging = bench.ask(kind, 1, count)
     bench.wait_for_deferral(hanging)
-    assert 0 < bench.busy["1", True] <= MAX_READERS
+    is_read = kind == Opcode.READ
+    assert least <= bench.busy["1", is_read] <= most
     for opcode, volume in ((Opcode.READ, 2), (Opcode.LOOKUP, 2), (Opcode.READDIRPLUS, 0), (Opcode.STATFS, 0)):
         bench.wait_for_answers(bench.ask(opcode, volume, 50))
     # Other requests about the hanging volume are begun beside its reads.
-    stats = bench.ask(Opcode.GETATTR, 1, 10)
+    stats = bench.ask(Opcode.GETATTR, 1, 10) if is_read else []
     bench.wait(lambda: set(stats) <= set(bench.begun))
-    assert bench.crew.size <= MAX_READERS + len(stats) + 2 * IDLE_THREADS
+    assert bench.crew.size <= most + len(stats) + 2 * IDLE_THREADS
     bench.release(1)
     bench.wait_for_answers(hanging + stats)
     assert set(bench.answered.values()) == {1}
-    assert bench.most["1", True] <= MAX_READERS
+    assert bench.most["1", is_read] <= most
     assert bench.deferred == 0
-    wait_until(lambda: bench.crew.size <= IDLE_THREADS)
-
-
-def test_hanging_lookups_are_bounded_too(bench: Bench) -> None:
-    bench.hang(1)
-    hanging = bench.ask(Opcode.LOOKUP, 1, 3 * MAX_OF_VOLUME)
-    bench.wait_for_deferral(hanging)
-    assert MAX_READERS < bench.busy["1", False] <= MAX_OF_VOLUME
-    bench.wait_for_answers(bench.ask(Opcode.LOOKUP, 2, 50) + bench.ask(Opcode.READ, 2, 50))
-    assert bench.crew.size <= MAX_OF_VOLUME + 2 * IDLE_THREADS
-    bench.release(1)
-    bench.wait_for_answers(hanging)
-    assert set(bench.answered.values()) == {1}
     wait_until(lambda: bench.crew.size <= IDLE_THREADS)
 
 
@@ -263,27 +255,6 @@ def test_shortage_of_threads_loses_no_request(
     bench.release(1)
     bench.wait_for_answers(hanging)
     assert set(bench.answered.values()) == {1}
-
-
-def test_threads_that_fail_at_once_log_one_warning(
-    bench: Bench, shortage: Shortage, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The second thread reports its failure while the first one is still writing the warning."""
-    monkeypatch.setattr(crew_module, "IDLE_CHECKS", sys.maxsize)  # the supervisor stays awake
-    warnings = []
-
-    def slow(record: logging.LogRecord) -> bool:
-        warnings.append(record)
-        # The other thread comes by a second time, if it is the supervisor, or else goes on to answer.
-        wait_until(lambda: len(warnings) > 1 or shortage.failed > 2 or bench.begun)
-        return True
-
-    monkeypatch.setattr(crew_module.log, "filters", [slow])
-    bench.hang(1)
-    shortage.is_on = True
-    bench.ask(Opcode.READ, 1, size=LONG)
-    wait_until(lambda: shortage.failed > 10)
-    assert len(warnings) == 1
 
 
 def test_thread_begun_before_a_shortage_does_not_end_it(

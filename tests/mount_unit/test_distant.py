@@ -11,10 +11,10 @@ import pytest
 from glassfs.errors import Changed, NotADirectory
 from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
-from glassfs.tree import Directory, File
+from glassfs.tree import File
 from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import notify_kernel, served
-from tests.mount_unit.protocol import GETATTR, GETXATTR, OPENDIR, Caller, attr_of
+from tests.mount_unit.protocol import GETXATTR, OPENDIR, Caller
 from tests.tree.made import FORMAT, made
 
 ASKED = struct.pack("=II", 100, 0)
@@ -23,26 +23,6 @@ ASKED = struct.pack("=II", 100, 0)
 @pytest.fixture(autouse=True)
 def made_suffix(made_format: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "BUILT_IN", {FORMAT.name: FORMAT.suffixes})
-
-
-def test_listing_and_stat_of_thousand_open_nothing() -> None:
-    store = MemoryStore({f"{number}.made": b"" for number in range(1000)}, is_remote=True)
-    sources, kernel = served(store)
-    sources.refresh()
-    caller = Caller(kernel.operations)
-    cookie, names = 0, []
-    while listed := caller.list(ROOT, cookie, 1 << 16):
-        names += [one.name for one in listed]
-        cookie = listed[-1].after
-        assert all(one.type == 4 for one in listed)
-    assert len(set(names) - {".", "..", ".glassfs"}) == 1000
-    ident = caller.find("/77.made")
-    assert attr_of(caller.bytes_of(GETATTR, ident, bytes(16))[16:]).mode == 0o40555
-    assert kernel.operations.listxattr(ident) == []
-    assert sources.refresh() == []
-    assert (store.opens, store.reads) == (0, 0)
-    caller.forget_all()
-    assert kernel.operations.inodes.held == 0
 
 
 def test_opendir_verifies_a_presumed_container() -> None:
@@ -145,16 +125,3 @@ def test_64_lookups_at_once_get_the_same_ids() -> None:
     kernel.operations.forget(found.pop(), 64)
     kernel.forget_all()
     assert kernel.operations.inodes.held == 0
-
-
-def test_presumed_container_that_is_replaced() -> None:
-    store = MemoryStore({"a.made": made(a=b"1")}, is_remote=True)
-    sources, kernel = served(store)
-    before = kernel.find("/a.made")
-    store.put("a.made", made(b=b"2"))
-    with pytest.raises(Changed):
-        kernel.list(before)
-    notify_kernel(sources, kernel)
-    node = kernel.operations.node(kernel.find("/a.made"))
-    assert isinstance(node, Directory) and node.is_presumed
-    assert kernel.read(kernel.find("/a.made/b.bin")) == b"2"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -87,15 +86,6 @@ def test_threads_at_once_leave_nothing(scale: Scale) -> None:
     assert kept_by(inodes) == 0
     sources.tree.close()
     assert store.held == set()
-
-
-def test_threads_share_one_run() -> None:
-    root = folder_of(20)
-    operations = operations_over(lambda: root)
-    with ThreadPoolExecutor(16) as threads:
-        idents = set(threads.map(lambda _: operations.look_up(ROOT, "7.bin").ident, range(500)))
-    assert len(idents) == len(operations.inodes) == 1
-    assert operations.inodes.held == 500
 
 
 # What it costs
@@ -236,18 +226,6 @@ def test_ids_give_no_node_of_another_version() -> None:
         kernel.operations.node(ident)
 
 
-def test_all_ids_below_a_changed_container_are_stale() -> None:
-    store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"}), "other": made(a=b"a")})
-    _, kernel = served(store, limit=1)
-    idents = {kernel.find("/c"), kernel.find("/c/a.bin")}
-    kernel.find("/other/a.bin")
-    idents |= {kernel.find("/c/d"), kernel.find("/c/d/b.bin")}
-    stale = kernel.operations.stale("/c")
-    assert idents <= set(stale.nodes)
-    assert (ROOT, "c") in stale.entries
-    assert kernel.find("/other/a.bin") not in stale.nodes
-
-
 @pytest.mark.parametrize(("names", "path"), [(("c",), "/a.bin"), ((), "/plain"), ((), "/c")])
 def test_forgetting_an_old_version_keeps_the_new_one(
     names: tuple[str, ...], path: str,
@@ -326,18 +304,6 @@ def test_releasing_a_lease_blocks_no_other_request() -> None:
     closer.join()
     looker.join()
     assert is_answered
-
-
-def test_plain_file_stays_open_after_another_lookup() -> None:
-    store = MemoryStore({"plain": b"text"})
-    _, kernel = served(store)
-    ident = kernel.find("/plain")
-    assert kernel.read(ident) == b"text"
-    assert kernel.find("/plain") == ident
-    store.remove("plain")
-    assert kernel.read(ident) == b"text"
-    kernel.forget_all()
-    assert store.held == set()
 
 
 def test_lease_is_held_while_any_id_is_referenced() -> None:

@@ -17,11 +17,10 @@ from glassfs.mount.engines import load
 from glassfs.mount.engines.contract import MountPoint
 from glassfs.mount.engines.libfuse2 import Callbacks, Libfuse2
 from glassfs.mount.errors import Failures, MountError
-from glassfs.mount.operations import Operations, Stale
-from glassfs.mount.options import MountOptions
-from glassfs.mount.status import OwnDirectory
+from glassfs.mount.operations import Stale
 from tests.memory_store import MemoryStore
 from tests.mount.mounts import LIBRARIES
+from tests.mount_unit.kernel import operations_of
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import sources_of
 
@@ -33,9 +32,7 @@ class Kernel:
 
     def __init__(self, binding: Any, store: MemoryStore) -> None:
         sources = sources_of(store)
-        self.operations = Operations(
-            sources.root, lambda: OwnDirectory(sources, dict, (0, 0)), MountOptions.parse([]), lambda: 10_000,
-        )
+        self.operations = operations_of(sources)
         self.started = 0
         self.callbacks = Callbacks(binding, self.operations, Failures(), self._begin)
         self.table = self.callbacks.table()
@@ -186,12 +183,6 @@ def test_unknown_handles_are_refused(kernel: Kernel, caplog: pytest.LogCaptureFi
     assert not caplog.records
 
 
-def test_open_for_writing_or_of_no_file_is_refused(kernel: Kernel) -> None:
-    assert kernel.open(b"/some/a.bin", os.O_RDWR)[0] == -errno.EROFS
-    assert kernel.open(b"/some")[0] == -errno.EISDIR
-    assert kernel.open(b"/none")[0] == -errno.ENOENT
-
-
 def test_extended_attributes(kernel: Kernel) -> None:
     get, listed = kernel.table.getxattr, kernel.table.listxattr
     path, name = b"/some/dir/b.bin", b"user.glassfs.key"
@@ -214,13 +205,6 @@ def test_links(kernel: Kernel) -> None:
         assert ctypes.string_at(buffer) == b"\xc3\xbcber/\xff"[: size - 1]
         assert buffer[size] == 77
     assert kernel.text(kernel.table.readlink, b"/folder/plain", size=9) == -errno.EINVAL
-
-
-def test_statfs_has_the_size_of_the_sources(kernel: Kernel) -> None:
-    found = kernel._binding.c_statvfs()
-    assert kernel.table.statfs(b"/", ctypes.byref(found)) == 0
-    assert found.f_blocks * found.f_frsize >= 10_000
-    assert (found.f_bfree, found.f_namemax) == (0, 255)
 
 
 def test_unexpected_exception_is_an_eio(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:

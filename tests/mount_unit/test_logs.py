@@ -38,11 +38,6 @@ def record(error: BaseException | None = None) -> logging.LogRecord:
 
 
 @pytest.mark.parametrize(("formatter", "prefix"), [(logs.LineFormatter(), ""), (logs.JournalFormatter(), "<3>")])
-def test_record_is_one_printable_line(formatter: logging.Formatter, prefix: str) -> None:
-    assert formatter.format(record()) == f"{prefix}{SHOWN} is damaged"
-
-
-@pytest.mark.parametrize(("formatter", "prefix"), [(logs.LineFormatter(), ""), (logs.JournalFormatter(), "<3>")])
 def test_lines_of_a_traceback_cannot_pass_for_records(formatter: logging.Formatter, prefix: str) -> None:
     sentence = f"{AWKWARD}\n2026-01-01 00:00:00,000 ERROR forged\n<0>forged"
     try:

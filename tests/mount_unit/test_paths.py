@@ -21,11 +21,8 @@ from glassfs.formats import registry
 from glassfs.mount.engines import paths as paths_module
 from glassfs.mount.engines.paths import CACHE_SECONDS, Handles, Paths
 from glassfs.mount.errors import Answer
-from glassfs.mount.operations import Operations
-from glassfs.mount.options import MountOptions
-from glassfs.mount.status import OwnDirectory
-from glassfs.tree import Sources
 from tests.memory_store import MemoryStore
+from tests.mount_unit.kernel import operations_of
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import sources_of
 
@@ -47,15 +44,9 @@ class House:
 
     def __init__(self, store: MemoryStore, *names: str, limit: int = 64) -> None:
         self.store = store
-        self.sources: Sources = sources_of(store, *names, limit=limit)
-        self._numbers = itertools.count()
-
-        def status() -> dict[str, int]:
-            return {"number": next(self._numbers)}
-
-        self.operations = Operations(
-            self.sources.root, lambda: OwnDirectory(self.sources, status, (0, 0)), MountOptions.parse([]), lambda: 0,
-        )
+        self.sources = sources_of(store, *names, limit=limit)
+        numbers = itertools.count()
+        self.operations = operations_of(self.sources, status=lambda: {"number": next(numbers)})
         self.paths = Paths(self.operations)
         self.handles = Handles(self.operations, self.paths)
 
@@ -148,15 +139,6 @@ def test_directories_on_the_way_are_looked_up_once(house: House) -> None:
     assert asked == ["some", "dir", "inner", "b.bin", "b.bin", "b.bin"]
 
 
-def test_children_of_a_cached_directory_keep_their_ids(house: House) -> None:
-    def ident(path: str) -> int:
-        with house.paths.at(path) as found:
-            return found.ident
-
-    first = {path: ident(path) for path in ("/some/a.bin", "/some/dir", "/some/dir/inner/b.bin")}
-    assert {path: ident(path) for path in first} == first
-
-
 def test_cached_directories_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths_module, "MAX_DIRECTORIES", 2)
     for _ in range(2):
@@ -198,19 +180,6 @@ def test_replaced_container_is_not_cached(house: House) -> None:
     house.sources.refresh()
     with pytest.raises(NotFound):
         house.size("/some/dir/inner/b.bin")
-
-
-def test_single_container_that_changes(store: MemoryStore, clock: Clock) -> None:
-    house = House(store, "some")
-    assert house.size("/dir/inner/b.bin") == 1
-    old = house.open("/a.bin")
-    store.put("some", made({"a": b"new", "dir/inner/b": b"newer"}))
-    house.sources.refresh()
-    assert house.size("/dir/inner/b.bin") == 5
-    with pytest.raises(Changed):
-        house.read(old)
-    house.handles.release(old)
-    house.assert_all_given_back(clock)
 
 
 def test_handles_are_independent_until_released(house: House) -> None:

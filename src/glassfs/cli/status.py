@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from glassfs.mount import probe, system
+from glassfs.mount import probe
 from glassfs.sizes import human_size
+from glassfs.source import mountinfo
 from glassfs.terminal import printable
 
 
@@ -16,7 +17,7 @@ from glassfs.terminal import printable
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per mount, for programs.")
 def command(as_json: bool) -> None:
     """Show source and mount point of each mount; for its owner and root also uptime, use of the cache, and errors."""
-    mounts = [mount for mount in system.mounts() if mount.file_system == system.FILE_SYSTEM]
+    mounts = [mount for mount in mountinfo.mounts() if mount.file_system == mountinfo.FILE_SYSTEM]
     for mount, status in zip(mounts, probe.statuses([mount.path for mount in mounts]), strict=True):
         found = status | {"mountpoint": mount.path, "source": mount.source}
         click.echo(json.dumps(found) if as_json else _line(found))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from glassfs.mount import system
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
-from glassfs.source.mountinfo import glassfs_devices
+from glassfs.source.mountinfo import FILE_SYSTEM, glassfs_devices
 from glassfs.source.remote.options import demand_plain, meant_by
 from glassfs.source.remote.url import is_url, local_name
 
@@ -56,7 +56,7 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
 def _check_nothing_is_mounted(mountpoint: str) -> None:
     path = system.real_path(mountpoint)
     existing = system.mount_at(path)
-    if existing is None or existing.file_system != system.FILE_SYSTEM:
+    if existing is None or existing.file_system != FILE_SYSTEM:
         return
     from glassfs.mount import probe
 

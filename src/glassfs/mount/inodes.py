@@ -11,7 +11,7 @@ the container. Nodes are made from their number when they are needed, and some a
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 
 from glassfs.errors import Changed, NotADirectory
@@ -222,15 +222,15 @@ class Inodes:
     def _given_back(self, ident: int, references: int) -> Lease | None:
         """Take references from a run; return the lease if the caller must release it."""
         with self._lock:
-            firsts, runs = self._table
-            place = bisect_right(firsts, ident) - 1
-            run = runs[place] if place >= 0 else None
-            if run is None or ident >= run.first + run.count:
+            try:
+                run = self._run(ident)
+            except Changed:
                 return None
             run.held -= references
             if run.held > 0:
                 return None
-            runs[place] = None
+            firsts, runs = self._table
+            runs[bisect_left(firsts, run.first)] = None
             self._gone += 1
             if self._settled.get(run.parent) is run:
                 del self._settled[run.parent]

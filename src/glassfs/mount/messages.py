@@ -14,13 +14,15 @@ from glassfs.terminal import printable
 
 
 class Messages:
-    """Captures stderr from its creation until ``restore`` or ``text``."""
+    """Captures stderr from its creation until ``restore`` or ``text``, or captures nothing."""
 
-    def __init__(self) -> None:
-        self._stderr: int | None = os.dup(2)
+    def __init__(self, is_capturing: bool = True) -> None:
         self._lines: list[str] = []
-        self._caught = _unnamed_file()
-        os.dup2(self._caught, 2)
+        self._stderr: int | None = None
+        if is_capturing:
+            self._stderr = os.dup(2)
+            self._caught = _unnamed_file()
+            os.dup2(self._caught, 2)
 
     def restore(self) -> None:
         """Restore stderr. May be called again, and from any thread."""

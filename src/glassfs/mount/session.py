@@ -83,19 +83,17 @@ class MountSession:
             threads.start("clock", self._tick)
             threads.start("poll", self._poll)
 
-        self._messages = Messages() if "debug" not in self.options.flags else None
+        self._messages = Messages("debug" not in self.options.flags)
         try:
             self.engine.serve(self.operations, MountPoint(self.mountpoint, self._fuse_options()), started)
         except MountError as error:
-            said = self._messages.text() if self._messages else ""
-            raise MountError(f"{self.mountpoint}: cannot be mounted: {said or error}") from None
+            raise MountError(f"{self.mountpoint}: cannot be mounted: {self._messages.text() or error}") from None
         finally:
             self._is_ending.set()
             self._wake.set()
             self.sources.finish()
             self.failures.log_counts()
-            if self._messages:
-                self._messages.restore()
+            self._messages.restore()
 
     def _fuse_options(self) -> dict[str, str | bool]:
         name = self.shown_sources[0] if len(self.shown_sources) == 1 else f"{len(self.shown_sources)} sources"
@@ -119,8 +117,7 @@ class MountSession:
         mounted = system.mount_at(self.mountpoint)
         if mounted is not None and not system.raise_read_ahead(mounted.device, self.options.read_ahead):
             log.info("%s: read-ahead stays at 128 KiB, as only root may raise it", self.mountpoint)
-        if self._messages:
-            self._messages.restore()
+        self._messages.restore()
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
         with suppress(GlassfsError):  # now, as the first reader would have to wait for it

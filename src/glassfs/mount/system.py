@@ -7,12 +7,7 @@ import os
 import time
 
 from glassfs.mount.errors import MountError
-from glassfs.source.mountinfo import FILE_SYSTEM, Mount, glassfs_devices, mounts
-
-__all__ = [
-    "FILE_SYSTEM", "Mount", "glassfs_devices", "is_dead", "is_glassfs", "mount_at", "mounts", "raise_read_ahead",
-    "real_path", "unmount",
-]
+from glassfs.source.mountinfo import FILE_SYSTEM, Mount, mounts
 
 UNMOUNT_SECONDS = 10.0
 
