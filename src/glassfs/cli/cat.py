@@ -22,7 +22,6 @@ from glassfs.cli.common import (
 from glassfs.cli.complete import complete_paths
 from glassfs.errors import GlassfsError, IsADirectory
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.options import meant_by
 from glassfs.source.remote.url import is_url
 from glassfs.tree import File, Symlink, Tree
 
@@ -60,6 +59,8 @@ def _grouped(words: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _how_to(at: Located) -> str:
+    from glassfs.source.remote.options import meant_by
+
     if not is_url(at.source) and not os.path.exists(at.source):
         meant = meant_by(at.source)
         return f"{at.source}: no such file{meant or '; name a container or a folder, and a path inside it'}"

@@ -12,13 +12,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from glassfs.arguments import harmless
-from glassfs.cli.option_completion import completed_option
 from glassfs.content import Array, Image
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
 from glassfs.library import open_tree
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.options import DESCRIPTIONS, WrongValue, connection_from, demand_plain, meant_by
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree, open_sources
@@ -73,6 +71,8 @@ def located(typed: str) -> Located:
 
 
 def _located_url(typed: str) -> Located:
+    from glassfs.source.remote.options import demand_plain
+
     demand_plain(typed)
     url = parsed(typed)
     if not url.query:
@@ -99,6 +99,10 @@ views_option = click.option(
 
 
 def _connection(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Connection:
+    if not texts:
+        return Connection()
+    from glassfs.source.remote.options import WrongValue, connection_from
+
     try:
         return connection_from(texts)
     except WrongValue as error:
@@ -108,6 +112,9 @@ def _connection(context: click.Context, _parameter: click.Parameter, texts: tupl
 def _complete_connection(
     _context: click.Context, _parameter: click.Parameter, incomplete: str,
 ) -> list[CompletionItem]:
+    from glassfs.cli.option_completion import completed_option
+    from glassfs.source.remote.options import DESCRIPTIONS
+
     return completed_option(DESCRIPTIONS, incomplete)
 
 
@@ -131,13 +138,18 @@ def opened(source: str, views: str = "", connection: Connection = Connection()) 
 
 def with_hint(error: NotFound, source: str) -> NotFound:
     """Add the URL that a missing name may stand for."""
+    from glassfs.source.remote.options import meant_by
+
     return type(error)(f"{error.reason}{meant_by(source)}", error.source, error.part) if not is_url(source) else error
 
 
 @contextmanager
 def opened_sources(source: str, connection: Connection = Connection()) -> Iterator[Sources]:  # noqa: B008
     """Open a named source for a ``with``, for its facts, files and checks."""
-    demand_plain(source)
+    if is_url(source):
+        from glassfs.source.remote.options import demand_plain
+
+        demand_plain(source)
     try:
         sources = open_sources([source], connection=connection)
     except NotFound as error:
