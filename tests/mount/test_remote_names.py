@@ -91,14 +91,6 @@ def test_owner_and_modes_of_remote_files(mounted: Mounted, s3: S3Server, options
             assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (mode, *owner), name
 
 
-def test_mount_point_of_its_own(fuse: str, s3: S3Server, tmp_path: Path) -> None:
-    done = glassfs("mount", "s3://bucket/data/store.kas", generation=fuse, cwd=tmp_path)
-    assert done.stdout == "s3://bucket/data/store.kas is mounted at store; to unmount it: glassfs umount store\n"
-    assert (done.returncode, os.listdir(tmp_path)) == (0, ["store"])
-    assert glassfs("umount", "store", generation=fuse, cwd=tmp_path).returncode == 0
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize(("url", "options", "sentence"), [
     ("s3://none/data", "", "there is no such bucket"),
     ("s3://bucket/data", "endpoint=http://127.0.0.1:1,timeout=1", "the connection is refused"),
