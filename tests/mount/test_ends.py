@@ -18,7 +18,7 @@ from tests.mount.changing import Readers, shows, write
 from tests.mount.conftest import Mounted
 from tests.mount.connections import Connection
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, environment, is_mounted, is_running
+from tests.mount.mounts import COMMAND, PATIENCE, environment, is_mounted, is_running, processes_with
 from tests.waiting import wait_until
 
 READERS = 16
@@ -38,8 +38,10 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, "abort"])
-def test_end_under_load(mounted: Mounted, as_root: None, tmp_path: Path, end: signal.Signals | str) -> None:
+def test_end_under_load(mounted: Mounted, tmp_path: Path, end: signal.Signals | str) -> None:
     """All readers get errors, the daemon ends, and a new mount at the same path shows everything."""
+    if end == "abort" and os.geteuid() != 0:
+        pytest.skip("only root can cut a connection")
     path, point = tmp_path / "changing", tmp_path / "mnt"
     write(path, 7, "compressed")
     point.mkdir()
@@ -116,17 +118,6 @@ def test_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) -> No
         assert not is_mounted(tmp_path)
 
 
-def remains(folder: Path) -> tuple[int, list[str]]:
-    """Return the number of processes with a folder among their arguments, and its files."""
-    processes = 0
-    for process in Path("/proc").iterdir():
-        try:
-            processes += process.name.isdigit() and str(folder).encode() in (process / "cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return processes, sorted(os.listdir(folder))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "daemon"])
@@ -138,7 +129,7 @@ def test_mounts_leave_nothing(
     point.mkdir()
     spool.mkdir()
     options = ["cache_size=0", f"spool={spool}"]
-    before = remains(tmp_path)
+    before = processes_with(tmp_path), sorted(os.listdir(tmp_path))
     for number in range(scale(3, 6, 1000)):
         with mounted(video, at=point, options=options, foreground=foreground) as mount:
             assert (point / f"signal/c{number % 8}.npy").read_bytes() == npy(VIDEO + number % 8)
@@ -148,4 +139,4 @@ def test_mounts_leave_nothing(
         assert not is_mounted(point)
         assert not is_running(mount.pid)
         assert os.listdir(spool) == os.listdir(point) == []
-    assert remains(tmp_path) == before
+    assert (processes_with(tmp_path), sorted(os.listdir(tmp_path))) == before

@@ -15,7 +15,7 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, mountinfo
+from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, mountinfo, processes_with
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, S3Server, answer_object
@@ -151,19 +151,6 @@ def test_mount_glassfs_takes_urls(fuse: str, s3: S3Server, tmp_path: Path) -> No
     assert SECRET not in done.stderr
 
 
-def processes_with(word: str) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                words = Path(f"/proc/{name}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if word.encode() in words:
-                found.append(int(name))
-    return found
-
-
 @pytest.mark.slow
 def test_interrupted_mount_command_leaves_no_mount(fuse: str, s3: S3Server, tmp_path: Path) -> None:
     """Ctrl-C while the daemon waits for an answer; when that comes, the daemon ends."""
@@ -180,6 +167,6 @@ def test_interrupted_mount_command_leaves_no_mount(fuse: str, s3: S3Server, tmp_
         s3.release()
     # The daemon holds stderr until it ends.
     assert process.communicate(timeout=PATIENCE)[1] == "\nglassfs: interrupted\n"
-    wait_until(lambda: not processes_with(str(log)))
+    wait_until(lambda: not processes_with(log))
     assert not is_mounted(mountpoint)
     assert "Traceback" not in log.read_text()
