@@ -8,6 +8,7 @@ deadline, and the same examples in each run except in ``long``.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -109,6 +110,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def default_log_level() -> None:
+    """Some packages that tests import configure logging for the whole process, and later tests count records."""
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 @pytest.fixture

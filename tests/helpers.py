@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from glassfs.cache import BlockCache
-from glassfs.content import Collection, Container, Content, Data, members_of
+from glassfs.content import Array, Collection, Container, Content, Data, members_of
 from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Source
 from glassfs.source.local import LocalSource, LocalStore
@@ -79,6 +83,25 @@ def contents_of(group: Content) -> dict[bytes, list[Content]]:
     for name, content in walk(group):
         found.setdefault(name, []).append(content)
     return found
+
+
+def only(container: Container, name: str, label: str = "") -> Any:
+    """Return the one content of this name, of arrays the one with this label."""
+    same = contents_of(container.root).get(name.encode(), [])
+    found = [content for content in same if not isinstance(content, Array) or content.label == label]
+    assert len(found) == 1, f"{name}: {len(found)} contents among {sorted(contents_of(container.root))}"
+    return found[0]
+
+
+def values_of(content: Any) -> np.ndarray[Any, Any]:
+    """Return the values of an array, whose size must agree with its shape."""
+    shape = content.shape if isinstance(content.shape, tuple) else content.shape()
+    assert content.data.size == math.prod(shape) * np.dtype(content.dtype).itemsize
+    return np.frombuffer(content.data.whole(), content.dtype).reshape(shape)
+
+
+def array_of(container: Container, name: str, label: str = "") -> np.ndarray[Any, Any]:
+    return values_of(only(container, name, label))
 
 
 def read_in_parts(data: Data, part: int = 4096) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.batch.shards import Shard
+from glassfs.batch.run import Shard
 
 PATHS = st.lists(st.binary(min_size=1).map(os.fsdecode), unique=True)
 

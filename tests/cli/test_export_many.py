@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.batch.many import lines_of, robot, sound
-from tests.cli.glassfs_command import fails, glassfs
+from tests.cli.glassfs_command import glassfs
 
 
 @pytest.fixture
@@ -101,18 +101,6 @@ def test_unreadable_and_unwritable_files_are_reported(folder: Path, damaged: Pat
     assert [line["path"] for line in bad] == [f"{folder}/bad.wshard"]
     assert (target / "below/deep").read_text() == "in the way"
     assert not (target / "bad.wshard/signal/bad.npy").exists()
-
-
-def test_workers_refuse_a_target_that_is_not_empty(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/mine").touch()
-    done = glassfs("export", "--jobs", 2, folder, tmp_path / "out")
-    fails(done, (
-        f"{tmp_path}/out: is not empty; use --overwrite to replace files in it or --resume to continue an export"
-    ))
-    done = glassfs("export", "--jobs", 2, folder, folder / "empty")
-    assert done.status == 1 and "is the source itself or inside it; name another folder" in done.errors[0]
-    assert list((tmp_path / "out").iterdir()) == [tmp_path / "out/mine"]
 
 
 def test_resume_with_a_report_skips_written_containers(folder: Path, tmp_path: Path) -> None:

@@ -242,15 +242,6 @@ def test_a_target_mounted_inside_the_source_is_refused(in_namespace: None, folde
     assert done.stderr.decode() == f"glassfs: {tmp_path}/other/out: {reason}\n"
 
 
-def test_a_source_folder_is_not_overwritten(folder: Path) -> None:
-    (folder / "s").mkdir()
-    (folder / "s" / "sub").write_text("in the way of sub")
-    before = written(folder.parent)
-    done = glassfs("export", "--overwrite", folder, folder.parent)
-    fails(done, f"{folder.parent}: would overwrite the source {folder}; name another folder")
-    assert written(folder.parent) == before
-
-
 def test_a_source_container_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     source = tmp_path / "zeros.npy"
     shutil.copy(store, source)

@@ -31,26 +31,6 @@ def bucket(folder: Path) -> Bucket:
     return Bucket({str(path.relative_to(folder.parent)): path.read_bytes() for path in files})
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_verify_of_a_bucket(s3: S3Server, jobs: str, tmp_path: Path) -> None:
-    options = ("-o", f"endpoint={s3.url},region=us-east-1", "--jobs", jobs, "--report", tmp_path / "report.jsonl")
-    done = glassfs("verify", *options, "s3://bucket/data")
-    assert (done.status, done.errors) == (1, ["4 containers, 1 fault"])
-    assert len(done.lines) == 1 and done.lines[0].startswith("s3://bucket/data/sub/cut.kas: is cut short")
-    assert sorted(str(line["path"]) for line in lines_of(tmp_path / "report.jsonl")) == [
-        f"s3://bucket/data/{name}" for name in ("a.kas", "sub/cut.kas", "sub/odd % name?#.kdb", "sub/robot.kdb")
-    ]
-    again = glassfs("verify", *options, "--resume", "s3://bucket/data")
-    assert (again.status, again.output, again.errors) == (1, b"", ["4 containers, 1 fault"])
-
-
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_episodes_of_a_bucket_are_those_of_files(s3: S3Server, folder: Path, jobs: str) -> None:
-    done = glassfs("episodes", "-o", f"endpoint={s3.url},region=us-east-1", "--jobs", jobs, "s3://bucket/data")
-    assert done.output == glassfs("episodes", folder).output != b""
-    assert len(done.errors) == 1 and done.errors[0].startswith("glassfs: s3://bucket/data/sub/cut.kas: is cut short")
-
-
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_export_of_a_bucket_is_that_of_files(s3: S3Server, folder: Path, jobs: str, tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
@@ -76,7 +56,9 @@ def test_resume_retries_containers_that_a_server_refused(
     episodes = ("episodes", *options, tmp_path / "episodes.jsonl", "--output", rows, "s3://bucket/data")
     export = ("export", *options, tmp_path / "export.jsonl", "s3://bucket/data/sub", tmp_path / "target")
     s3.faults = for_each(Status(503), lambda request: "a.kas" in request.path or "robot.kdb" in request.path)
-    assert glassfs(*verify).errors == ["4 containers, 3 faults"]
+    done = glassfs(*verify)
+    assert (done.status, done.errors) == (1, ["4 containers, 3 faults"])
+    assert any(line.startswith("s3://bucket/data/sub/cut.kas: is cut short") for line in done.lines)
     assert sorted(str(line["path"]) for line in lines_of(report)) == [
         f"s3://bucket/data/sub/{name}" for name in ("cut.kas", "odd % name?#.kdb")
     ]

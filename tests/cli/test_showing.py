@@ -146,12 +146,3 @@ def test_missing_paths_are_errors(command: str, store: Path) -> None:
 def test_cat_of_directories_and_tree_of_files_are_errors(store: Path) -> None:
     fails(glassfs("cat", store, "nodes"), f"nodes: is a directory; list it with 'glassfs ls {store} nodes'")
     fails(glassfs("tree", store, "zeros.npy"), "zeros.npy: is not a directory; show it with 'glassfs ls -l'")
-
-
-def test_wrong_usage_is_status_2() -> None:
-    for arguments in (["ls"], ["cat", "x"], ["ls", "--none", "x"], ["none"], ["tree", "-L", "0", "x"]):
-        done = glassfs(*arguments)
-        assert done.status == 2
-        assert len(done.errors) == 1
-        assert done.errors[0].startswith("glassfs: ")
-    assert glassfs().status == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 import zlib
 from typing import Any
@@ -10,28 +9,12 @@ from typing import Any
 import numpy as np
 from writers.idv import Codec, IdvWriter, string, varint
 
-from glassfs.content import Array, Container, Document
-from tests.helpers import contents_of
+from glassfs.content import Container, Document
+from tests.helpers import only
 
 EPOCH = 621_355_968_000_000_000
 NAT = -(1 << 63)
 MIB = 1 << 20
-
-def only(container: Container, name: str, label: str = "") -> Any:
-    """The content of that name, of which there is one."""
-    found = [
-        content for content in contents_of(container.root).get(name.encode(), [])
-        if not isinstance(content, Array) or content.label == label
-    ]
-    assert len(found) == 1, f"{name}: {len(found)} contents among {sorted(contents_of(container.root))}"
-    return found[0]
-
-
-def array(container: Container, name: str, label: str = "") -> np.ndarray:
-    content = only(container, name, label)
-    shape = content.shape if isinstance(content.shape, tuple) else content.shape()
-    assert content.data.size == math.prod(shape) * np.dtype(content.dtype).itemsize
-    return np.frombuffer(content.data.whole(), content.dtype).reshape(shape)
 
 
 def records(container: Container, name: str) -> list[Any]:

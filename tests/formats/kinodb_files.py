@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from writers.kinodb import Entry, Frame, KinoWriter
 
-from glassfs.content import Array, Container, Content, Document, Fields, Group, Member, Series, Video, members_of
+from glassfs.content import Container, Content, Document, Fields, Group, Member, Series, Video, members_of
 from tests.helpers import contents_of, open_bytes
 
 HEADER = {"major": (4, "<H"), "num_episodes": (8, "<Q"), "num_frames": (16, "<Q"), "index_offset": (24, "<Q"),
@@ -77,13 +76,6 @@ def patched(data: bytes | bytearray, position: int | None = None, **fields: int)
 def one(data: bytes | bytearray, name: bytes | str) -> Content:
     (found,) = contents_of(open_bytes(bytes(data)).root)[name.encode() if isinstance(name, str) else name]
     return found
-
-
-def array_of(data: bytes | bytearray, place: str) -> np.ndarray:
-    found = one(data, place)
-    assert isinstance(found, Array) and isinstance(found.shape, tuple)
-    assert found.data.size == np.dtype(found.dtype).itemsize * math.prod(found.shape)
-    return np.frombuffer(found.data.whole(), found.dtype).reshape(found.shape)
 
 
 def document(data: bytes | bytearray, place: str) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from writers.idv import Codec, IdvWriter, Sparse, key, old_key, vector
 
 from glassfs.errors import Damaged, TooLarge
 from tests.formats.derived import whole
-from tests.formats.idv_files import EPOCH, MIB, NAT, array, only, records, same_bits, schema
-from tests.helpers import contents_of, open_bytes, open_path
+from tests.formats.idv_files import EPOCH, MIB, NAT, records, same_bits, schema
+from tests.helpers import array_of, contents_of, only, open_bytes, open_path
 
 # -- single values -------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ def test_numbers_are_shown_as_stored(make: Callable[..., Path], codec: str, comp
         lambda view: view.add("x", np.array(values, dtype), codec), rows_per_block=4, compression=compression,
     )
     container = open_path(path)
-    same_bits(array(container, "columns/x"), values, dtype)
+    same_bits(array_of(container, "columns/x"), values, dtype)
     whole(only(container, "columns/x").data)
     assert schema(container)["columns"][0]["type"] == codec.removeprefix("Dv")
 
@@ -51,7 +51,7 @@ def test_booleans_are_bits(make: Callable[..., Path], rows_per_block: int, codec
     stored = np.random.default_rng(1).integers(0, 3 if codec == "DvBool" else 2, 67)  # 2 is missing
     values = stored if codec == "DvBool" else stored == 1
     container = open_path(make(lambda view: view.add("b", values, codec), rows_per_block=rows_per_block))
-    same_bits(array(container, "columns/b"), stored == 1, "|b1")
+    same_bits(array_of(container, "columns/b"), stored == 1, "|b1")
     whole(only(container, "columns/b").data)
 
 
@@ -59,7 +59,7 @@ def test_booleans_are_bits(make: Callable[..., Path], rows_per_block: int, codec
 def test_times_count_from_1970_and_missing_ones_are_nat(make: Callable[..., Path], codec: str) -> None:
     ticks = [0, EPOCH, EPOCH - 1, NAT, 3_155_378_975_999_999_999]
     path = make(lambda view: view.add("t", np.array(ticks), codec))
-    found = array(open_path(path), "columns/t")
+    found = array_of(open_path(path), "columns/t")
     assert found.dtype == np.dtype("<M8[100ns]")
     assert np.isnat(found).tolist() == [False, False, False, True, False]
     assert found[[0, 1, 2, 4]].view("<i8").tolist() == [-EPOCH, 0, -1, ticks[-1] - EPOCH]
@@ -69,10 +69,10 @@ def test_times_count_from_1970_and_missing_ones_are_nat(make: Callable[..., Path
 def test_zoned_times_are_utc_and_an_offset(make: Callable[..., Path], codec: str) -> None:
     rows = [(EPOCH + 36_000_000_000, 60), (EPOCH, -840), (NAT, 0), (EPOCH, -32768), (EPOCH + 7, 0)]
     container = open_path(make(lambda view: view.add("z", rows, codec), rows_per_block=2))
-    utc = array(container, "columns/z")
+    utc = array_of(container, "columns/z")
     assert utc.dtype == np.dtype("<M8[100ns]")
     assert utc.view("<i8").tolist() == [0, 840 * 600_000_000, NAT, NAT, 7]
-    same_bits(array(container, "columns/z", ".offset_minutes"), [60, -840, 0, -32768, 0], "<i2")
+    same_bits(array_of(container, "columns/z", ".offset_minutes"), [60, -840, 0, -32768, 0], "<i2")
     whole(only(container, "columns/z").data)
 
 
@@ -99,7 +99,7 @@ def test_impossible_values_are_damage(make: Callable[..., Path], codec: str, val
 ])
 def test_keys_keep_their_integers(make: Callable[..., Path], codec: Codec, dtype: str, printed: str) -> None:
     container = open_path(make(lambda view: view.add("k", np.array([0, 1, 0, 1]), codec)))
-    same_bits(array(container, "columns/k"), [0, 1, 0, 1], dtype)
+    same_bits(array_of(container, "columns/k"), [0, 1, 0, 1], dtype)
     assert schema(container)["columns"][0]["type"] == printed
 
 
@@ -133,7 +133,7 @@ def test_sparse_and_dense_rows_mix(make: Callable[..., Path], item: str, dtype: 
     random_ = random.Random(rows_per_block)
     rows = [mixed(random_, 13) for _ in range(100)]
     container = open_path(make(lambda view: view.add("v", rows, vector(item, 13)), rows_per_block=rows_per_block))
-    same_bits(array(container, "columns/v"), np.stack(spread(rows, dtype)), dtype)
+    same_bits(array_of(container, "columns/v"), np.stack(spread(rows, dtype)), dtype)
     whole(only(container, "columns/v").data)
 
 
@@ -143,8 +143,8 @@ def test_rows_of_any_length_are_values_and_offsets(make: Callable[..., Path], ro
     rows = [mixed(random_, random_.choice((0, 0, 1, 3, 50))) for _ in range(100)]
     container = open_path(make(lambda view: view.add("v", rows, vector("Double", 0)), rows_per_block=rows_per_block))
     expected = spread(rows, "<f8")
-    same_bits(array(container, "columns/v/values"), np.concatenate(expected), "<f8")
-    same_bits(array(container, "columns/v/offsets"), np.cumsum([0, *map(len, expected)]), "<i8")
+    same_bits(array_of(container, "columns/v/values"), np.concatenate(expected), "<f8")
+    same_bits(array_of(container, "columns/v/offsets"), np.cumsum([0, *map(len, expected)]), "<i8")
     whole(only(container, "columns/v/values").data)
     whole(only(container, "columns/v/offsets").data)
 
@@ -158,10 +158,10 @@ def test_wide_vectors_are_compressed_rows(make: Callable[..., Path], rows_per_bl
     ]
     rows[4] = np.arange(size, dtype="<f4")
     container = open_path(make(lambda view: view.add("v", rows, vector("Single", size)), rows_per_block=rows_per_block))
-    assert array(container, "columns/v/indptr").tolist() == np.cumsum([0, *[20] * 4, size, *[20] * 4]).tolist()
+    assert array_of(container, "columns/v/indptr").tolist() == np.cumsum([0, *[20] * 4, size, *[20] * 4]).tolist()
     indices = [np.arange(size) if row is rows[4] else row.indices for row in rows]
-    same_bits(array(container, "columns/v/indices"), np.concatenate(indices), "<i4")
-    same_bits(array(container, "columns/v/data"), np.concatenate(indices), "<f4")
+    same_bits(array_of(container, "columns/v/indices"), np.concatenate(indices), "<i4")
+    same_bits(array_of(container, "columns/v/data"), np.concatenate(indices), "<f4")
     for name in ("data", "indices", "indptr"):
         whole(only(container, f"columns/v/{name}").data)
     assert b"columns/v" not in contents_of(container.root)
@@ -170,7 +170,7 @@ def test_wide_vectors_are_compressed_rows(make: Callable[..., Path], rows_per_bl
 def test_vectors_of_65536_slots_are_still_an_array(make: Callable[..., Path]) -> None:
     rows = [Sparse(65_536, [65_535], [1])]
     path = make(lambda view: view.add("v", rows, vector("Byte", 256, 256)))
-    found = array(open_path(path), "columns/v")
+    found = array_of(open_path(path), "columns/v")
     assert found.shape == (1, 256, 256)
     assert np.flatnonzero(found).tolist() == [65_535]
 
@@ -186,7 +186,7 @@ def test_elements_not_stored_have_the_default(
     make: Callable[..., Path], item: str, dtype: str, rows: list[Sparse], expected: list[Any],
 ) -> None:
     path = make(lambda view: view.add("v", rows, vector(item, 3)))
-    found = array(open_path(path), "columns/v")
+    found = array_of(open_path(path), "columns/v")
     assert found.dtype == np.dtype(dtype)
     integers = found.view("<i8") if found.dtype.itemsize == 8 else found
     assert integers.tolist() == expected
@@ -209,7 +209,7 @@ def test_the_schema_has_types_as_mlnet_prints_them_and_shapes(make: Callable[...
         ("Vector<String, 4>", [4]),
     ]
     assert only(container, "columns/d").shape == (0, 2, 3)
-    assert array(container, "columns/a/offsets").tolist() == [0]
+    assert array_of(container, "columns/a/offsets").tolist() == [0]
 
 
 # -- text ----------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from writers.idv import Codec, IdvWriter, Sparse, key, vector
 from glassfs.content import Array
 from glassfs.errors import Damaged
 from tests.formats.exercise import exercise, peak_memory
-from tests.formats.idv_files import MIB, array, entry, only, raw_column, two_columns
-from tests.helpers import contents_of, open_bytes, open_path
+from tests.formats.idv_files import MIB, entry, raw_column, two_columns
+from tests.helpers import array_of, contents_of, only, open_bytes, open_path
 
 # -- blocks --------------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ def test_a_damaged_block_costs_itself(make: Callable[..., Path], field: int, lay
     for start in (64, 120):
         with pytest.raises(Damaged, match=r"made: column 'A', block 1"):
             content.read(start, 8)
-    assert array(container, "columns/B").tolist() == np.arange(40).reshape(20, 2).tolist()
+    assert array_of(container, "columns/B").tolist() == np.arange(40).reshape(20, 2).tolist()
 
 
 def test_a_stream_may_go_on_behind_what_is_declared(make: Callable[..., Path]) -> None:
@@ -51,7 +51,7 @@ def test_a_stream_may_go_on_behind_what_is_declared(make: Callable[..., Path]) -
     struct.pack_into("<q", data, 32, tail + len(stream))
     struct.pack_into("<qii", data, place, tail, len(stream), 32)
     container = open_bytes(bytes(data))
-    assert array(container, "columns/A")[16:].tolist() == [0, 1, 2, 3]
+    assert array_of(container, "columns/A")[16:].tolist() == [0, 1, 2, 3]
     assert any("is longer than the declared 32 bytes" in fault.reason for fault in container.check())
 
 
@@ -61,7 +61,7 @@ def test_blocks_may_be_longer_than_their_values_and_shared(make: Callable[..., P
     struct.pack_into("<qii", data, place, offset, 70, 66)
     struct.pack_into("<qii", data, place + 16, offset, 64, 64)
     container = open_bytes(bytes(data))
-    assert array(container, "columns/A").tolist() == [*range(8), *range(8), *range(16, 20)]
+    assert array_of(container, "columns/A").tolist() == [*range(8), *range(8), *range(16, 20)]
     reasons = [fault.reason for fault in container.check()]
     assert "2 bytes follow its values" in reasons and "stores 70 bytes, but declares 66" in reasons
 
@@ -104,7 +104,7 @@ def test_damaged_vectors_are_damage(make: Callable[..., Path], size: int, block:
 def test_surplus_indices_are_ignored_and_found(make: Callable[..., Path]) -> None:
     block = vectors(4, [], [-1, 1, 2], 5, [1, 0, 3, 77, 5], 7)
     container = open_path(make(lambda view: raw_column(view, block, vector("Single", 4))))
-    assert array(container, "columns/v").tolist() == [[0, 1, 2, 3], [0, 4, 0, 0], [5, 0, 0, 6]]
+    assert array_of(container, "columns/v").tolist() == [[0, 1, 2, 3], [0, 4, 0, 0], [5, 0, 0, 6]]
     assert [fault.reason for fault in container.check()] == ["2 indices are used by no row"]
 
 

@@ -15,8 +15,8 @@ from writers.idv import Codec, IdvWriter, Sparse, key, old_key, string, vector
 from glassfs.cache import BlockCache
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Opening, open_container
-from tests.formats.idv_files import EPOCH, array, only, records, same_bits, schema, two_columns
-from tests.helpers import CountingSource, open_bytes, open_path, opening, walk
+from tests.formats.idv_files import EPOCH, records, same_bits, schema, two_columns
+from tests.helpers import CountingSource, array_of, only, open_bytes, open_path, opening, walk
 
 # -- names, schema and metadata ------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ def test_the_last_of_equal_names_keeps_it(make: Callable[..., Path]) -> None:
         b"columns/G", b"columns/F/values", b"columns/F/offsets", b"columns/F~2", b"columns/F~3",
     ]
     assert only(container, "columns/F~3").key == b"F"
-    assert array(container, "meta/columns/F~3/IsNormalized")[()]
+    assert array_of(container, "meta/columns/F~3/IsNormalized")[()]
     assert [column["hidden"] for column in schema(container)["columns"]] == [True, True, False, False]
 
 
@@ -88,14 +88,14 @@ def test_metadata_are_values_of_their_own(make: Callable[..., Path], compression
     assert records(container, place + "SlotNames") == names
     assert records(container, place + "Kind") == ["Score"]
     assert records(container, place + "Words") == ["a", "b"]
-    same_bits(array(container, place + "Ranges"), [[0, 1], [2, 3]], "<i4")
-    same_bits(array(container, place + "IsNormalized"), True, "|b1")
-    same_bits(array(container, place + "Set"), 7, "<u4")
-    same_bits(array(container, place + "Free"), [1.0, 2.0], "<f8")
-    same_bits(array(container, place + "Id"), [3, 4], "<u8")
-    assert array(container, place + "When").view("<i8") == -60 * 600_000_000
-    same_bits(array(container, place + "When", ".offset_minutes"), 60, "<i2")
-    sparse = array(container, place + "Sparse")
+    same_bits(array_of(container, place + "Ranges"), [[0, 1], [2, 3]], "<i4")
+    same_bits(array_of(container, place + "IsNormalized"), True, "|b1")
+    same_bits(array_of(container, place + "Set"), 7, "<u4")
+    same_bits(array_of(container, place + "Free"), [1.0, 2.0], "<f8")
+    same_bits(array_of(container, place + "Id"), [3, 4], "<u8")
+    assert array_of(container, place + "When").view("<i8") == -60 * 600_000_000
+    same_bits(array_of(container, place + "When", ".offset_minutes"), 60, "<i2")
+    sparse = array_of(container, place + "Sparse")
     assert sparse.shape == (70_000,) and np.flatnonzero(sparse).tolist() == [3]
     assert list(container.check()) == []
 
@@ -108,8 +108,8 @@ def test_damaged_metadata_cost_themselves(make: Callable[..., Path]) -> None:
     container = open_bytes(path.read_bytes().replace(b"firstsecond", b"firs\xc3\xa9econd"))
     with pytest.raises(Damaged, match="metadata 'A' of column 'F'"):
         records(container, "meta/columns/F/A")
-    assert array(container, "meta/columns/F/B") == 5
-    assert array(container, "columns/F").tolist() == [0, 1, 2]
+    assert array_of(container, "meta/columns/F/B") == 5
+    assert array_of(container, "columns/F").tolist() == [0, 1, 2]
 
 
 def test_a_metadata_table_that_breaks_off_keeps_what_came_before(make: Callable[..., Path]) -> None:
@@ -144,7 +144,7 @@ def test_a_column_of_unknown_codec_or_compression_has_no_file(make: Callable[...
 
     container = open_path(make(fill))
     assert [name for name, _ in walk(container.root)] == [b"meta/schema", b"columns/Good", b"columns/Last"]
-    assert array(container, "columns/Last").tolist() == [0, 1, 2]
+    assert array_of(container, "columns/Last").tolist() == [0, 1, 2]
     _, bad, _ = columns = schema(container)["columns"]
     assert [column["readable"] for column in columns] == [True, False, True]
     assert bad["compression"] == (str(codec) if isinstance(codec, int) else "Deflate")
@@ -177,7 +177,7 @@ def test_what_mlnet_opens_is_opened(make: Callable[..., Path], version: int, com
     data = bytearray(make(two_columns).read_bytes())
     struct.pack_into("<QQ", data, 8, version, compatible)
     data[52:256] = bytes(range(204))  # unused, content undefined
-    assert array(open_bytes(bytes(data) + b"behind the tail"), "columns/A").tolist() == list(range(20))
+    assert array_of(open_bytes(bytes(data) + b"behind the tail"), "columns/A").tolist() == list(range(20))
 
 
 @pytest.mark.parametrize("lookup", [-1, 16, 1 << 40, "tail"])
@@ -193,7 +193,7 @@ def test_lookup_tables_lie_before_the_tail(make: Callable[..., Path], lookup: An
         with pytest.raises(Refused, match="lookup table of column 'A'"):
             open_path(make(fill))
     else:  # the lookup table is not used
-        assert array(open_path(make(fill)), "columns/A").shape == (0,)
+        assert array_of(open_path(make(fill)), "columns/A").shape == (0,)
 
 
 @pytest.mark.parametrize("cut", [0, 100, 256, 300, -100, -9, -3])
@@ -213,7 +213,7 @@ def test_no_columns_and_no_rows(make: Callable[..., Path]) -> None:
         view.add("T", [], "TextSpan")
 
     container = open_path(make(fill))
-    assert array(container, "columns/N").shape == (0,)
+    assert array_of(container, "columns/N").shape == (0,)
     assert records(container, "columns/T") == []
 
 

@@ -22,9 +22,9 @@ from glassfs.formats.idv.table import IdvFile, read_header
 from glassfs.formats.registry import Opening, open_container
 from glassfs.view.json import line
 from tests.formats.exercise import peak_memory, visit
-from tests.formats.idv_files import MIB, only, raw_column, records
+from tests.formats.idv_files import MIB, raw_column, records
 from tests.formats.test_fuzz import idv
-from tests.helpers import CountingSource, contents_of, open_path
+from tests.helpers import CountingSource, contents_of, only, open_path
 from tests.waiting import wait_until
 
 # -- lifetime ----------------------------------------------------------------------------

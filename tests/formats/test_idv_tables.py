@@ -12,9 +12,9 @@ from writers.idv import Codec, IdvWriter, Sparse, key, vector
 from glassfs.content import Array, Container, Records, Table
 from glassfs.content.table import Ragged
 from glassfs.formats.registry import open_container
-from tests.formats.idv_files import EPOCH, only
-from tests.formats.rows import table_file, tables_of
-from tests.helpers import CountingSource, contents_of, open_path, opening
+from tests.formats.derived import table_file, tables_of
+from tests.formats.idv_files import EPOCH
+from tests.helpers import CountingSource, contents_of, only, open_path, opening
 
 
 def assert_is_all(container: Container) -> Table:

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.kastore import TYPES, KastoreWriter
 
-from glassfs.content import Array, Container, Content, Fault
+from glassfs.content import Array, Container, Fault
 from glassfs.errors import Damaged, Refused, Unrecognised
 from glassfs.formats.registry import AHEAD, open_container
 from tests.formats.exercise import NUMBERS, exercise, peak_memory
-from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, walk
+from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, values_of, walk
 
 HEADER, DESCRIPTOR = 64, 64
 KEY_START, KEY_LENGTH, ARRAY_START, ARRAY_LENGTH = 8, 16, 24, 32  # fields of a descriptor
@@ -35,12 +35,6 @@ def store(items: dict[Any, Any] | list[tuple[Any, Any]], folder: Path, name: str
 
 def arrays_of(container: Container) -> dict[bytes, Array]:
     return {name: content for name, content in walk(container.root) if isinstance(content, Array)}
-
-
-def values(content: Content) -> Any:
-    array = np.frombuffer(content.data.whole(), content.dtype)
-    assert array.shape == content.shape
-    return array
 
 
 def patched(path: Path, place: int, layout: str, *numbers: int) -> bytes:
@@ -77,7 +71,7 @@ def test_what_kastore_writes_has_the_same_keys_types_and_values(tmp_path: Path, 
     for key, array in written.items():
         content = found[key.encode()]
         assert content.type_name == array.dtype.name
-        assert values(content).dtype == array.dtype
+        assert values_of(content).dtype == array.dtype
         assert content.data.whole() == array.tobytes()
     assert list(container.check()) == []
 
@@ -115,7 +109,7 @@ def test_keys_are_paths_and_stay_bytes(tmp_path: Path) -> None:
     assert set(members) == set(keys)
     for number, key in enumerate(keys):
         assert members[key].name == tuple(key.split(b"/"))
-        assert values(members[key].content).tolist() == [number]
+        assert values_of(members[key].content).tolist() == [number]
 
 
 def test_the_depth_of_keys_is_limited(tmp_path: Path) -> None:
@@ -135,7 +129,7 @@ def test_of_equal_keys_the_last_comes_first(tmp_path: Path, caplog: pytest.LogCa
     items = [("a", [1]), ("a", [2]), ("b", [2]), ("a", [3]), ("c", [4]), ("b", [5]), ("a", [6])]
     container = open_path(store(items, tmp_path, sort=False))
     with caplog.at_level(logging.WARNING):
-        found = {name: [values(content).tolist() for content in same]
+        found = {name: [values_of(content).tolist() for content in same]
                  for name, same in contents_of(container.root).items()}
         list(container.root.members())
     assert found == {b"a": [[6], [1], [2], [3]], b"b": [[5], [2]], b"c": [[4]]}
@@ -161,7 +155,7 @@ def test_appended_stores_have_numbered_directories(chain: Path) -> None:
     assert list(groups) == [(b"x",), (b"appended", b"1"), (b"appended", b"2")]
     assert list(contents_of(groups[b"appended", b"1"])) == []
     found = arrays_of(container)
-    assert values(found[b"appended/2/y/z"]).tolist() == [2.5]
+    assert values_of(found[b"appended/2/y/z"]).tolist() == [2.5]
     assert found[b"appended/2/y/z"].key == b"y/z"
     assert container.facts["appended_stores"] == 2
     assert list(container.check()) == []

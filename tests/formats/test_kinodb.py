@@ -21,11 +21,10 @@ from writers.kinodb import KinoWriter
 from glassfs.content import Array, Image, Series, members_of
 from glassfs.errors import Refused, Unrecognised
 from glassfs.formats.kinodb import FORMAT, episode
-from glassfs.tree import Directory, File, Node, Tree
+from glassfs.tree import File, Node
 from glassfs.tree.build import container_root
 from tests.formats.kinodb_files import (
     ARRAYS,
-    array_of,
     document,
     faults,
     floats,
@@ -35,8 +34,8 @@ from tests.formats.kinodb_files import (
     patched,
     written,
 )
-from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, walk
-from tests.tree.trees import facts_of_nodes, origin
+from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts, values_of, walk
+from tests.tree.trees import origin
 
 DATA = Path(__file__).parents[1] / "data/kinodb"
 
@@ -57,7 +56,7 @@ def test_arrays(tmp_path: Path) -> None:
         "state": state, "action": action, "reward": reward, "is_terminal": [0, 1, 0, 255, 1], "embodiment": "odd",
     })
     for name, expected in (("state", state), ("action", action), ("reward", reward)):
-        found = array_of(data, f"episodes/0/{name}")
+        found = values_of(one(data, f"episodes/0/{name}"))
         assert (found.dtype, found.shape, found.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
     terminal = one(data, "episodes/0/is_terminal")
     assert isinstance(terminal, Array) and terminal.dtype == "|b1"
@@ -68,9 +67,9 @@ def test_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("state_dim", "action_dim"), [(0, 2), (2, 0), (0, 0)])
 def test_arrays_without_columns(tmp_path: Path, state_dim: int, action_dim: int) -> None:
     data = written(tmp_path, {"state": floats(3, state_dim), "action": floats(3, action_dim), "reward": [1, 2, 3]})
-    assert array_of(data, "episodes/0/state").shape == (3, state_dim)
-    assert array_of(data, "episodes/0/action").tolist() == floats(3, action_dim).tolist()
-    assert array_of(data, "episodes/0/reward").tolist() == [1, 2, 3]
+    assert values_of(one(data, "episodes/0/state")).shape == (3, state_dim)
+    assert values_of(one(data, "episodes/0/action")).tolist() == floats(3, action_dim).tolist()
+    assert values_of(one(data, "episodes/0/reward")).tolist() == [1, 2, 3]
 
 
 def test_documents(tmp_path: Path) -> None:
@@ -253,12 +252,3 @@ def test_scanning_reads_heads_not_pixels(large: Path) -> None:
 ])
 def test_samples_of_the_real_writer_have_no_faults(name: str) -> None:
     assert list(open_path(DATA / f"{name}.kdb").check()) == []
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("*.kdb")))
-def test_listings_have_the_facts_of_nodes(name: str) -> None:
-    root = container_root(open_path(DATA / name).root, origin())
-    tree = Tree(lambda: root)
-    for folder in [root, *(node for _, node in tree.walk() if isinstance(node, Directory))]:
-        for start, stop in ((0, folder.count), (1, 3), (2, folder.count + 5), (folder.count, folder.count + 1)):
-            assert list(folder.facts(start, stop)) == facts_of_nodes(folder, start, stop)

@@ -6,6 +6,7 @@ import struct
 import zlib
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from PIL.PngImagePlugin import PngImageFile
 from writers.kinodb import Frame, Stored, jpeg, png
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Series
+from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Series, Video
 from glassfs.errors import Unavailable
 from glassfs.formats.kinodb.images import decoded_size
+from tests.formats.derived import shown_in, whole
 from tests.formats.kinodb_files import (
     FRONT,
     WRIST,
@@ -31,6 +33,7 @@ from tests.formats.kinodb_files import (
     with_images,
 )
 from tests.helpers import open_bytes
+from tests.view.pages import Page
 
 
 def test_images_are_raw_pixels_by_camera_and_frame(good: bytearray) -> None:
@@ -100,6 +103,22 @@ def test_images_as_long_as_their_raw_pixels(tmp_path: Path) -> None:
     assert isinstance(shown["head cut/000000"], Image)
     assert isinstance(shown["pixels cut/000000"], Image)
     assert isinstance(shown["other size/000000"], EncodedImage)  # cut too, but not raw pixels either: stored bytes
+
+
+def test_videos_classify_frames_like_the_tree(tmp_path: Path) -> None:
+    """Raw pixels that begin like a signature are raw; an encoded image as long as its pixels is encoded."""
+    photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
+    shots: list[Frame] = [
+        {"c": Stored((b"\xff\xd8\xff" + bytes(range(72)))[:72], 6, 4)}, {"c": FRONT},
+        {"c": Stored((b"\x89PNG\r\n\x1a\n" + bytes(range(72)))[:72], 6, 4)}, {"c": Stored(png(FRONT), 6, 4)},
+        {"c": Stored(photo, len(photo), 1, 1)}, {"c": Stored(photo[:60], 60, 1, 1)}, {"c": Stored(photo[:70], 6, 4)},
+    ]
+    count = len(shots)
+    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
+    (video,) = [member.content for member in group.members() if isinstance(member.content, Video)]
+    frames = [(type(member.content), member.content.key) for member in images_of(group)]
+    assert [kind for kind, _ in frames] == [Image, Image, Image, EncodedImage, EncodedImage, Image, EncodedImage]
+    assert [(type(video.frame(number)), video.frame(number).key) for number in range(count)] == frames
 
 
 def test_signatures_end_with_the_data(tmp_path: Path) -> None:
@@ -240,6 +259,26 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
     found = images_of(image_group(open_bytes(bytes(file_bytes))))
     assert [(m.content.key, int(m.name[-1][:6]), m.content.data.whole()) for m in found] == expected
     assert not any(isinstance(member.content, EncodedImage) for member in found if is_legacy)
+
+
+# Pages
+
+
+@pytest.mark.parametrize("name", ["awkward_names", "cameras_vary", "mixed_raw"])
+def test_pages_name_every_frame_of_samples_and_no_other(samples: Path, name: str) -> None:
+    shown = shown_in(samples / f"kinodb/{name}.kdb", "html")
+    pages = [place for place in shown if place.startswith("/episodes/") and place.endswith("/index.html")]
+    assert pages
+    for place in pages:
+        folder, named = place.removesuffix("index.html"), set()
+        for camera in Page(whole(shown[place])).facts["cameras"]:
+            runs, end = camera["runs"], 0
+            for gap, length, kind in zip(runs[::3], runs[1::3], runs[2::3], strict=True):
+                for number in range(end + gap, end + gap + length):
+                    named.add(f"{folder}{unquote(camera['folder'][2:])}{number:06d}{camera['suffixes'][kind]}")
+                end += gap + length
+        # Of several images of one name in a frame, the first is shown.
+        assert named == {one for one in shown if one.startswith(f"{folder}images/") and "~" not in Path(one).name}
 
 
 # The older layout

@@ -51,14 +51,16 @@ def test_remote_images_are_the_same_as_local_ones(regular: bytearray) -> None:
     assert len(shown(regular, True)) == 2 * FRAMES
 
 
-def test_prediction_takes_few_reads(regular: bytearray) -> None:
-    counts = []
-    for is_remote in (True, False):
-        store, container = opened(regular, is_remote)
-        before = store.reads
-        images_of(image_group(container))
-        counts.append(store.reads - before)
-    assert counts[0] <= 6 < FRAMES < counts[1]
+@pytest.mark.parametrize(("is_remote", "is_small"), [(True, False), (False, False), (True, True)])
+def test_only_large_remote_sections_are_predicted(
+    regular: bytearray, is_remote: bool, is_small: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan, "PREDICT_FROM_BYTES", len(regular) if is_small else 0)
+    store, container = opened(regular, is_remote)
+    before = store.reads
+    images_of(image_group(container))
+    reads = store.reads - before
+    assert reads > FRAMES if is_small or not is_remote else reads <= 6
 
 
 def test_a_frame_that_differs_costs_itself(regular: bytearray) -> None:
@@ -95,11 +97,3 @@ def test_images_in_another_order_are_found(tmp_path: Path) -> None:
 def test_a_different_second_frame_prevents_prediction(tmp_path: Path, first: list[Any]) -> None:
     data = with_images(tmp_path, [*first, *(dict.fromkeys(first[0], raw(t)) for t in range(2, FRAMES))])
     assert shown(data, True) == shown(data, False)
-
-
-def test_small_sections_are_scanned(regular: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "PREDICT_FROM_BYTES", len(regular))
-    store, container = opened(regular, True)
-    before = store.reads
-    images_of(image_group(container))
-    assert store.reads - before > FRAMES

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from glassfs.content import Array, Container, Content, Documents, Json, RaggedText, Text
 from glassfs.formats.registry import open_container
 from tests.formats.exercise import exercise
-from tests.formats.test_kastore import arrays_of, store
+from tests.formats.test_kastore import store
 from tests.helpers import CountingSource, open_path, opening, walk
 
 
@@ -68,17 +68,6 @@ def tables() -> tskit.TableCollection:
     made.sort()
     made.build_index()
     return made
-
-
-def test_a_tree_sequence_has_the_values_that_tskit_has(trees: Path) -> None:
-    container = open_path(trees)
-    found = arrays_of(container)
-    theirs = kastore.load(str(trees))
-    assert {key.decode() for key in found} == set(theirs)
-    for key in theirs:
-        assert found[key.encode()].type_name == theirs[key].dtype.name
-        assert found[key.encode()].data.whole() == theirs[key].tobytes()
-    assert list(container.check()) == []
 
 
 def test_a_tree_sequence_shows_its_text(trees: Path) -> None:

@@ -16,8 +16,7 @@ import tskit
 
 from glassfs.errors import Damaged
 from glassfs.library import open_tree
-from tests.formats.derived import shown_in, whole
-from tests.formats.rows import assert_array, assert_runs, table_file, tables_of
+from tests.formats.derived import assert_array, assert_runs, shown_in, table_file, tables_of, whole
 from tests.formats.test_tskit import rewritten, texts_of
 from tests.helpers import open_path
 

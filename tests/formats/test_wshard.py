@@ -15,22 +15,29 @@ from glassfs.content import Array, Blob, Json
 from glassfs.errors import Damaged
 from glassfs.formats.registry import AHEAD, open_container
 from tests.formats.wshard_files import (
-    array_of,
     blocks_of,
     channels_of,
     entry_of,
     faults_of,
     made,
-    only,
     opened,
     raw_of,
     state,
-    values,
     with_entry,
     with_flipped,
     with_header,
 )
-from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, read_in_parts
+from tests.helpers import (
+    CountingSource,
+    array_of,
+    contents_of,
+    only,
+    open_bytes,
+    open_path,
+    opening,
+    read_in_parts,
+    values_of,
+)
 
 RNG = np.random.default_rng(7)
 STEPS = 20
@@ -50,7 +57,7 @@ def test_every_dtype_has_its_values_and_its_word(codec: str, names_codec: bool) 
     for word, array in arrays.items():
         content = only(container, f"signal/{word}")
         assert (content.dtype, content.type_name) == (words[word], word)
-        assert np.array_equal(values(content), array)
+        assert np.array_equal(values_of(content), array)
         assert content.attributes()["codec"] == codec
     assert faults_of(container) == {}
 
@@ -178,7 +185,7 @@ def test_residual_bits_are_unpacked_row_by_row(columns: int, is_prefixed: bool, 
     container = opened(fill, episode={"length_T": steps})
     content = only(container, "residual/q/sign2nddiff")
     assert isinstance(content, Array) and (content.dtype, content.type_name) == ("|b1", "bits")
-    assert np.array_equal(values(content), bits[:, 0] if columns == 1 else bits)
+    assert np.array_equal(values_of(content), bits[:, 0] if columns == 1 else bits)
     assert read_in_parts(content.data, 7) == bits.tobytes()
 
 
@@ -206,7 +213,7 @@ def test_checksums_over_raw_or_stored_bytes_or_none(codec: str, checksum: str) -
     array = ramp("f4", 8)
     data = made(lambda writer: writer.add_channel("x", array), codec=codec, checksum=checksum)
     content = only(open_bytes(data), "signal/x")
-    assert np.array_equal(values(content), array)
+    assert np.array_equal(values_of(content), array)
     assert ("checksum" in content.attributes()) == (checksum != "none")
     flipped = with_flipped(data, "signal/x", 30)
     if checksum != "none":
@@ -278,7 +285,7 @@ def test_streamed_files_show_what_was_recorded(tmp_path: Path, flush: int, codec
     container = open_path(path)
     for name, array in STREAMED.items():
         content = only(container, name)
-        assert np.array_equal(values(content), array)
+        assert np.array_equal(values_of(content), array)
         assert read_in_parts(content.data, 1000) == array.tobytes()
     ticks = np.arange(150)
     assert np.array_equal(array_of(container, "time/ticks"), ticks)

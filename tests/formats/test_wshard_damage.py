@@ -17,19 +17,17 @@ from tests.formats.exercise import peak_memory
 from tests.formats.test_fuzz import ARRAY, fill
 from tests.formats.test_fuzz import sound as sound_named
 from tests.formats.wshard_files import (
-    array_of,
     blocks_of,
     entry_of,
     faults_of,
     header_of,
     made,
-    only,
     raw_of,
     state,
     with_entry,
     with_header,
 )
-from tests.helpers import contents_of, open_bytes, opening
+from tests.helpers import array_of, contents_of, only, open_bytes, opening
 
 STEPS = len(ARRAY)
 
@@ -110,18 +108,6 @@ def test_a_wrong_raw_size_is_damage_of_that_block(codec: str, size: int) -> None
         with pytest.raises(Damaged):
             content.data.whole()
     assert raw_of(container, "reward") == np.arange(STEPS, dtype="<f4").tobytes()
-
-
-def test_large_blocks_are_checked_before_their_end_is_read() -> None:
-    video = np.zeros((24, 1000, 1000, 1), "u1")
-    data = made(lambda writer: writer.add_channel("film", video))
-    place = entry_of(data, "signal/film")[1]["offset"]
-    content = only(open_bytes(data[: place + 10] + b"\1" + data[place + 11 :]), "signal/film")
-    with pytest.raises(Damaged):
-        for offset in range(0, video.nbytes, 1 << 20):
-            content.data.read(offset, min(1 << 20, video.nbytes - offset))
-    with pytest.raises(Damaged):  # now that it is known, nothing of it is given
-        content.data.read(0, 10)
 
 
 @pytest.mark.parametrize("changed", [{"name_offset": 1 << 31}, {"name_len": 65535}])

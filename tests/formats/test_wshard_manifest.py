@@ -16,8 +16,8 @@ from glassfs.content import Container, Json
 from glassfs.errors import Damaged, Refused, Unavailable
 from glassfs.formats.registry import Opening, open_container
 from glassfs.testing import WatchedStore
-from tests.formats.wshard_files import array_of, blocks_of, channels_of, faults_of, made, only, values
-from tests.helpers import contents_of, open_path, read_in_parts
+from tests.formats.wshard_files import blocks_of, channels_of, faults_of, made
+from tests.helpers import array_of, contents_of, only, open_path, read_in_parts, values_of
 from tests.memory_store import MemoryStore
 
 TOTAL, STEPS = 50, 20
@@ -47,7 +47,7 @@ def test_blocks_are_joined_and_parts_are_there_whole(manifest: Path) -> None:
     container = open_path(manifest)
     for name, array in DATA.items():
         content = only(container, name)
-        assert np.array_equal(values(content), array)
+        assert np.array_equal(values_of(content), array)
         assert read_in_parts(content.data, 99) == array.tobytes()
         assert np.array_equal(array_of(container, f"chunks/0001/{name}"), array[STEPS : 2 * STEPS])
     names = set(contents_of(container.root))

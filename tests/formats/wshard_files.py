@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from writers.wshard import ENTRY, HEADER, WShardWriter
 
-from glassfs.content import Array, Container, Content
+from glassfs.content import Container
 from glassfs.content.model import Stored
 from glassfs.errors import GlassfsError
-from tests.helpers import contents_of, open_bytes
+from tests.helpers import contents_of, only, open_bytes
 
 HEADER_FIELDS = ("magic", "version", "role", "flags", "alignment", "compression", "entry_size", "count",
                  "names_offset", "data_offset", "schema_offset", "total_size")
@@ -82,22 +81,6 @@ def with_flipped(data: bytes, name: str, position: int = 0) -> bytes:
     """One bit of a block's stored bytes changed."""
     place = entry_of(data, name)[1]["offset"] + position
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-
-def only(container: Container, name: str) -> Content:
-    """The one content with this name."""
-    (content,) = contents_of(container.root)[name.encode()]
-    return content
-
-
-def array_of(container: Container, name: str) -> np.ndarray[Any, Any]:
-    return values(only(container, name))
-
-
-def values(content: Content) -> np.ndarray[Any, Any]:
-    assert isinstance(content, Array) and isinstance(content.shape, tuple)
-    assert content.data.size == int(np.prod(content.shape)) * np.dtype(content.dtype).itemsize
-    return np.frombuffer(content.data.whole(), content.dtype).reshape(content.shape)
 
 
 def raw_of(container: Container, name: str) -> bytes:

@@ -5,14 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import xxhash
 
 from glassfs.batch.contract import Fault, Item, SearchHit, Work
 from glassfs.batch.found import Unlisted
 from glassfs.batch.mapping import Done, Mapping, here
 from glassfs.batch.report import Report
-from glassfs.batch.shards import Shard
 from glassfs.batch.workers import Cluster, Processes, Workers, cores
+from glassfs.names import raw
 from glassfs.source import absolute
+
+
+class Shard(NamedTuple):
+    """Part ``number`` (from 0) of ``parts``: a hash of each container's path puts it into exactly one.
+
+    So the part does not depend on the order of a listing, on other files, or on where the folder is mounted.
+    """
+
+    number: int = 0
+    parts: int = 1
+
+    @classmethod
+    def parsed(cls, text: str) -> Shard:
+        """Parse ``I/N``. Raises ValueError."""
+        number, slash, parts = text.partition("/")
+        if not (slash and _is_plain(number) and _is_plain(parts)):
+            raise ValueError("is not of the form I/N, such as 0/3")
+        found = cls(int(number), int(parts))
+        if not 0 <= found.number < found.parts:
+            raise ValueError("is out of range: with N parts, I is 0 to N-1")
+        return found
+
+    def has(self, key: str) -> bool:
+        """Return whether the container at this path below the named folder belongs to this part."""
+        return xxhash.xxh64_intdigest(raw(key)) % self.parts == self.number
 
 
 @dataclass(frozen=True)
@@ -115,3 +143,7 @@ class Run:
                     self.containers += 1
                     self.faults += known.faults
                     self.on_skipped(one)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10

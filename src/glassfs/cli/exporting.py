@@ -76,8 +76,8 @@ class Export:
             raise
         except NotWritten as error:
             below = " and nothing below it is written" if isinstance(node, Directory) else ""
-            self.failed(path, NotWritten(f"{error}{below}"))
-            self.leave_out(path, node, is_counted=True)
+            self._report(path, NotWritten(f"{error}{below}"))
+            self.leave_out(path, node)
         except (GlassfsError, OSError) as error:  # from the source; the target raises NotWritten
             self.failed(path, error)
         except Exception as error:
@@ -116,11 +116,11 @@ class Export:
             yield piece
             self._bar.advance(len(piece))
 
-    def leave_out(self, path: str, node: Node | None, is_counted: bool = False) -> None:
-        """Write neither this node nor any below it."""
+    def leave_out(self, path: str, node: Node | None) -> None:
+        """Count a node that is not written, nor any below it; the reason is reported already."""
         if isinstance(node, Directory):
             self._unusable.add(path)
-        self.failures += not is_counted
+        self.failures += 1
 
     def failed(self, path: str, error: Exception) -> None:
         """Count and report a node that is left out."""

@@ -10,23 +10,9 @@ from typing import Any
 
 import click
 
+from glassfs import content
 from glassfs.cli.common import complain, connection_option, name_of, opened_sources, reason_of
 from glassfs.cli.complete import complete_source
-from glassfs.content import (
-    Array,
-    Blob,
-    Container,
-    Content,
-    Document,
-    EncodedImage,
-    Image,
-    Json,
-    Null,
-    RaggedText,
-    Records,
-    Scalar,
-    Text,
-)
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.sizes import human_size
 from glassfs.source import Kind
@@ -35,9 +21,10 @@ from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
 from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
-KINDS: dict[type[Content], str] = {
-    Array: "arrays", Image: "images", EncodedImage: "images", Json: "documents", Document: "documents",
-    Blob: "undescribed", RaggedText: "texts", Records: "texts", Text: "texts", Scalar: "scalars", Null: "scalars",
+KINDS: dict[type[content.Content], str] = {
+    content.Array: "arrays", content.Image: "images", content.EncodedImage: "images", content.Json: "documents",
+    content.Document: "documents", content.Blob: "undescribed", content.RaggedText: "texts", content.Records: "texts",
+    content.Text: "texts", content.Scalar: "scalars", content.Null: "scalars",
 }
 
 SUMMED = {
@@ -93,7 +80,7 @@ def _described(sources: Sources, name: str, quick: bool) -> dict[str, Any]:
     return found | _counted(sources.tree, found["bytes"], container.format == "kinodb") | {"views": _views(sources)}
 
 
-def _header(container: Container) -> dict[str, Any]:
+def _header(container: content.Container) -> dict[str, Any]:
     return {
         "format": container.format, "version": container.version, "bytes": sum(part.size for part in container.sources),
         "files": len(container.sources), "facts": container.facts,
@@ -191,9 +178,9 @@ def _count_in_episode(path: str, node: Node, cameras: Counter[str], success: Cou
 
 def _is_repeated(file: File) -> bool:
     """Return whether the bytes are those of another file: frames of a video, rows of a text array."""
-    if isinstance(file.content, RaggedText):
+    if isinstance(file.content, content.RaggedText):
         return True
-    return isinstance(file.content, Image) and file.data.location() is None
+    return isinstance(file.content, content.Image) and file.data.location() is None
 
 
 def _for_people(found: dict[str, Any]) -> str:

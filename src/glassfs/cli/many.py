@@ -12,8 +12,7 @@ import click
 
 from glassfs.batch.contract import Fault, SearchHit
 from glassfs.batch.found import Search
-from glassfs.batch.run import Plan
-from glassfs.batch.shards import Shard
+from glassfs.batch.run import Plan, Shard
 from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable

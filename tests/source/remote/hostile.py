@@ -45,7 +45,7 @@ class Hostile(AbstractFileSystem):
         self.asked.append(question)
         if self.hangs is not None:
             self.hangs.wait(60)
-        fault = next(Hostile.faults, "")
+        fault = next(self.faults, "")
         current = self.versions[-1]
         if fault == "change":
             self.versions.append(random.Random(len(self.versions)).randbytes(len(current)))

@@ -26,9 +26,6 @@ MEDIA = (None, "jpeg", "png")
 _SIGNATURES = (b"", b"\xff\xd8\xff", b"\x89PNG")
 _LENGTH = struct.Struct("<I")
 _ZEROS = re.compile(rb"\0+")
-_SPARE_WINDOWS = 2
-_spare: list[bytearray] = []
-"""Unused windows: allocating the pages of a new one costs as much as reading into it."""
 
 
 class ImageType(NamedTuple):
@@ -65,10 +62,7 @@ class Scan:
         self.headers: list[bytes] = []
         self._may_predict = may_predict
         self._shape = struct.Struct("<IIBB" if has_format else "<IIB")
-        window = _spare.pop() if _spare else bytearray(WIDE_WINDOW)
-        self._run(source, num_frames, window)
-        if len(_spare) < _SPARE_WINDOWS:
-            _spare.append(window)
+        self._run(source, num_frames, bytearray(min(WIDE_WINDOW, end - start)))
 
     @property
     def is_exact(self) -> bool:
