@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound
 from glassfs.names import raw
-from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
+from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version, distribute
+from glassfs.source.scattered import total
 
 
 class MemoryStore(Store):
@@ -181,7 +182,8 @@ class MemorySource(Source):
         self._is_parked = True
         self._is_closed = False
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        size = total(buffers)
         with self._lock:
             if self._is_closed:
                 raise Changed("was closed", self.name)
@@ -191,12 +193,12 @@ class MemorySource(Source):
                 if not self._is_parked:
                     self._data = data
                     self._store.held.add(self)
-        if not buffer:
+        if not size:
             return
-        self._store.wait(self._path, self.entry, len(buffer))
-        if not 0 <= offset <= len(data) - len(buffer):
-            raise self.outside(offset, len(buffer))
-        buffer[:] = data[offset : offset + len(buffer)]
+        self._store.wait(self._path, self.entry, size)
+        if not 0 <= offset <= len(data) - size:
+            raise self.outside(offset, size)
+        distribute(data[offset : offset + size], buffers)
 
     def keep(self) -> None:
         with self._lock:

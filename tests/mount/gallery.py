@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 from writers.idv import IdvWriter, vector
 from writers.ikv import write_ikv2
@@ -59,16 +60,12 @@ def check(path: str, expected: Expected, data: bytes) -> None:
     if isinstance(expected, bytes):
         assert data == expected, path
     elif isinstance(expected, Document):
-        value = json.loads(data, parse_constant=lambda word: pytest_fail(f"{path}: {word} is not JSON"))
+        value = json.loads(data, parse_constant=lambda word: pytest.fail(f"{path}: {word} is not JSON"))
         assert expected.value is ... or value == expected.value, path
     else:
         with Image.open(io.BytesIO(data)) as image:
             assert image.format == "PNG", path
             np.testing.assert_array_equal(np.asarray(image), expected, err_msg=path)
-
-
-def pytest_fail(reason: str) -> None:
-    raise AssertionError(reason)
 
 
 def npy(array: Any) -> bytes:

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,15 @@ def is_running(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def processes_with(word: str | Path) -> int:
+    """Return the number of processes that have ``word`` among their arguments."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += str(word).encode() in (process / "cmdline").read_bytes()
+    return found
+
+
 class Mount:
     """A mount at ``path``, made by ``glassfs mount``, or by ``glassfs mount -f`` if ``foreground``.
 
@@ -149,6 +158,17 @@ class Mount:
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def open_files(self) -> list[str]:
+        """Return the targets of the daemon's descriptors."""
+        found = []
+        for name in os.listdir(f"/proc/{self.pid}/fd"):
+            with suppress(FileNotFoundError):  # closed in the meantime
+                found.append(os.readlink(f"/proc/{self.pid}/fd/{name}"))
+        return found
+
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/task"))
 
     def unmount(self, *options: str) -> None:
         done = glassfs("umount", *options, self.path, generation=self.generation)

@@ -149,19 +149,3 @@ def test_container_of_another_shape(mounted: Mounted, tmp_path: Path) -> None:
         assert (mount.path / "stays.npy").stat().st_size == HEADER + 8000
         assert len((mount.path / "stays.npy").read_bytes()) == HEADER + 8000
         wait_until(lambda: not (mount.path / "goes.npy").exists())
-
-
-def test_plain_files_of_a_folder_change_too(mounted: Mounted, tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    plain = folder / "log.txt"
-    plain.write_bytes(b"first\n")
-    with mounted(folder) as mount:
-        shown = mount.path / "log.txt"
-        assert shown.read_bytes() == b"first\n"
-        with plain.open("ab") as file:
-            file.write(b"second\n")
-        wait_until(lambda: shown.stat().st_size == 13 and shown.read_bytes() == b"first\nsecond\n")
-        (folder / "new").write_bytes(b"third\n")
-        (folder / "new").replace(plain)
-        wait_until(lambda: shown.stat().st_size == 6 and shown.read_bytes() == b"third\n")

@@ -7,9 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +14,11 @@ import pytest
 from writers.wshard import WShardWriter
 
 from tests.conftest import Scale
+from tests.mount.changing import Readers, shows, write
 from tests.mount.conftest import Mounted
 from tests.mount.connections import Connection
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, Mount, environment, is_mounted, is_running
+from tests.mount.mounts import COMMAND, PATIENCE, environment, is_mounted, is_running, processes_with
 from tests.waiting import wait_until
 
 READERS = 16
@@ -38,96 +36,34 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Load:
-    """Threads that list and read until an error occurs, each with one file open."""
-
-    def __init__(self, mount: Mount) -> None:
-        self.wrong: list[str] = []
-        self.errors: Counter[str] = Counter()
-        self.reads = 0
-        self._is_ending = threading.Event()
-        self._signal = mount.path / "signal"
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(READERS)]
-        for thread in self._threads:
-            thread.start()
-        wait_until(lambda: self.reads > 5 * READERS)
-
-    def end(self) -> None:
-        self._is_ending.set()
-        for thread in self._threads:
-            thread.join()
-        assert self.wrong == []
-
-    @property
-    def are_all_refused(self) -> bool:
-        return self.errors.total() == READERS
-
-    def _run(self, seed: int) -> None:
-        chance = np.random.default_rng(seed)
-        expected = npy(VIDEO + seed % 8)
-        try:
-            descriptor = os.open(self._signal / f"c{seed % 8}.npy", os.O_RDONLY | (os.O_DIRECT if seed % 2 else 0))
-            try:
-                while not self._is_ending.is_set():
-                    self._read(descriptor, expected, int(chance.integers(len(expected))))
-                    if self._signal.is_dir():
-                        os.listdir(self._signal)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            self.errors[errno.errorcode[error.errno or 0]] += 1
-            if error.errno not in GONE:
-                self.wrong.append(str(error))
-
-    def _read(self, descriptor: int, expected: bytes, offset: int) -> None:
-        size = min(100_000, len(expected) - offset)
-        data = b""
-        while len(data) < size:
-            part = os.pread(descriptor, size - len(data), offset + len(data))
-            if not part:
-                self.wrong.append(f"an early end at {offset}")
-                return
-            data += part
-        if data != expected[offset : offset + size]:
-            self.wrong.append(f"wrong bytes at {offset}")
-        self.reads += 1
-
-
-def by_signal(number: signal.Signals) -> Callable[[Mount], None]:
-    return lambda mount: os.kill(mount.pid, number)
-
-
-terminate, hang_up, kill = map(by_signal, (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL))
-
-
-def by_abort(mount: Mount) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can cut a connection")
-    Connection(mount.path).abort()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [
-    pytest.param(terminate, id="SIGTERM"), pytest.param(hang_up, id="SIGHUP"), pytest.param(kill, id="kill -9"),
-    pytest.param(by_abort, id="abort"),
-])
-def test_end_under_load(mounted: Mounted, video: Path, tmp_path: Path, end: Callable[[Mount], None]) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, "abort"])
+def test_end_under_load(mounted: Mounted, tmp_path: Path, end: signal.Signals | str) -> None:
     """All readers get errors, the daemon ends, and a new mount at the same path shows everything."""
-    point = tmp_path / "mnt"
+    if end == "abort" and os.geteuid() != 0:
+        pytest.skip("only root can cut a connection")
+    path, point = tmp_path / "changing", tmp_path / "mnt"
+    write(path, 7, "compressed")
     point.mkdir()
-    with mounted(video, at=point, options=["cache_size=1M"]) as mount:
-        load = Load(mount)
-        try:
-            end(mount)
+    shown = point / "signal/data.npy"
+    with mounted(path, at=point, options=["cache_size=1M"]) as mount:
+        with Readers(shown, direct=False, count=8) as cached, Readers(shown, direct=True, count=8) as direct:
+            wait_until(lambda: min(cached.seen["7"], direct.seen["7"]) > READERS)
+            if isinstance(end, signal.Signals):
+                os.kill(mount.pid, end)
+            else:
+                Connection(mount.path).abort()
             wait_until(lambda: not is_running(mount.pid))
-            wait_until(lambda: load.are_all_refused)
-        finally:
-            load.end()
-        if end is not kill:
+            cached.wait_for_rounds()
+            direct.wait_for_rounds()
+        gone = {errno.errorcode[number] for number in GONE}
+        for readers in (cached, direct):
+            assert set(readers.wrong) <= gone and set(readers.seen) <= {"7", *gone}
+        if end != signal.SIGKILL:
             wait_until(lambda: not is_mounted(point))
             assert os.listdir(point) == []
-        with mounted(video, at=point):
-            assert (point / "signal/c3.npy").read_bytes() == npy(VIDEO + 3)
+        with mounted(path, at=point):
+            assert shows(shown, 7)()
         assert not is_mounted(point)
 
 
@@ -182,17 +118,6 @@ def test_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) -> No
         assert not is_mounted(tmp_path)
 
 
-def remains(folder: Path) -> tuple[int, list[str]]:
-    """Return the number of processes with a folder among their arguments, and its files."""
-    processes = 0
-    for process in Path("/proc").iterdir():
-        try:
-            processes += process.name.isdigit() and str(folder).encode() in (process / "cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return processes, sorted(os.listdir(folder))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "daemon"])
@@ -204,7 +129,7 @@ def test_mounts_leave_nothing(
     point.mkdir()
     spool.mkdir()
     options = ["cache_size=0", f"spool={spool}"]
-    before = remains(tmp_path)
+    before = processes_with(tmp_path), sorted(os.listdir(tmp_path))
     for number in range(scale(3, 6, 1000)):
         with mounted(video, at=point, options=options, foreground=foreground) as mount:
             assert (point / f"signal/c{number % 8}.npy").read_bytes() == npy(VIDEO + number % 8)
@@ -214,4 +139,4 @@ def test_mounts_leave_nothing(
         assert not is_mounted(point)
         assert not is_running(mount.pid)
         assert os.listdir(spool) == os.listdir(point) == []
-    assert remains(tmp_path) == before
+    assert (processes_with(tmp_path), sorted(os.listdir(tmp_path))) == before

@@ -77,10 +77,6 @@ def gives(path: Path, expected: bytes) -> bool:
         return False
 
 
-def threads(mount: Mount) -> int:
-    return len(os.listdir(f"/proc/{mount.pid}/task"))
-
-
 def use_sound_source(mount: Mount, rounds: int) -> None:
     """Make all kinds of requests to the source that does not hang, and check the answers."""
     sound = mount.path / "sound/two.kas"
@@ -130,13 +126,13 @@ def test_hanging_readers_delay_no_other_process(
             wait_until(lambda: connection.waiting >= count)
             Child(use_sound_source, mount, 5).result(PATIENCE)  # most files are not in the page cache
             assert not any(reader.done() for reader in waiting)
-            assert threads(mount) < MAX_THREADS
+            assert mount.threads() < MAX_THREADS
         finally:
             disk.go_on()
             answers = [reader.result(PATIENCE) for reader in waiting]
             pool.shutdown()
         assert answers == [expected[number] for number in numbers]
-        wait_until(lambda: threads(mount) < IDLE_THREADS)
+        wait_until(lambda: mount.threads() < IDLE_THREADS)
         assert mount.status()["errors"] == 0
 
 

@@ -13,12 +13,10 @@ from writers.kinodb import KinoWriter
 
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import glassfs
 from tests.waiting import wait_until
 
 TASKS = ("pick up the red block", "open the drawer", "push the red button", "wave")
 OUTCOMES = (True, False, None)
-JOINED = {"episodes.parquet", "episodes.jsonl", "by-task", "by-success"}
 FAILED_RED = "select container, position from '{}' where not success and language_instruction like '%red%'"
 
 
@@ -83,14 +81,6 @@ def test_failed_episodes_whose_instruction_contains_a_word(
     assert (cache / "catalogue.sqlite").stat().st_size > 0
 
 
-def test_joined_views_are_hidden_without_the_option(mounted: Mounted, dataset: Path) -> None:
-    with mounted(dataset) as mount:
-        assert not JOINED & set(os.listdir(mount.path))
-        assert not (mount.path / "episodes.parquet").exists()
-        assert set(os.listdir(mount.path / ".glassfs/views")) >= JOINED
-        assert "episodes.parquet" not in os.listdir(mount.path / ".glassfs/views/part 0")
-
-
 def test_table_changes_except_in_an_open_file(
     mounted: Mounted, dataset: Path, fuse: str,
 ) -> None:
@@ -117,15 +107,3 @@ def test_mount_can_do_without_the_catalogue(mounted: Mounted, dataset: Path, cac
         assert len((mount.path / "episodes.jsonl").read_text().splitlines()) == 36
         assert mount.status()["options"]["catalogue"] is False
     assert not cache.exists()
-
-
-def test_commands_show_the_same(dataset: Path, tmp_path: Path) -> None:
-    listed = glassfs("ls", "--views", "all", dataset).stdout.split("\n")
-    assert {name.rstrip("/") for name in listed} > JOINED
-    lines = glassfs("cat", "--views", "jsonl", dataset, "episodes.jsonl").stdout.splitlines()
-    assert len(lines) == 36
-    done = glassfs("export", "--views", "jsonl+by-task", dataset, tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out/episodes.jsonl").read_text().splitlines() == lines
-    link = next((tmp_path / "out/by-task/wave").iterdir())
-    assert (link / "meta/episode.json").exists()

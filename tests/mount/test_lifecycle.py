@@ -75,14 +75,6 @@ def test_mount_point_that_is_a_link(mounted: Mounted, store: Path, tmp_path: Pat
         assert not is_mounted(mount.path)
 
 
-def test_killed_daemon_s_mount_can_be_unmounted(mounted: Mounted, store: Path) -> None:
-    with mounted(store) as mount:
-        os.kill(mount.pid, signal.SIGKILL)
-        wait_until(lambda: not is_running(mount.pid))
-        mount.unmount()
-        assert not is_mounted(mount.path)
-
-
 def test_auto_unmount(mounted: Mounted, store: Path) -> None:
     """fusermount unmounts even after kill -9.
 

@@ -13,7 +13,6 @@ from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.connections import nodes_after_forgetting
 from tests.mount.gallery import Gallery
-from tests.mount.mounts import Mount
 from tests.waiting import wait_until
 
 READERS = 64
@@ -71,11 +70,7 @@ def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, s
         status = mount.status()
         assert status["errors"] == 0
         if mount.generation == "3":
-            wait_until(lambda: threads(mount) < THREADS)
+            wait_until(lambda: mount.threads() < THREADS)
         assert status["cache"]["used"] <= status["cache"]["budget"]
         if mount.generation == "3" and os.geteuid() == 0:
             wait_until(lambda: nodes_after_forgetting(mount)["references"] < NODES)
-
-
-def threads(mount: Mount) -> int:
-    return len(os.listdir(f"/proc/{mount.pid}/task"))

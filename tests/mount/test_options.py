@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -98,8 +97,7 @@ def test_spool_folder_is_used_and_left_empty(mounted: Mounted, gallery: Gallery,
     with mounted(gallery.folder / "episode.wshard", options=[f"cache_size=1M,spool={option}"]) as mount:
         with (mount.path / "signal/cloud.npy").open("rb") as file:
             assert file.read() == gallery.exact()["episode.wshard/signal/cloud.npy"]
-            opened = [os.readlink(f"/proc/{mount.pid}/fd/{name}") for name in os.listdir(f"/proc/{mount.pid}/fd")]
-            assert any(name.startswith(str(spool)) and name.endswith("(deleted)") for name in opened)
+            assert any(name.startswith(str(spool)) and name.endswith("(deleted)") for name in mount.open_files())
         assert os.listdir(spool) == []
         assert mount.status()["cache"]["used"] <= 1 << 20
 
@@ -128,8 +126,4 @@ def test_max_open_bounds_the_open_containers(mounted: Mounted, tmp_path: Path, s
         for number in range(CONTAINERS):
             assert (mount.path / f"{number}.kas/array.npy").read_bytes()
         assert len(mount.status()["open_containers"]) == 5
-        held = []
-        for name in os.listdir(f"/proc/{mount.pid}/fd"):
-            with suppress(FileNotFoundError):  # closed in the meantime
-                held.append(os.readlink(f"/proc/{mount.pid}/fd/{name}"))
-        assert sum(name.endswith(".kas") for name in held) <= DESCRIPTORS
+        assert sum(name.endswith(".kas") for name in mount.open_files()) <= DESCRIPTORS

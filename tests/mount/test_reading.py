@@ -54,32 +54,6 @@ def test_memory_map(shown: Mount, gallery: Gallery, path: str) -> None:
             assert mapped[offset : offset + length] == expected[offset : offset + length]
 
 
-@pytest.mark.parametrize("path", KINDS[:4])
-def test_sendfile(shown: Mount, gallery: Gallery, path: str, tmp_path: Path) -> None:
-    expected = gallery.exact()[path]
-    target = tmp_path / "copy"
-    with opened(shown.path / path) as descriptor, target.open("wb") as copy:
-        offset = 0
-        while count := os.sendfile(copy.fileno(), descriptor, offset, 100_000):
-            offset += count
-    assert target.read_bytes() == expected
-
-
-def test_copy_file_range(shown: Mount, gallery: Gallery, tmp_path: Path) -> None:
-    """The kernel may refuse to copy between file systems, but must not copy wrong bytes."""
-    expected = gallery.exact()["store.kas/big.npy"]
-    target = tmp_path / "copy"
-    with opened(shown.path / "store.kas/big.npy") as descriptor, target.open("wb") as copy:
-        try:
-            while os.copy_file_range(descriptor, copy.fileno(), 1 << 20):
-                pass
-        except OSError as error:
-            assert error.errno in (errno.EXDEV, errno.EOPNOTSUPP), error
-            assert os.fstat(copy.fileno()).st_size == 0
-            return
-    assert target.read_bytes() == expected
-
-
 @pytest.mark.parametrize("path", ["store.kas/big.npy", "store.kas/empty.npy"])
 def test_seeking(shown: Mount, gallery: Gallery, path: str) -> None:
     expected = gallery.exact()[path]

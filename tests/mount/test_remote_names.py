@@ -15,7 +15,7 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, mountinfo
+from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, mountinfo, processes_with
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, S3Server, answer_object
@@ -91,14 +91,6 @@ def test_owner_and_modes_of_remote_files(mounted: Mounted, s3: S3Server, options
             assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (mode, *owner), name
 
 
-def test_mount_point_of_its_own(fuse: str, s3: S3Server, tmp_path: Path) -> None:
-    done = glassfs("mount", "s3://bucket/data/store.kas", generation=fuse, cwd=tmp_path)
-    assert done.stdout == "s3://bucket/data/store.kas is mounted at store; to unmount it: glassfs umount store\n"
-    assert (done.returncode, os.listdir(tmp_path)) == (0, ["store"])
-    assert glassfs("umount", "store", generation=fuse, cwd=tmp_path).returncode == 0
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize(("url", "options", "sentence"), [
     ("s3://none/data", "", "there is no such bucket"),
     ("s3://bucket/data", "endpoint=http://127.0.0.1:1,timeout=1", "the connection is refused"),
@@ -159,19 +151,6 @@ def test_mount_glassfs_takes_urls(fuse: str, s3: S3Server, tmp_path: Path) -> No
     assert SECRET not in done.stderr
 
 
-def processes_with(word: str) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                words = Path(f"/proc/{name}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if word.encode() in words:
-                found.append(int(name))
-    return found
-
-
 @pytest.mark.slow
 def test_interrupted_mount_command_leaves_no_mount(fuse: str, s3: S3Server, tmp_path: Path) -> None:
     """Ctrl-C while the daemon waits for an answer; when that comes, the daemon ends."""
@@ -188,6 +167,6 @@ def test_interrupted_mount_command_leaves_no_mount(fuse: str, s3: S3Server, tmp_
         s3.release()
     # The daemon holds stderr until it ends.
     assert process.communicate(timeout=PATIENCE)[1] == "\nglassfs: interrupted\n"
-    wait_until(lambda: not processes_with(str(log)))
+    wait_until(lambda: not processes_with(log))
     assert not is_mounted(mountpoint)
     assert "Traceback" not in log.read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from writers.kinodb import KinoWriter
 
-from glassfs.mount.operations import SHORT_SECONDS
 from tests.mount.conftest import Mounted
 from tests.mount.connections import nodes_after_forgetting
 from tests.mount.mounts import Mount
@@ -98,22 +96,6 @@ def test_container_is_listed_once(mounts: dict[str, tuple[Mount, Path]], kind: s
         return not any(seen[-1][name] for name in (*LISTINGS, *OPENINGS)) and seen[-1].total() <= 6
 
     assert holds_once(is_known), seen
-
-
-def test_names_in_a_container_stay_known_in_a_folder(mounts: dict[str, tuple[Mount, Path]]) -> None:
-    """The kernel looks up the names of the folder again, but not those below the container."""
-    mount, root = mounts["folder"]
-    images = [root / CAMERA / f"{number:06d}.png" for number in range(0, STEPS, 20)]
-    missing = root / CAMERA / "none.png"
-    assert all(image.exists() for image in images) and not missing.exists()
-
-    def is_known() -> bool:
-        time.sleep(2 * SHORT_SECONDS)  # names of the folder are no longer valid
-        before = requests(mount)
-        assert all(image.stat().st_size for image in images) and not missing.exists()
-        return requests_since(mount, before)["LOOKUP"] <= 2
-
-    assert holds_once(is_known)
 
 
 def test_unused_references_are_released(mounted: Mounted, as_root: None, video: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,12 +87,3 @@ def test_links_lead_to_the_episodes(viewed: Mount) -> None:
     assert links
     for link in links:
         assert (link / "meta/episode.json").exists(), link
-
-
-def test_unknown_view_is_refused(gallery: Gallery, tmp_path: Path) -> None:
-    for arguments in (["mount", "-o", "views=mp5", gallery.folder, tmp_path], ["ls", "--views", "mp5", gallery.folder]):
-        done = subprocess.run(
-            [sys.executable, "-m", "glassfs", *map(str, arguments)], capture_output=True, text=True, check=False,
-        )
-        assert done.returncode == 2
-        assert "there is no view 'mp5'; there are mp4, parquet" in done.stderr

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 from glassfs.formats import registry
@@ -12,3 +15,12 @@ from tests.tree.made import FORMAT
 def made_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other format is built in."""
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads are interrupted all the time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)

@@ -139,11 +139,15 @@ class Caller:
     def read(self, ident: int, offset: int, size: int) -> bytes | int:
         return self.ask(READ, ident, struct.pack("=QQIIQII", 0, offset, size, 0, 0, 0, 0))
 
-    def list(self, ident: int, after: int, size: int, is_plus: bool = True) -> list[Listed] | int:
-        opcode = READDIRPLUS if is_plus else READDIR
-        body = self.ask(opcode, ident, struct.pack("=QQIIQII", 0, after, size, 0, 0, 0, 0))
+    def ask_listing(self, ident: int, after: int, size: int, is_plus: bool = True) -> bytes | int:
+        """Return the entries after a cookie as they are encoded, or the errno."""
+        return self.ask(READDIRPLUS if is_plus else READDIR, ident, struct.pack("=QQIIQII", 0, after, size, *[0] * 4))
+
+    def list(self, ident: int, after: int, size: int, is_plus: bool = True) -> list[Listed]:
+        """Return some entries. Raises OSError with the errno of the answer."""
+        body = self.ask_listing(ident, after, size, is_plus)
         if isinstance(body, int):
-            return body
+            raise OSError(body, "is refused")
         assert len(body) <= size
         found, place = [], 0
         while place < len(body):
@@ -161,17 +165,11 @@ class Caller:
         assert place == len(body)
         return found
 
-    def list_all(self, ident: int, size: int, is_plus: bool = True) -> list[Listed] | int:
+    def list_all(self, ident: int, size: int, is_plus: bool = True) -> list[Listed]:
         found: list[Listed] = []
-        after = 0
-        while True:
-            some = self.list(ident, after, size, is_plus)
-            if not isinstance(some, list):
-                return some
-            if not some:
-                return found
+        while some := self.list(ident, found[-1].after if found else 0, size, is_plus):
             found += some
-            after = some[-1].after
+        return found
 
     def check(self) -> None:
         """Check that the table counts the references that the kernel was given."""

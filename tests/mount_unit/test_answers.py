@@ -96,7 +96,6 @@ def test_times_of_any_age(mtime_ns: int) -> None:
     assert 0 <= found.attr.mtime_ns < 10**9
     assert attr_of(kernel.bytes_of(GETATTR, found.ident, bytes(16))[16:]) == found.attr
     listed = kernel.list_all(ROOT, 4096)
-    assert isinstance(listed, list)
     assert [one.entry.attr for one in listed if one.entry and one.name == "old"] == [found.attr]
     kernel.check()
 
@@ -226,7 +225,7 @@ def test_exceptions_are_answered_with_their_errno(error: BaseException, number: 
 
     kernel = kernel_over(Failing("", 1, origin(), {}))
     assert kernel.ask(LOOKUP, ROOT, b"name\0") == number
-    assert kernel.list(ROOT, 0, 4096) == kernel.list(ROOT, 0, 4096, is_plus=False) == number
+    assert kernel.ask_listing(ROOT, 0, 4096) == kernel.ask_listing(ROOT, 0, 4096, is_plus=False) == number
     kernel.check()
 
 
@@ -234,7 +233,7 @@ def test_requests_for_nodes_of_the_wrong_kind() -> None:
     kernel = kernel_of()
     file, directory = kernel.find("/big.bin"), kernel.find("/dir")
     assert kernel.ask(LOOKUP, file, b"a\0") == errno.ENOTDIR
-    assert kernel.list(file, 0, 4096) == errno.ENOTDIR
+    assert kernel.ask_listing(file, 0, 4096) == errno.ENOTDIR
     assert kernel.read(directory, 0, 10) == errno.EISDIR
     assert kernel.read(kernel.find("/bad.bin"), 0, 10) == errno.EIO
     for ident in (0, 12345, 1 << 63):
@@ -290,7 +289,6 @@ def test_size_that_fails_leaks_no_reference() -> None:
     assert kernel.ask(LOOKUP, ROOT, b"rows.jsonl\0") == errno.EIO
     assert len(kernel.operations.inodes) == 0
     listed = kernel.list_all(ROOT, 4096)
-    assert isinstance(listed, list)
     # It is listed without attributes; the kernel asks for them.
     assert [(one.name, one.entry.ident if one.entry else None) for one in listed if "rows" in one.name] == [
         ("rows.jsonl", 0),
@@ -310,12 +308,12 @@ def test_entry_that_fails_leaks_no_reference(monkeypatch: pytest.MonkeyPatch) ->
         return attributes_of(node)
 
     monkeypatch.setattr(kernel.operations, "attributes_of", failing)
-    assert kernel.list(ROOT, 0, 100_000) == errno.EIO
+    assert kernel.ask_listing(ROOT, 0, 100_000) == errno.EIO
     assert len(kernel.operations.inodes) == 0
     settled = [Member((b"%d" % number,), Records(b"%d" % number, 1, lambda block: [])) for number in range(9)]
     kernel = kernel_over(container_root(Group(b"", lambda: settled), origin()))
     monkeypatch.setattr(kernel.operations, "known_attributes", lambda node: 1 // (node.name != "5.jsonl") and None)
-    assert kernel.list(ROOT, 0, 100_000) == errno.EIO
+    assert kernel.ask_listing(ROOT, 0, 100_000) == errno.EIO
     assert len(kernel.operations.inodes) == 0
 
 
@@ -358,7 +356,6 @@ def test_each_lookup_gives_a_new_status(names: tuple[str, ...]) -> None:
         assert len(text) == one.attr.size
         assert json.loads(text)["count"] == number + 1
     listed = kernel.list_all(own, 4096)
-    assert isinstance(listed, list)
     assert [(one.name, one.entry.ident if one.entry else None) for one in listed[2:]] == [("status.json", 0)]
     kernel.check()
     kernel.forget_all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import queue
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -164,15 +163,6 @@ def test_deferred_requests_begin_in_order(bench: Bench) -> None:
     rank = {number: index for index, number in enumerate(queued)}
     # As far as threads let that be seen: each one is begun beside those that were taken out just before.
     assert all(abs(rank[number] - at) <= MAX_READERS + IDLE_THREADS for at, number in enumerate(bench.begun[before:]))
-
-
-@pytest.fixture
-def quick_switches() -> Iterator[None]:
-    """Threads are interrupted all the time."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("quick_switches")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from glassfs.content import Blob, Group, Member, Memory
 from glassfs.errors import Changed, NotADirectory
 from glassfs.mount import inodes as inodes_module
-from glassfs.mount.inodes import ROOT, Inodes, _HeldLease, _NodeCache
+from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.tree import Node, Settled
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
@@ -21,6 +21,7 @@ from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import Kernel, notify_kernel, operations_over, served
 from tests.tree.made import made
 from tests.tree.trees import origin
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("made_format")
 
@@ -42,45 +43,35 @@ def kept_by(inodes: Inodes) -> int:
     return len(inodes._directories) + len(inodes._files)
 
 
+@pytest.mark.usefixtures("quick_switches")
 def test_threads_at_once_leave_nothing(scale: Scale) -> None:
     """Each thread gives back what it got, in any order, while others get the same."""
     store = MemoryStore({f"c{number}": made(a=b"a", **{"d/b": b"b", "d/e/c": b"c"}) for number in range(3)})
     sources, kernel = served(store)
     operations = kernel.operations
     paths = [f"/c{number}{below}" for number in range(3) for below in ("/a.bin", "/d/b.bin", "/d/e/c.bin", "/d/e")]
-    faults: list[BaseException] = []
-    before = sys.getswitchinterval()
 
     def use(seed: int) -> None:
         chance = random.Random(seed)
-        try:
-            for _ in range(scale(10, 100)):
-                held = []
-                ident = ROOT
-                for name in chance.choice(paths).split("/")[1:]:
-                    ident = operations.look_up(ident, name).ident
-                    held.append((ident, name))
-                for one, name in held:
-                    assert operations.node(one).name == name
-                if chance.random() < 0.3:
-                    operations.inodes.drop_nodes()
-                chance.shuffle(held)
-                for one, _ in held:
-                    operations.forget(one, 1)
-        except BaseException as error:
-            faults.append(error)
+        for _ in range(scale(10, 100)):
+            held = []
+            ident = ROOT
+            for name in chance.choice(paths).split("/")[1:]:
+                ident = operations.look_up(ident, name).ident
+                held.append((ident, name))
+            for one, name in held:
+                assert operations.node(one).name == name
+            if chance.random() < 0.3:
+                operations.inodes.drop_nodes()
+            chance.shuffle(held)
+            for one, _ in held:
+                operations.forget(one, 1)
 
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=use, args=(number,)) for number in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
+    with ThreadPoolExecutor(THREADS) as threads:
+        running = [threads.submit(use, number) for number in range(THREADS)]
+        errors = [thread.exception() for thread in running]
     # A directory released before its children may already be unknown.
-    assert [error for error in faults if not isinstance(error, Changed)] == []
+    assert all(error is None or isinstance(error, Changed) for error in errors), errors
     inodes = operations.inodes
     assert (len(inodes), inodes.held, inodes._holdings, inodes._settled, inodes._named) == (0, 0, {}, {}, {})
     assert kept_by(inodes) == 0
@@ -126,43 +117,19 @@ def test_cached_nodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     top = FixedDirectory("", 1, origin("top"), roots)
     kernel = Kernel(operations_over(lambda: top))
     inodes = kernel.operations.inodes
+    kernel.find("/c0/dir7/a.bin")
+    directories = len(inodes._directories)
     for name in roots:
         for number in range(100):
-            assert kernel.read(kernel.find(f"/{name}/{number}.bin")) == b"%d" % number
+            ident = kernel.find(f"/{name}/{number}.bin")
+            assert kernel.read(ident) == b"%d" % number
             kept = [len(nodes) for nodes in inodes._files._of.values()]
             assert len(inodes._files) == sum(kept) <= 50
             assert max(kept) <= 25
+            assert ident in list(inodes._files._of.values())[-1]  # the oldest are evicted
+    assert 0 < directories == len(inodes._directories)
     kernel.forget_all()
     assert kept_by(inodes) == 0
-
-
-def test_nodes_of_the_oldest_container_are_evicted_first() -> None:
-    shelf = _NodeCache(4)
-    first, second, third = (_HeldLease(Lease(())) for _ in range(3))
-    node = Symlink("a", 2, origin(), "b")
-    places = [(first, 2), (first, 3), (second, 4), (third, 5), (third, 6)]
-    for holding, ident in places:
-        shelf.put(holding, ident, node)
-    assert [shelf.find(holding, ident) for holding, ident in places] == [None, None, node, node, node]
-    for ident in range(10, 20):
-        shelf.put(third, ident, node)
-    assert (shelf.find(second, 4), shelf.find(third, 19)) == (node, node)
-    shelf.drop(second)
-    shelf.drop(third)
-    assert len(shelf) == 0
-
-
-def test_files_do_not_evict_directories(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inodes_module, "MAX_FILES", 4)
-    root = folder_of(100)
-    kernel = Kernel(operations_over(lambda: root))
-    inodes = kernel.operations.inodes
-    kernel.find("/dir7/a.bin")
-    before = len(inodes._directories)
-    for number in range(100):
-        kernel.find(f"/{number}.bin")
-    assert 0 < before == len(inodes._directories)
-    assert 0 < len(inodes._files) <= 4
 
 
 # Versions
@@ -288,22 +255,14 @@ def test_releasing_a_lease_blocks_no_other_request() -> None:
     root = FixedDirectory("", 1, origin(), nodes)
     operations = operations_over(lambda: root)
     slow = operations.look_up(ROOT, "slow").ident
-    closer = threading.Thread(target=operations.forget, args=(slow, 1))
-    closer.start()
-    is_closing.wait()
-    answered = threading.Event()
-
-    def look() -> None:
-        operations.forget(operations.look_up(ROOT, "quick").ident, 1)
-        answered.set()
-
-    looker = threading.Thread(target=look, daemon=True)
-    looker.start()
-    is_answered = answered.wait(30)
-    may_close.set()
-    closer.join()
-    looker.join()
-    assert is_answered
+    with ThreadPoolExecutor(2) as threads:
+        closing = threads.submit(operations.forget, slow, 1)
+        wait_for(is_closing)
+        try:
+            operations.forget(threads.submit(operations.look_up, ROOT, "quick").result(30).ident, 1)
+        finally:
+            may_close.set()
+    closing.result()
 
 
 def test_lease_is_held_while_any_id_is_referenced() -> None:

@@ -229,8 +229,7 @@ def test_reading_updates_an_old_mtime(folder: Path) -> None:
     assert path.stat().st_mtime_ns >= before
 
 
-@pytest.mark.parametrize("is_each_alone", [True, False])
-def test_budget_holds_with_many_threads(small_disk: Path, scale: Scale, is_each_alone: bool) -> None:
+def test_budget_holds_with_many_threads(small_disk: Path, scale: Scale) -> None:
     """At any moment. The disk is asked, as a sum over files would count renamed ones twice."""
     folder = small_disk / "cache"
     cache = opened(folder, BUDGET)
@@ -238,7 +237,7 @@ def test_budget_holds_with_many_threads(small_disk: Path, scale: Scale, is_each_
 
     def work(thread: int) -> int:
         most = 0
-        key = f"key {thread if is_each_alone else thread // 2}"
+        key = f"key {thread // 2}"
         for number, data in whole.items():
             cache.put(key, "tag", number, data)
             found = cache.get(key, "tag", number // 2, BLOCK)
@@ -249,17 +248,6 @@ def test_budget_holds_with_many_threads(small_disk: Path, scale: Scale, is_each_
     with ThreadPoolExecutor(8) as pool:
         assert BUDGET // 2 < max(pool.map(work, range(8))) <= BUDGET + BLOCK
     assert taken(folder) <= BUDGET
-
-
-def test_smaller_budget_holds_from_the_first_block_on(folder: Path) -> None:
-    cache = opened(folder)
-    fill(cache, range(60))
-    cache.close()
-    assert taken(folder) > 3 * BUDGET
-    cache = opened(folder, BUDGET)
-    cache.put("key", "tag", 60, content(60))
-    assert taken(folder) <= BUDGET
-    assert cached(cache, range(61))[-2:] == [59, 60]
 
 
 def test_block_beyond_the_budget_is_not_stored(folder: Path) -> None:
@@ -273,24 +261,25 @@ def test_block_beyond_the_budget_is_not_stored(folder: Path) -> None:
     assert taken(folder) <= 2 * LEAST
 
 
-@pytest.mark.parametrize("is_lost", [True, False])
-def test_files_missing_from_the_index_are_counted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool,
+@pytest.mark.parametrize("harm", ["none", "lost", "crash"])
+def test_smaller_budget_holds_from_the_first_block_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, harm: str,
 ) -> None:
     """After a crash of the machine, or without the index, the cache counts the files."""
     cache = opened(folder)
     fill(cache, range(60))
     cache.close()
-    if is_lost:
+    assert taken(folder) > 3 * BUDGET
+    if harm == "lost":
         (folder / INDEX).unlink()
-    else:
+    if harm == "crash":
         connection = sqlite3.connect(folder / INDEX)
         connection.executescript("DELETE FROM blocks; UPDATE totals SET bytes = 0")
         connection.close()
         monkeypatch.setattr(index_module, "_boot", lambda: "the next one")
     (folder / "ab").mkdir(exist_ok=True)
     with (folder / "ab" / ("ab" * 16)).open("wb") as file:
-        file.truncate(1 << 42)
+        file.truncate(0 if harm == "none" else 1 << 42)
     (folder / "ab" / "notes").write_text("whatever")
     cache = opened(folder, BUDGET)
     cache.put("key", "tag", 60, content(60))

@@ -320,17 +320,6 @@ def test_full_disk_evicts_nothing(small_disk: Path) -> None:
     assert taken(small_disk) <= BUDGET
 
 
-def test_disk_full_from_the_beginning_is_logged_once(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (small_disk / "other").open("wb") as file, pytest.raises(OSError):
-        while True:
-            os.write(file.fileno(), bytes(4096))
-    cache = opened(small_disk / "cache")
-    cache.put("key", "tag", 0, SMALL)
-    cache.note_facts("key", Facts(1, "tag", 0))
-    assert cache.get("key", "tag", 0, len(SMALL)) is None
-    assert len(warnings(caplog)) == 1
-
-
 def test_read_only_disk_can_be_read(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = opened(small_disk / "cache")
     cache.put("key", "tag", 0, content(0))

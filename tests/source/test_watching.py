@@ -96,15 +96,6 @@ def test_many_writes_are_batched_and_the_last_is_reported(
     assert listener.count(("a",), "file") < 1000
 
 
-def test_notifications_come_from_a_daemon_thread(store: LocalStore, root: Path) -> None:
-    seen: list[threading.Thread] = []
-    assert store.watch(("a",), lambda path, name: seen.append(threading.current_thread()))
-    (root / "a" / "new").touch()
-    wait_until(lambda: seen)
-    assert seen[0] is not threading.current_thread()
-    assert seen[0].daemon
-
-
 def test_a_failing_listener_does_not_affect_others(store: LocalStore, root: Path, listener: Listener) -> None:
     assert store.watch(("a",), lambda path, name: 1 / 0)
     assert store.watch(("a", "b"), listener)

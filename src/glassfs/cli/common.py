@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from glassfs.arguments import harmless
 from glassfs.content import Array, Image
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
+from glassfs.formats.registry import may_be_container
 from glassfs.library import open_tree
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
@@ -70,7 +71,6 @@ def located(typed: str) -> Located:
 
 
 def _located_url(typed: str) -> Located:
-    from glassfs.formats.registry import may_be_container
     from glassfs.source.remote.options import demand_plain
 
     demand_plain(typed)

@@ -17,6 +17,7 @@ from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
 from glassfs.source import Connection, Kind, is_url
+from glassfs.source.remote.options import demand_plain
 
 MOST_JOBS = 1024
 DIGITS = 9
@@ -67,9 +68,7 @@ def found_under(
     sources: Sequence[str], connection: Connection, *, is_by_path: bool = False, has_all: bool = False,
 ) -> Search:
     """Return the search for what the user named. Raises Refused for a URL that must not be typed, and NotFound."""
-    for source in filter(is_url, sources):
-        from glassfs.source.remote.options import demand_plain
-
+    for source in sources:
         demand_plain(source)
     try:
         return Search(sources, connection, is_by_path=is_by_path, has_all=has_all)

@@ -17,7 +17,6 @@ from enum import Enum
 from typing import NamedTuple, NewType
 
 from glassfs.errors import Damaged
-from glassfs.source.scattered import total
 
 Version = NewType("Version", str)
 """Opaque: equal for the same bytes of the same file, different after any change that can be detected."""
@@ -81,12 +80,12 @@ class Source(ABC):
         return self.entry.version
 
     @abstractmethod
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        """Fill ``buffers`` (bytes, writable), one after another, from ``offset``, in one read if possible."""
+
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` (bytes, writable) from ``offset``."""
-
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Fill ``buffers``, one after another, from ``offset``, in one read if possible."""
-        distribute(self.buffer(offset, total(buffers)), buffers)
+        self.scatter((buffer,), offset)
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
         """Return a read-only view of the bytes ``[offset, offset + size)`` mapped into memory, or None if impossible.

@@ -67,7 +67,6 @@ class LocalStore(Store):
     def __init__(self, root: str | os.PathLike[str], name: str | None = None) -> None:
         self._root_path = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name
-        self._lock = threading.Lock()
         self._watched = Watched(self._root_path)
         self._acls: dict[tuple[int, int, int], bool] = {}
         self._avoids_glassfs = False
@@ -125,8 +124,7 @@ class LocalStore(Store):
 
     def close(self) -> None:
         self._watched.close()
-        with self._lock:
-            self._root = None
+        self._root = None
 
     def open_descriptor(self, path: Path) -> tuple[int, Entry]:
         """Return a descriptor of the regular file at ``path`` and its entry. Raises OSError and Unavailable."""
@@ -212,10 +210,7 @@ class LocalStore(Store):
         """Return the root. Its descriptor stays open as long as a caller refers to it."""
         root = self._root
         if root is None:
-            with self._lock:
-                root = self._root
-                if root is None:
-                    root = self._root = self._opened_root()
+            root = self._root = self._opened_root()
         return root
 
     def _opened_root(self) -> _Root:
@@ -235,22 +230,18 @@ class LocalStore(Store):
         except (Unavailable, OSError) as error:
             if error.errno not in (*_MISSING, errno.ENOTDIR):
                 return
-        with self._lock:
-            root = self._root
-            if now is None or root is None or not os.path.samestat(os.fstat(now.fd), os.fstat(root.fd)):
-                self._root = now
+        root = self._root
+        if now is None or root is None or not os.path.samestat(os.fstat(now.fd), os.fstat(root.fd)):
+            self._root = now
 
     def _has_root(self, identity: tuple[int, int]) -> bool:
-        """Return whether the root is that folder, after switching to a replacement if necessary."""
-        for is_due in (False, True):
-            if is_due:
-                self._renew_root(is_due=True)
-            with self._lock:
-                if self._root is not None:
-                    status = os.fstat(self._root.fd)
-                    if (status.st_dev, status.st_ino) == identity:
-                        return True
-        return False
+        """Return whether the root is that folder, after switching to a replacement."""
+        self._renew_root(is_due=True)
+        root = self._root
+        if root is None:
+            return False
+        status = os.fstat(root.fd)
+        return (status.st_dev, status.st_ino) == identity
 
     @contextmanager
     def _errors(self, path: Path) -> Iterator[None]:
@@ -324,9 +315,6 @@ class LocalSource(Source):
     def __del__(self) -> None:
         with suppress(AttributeError):  # __init__ failed
             self._give_back()  # without the lock: in a forked child, a thread that does not exist may hold it
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.scatter((buffer,), offset)
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         wanted = total(buffers)

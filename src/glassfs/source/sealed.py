@@ -39,9 +39,6 @@ class SealedSource(Source):
                 raise Damaged("was changed: its SHA-256 is not the expected one", self.name)
             self._is_open = True
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._verified().read_into(buffer, offset)
-
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         self._verified().scatter(buffers, offset)
 

@@ -160,14 +160,6 @@ def test_short_seek_keeps_the_read_ahead(server: CountingServer, seek: int) -> N
     assert len(server.requests) - before <= (20 * M + 16 * M) // (2 * M) + 2
 
 
-def test_strided_reads_are_not_sequential(server: CountingServer) -> None:
-    facts = server.put(300 * M)
-    paged = opened(server, facts)
-    for offset in range(10 * M, 300 * M, 3 * M):
-        read(paged, offset, 100 * K)
-    assert {size for _, size in server.requests} == {BLOCK}
-
-
 def test_repeated_reads_are_not_sequential(server: CountingServer) -> None:
     facts = server.put(100 * M)
     paged = opened(server, facts)

@@ -62,7 +62,8 @@ class CachedValue(Generic[Value]):
         is_due = self._loading is None and now - self._asked_at >= self._ttl_seconds
         if is_due and self._loads.refreshing.acquire(blocking=False):
             try:
-                loading, _ = self._start()
+                with self._lock:
+                    loading, _ = self._start()
             except Unavailable:  # no thread: a later call tries again
                 self._loads.refreshing.release()
                 return self._known()
@@ -74,8 +75,11 @@ class CachedValue(Generic[Value]):
 
     def newer_than(self, since: float) -> Value:
         """Return the value as of that moment of ``time.monotonic`` or later. Raises what ``load`` raises."""
-        while self._known_at == NEVER or self._known_at < since:
-            loading, asked_at = self._start()
+        while True:
+            with self._lock:
+                if self._known_at != NEVER and self._known_at >= since:
+                    break
+                loading, asked_at = self._start()
             try:
                 loading.result()
             except GlassfsError as error:
@@ -95,12 +99,14 @@ class CachedValue(Generic[Value]):
         return value  # type: ignore[return-value]  # it is known
 
     def _start(self) -> tuple[Future[None], float]:
-        """Return the loading under way, or begin one; and when it was begun. Raises Unavailable without threads."""
-        with self._lock:
-            if self._loading is None:
-                self._loading = self._loads.pool.submit(self._run)
-                self._asked_at = time.monotonic()
-            return self._loading, self._asked_at
+        """Return the loading under way, or begin one; and when it was begun. The caller holds the lock.
+
+        Raises Unavailable without threads.
+        """
+        if self._loading is None:
+            self._loading = self._loads.pool.submit(self._run)
+            self._asked_at = time.monotonic()
+        return self._loading, self._asked_at
 
     def _run(self) -> None:
         with self._lock:

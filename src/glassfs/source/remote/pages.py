@@ -204,11 +204,9 @@ class PagePool:
         self.used -= page.size
 
     def _abandon(self, page: Page) -> None:
-        is_idle = page in self._ahead
-        if is_idle:
-            self._take_idle(page)
         page.is_ahead = False
-        if is_idle:
+        if page in self._ahead:
+            self._take_idle(page)
             self._make_idle(page)
 
 

@@ -24,8 +24,6 @@ NAMES = {
     },
     "gs": {"endpoint_url": "endpoint"},
     "az": {"account_name": "key", "account_key": "secret"},
-    "http": {},
-    "https": {},
 }
 """Options of the usual file systems, and the fields of ``Connection`` that they mean."""
 NESTED = "client_kwargs"
@@ -47,10 +45,8 @@ IGNORED = GENERAL | {
 
 def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Connection:
     """Return the connection for options of a protocol; messages call the container ``source``. Raises Refused."""
-    if protocol in LOCAL:
-        return _known("file", dict(options), source)
-    known = ALIASES.get(protocol, protocol)
-    return _known(known, dict(options), source) if known in KNOWN else _any(dict(options), source)
+    known = "file" if protocol in LOCAL else ALIASES.get(protocol, protocol)
+    return _known(known, dict(options), source) if known in ("file", *KNOWN) else _any(dict(options), source)
 
 
 def connection_to(sources: Sequence[str], options: Mapping[str, Any]) -> Connection:
@@ -98,7 +94,8 @@ def _known(protocol: str, options: dict[str, Any], source: str) -> Connection:
             if found.setdefault(name, value) != value:
                 raise Refused(f"the option {name} is there twice, as {option}, too", source)
         else:
-            raise Refused(f"glassfs does not know the option {option} for {_called(protocol)}", source)
+            called = "local files" if protocol == "file" else protocol
+            raise Refused(f"glassfs does not know the option {option} for {called}", source)
     return Connection(**_checked(found, source))
 
 
@@ -113,7 +110,3 @@ def _checked(found: dict[str, Any], source: str) -> dict[str, Any]:
         elif name in OWN_NUMBERS and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
             raise Refused(f"the option {name} has to be a number over 0", source)
     return found
-
-
-def _called(protocol: str) -> str:
-    return "local files" if protocol == "file" else protocol

@@ -29,7 +29,6 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.paging import PageCache, PagedObject
 from glassfs.source.remote.server import MOST_NAMES, Facts, Server
-from glassfs.source.scattered import total
 
 FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
@@ -219,13 +218,7 @@ class RemoteSource(Source):
         self._paged: PagedObject | None = None
         self._is_closed = False
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.scatter((buffer,), offset)
-
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        size = total(buffers)
-        if offset < 0 or offset + size > self.size:
-            raise self.outside(offset, size)
         with self._lock:
             if self._is_closed:
                 raise Changed("was closed", self.name)
