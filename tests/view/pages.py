@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import random
 import re
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
@@ -53,21 +52,6 @@ def files(content: Content, cache: BlockCache | None = None) -> dict[str, Data]:
     found = {(name or b"").decode() + suffix: thing for thing, suffix, name in shown}
     assert all(isinstance(thing, Data) for thing in found.values())
     return found  # type: ignore[return-value]
-
-
-def whole(make: Callable[[], Data]) -> bytes:
-    """Return all bytes, after checking that ranges and a second object agree."""
-    data = make()
-    size = data.size
-    found = bytes(data.read(0, size))
-    again = make()
-    assert again.size == size
-    chance = random.Random(size)
-    for _ in range(10):
-        start = chance.randrange(size)
-        end = min(size, start + chance.choice((1, 3, 50, 70_000)))
-        assert again.read(start, end - start) == found[start:end]
-    return found
 
 
 class Page(HTMLParser):

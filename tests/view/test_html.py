@@ -17,8 +17,9 @@ from glassfs.content import Array, Blob, Content, Member, Memory, Table, Video
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
 from glassfs.view.html import episode, escape, listing, page
-from tests.view.pages import Page, files, listed, recording, table, whole
+from tests.view.pages import Page, files, listed, recording, table
 from tests.view.videos import flat, raw, stored, video
+from tests.view.views import whole
 
 RED = raw(flat(8, 6, 200, 30, 60))
 PNG, JPEG = stored(flat(8, 6, 1, 2, 3), "png"), stored(flat(8, 6, 1, 2, 3), "jpeg")

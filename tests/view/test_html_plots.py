@@ -14,8 +14,8 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Counted, Unreadable, Zeros
 from glassfs.errors import Damaged
 from glassfs.view.html import plots
-from tests.view.pages import column, files, plotted, recording, whole
-from tests.view.views import Noted
+from tests.view.pages import column, files, plotted, recording
+from tests.view.views import Noted, whole
 
 DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from glassfs.cache import BlockCache
-from glassfs.content import Content
+from glassfs.content import Content, Data
 from glassfs.content.data import SizedData
 from glassfs.view import file_of
 
@@ -31,16 +32,22 @@ class Noted(SizedData):
         buffer[:] = bytes(len(buffer))
 
 
-def file_bytes(content: Content, suffix: str, budget: int = 8 << 20) -> bytes:
-    """The bytes of the file for a content. Its size, and any range of it, agree with the whole."""
-    shown = file_of(content, BlockCache(budget), PLACE)
-    assert shown.suffix == suffix
-    size = shown.data.size
-    whole = shown.data.read(0, size)
-    again = file_of(content, BlockCache(budget), PLACE).data
+def whole(make: Callable[[], Data]) -> bytes:
+    """Return all bytes, after checking that the size and ranges of a second object agree."""
+    data = make()
+    size = data.size
+    found = data.read(0, size)
+    again = make()
+    assert again.size == size
     chance = random.Random(size)
     for _ in range(10 if size else 0):
         start = chance.randrange(size)
         end = min(size, start + chance.choice((1, 3, 50, 70_000)))
-        assert again.read(start, end - start) == whole[start:end]
-    return whole
+        assert again.read(start, end - start) == found[start:end]
+    return found
+
+
+def file_bytes(content: Content, suffix: str, budget: int = 8 << 20) -> bytes:
+    """Return the bytes of the file for a content."""
+    assert file_of(content, BlockCache(budget), PLACE).suffix == suffix
+    return whole(lambda: file_of(content, BlockCache(budget), PLACE).data)
