@@ -120,16 +120,6 @@ def test_impossible_sizes_allocate_nothing(codec: str, size: int) -> None:
     assert peak < 8 << 20
 
 
-def test_impossible_zstd_content_size_is_damage() -> None:
-    """The frame declares 8 TiB, and so does the index."""
-    frame = bytearray(zstandard.ZstdCompressor().compress(bytes(1 << 20)))
-    frame[4] = frame[4] & 0x1F | 0xE0  # an eight-byte content size in a single segment
-    frame[5:9] = (1 << 43).to_bytes(8, "little")
-    assert zstandard.frame_content_size(bytes(frame)) == 1 << 43
-    with pytest.raises(Damaged):
-        decompress(ZSTD, bytes(frame), 1 << 43)
-
-
 @pytest.mark.parametrize("codec", CODECS)
 @given(st.binary(max_size=300), st.integers(1, 5000))
 def test_garbage_raises_only_damaged(codec: str, data: bytes, size: int) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from glassfs.codec import deflate
 from glassfs.codec.compression import DEFLATE, decompress, decompress_stream
 from glassfs.errors import Damaged
-from tests.codec.test_compression import RAW, cut
+from tests.codec.test_compression import RAW, cut, deflated
 
 
 @pytest.fixture(scope="module", params=["zlib_ng", "zlib"], autouse=True)
@@ -34,11 +34,6 @@ def library(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def test_the_library_is_the_expected_one(library: str) -> None:
     assert deflate.library().__name__.rpartition(".")[2] == library
-
-
-def deflated(raw: bytes, level: int = 6) -> bytes:
-    encoder = zlib.compressobj(level, wbits=-15)
-    return encoder.compress(raw) + encoder.flush()
 
 
 def streamed(data: bytes, size: int, piece: int = 7) -> bytes:

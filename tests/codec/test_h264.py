@@ -43,14 +43,6 @@ def test_slices_can_turn_off_the_filter() -> None:
     assert picture_set(h264.picture_set()) == 1
 
 
-@given(SIDES, SIDES)
-@settings(deadline=None)
-def test_parameter_sets_are_escaped(width: int, height: int) -> None:
-    for nal in (h264.sequence(width, height, 10), h264.picture_set()):
-        assert not NEEDS_ESCAPE.search(nal.replace(b"\0\0\3", b""))
-        assert nal[-1] != 0
-
-
 def test_emulation_prevention() -> None:
     """No allowed size needs any, so the function is tested alone."""
     for raw in (bytes(7), b"\0\0\1", b"\0\0\3\0\0\2", b"a\0\0\0\0\0\0b", b"\0\0\4", b"\0\0"):

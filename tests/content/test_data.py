@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import random
 import struct
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-import lz4.block
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +34,7 @@ from glassfs.content import (
 )
 from glassfs.content.data import PIECE, SizedData
 from glassfs.errors import Damaged
+from tests.codec import test_compression
 from tests.helpers import CountingSource, local
 
 Model = tuple[Data, bytes]
@@ -308,12 +306,7 @@ def test_rendered_data_are_made_once() -> None:
 
 # Stored blocks: a codec, a checksum over raw or stored bytes, and a cache that keeps or spools them.
 
-ENCODERS: dict[str, Callable[[bytes], bytes]] = {
-    "none": bytes,
-    "zstd": lambda raw: zstandard.ZstdCompressor().compress(raw),
-    "lz4": lambda raw: lz4.block.compress(raw, store_size=False),
-    "deflate": lambda raw: zlib.compress(raw)[2:-4],  # without the header and the checksum of zlib
-}
+ENCODERS = {name: encode for name, (codec, encode) in test_compression.ENCODERS.items() if name == codec}
 RAW = struct.pack("<9000I", *(number * number % 9973 for number in range(9000)))
 
 

@@ -239,15 +239,6 @@ def test_hostile_names_stay_text(chromium: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sample_with_awkward_names_loads(chromium: Browser, samples: Path, tmp_path: Path) -> None:
-    root = exported(samples / "kinodb/awkward_names.kdb", tmp_path)
-    for page in ("index.html", "episodes/0/index.html", "episodes/1/index.html"):
-        chromium.open(root / page)
-        chromium.wait_for("[...document.images].every((image) => image.complete)")
-        assert not chromium.complaints
-
-
-@pytest.mark.slow
 def test_policy_refuses_injected_scripts_and_requests(chromium: Browser, run: Path) -> None:
     """The policy of the page: scripts that were put in, and requests to others, are refused."""
     chromium.open(run / "episodes/0/index.html")

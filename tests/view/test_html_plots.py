@@ -12,24 +12,12 @@ from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Counted, Unreadable, Zeros
-from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.view.html import plots
 from tests.view.pages import column, files, plotted, recording, whole
+from tests.view.views import Noted
 
 DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
-
-
-class Noted(SizedData):
-    """Zeros, and what was read of them."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.read_ranges: list[tuple[int, int]] = []
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.read_ranges.append((offset, len(buffer)))
-        buffer[:] = bytes(len(buffer))
 
 
 def data_of(*columns: Column, rows: int) -> bytes:
@@ -77,20 +65,6 @@ def test_size_reads_no_values() -> None:
     assert reward.read_ranges and not state.read_ranges
 
 
-def test_outliers_are_not_lost() -> None:
-    array = np.zeros(1_000_000, "<f4")
-    array[654_321] = 1e9
-    _, (points,) = plotted(data_of(column(b"x", array), rows=len(array)))
-    assert points is not None and points.max() == 1e9 and (points > 0).sum() == 1
-
-
-def test_missing_values_do_not_hide_others() -> None:
-    array = np.full(5000, np.nan, "<f8")
-    array[::7], array[3000:3100] = 1, np.inf
-    _, (points,) = plotted(data_of(column(b"x", array), rows=5000))
-    assert points is not None and np.isfinite(points).any() and np.isinf(points).any()
-
-
 def test_only_some_of_very_many_bytes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "MOST_READ", 1 << 20)
     noted = Noted(4 * 1000 * 4_000_000_000)
@@ -99,7 +73,7 @@ def test_only_some_of_very_many_bytes_are_read(monkeypatch: pytest.MonkeyPatch) 
     (shown,) = told["columns"]
     assert points is not None and points.shape == (plots.MOST_OF_A_COLUMN, plots.POINTS)
     assert shown["taken"] < shown["stretch"] == 4_000_000
-    assert sum(size for _, size in noted.read_ranges) <= 2 << 20
+    assert noted.bytes_read <= 2 << 20
     assert told["leftOut"] == 1000 - plots.MOST_OF_A_COLUMN
 
 
@@ -108,7 +82,7 @@ def test_read_limit_covers_all_columns_together(monkeypatch: pytest.MonkeyPatch)
     many = [Noted(4 * 1_000_000) for _ in range(8)]
     columns = [Column(b"x", Array(b"x", noted, "<f4", (1_000_000,))) for noted in many]
     files(recording({}, columns, 1_000_000))["data.js"].whole()
-    assert 0 < sum(size for noted in many for _, size in noted.read_ranges) <= 1 << 20
+    assert 0 < sum(noted.bytes_read for noted in many) <= 1 << 20
 
 
 def test_narrow_rows_are_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 import struct
 import tracemalloc
 import zlib
@@ -157,19 +156,6 @@ def test_sequential_reads_read_each_pixel_once(bits: int, channels: int, is_plan
     parts = [file_of(image, cache, PLACE).data.read(start, min(piece, size - start)) for start in starts]
     assert pixels.given <= 1.01 * pixels.size + 8 * channels * len(parts)
     assert b"".join(parts) == file_of(image, BlockCache(), PLACE).data.read(0, size)
-
-
-@given(st.permutations(range(12)), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
-def test_pieces_are_readable_in_any_order(order: list[int], seed: int) -> None:
-    image = Image(KEY, Pattern(700 * 500 * 3), 700, 500, 3)
-    whole = file_of(image, BlockCache(), PLACE).data.read(0, file_of(image, BlockCache(), PLACE).data.size)
-    chance = random.Random(seed)
-    cuts = [0, *sorted(chance.sample(range(1, len(whole)), 11)), len(whole)]
-    cache = BlockCache()
-    for number in order:
-        start, end = cuts[number : number + 2]
-        assert file_of(image, cache, PLACE).data.read(start, end - start) == whole[start:end]
 
 
 @given(st.integers(0, 3_000_000), st.sampled_from([1, 300, 4096, 65_536]))

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from glassfs.errors import Damaged
+
+if TYPE_CHECKING:
+    import zlib
 
 Bytes = bytes | bytearray | memoryview
 
@@ -21,24 +24,9 @@ _RAW = -15  # window bits: deflate without a header
 _ADLER_BASE = 65521
 
 
-class Inflater(Protocol):
-    """A decompression object of zlib."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unconsumed_tail(self) -> bytes: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: Bytes, max_length: int) -> bytes: ...
-
-
-def inflater() -> Inflater:
+def inflater() -> zlib._Decompress:
     """Return a decoder of raw deflate (RFC 1951), to be used inside of ``errors``."""
-    found: Inflater = library().decompressobj(_RAW)
+    found: zlib._Decompress = library().decompressobj(_RAW)
     return found
 
 

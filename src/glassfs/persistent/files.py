@@ -94,12 +94,8 @@ class Files:
 
     def tag(self) -> None:
         """Mark the folder for backup programs, which then leave it out."""
-        with suppress(FileExistsError):
-            file = os.open(TAG, _CREATE, 0o600, dir_fd=self._descriptor)
-            try:
-                os.write(file, _TAG)
-            finally:
-                os.close(file)
+        with suppress(FileExistsError), open(os.open(TAG, _CREATE, 0o600, dir_fd=self._descriptor), "wb") as file:
+            file.write(_TAG)
 
     def read(self, name: bytes, owner: bytes, number: int, size: int) -> bytes | None:
         """Return the data of a block; None if the file is not that block. Raises OSError, such as FileNotFoundError."""

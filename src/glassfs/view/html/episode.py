@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache as cached
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ def shown(recording: Recording, cache: BlockCache, key: Key) -> Iterator[Shown]:
     made = Rendered(cache, (*key, "page"), partial(_page, recording, cache), cost=PAGE_COST)
     yield Shown(made, page.SUFFIX, page.NAME)
     yield Shown(plots.data_of(recording.steps, cache, (*key, "data")), page.DATA_SUFFIX, page.DATA_NAME)
-    yield Shown(_Poster(recording, cache, (*key, "poster")), "", POSTER)
+    yield Shown(_Poster(partial(_first_image, recording, cache, (*key, "poster"))), "", POSTER)
 
 
 def _page(recording: Recording, cache: BlockCache) -> bytes:
@@ -83,41 +84,33 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
 
 
 class _Poster(Data):
-    """The bytes of the first image, searched for when they are first needed."""
+    """The bytes of the data that ``find`` returns, called when they are first needed."""
 
-    __slots__ = ("_cache", "_found", "_key", "_recording")
+    __slots__ = ("_found",)
 
-    def __init__(self, recording: Recording, cache: BlockCache, key: Key) -> None:
-        self._recording = recording
-        self._cache = cache
-        self._key = key
-        self._found: Data | None = None
+    def __init__(self, find: Callable[[], Data]) -> None:
+        self._found = cached(find)
 
     @property
     def size(self) -> int:
-        return self._image().size
+        return self._found().size
 
     @property
     def is_sized(self) -> bool:
         return False
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._image().read_into(buffer, offset)
+        self._found().read_into(buffer, offset)
 
-    def _image(self) -> Data:
-        found = self._found
-        if found is None:
-            found = self._found = self._first_image()
-        return found
 
-    def _first_image(self) -> Data:
-        for _, video, _ in _videos(self._recording.cameras()):
-            numbers = range(video.count) if video.present is None else video.present
-            if len(numbers):
-                suffix, data = file_of(video.frame(numbers[0]), self._cache, self._key)
-                if suffix in SHOWN_AS:
-                    return data
-        return Memory(NO_IMAGE)
+def _first_image(recording: Recording, cache: BlockCache, key: Key) -> Data:
+    for _, video, _ in _videos(recording.cameras()):
+        numbers = range(video.count) if video.present is None else video.present
+        if len(numbers):
+            suffix, data = file_of(video.frame(numbers[0]), cache, key)
+            if suffix in SHOWN_AS:
+                return data
+    return Memory(NO_IMAGE)
 
 
 class _Camera(NamedTuple):

@@ -10,7 +10,6 @@ import hashlib
 from base64 import b64encode
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
 
 from glassfs.view.html import escape
 
@@ -22,21 +21,17 @@ BESIDE = "'self' file:"
 """Sources of files beside a page, in the syntax of the policy."""
 
 
-class Frame(NamedTuple):
-    """The bytes before and after the facts of a page, which its script reads as JSON."""
-
-    before: bytes
-    after: bytes
-
-
 def document(title: str, body: str, script: str, facts: object = None) -> bytes:
     """Return a whole page that loads its data. ``body`` is HTML, ``script`` the file name of a script."""
     before, after = frame(title, body, script)
     return before + escape.script(facts) + after
 
 
-def frame(title: str, body: str, script: str, has_data: bool = True) -> Frame:
-    """Return a page around its facts. Without data beside it, it may run no script but its own."""
+def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[bytes, bytes]:
+    """Return a page before and after its facts, which its script reads as JSON.
+
+    Without data beside it, it may run no script but its own.
+    """
     style, code = part(STYLE), code_of(script)
     more = f" {BESIDE}" if has_data else ""
     policy = "; ".join((
@@ -64,7 +59,7 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> Frame:
     )
     data = f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else ""
     tail = f"</script>\n<script>{code}</script>\n{data}</body>\n</html>\n"
-    return Frame(f'{head}{body}<script type="application/json" id="facts">'.encode(), tail.encode())
+    return f'{head}{body}<script type="application/json" id="facts">'.encode(), tail.encode()
 
 
 def code_of(script: str) -> str:
