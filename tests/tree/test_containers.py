@@ -301,8 +301,10 @@ def test_concurrent_use_and_close_leave_nothing_open() -> None:
 
     with ThreadPoolExecutor(9) as threads:
         disturbing = threads.submit(disturb)
-        assert all(threads.map(look, range(1500)))
-        is_over.set()
+        try:
+            assert all(threads.map(look, range(1500)))
+        finally:
+            is_over.set()
         disturbing.result()
     sources.tree.close()
     assert not store.held
