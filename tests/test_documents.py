@@ -61,16 +61,16 @@ def shell_comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def comments() -> Iterator[tuple[Path, int, str]]:
-    """Yield file, line and text of all comments of this project."""
+    """Yield file, line and text of all comments in files of this project that cite anything."""
     files = [path for place in ("src", "tests", "scripts") for path in sorted((ROOT / place).rglob("*"))]
     for path in (*files, ROOT / "setup.py", ROOT / ".ci/run"):
-        if path.suffix == ".py":
-            found = python_comments(path.read_text(encoding="utf-8"))
-        elif path.parent.name in ("scripts", ".ci") and path.is_file():
-            found = shell_comments(path.read_text(encoding="utf-8"))
-        else:
+        is_python = path.suffix == ".py"
+        if not is_python and not (path.parent.name in ("scripts", ".ci") and path.is_file()):
             continue
-        for line, text in found:
+        whole = path.read_text(encoding="utf-8")
+        if not _DOCUMENT.search(whole) and not _SECTION.search(whole):
+            continue
+        for line, text in python_comments(whole) if is_python else shell_comments(whole):
             yield path, line, text
 
 

@@ -41,7 +41,9 @@ class Shown:
         return sorted(path for path in self.files if path.startswith(place))
 
 
-@pytest.fixture(scope="module", params=["export", "libfuse3", pytest.param("libfuse2", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[
+    "libfuse3", *(pytest.param(way, marks=pytest.mark.slow) for way in ("export", "libfuse2")),
+])
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     place = tmp_path_factory.mktemp("real")
     if request.param == "export":

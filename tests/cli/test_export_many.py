@@ -103,6 +103,7 @@ def test_unreadable_and_unwritable_files_are_reported(folder: Path, damaged: Pat
     assert not (target / "bad.wshard/signal/bad.npy").exists()
 
 
+@pytest.mark.slow
 def test_resume_with_a_report_skips_written_containers(folder: Path, tmp_path: Path) -> None:
     """Containers with a line in the report are skipped unless their folder was deleted."""
     report, target = tmp_path / "report.jsonl", tmp_path / "out"

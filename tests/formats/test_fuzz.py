@@ -100,6 +100,7 @@ def test_edited_containers_raise_only_known_errors(name: str, edits: list[Edit])
     exercise(edited(data[:500], edits) + data[500 : -len(edits)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["idv", "ikv", "kastore", "kinodb", "wshard"])
 def test_malformed_samples_take_little_memory(samples: Path, name: str) -> None:
     paths = [path for path in (samples / name / "malformed").iterdir() if path.suffix != ".json"]

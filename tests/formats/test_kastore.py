@@ -268,7 +268,7 @@ def test_similar_files_are_explained(head: bytes, words: str) -> None:
 
 def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None:
     """However many keys there are, and whatever of them is kept is small."""
-    count = 30_000
+    count = 10_000
     path = store([(b"%06d" % number, np.array([number % 7], "u1")) for number in range(count)], tmp_path)
     index = HEADER + (DESCRIPTOR + 6) * count
     source = CountingSource(path)

@@ -123,16 +123,21 @@ def test_changed_owner_and_access_list_reach_readers(shared: Shared, place: Path
     until_readable(root / "listed.kas/word.npy", expected=False)
 
 
+MODES = (0o755, 0o744, 0o711, 0o700, 0o751, 0o775, 0o500, 0o311, 0o054)
+
+
 def test_folder_keeps_its_mode_without_write(shared: Shared, place: Path) -> None:
     """Permission to list a folder does not imply permission to enter it, nor the reverse."""
     source = make_folder(place / "source")
     root = shared(source).path
-    for given in (0o755, 0o744, 0o711, 0o700, 0o751, 0o775, 0o500, 0o311, 0o054):
-        folder = make_folder(source / f"{given:o}")
+    folders = {given: source / f"{given:o}" for given in MODES}
+    for given, folder in folders.items():
+        make_folder(folder)
         write_file(folder / "file", OPEN)
         write_store(folder / "store.kas", OPEN)
         make_folder(folder / "sub", given)
         folder.chmod(given)
+    for given, folder in folders.items():
         shown = root / folder.name
         wait_until(lambda shown=shown, given=given: mode(shown) == given & ~0o222)  # type: ignore[misc]
         assert oct(mode(shown / "sub")) == oct(given & ~0o222)

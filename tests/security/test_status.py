@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.security.conftest import Shared
 from tests.security.places import read_or_refusal, write_store
 from tests.security.users import Child
@@ -12,6 +14,7 @@ from tests.security.users import Child
 READERS = 17
 
 
+@pytest.mark.slow
 def test_many_readers_of_a_long_status_do_not_stop_the_mount(shared: Shared, place: Path) -> None:
     """More readers than the daemon has threads, and beside them one that reads a file.
 
