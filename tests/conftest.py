@@ -45,8 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(config.getoption("--level"))
-    # Under nohup it is ignored, also by all processes that tests start and send it to.
+    # Ignored under nohup and in the background of a shell, also by all processes that tests start and send them to.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
