@@ -140,6 +140,15 @@ class Pattern(SizedData):
         buffer[:] = (bytes(range(251)) * ((start + len(buffer)) // 251 + 1))[start : start + len(buffer)]
 
 
+def test_ranges_inside_the_last_checksum_and_the_end() -> None:
+    image = Image(KEY, Memory(bytes(range(30))), 5, 2, 3)
+    whole = file_bytes(image, ".png")
+    data = file_of(image, BlockCache(), PLACE).data
+    for start in range(len(whole) - 60, len(whole)):
+        assert data.read(start, 1) == whole[start : start + 1]
+        assert data.read(start, len(whole) - start) == whole[start:]
+
+
 KINDS = [(8, 3, False), (16, 1, False), (8, 3, True), (16, 4, True)]
 
 
